@@ -1,0 +1,55 @@
+# The doors of the project. `make test` and `make reproduce` work in an empty clone: they make the
+# environment first. Every target may be run again; what is done is not done twice.
+#
+#   make setup      .venv with pinned installs            make check   ruff, mypy, doctests, floors
+#   make reproduce  every CPU experiment, all figures     make deep    the long versions of the tests
+#   make test       the test suite                        make clean   remove caches; data stays
+
+PYTHON ?= python3
+VENV   ?= .venv
+PY      = $(VENV)/bin/python
+STAMP   = $(VENV)/.installed
+EXTRAS  = torch,testing,figures,experiments,dev
+
+# One thread: more are slower on shared cores, and the thread count changes fp16 results.
+export OMP_NUM_THREADS = 1
+export MKL_NUM_THREADS = 1
+
+.PHONY: setup reproduce data figures test check deep clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#  \{0,3\}//p' Makefile | head -8
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(PY) || { echo "making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing pinned packages (about a minute; torch is the large one)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+reproduce: data figures
+	@echo "data in experiments/data/, figures in figures/"
+
+data: $(STAMP)
+	$(PY) -m experiments all
+
+figures: $(STAMP)
+	$(PY) -m figures
+
+test: $(STAMP)
+	HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q
+
+check: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest -q tests/test_floors.py tests/test_import.py tests/test_doctests.py
+
+deep: $(STAMP)
+	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
+
+clean:
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

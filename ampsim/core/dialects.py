@@ -1,0 +1,503 @@
+"""Every framework's loss scaler as data: a `Rule`, its parameters' names, and where that was read.
+
+A `Dialect` is a framework's default rule together with the names its users know the numbers by.
+``get("megatron.core.DynamicGradScaler", init=2.0**32, hysteresis=2)`` returns the `Rule`. What the rules do
+is checked bit for bit against trajectories recorded from the frameworks themselves (``ampsim traces check``);
+nothing here was fitted to them: each line was read from the source named beside it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampsim.core.checks import nearest, number
+from ampsim.core.machine import Arithmetic, Rule
+from ampsim.core.quirks import (
+    ClipEveryUpdate,
+    FirstUpdateInDouble,
+    HoldAtBounds,
+    RaiseAfterConsecutive,
+    RaiseAtMin,
+    RaiseBelow,
+    RampUntilOverflow,
+    StreakStartsAt,
+    Tolerance,
+)
+
+FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
+FLOAT16_MAX = 65504.0
+
+# The arithmetics of the field. Only torch multiplies by a factor that is still a double.
+F32_OF_F64 = Arithmetic()
+F32 = Arithmetic(round_factors=True)
+F32_UNGUARDED = Arithmetic(round_factors=True, keeps_finite=False)
+XLA = Arithmetic(round_factors=True, flush_subnormals=True)
+XLA_UNGUARDED = Arithmetic(round_factors=True, flush_subnormals=True, keeps_finite=False)
+F64 = Arithmetic(dtype="float64", keeps_finite=False)
+
+
+def _dividing(arithmetic: Arithmetic) -> Arithmetic:
+    return dataclasses.replace(arithmetic, backoff="divide")
+
+
+Build = Callable[[Rule, Mapping[str, Any]], Rule]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One framework's scaler."""
+
+    name: str
+    source: str
+    """File and version that was read."""
+    rule: Rule
+    """The framework's defaults."""
+    parameters: Mapping[str, str]
+    """The framework's name of a parameter -> field of `Rule`; 'factor' sets both factors."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that are no field of Rule, with their defaults."""
+    build: Build | None = None
+    """Rule with the fields set, all options -> final Rule."""
+
+    def __call__(self, **given: Any) -> Rule:
+        """The rule under these parameters; what is not given takes the framework's default.
+
+        Raises:
+            TypeError: a parameter the framework does not have, or of the wrong kind.
+            ValueError: a value no run could want (see `Rule`), or that the framework fixes otherwise.
+        """
+        known = {*self.parameters, *self.options}
+        for name in given:
+            if name not in known:
+                raise TypeError(f"{self.name} has no parameter {name!r}: {nearest(name, known)}")
+        options = {name: given.get(name, default) for name, default in self.options.items()}
+        fields: dict[str, Any] = {}
+        for name, target in self.parameters.items():
+            if name not in given:
+                continue
+            if target == "factor":
+                fields |= _both_factors(name, given[name])
+            else:
+                fields[target] = given[name]
+        rule = self.rule.replace(**fields)
+        return self.build(rule, options) if self.build else rule
+
+
+def _both_factors(name: str, value: Any) -> dict[str, float]:
+    factor = number(name, value)
+    if not (math.isfinite(factor) and factor >= 1):
+        raise ValueError(f"{name}={value!r}: expected a finite number >= 1; to never grow pass {name}=1.0")
+    return {"growth_factor": factor, "backoff_factor": 1.0 / factor}
+
+
+def _fixed(name: str, value: Any, only: Any) -> None:
+    if value != only:
+        raise ValueError(f"{name}={value!r}: this framework fixes it; expected {only!r}, or leave it out")
+
+
+def _fixed_factor(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    _fixed("factor", options["factor"], 2.0)
+    return rule
+
+
+# ---------------------------------------------------------------------------------------------- torch and kin
+
+_GROWTH_BACKOFF = {
+    "init": "init_scale",
+    "growth": "growth_factor",
+    "backoff": "backoff_factor",
+    "interval": "growth_interval",
+}
+_FACTOR = {"init": "init_scale", "factor": "factor", "interval": "growth_interval"}
+
+TORCH = Dialect(
+    "torch.amp.GradScaler",
+    "torch 2.13.0 torch/amp/grad_scaler.py; aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp",
+    Rule(),
+    _GROWTH_BACKOFF,
+)
+SHARDED = Dialect(  # its own Python update: float32 tensor times Python float, and no guard against inf
+    "torch.fsdp.ShardedGradScaler[cpu]",
+    "torch 2.13.0 torch/distributed/fsdp/sharded_grad_scaler.py:288-307",
+    Rule(arithmetic=F32_UNGUARDED),
+    _GROWTH_BACKOFF,
+)
+COMPOSER = Dialect(
+    "composer.ClosureGradScaler", "mosaicml 0.32.1 composer/trainer/_scaler.py", Rule(), _GROWTH_BACKOFF
+)
+NEMO = Dialect(  # hysteresis is really consecutive: a clean step refills it
+    "nemo.GradScaler",
+    "nemo_toolkit 2.7.3 nemo/collections/common/parts/nlp_overrides.py; apex csrc/update_scale_hysteresis.cu",
+    Rule(hysteresis_refill=frozenset({"clean"})),
+    {**_GROWTH_BACKOFF, "hysteresis": "hysteresis"},
+)
+_ROUNDPIPE = "RoundPipe e813c67 roundpipe/grad_scaler.py:164-221"
+ROUNDPIPE_ASYNC = Dialect("roundpipe.GradScaler[async]", _ROUNDPIPE, Rule(delay=1), _GROWTH_BACKOFF)
+ROUNDPIPE_MIXED = dataclasses.replace(ROUNDPIPE_ASYNC, name="roundpipe.GradScaler[mixed]")
+ROUNDPIPE_SYNC = Dialect("roundpipe.GradScaler[sync]", _ROUNDPIPE, Rule(), _GROWTH_BACKOFF)
+
+# ------------------------------------------------------------------------------- large-model training stacks
+
+
+def _megatron(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    low = rule.min_scale
+    if low is None or not 0 < low <= rule.init_scale:
+        raise ValueError(f"min_scale={low!r}: expected 0 < min_scale <= init={rule.init_scale!r}; lower it")
+    return rule
+
+
+MEGATRON = Dialect(  # documents consecutive overflows, counts them since the last growth
+    "megatron.core.DynamicGradScaler",
+    "megatron-core 0.16.1 megatron/core/optimizer/grad_scaler.py:53-142",
+    Rule(2.0**32, growth_interval=1000, min_scale=1.0, hysteresis=2, arithmetic=F32_UNGUARDED),
+    {**_GROWTH_BACKOFF, "min_scale": "min_scale", "hysteresis": "hysteresis"},
+    build=_megatron,
+)
+
+
+def _colossalai(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    patience = options["hysteresis"]
+    return rule.replace(
+        hysteresis=1 if patience == 0 and not isinstance(patience, bool) else patience,  # 0 acts as 1
+        min_scale=rule.min_scale or None,  # `if self._min_scale`: 0 is none
+        max_scale=rule.max_scale or None,
+    )
+
+
+COLOSSALAI = Dialect(
+    "colossalai.DynamicGradScaler",
+    "colossalai 0.5.0 colossalai/amp/naive_amp/grad_scaler/dynamic_grad_scaler.py:78-129",
+    Rule(growth_interval=1000, arithmetic=F32_UNGUARDED),
+    {**_GROWTH_BACKOFF, "min_scale": "min_scale", "max_scale": "max_scale"},
+    {"hysteresis": 2},
+    _colossalai,
+)
+
+
+def _deepspeed(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    _fixed_factor(rule, options)
+    refill = "clean" if options["consecutive_hysteresis"] else "growth"
+    quirks = (*rule.quirks, *([RaiseAtMin()] if options["raise_error_at_min_scale"] else []))
+    return rule.replace(hysteresis_refill=frozenset({refill}), quirks=quirks)
+
+
+_DEEPSPEED_RULE = Rule(
+    min_scale=1.0, growth_interval=1000, arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)
+)
+DEEPSPEED = Dialect(
+    "deepspeed.DynamicLossScaler",
+    "deepspeed 0.19.8 deepspeed/runtime/fp16/loss_scaler.py:219-288; precision_config.py:85-89",
+    _DEEPSPEED_RULE.replace(hysteresis=2),
+    {
+        "init": "init_scale",
+        "interval": "growth_interval",
+        "min_scale": "min_scale",
+        "delayed_shift": "hysteresis",
+    },
+    {"consecutive_hysteresis": False, "raise_error_at_min_scale": True, "factor": 2.0},
+    _deepspeed,
+)
+_DEEPSPEED_OWN = {"init": "init_scale", "interval": "growth_interval", "min_scale": "min_scale"}
+DEEPSPEED_FP16 = Dialect(  # a second copy of the rule: no hysteresis, never raises
+    "deepspeed.FP16_Optimizer",
+    "deepspeed 0.19.8 deepspeed/runtime/fp16/fused_optimizer.py:404-429",
+    _DEEPSPEED_RULE.replace(init_scale=2.0**32),
+    _DEEPSPEED_OWN,
+    {"factor": 2.0},
+    _fixed_factor,
+)
+DEEPSPEED_UNFUSED = Dialect(
+    "deepspeed.FP16_UnfusedOptimizer",
+    "deepspeed 0.19.8 deepspeed/runtime/fp16/unfused_optimizer.py:277-",
+    _DEEPSPEED_RULE.replace(min_scale=0.25),
+    _DEEPSPEED_OWN,
+    {"factor": 2.0},
+    _fixed_factor,
+)
+
+
+def _fairseq(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    fraction = number("tolerance", options["tolerance"])
+    limit = number("min_loss_scale", options["min_loss_scale"])
+    quirks = (*([Tolerance(fraction)] if fraction > 0 else []), RaiseBelow(limit))
+    return rule.replace(quirks=quirks)
+
+
+FAIRSEQ = Dialect(
+    "fairseq.DynamicLossScaler",
+    "fairseq 0.12.2 fairseq/optim/dynamic_loss_scaler.py:31-69",
+    Rule(2.0**15, arithmetic=_dividing(F64)),
+    {**_FACTOR, "threshold": "min_scale"},
+    {"tolerance": 0.0, "min_loss_scale": 1e-4},
+    _fairseq,
+)
+
+
+def _apex(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    high = number("max_loss_scale", options["max_loss_scale"])
+    return rule.replace(
+        init_scale=min(high, rule.init_scale),  # the constructor clamps it
+        max_scale=high,
+        min_scale=rule.min_scale or None,  # `if self._min_loss_scale`: 0 is none
+    )
+
+
+APEX = Dialect(
+    "apex.amp.LossScaler",
+    "apex e13873de apex/amp/scaler.py:33-55,197-217",
+    Rule(arithmetic=_dividing(F64)),
+    {"init": "init_scale", "interval": "growth_interval", "min_loss_scale": "min_scale"},
+    {"factor": 2.0, "max_loss_scale": 2.0**24},  # apex accepts the factor and ignores it: always 2
+    _apex,
+)
+APEX_FP16_UTILS = Dialect(
+    "apex.fp16_utils.DynamicLossScaler",
+    "apex e13873de apex/fp16_utils/loss_scaler.py:49-123",
+    Rule(2.0**32, growth_interval=1000, min_scale=1.0, arithmetic=_dividing(F64)),
+    _FACTOR,
+)
+
+
+def _bmtrain(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    low, high = (
+        number("min_loss_scale", options["min_loss_scale"]),
+        number("max_loss_scale", options["max_loss_scale"]),
+    )
+    return rule.replace(quirks=(HoldAtBounds(low, high),))
+
+
+BMTRAIN = Dialect(
+    "bmtrain.OptimManager",
+    "bmtrain 1.0.1 bmtrain/optim/optim_manager.py:47-156,203-208",
+    Rule(growth_interval=1024, growth_test=">=", arithmetic=_dividing(F64)),
+    _FACTOR,
+    {"min_loss_scale": 1.0, "max_loss_scale": math.inf},
+    _bmtrain,
+)
+
+# ------------------------------------------------------------------------------------------------------- JAX
+
+
+def _flax(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    # flax compares the count before it adds one, so growth comes one clean step late.
+    late = rule.replace(growth_interval=rule.growth_interval + 1)
+    return late if options["jit"] else late.replace(quirks=(FirstUpdateInDouble(),))
+
+
+FLAX = Dialect(
+    "flax.DynamicScale",
+    "flax 0.12.8 flax/training/dynamic_scale.py:122-161",
+    Rule(min_scale=2.0**-126, max_scale=FLOAT32_MAX, arithmetic=XLA),
+    {**_GROWTH_BACKOFF, "minimum_scale": "min_scale"},
+    {"jit": True},
+    _flax,
+)
+
+
+def _jmp(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    if not options["jit"]:
+        return rule.replace(arithmetic=_dividing(XLA))
+    # Under jit XLA turns S / constant into S * (1 / constant), and tree_flatten loses min_loss_scale.
+    return rule.replace(min_scale=1.0, arithmetic=dataclasses.replace(XLA, backoff="reciprocal"))
+
+
+JMP = Dialect(
+    "jmp.DynamicLossScale",
+    "jmp 0.0.4 jmp/_src/loss_scale.py:138-174",
+    Rule(2.0**15, min_scale=1.0, arithmetic=_dividing(XLA)),
+    {**_FACTOR, "min_loss_scale": "min_scale"},
+    {"jit": False},
+    _jmp,
+)
+
+
+def _mpx(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    low = rule.min_scale if rule.min_scale is not None else 0.0
+    return rule.replace(quirks=(ClipEveryUpdate(low, FLOAT16_MAX),))
+
+
+MPX = Dialect(
+    "mpx.DynamicLossScaling",
+    "mixed_precision_for_jax 0.1.8 mpx/_loss_scaling.py:109-176",
+    Rule(2.0**15, min_scale=1.0, arithmetic=_dividing(XLA)),
+    {**_FACTOR, "min_loss_scaling": "min_scale"},
+    build=_mpx,
+)
+
+# --------------------------------------------------------------------------------------- Keras and TensorFlow
+
+_KERAS = "keras 3.15.1 keras/src/optimizers/loss_scale_optimizer.py:144-244"
+_KERAS_NAMES = {"init": "init_scale", "interval": "growth_interval"}
+KERAS_TORCH = Dialect(
+    "keras.LossScaleOptimizer[torch]",
+    _KERAS,
+    Rule(2.0**15, arithmetic=F32_UNGUARDED),
+    _KERAS_NAMES,
+    {"factor": 2.0},
+    _fixed_factor,
+)
+KERAS_TENSORFLOW = dataclasses.replace(
+    KERAS_TORCH, name="keras.LossScaleOptimizer[tensorflow]", rule=Rule(2.0**15, arithmetic=XLA_UNGUARDED)
+)
+KERAS_JAX = dataclasses.replace(
+    KERAS_TENSORFLOW, name="keras.LossScaleOptimizer[jax]", options={"factor": 2.0, "stateless_jit": True}
+)
+_TF_RULE = Rule(2.0**15, min_scale=1.0, growth_test=">=", arithmetic=_dividing(F32))
+TF_KERAS_STATE = Dialect(
+    "tf_keras._DynamicLossScaleState",
+    "tf_keras 2.21.0 tf_keras/src/mixed_precision/loss_scale_optimizer.py:253-316",
+    _TF_RULE,
+    _FACTOR,
+)
+TF_KERAS = dataclasses.replace(
+    TF_KERAS_STATE,
+    name="tf_keras.LossScaleOptimizer",
+    parameters=_KERAS_NAMES,
+    options={"factor": 2.0},
+    build=_fixed_factor,
+)
+TF_V1 = Dialect(
+    "tf.compat.v1.mixed_precision.DynamicLossScale",
+    "tensorflow 2.21.0 tensorflow/python/training/experimental/loss_scale.py:373-420",
+    _TF_RULE,
+    _FACTOR,
+)
+TF_CONTRIB = Dialect(
+    "tf.contrib.ExponentialUpdateLossScaleManager",
+    "tensorflow 813c55a tensorflow/contrib/mixed_precision/python/loss_scale_manager.py",
+    Rule(
+        backoff_factor=0.8,
+        min_scale=1.0,
+        hysteresis=2,
+        hysteresis_refill=frozenset({"growth", "backoff"}),
+        growth_test=">=",
+        arithmetic=F32,
+    ),
+    {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
+)
+
+
+def _openseq2seq(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    window, interval = options["step_window"], options["interval"]
+    if interval is not None and window is not None and interval != window:
+        raise ValueError(
+            f"interval={interval!r} and step_window={window!r} name one number: pass one of them"
+        )
+    steps = next((n for n in (window, interval) if n is not None), rule.growth_interval)
+    high = rule.max_scale if rule.max_scale is not None else 2.0**14
+    return rule.replace(init_scale=high, growth_interval=steps)  # starts at its ceiling
+
+
+OPENSEQ2SEQ = Dialect(
+    "openseq2seq.BackoffScaler",
+    "OpenSeq2Seq 8681d38 open_seq2seq/optimizers/automatic_loss_scaler.py",
+    Rule(
+        2.0**14, min_scale=1.0, max_scale=2.0**14, arithmetic=dataclasses.replace(F32, backoff="reciprocal")
+    ),
+    {"scale_min": "min_scale", "scale_max": "max_scale", "step_factor": "factor"},
+    {"step_window": None, "interval": None, "resource_variables": False},
+    _openseq2seq,
+)
+
+# ----------------------------------------------------------------------- Paddle, MindSpore, MXNet and Chainer
+
+PADDLE = Dialect(
+    "paddle.amp.GradScaler[dygraph]",
+    "paddlepaddle 3.3.1 paddle/amp/grad_scaler.py:111-185,458-481",
+    Rule(hysteresis_refill=frozenset({"clean", "backoff"}), arithmetic=F32_UNGUARDED),
+    {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
+)
+PADDLE_STATIC = Dialect(  # the kernel has a floor and a guard that the dygraph class lacks
+    "paddle.static.update_loss_scaling[cpu kernel]",
+    "paddlepaddle 3.3.1 paddle/phi/kernels/impl/amp_kernel_impl.h:42-",
+    Rule(min_scale=1.0, hysteresis_refill=frozenset({"clean", "backoff"}), arithmetic=F32),
+    {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
+)
+MINDSPORE_AMP = Dialect(
+    "mindspore.amp.DynamicLossScaler",
+    "mindspore 2.10.0 mindspore/amp.py:325-417",
+    Rule(min_scale=1.0, arithmetic=_dividing(F32)),
+    _FACTOR,
+)
+MINDSPORE_CELL = Dialect(
+    "mindspore.nn.DynamicLossScaleUpdateCell",
+    "mindspore 2.10.0 mindspore/nn/wrap/loss_scale.py:88-198",
+    Rule(
+        min_scale=1.0, growth_test=">=", arithmetic=dataclasses.replace(F32_UNGUARDED, backoff="reciprocal")
+    ),
+    _FACTOR,
+)
+MINDSPORE_MANAGER = Dialect(
+    "mindspore.amp.DynamicLossScaleManager",
+    "mindspore 2.10.0 mindspore/train/loss_scale_manager.py:122-200",
+    Rule(2.0**24, min_scale=1.0, arithmetic=F64, quirks=(RaiseAfterConsecutive(1000),)),
+    _FACTOR,
+)
+
+
+def _mxnet(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    _fixed_factor(rule, options)
+    return rule.replace(max_scale=number("max_loss_scale", options["max_loss_scale"]))
+
+
+MXNET = Dialect(
+    "mxnet.contrib.amp.LossScaler",
+    "mxnet 1.9.1 mxnet/contrib/amp/loss_scaler.py:45-68; gluon/trainer.py:431-433",
+    Rule(delay=1, arithmetic=_dividing(F64)),
+    {"init": "init_scale", "interval": "growth_interval"},
+    {"factor": 2.0, "max_loss_scale": 2.0**24},
+    _mxnet,
+)
+
+
+def _chainer(rule: Rule, options: Mapping[str, Any]) -> Rule:
+    interval = rule.growth_interval  # here: updates in which the scale doubles, a little at each
+    return rule.replace(growth_factor=2.0 ** (1.0 / interval), growth_interval=1)
+
+
+CHAINER = Dialect(
+    "chainer.GradientMethod.loss_scaling",
+    "chainer 7.8.1 chainer/optimizer.py:736-791,879-894",
+    Rule(
+        1.0,
+        growth_interval=1000,
+        min_scale=1.0,
+        max_scale=FLOAT16_MAX,
+        arithmetic=F64,
+        quirks=(RampUntilOverflow(2.0),),
+    ),
+    {"init": "init_scale", "interval": "growth_interval", "scale_min": "min_scale", "scale_max": "max_scale"},
+    build=_chainer,
+)
+
+ALL: Mapping[str, Dialect] = {d.name: d for d in [*globals().values()] if isinstance(d, Dialect)}
+
+
+def names() -> list[str]:
+    """The names `get` knows, in alphabetical order."""
+    return sorted(ALL)
+
+
+def get(name: str, **parameters: Any) -> Rule:
+    """The `Rule` of a framework's scaler under that framework's own parameter names.
+
+    Raises:
+        KeyError: no such dialect; the message offers the nearest names.
+        TypeError, ValueError: see `Dialect.__call__`.
+
+    >>> get("torch.amp.GradScaler", interval=200).growth_interval
+    200
+    """
+    if name not in ALL:
+        raise UnknownDialectError(f"unknown dialect {name!r}: {nearest(name, ALL)}")
+    return ALL[name](**parameters)
+
+
+class UnknownDialectError(KeyError):
+    """No dialect of that name."""
+
+    def __str__(self) -> str:
+        """The message itself; KeyError would print its repr."""
+        return str(self.args[0])

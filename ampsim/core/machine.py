@@ -1,0 +1,256 @@
+"""The dynamic loss scaler as a pure state machine: the only place where a scale changes.
+
+Theory of operation
+-------------------
+fp16 holds magnitudes from 2^-24 to 65504. Gradients are often smaller, so the loss is multiplied by a
+*loss scale* S before the backward pass and the gradients are divided by S before the optimizer sees
+them. If S is too large some gradient overflows to inf or NaN; the optimizer step is then skipped. Nobody
+knows the right S in advance and it moves during training, so the scaler probes for it:
+
+* An update with ``found_inf`` (the gradients of this iteration were not all finite) is an **overflow**.
+  The streak of clean steps is broken, ``growth_tracker`` restarts, and the scale **backs off**:
+  S <- S * backoff_factor. Some scalers are patient and back off only at the ``hysteresis``-th overflow.
+* An update without is a **clean step**. ``growth_tracker`` counts it. When the count reaches
+  ``growth_interval`` the scale **grows**, S <- S * growth_factor, and the count restarts.
+
+A growth that would leave the number format is refused (or saturates, or becomes inf for ever: that is
+part of an `Arithmetic`). ``min_scale`` stops a backoff, ``max_scale`` stops a growth. With ``delay`` = k a
+scale comes into force k updates after it was computed, as in pipelines whose optimizer runs behind.
+
+Everything else that frameworks do differently is either a number in a `Rule`, the rounding in an
+`Arithmetic`, or a `Quirk`: a small piece that wraps one step of the plain machine. ``dialects`` is the list.
+
+`Rule` is what is chosen and never changes during a run. `State` is what is carried, all of it: a
+checkpoint that holds a State resumes the run to the last bit. This module does not know who is asking;
+it sees neither tensors nor threads nor optimizers.
+"""
+
+import ctypes
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial, reduce, singledispatch
+from typing import Any, Literal, Self
+
+from ampsim.core.checks import check_rule
+
+Advance = Callable[["Rule", "State", bool], "State"]
+
+
+def round_to_float32(x: float) -> float:
+    """The float32 nearest to a double (ties to even); inf beyond the largest float32."""
+    return ctypes.c_float(x).value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """How a scale is held, multiplied and rounded.
+
+    The default is torch's kernel: ``float32(float64(S) * float64(factor))``, one product in double, one
+    rounding. A quotient or product of two float32 numbers that is computed in double and then rounded to
+    float32 equals the float32 operation (double rounding is innocuous: 53 >= 2 * 24 + 2), so double
+    arithmetic below serves every float32 scaler; what differs is whether the *factor* was rounded first.
+    """
+
+    dtype: Literal["float32", "float64"] = "float32"
+    """Format that holds the scale."""
+    round_factors: bool = False
+    """Round a factor to `dtype` before it is used (JAX, TensorFlow, Paddle, Megatron)."""
+    backoff: Literal["multiply", "divide", "reciprocal"] = "multiply"
+    """S * backoff_factor; S / growth_factor; S * round(1 / growth_factor), what XLA makes of S / constant."""
+    flush_subnormals: bool = False
+    """A subnormal result becomes 0 (XLA and TensorFlow on CPU)."""
+    keeps_finite: bool = True
+    """A growth to inf keeps the old scale; if False the scale becomes inf, and inf * 0.5 is inf for ever."""
+
+    def round(self, x: float) -> float:
+        """`x` in the format that holds the scale."""
+        return round_to_float32(x) if self.dtype == "float32" else float(x)
+
+    def _result(self, x: float) -> float:
+        x = self.round(x)
+        return 0.0 if self.flush_subnormals and abs(x) < 2.0**-126 else x
+
+    def _factor(self, x: float) -> float:
+        return self.round(x) if self.round_factors else x
+
+    def grow(self, scale: float, rule: "Rule") -> float:
+        """The scale after a growth: at most ``max_scale``, and finite if `keeps_finite`."""
+        grown = self._result(scale * self._factor(rule.growth_factor))
+        if rule.max_scale is not None:
+            grown = min(grown, self.round(rule.max_scale))
+        return scale if self.keeps_finite and not math.isfinite(grown) else grown
+
+    def back_off(self, scale: float, rule: "Rule") -> float:
+        """The scale after a backoff: at least ``min_scale``."""
+        if self.backoff == "multiply":
+            lowered = self._result(scale * self._factor(rule.backoff_factor))
+        elif self.backoff == "divide":
+            lowered = self._result(scale / self._factor(rule.growth_factor))
+        else:
+            lowered = self._result(scale * self.round(1.0 / self._factor(rule.growth_factor)))
+        return lowered if rule.min_scale is None else max(lowered, self.round(rule.min_scale))
+
+
+class Quirk:
+    """One step of the plain machine, wrapped: what a single framework does and nobody else.
+
+    The same pair of pure functions as the machine. `advance` is the next layer in; a quirk may change what
+    goes in, replace what comes out, leave `advance` out, or raise. What it must remember it keeps in
+    ``State.memory`` under its own names.
+    """
+
+    def init(self, rule: "Rule", state: "State") -> "State":
+        """The first state, given the plain machine's."""
+        return state
+
+    def update(self, advance: Advance, rule: "Rule", state: "State", found_inf: bool) -> "State":
+        """The next state; the default adds nothing."""
+        return advance(rule, state, found_inf)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is chosen once: the constants of a loss scaler. The defaults are torch's.
+
+    Raises ValueError or TypeError, with the value, what was expected and the cure, for a rule that no
+    run could want. Torch itself accepts more; `Rule.unchecked` does too.
+    """
+
+    init_scale: float = 2.0**16
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000  # clean steps in a row before a growth
+    _: dataclasses.KW_ONLY
+    min_scale: float | None = None  # a backoff stops here
+    max_scale: float | None = None  # a growth stops here
+    hysteresis: int = 1  # overflows that a backoff takes
+    hysteresis_refill: frozenset[Literal["clean", "growth", "backoff"]] = frozenset({"growth"})
+    """After which of these the next backoff takes `hysteresis` overflows again."""
+    delay: int = 0  # updates between computing a scale and using it
+    growth_test: Literal["==", ">="] = "=="  # they differ once the tracker is past the interval
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    quirks: tuple[Quirk, ...] = ()  # outermost last
+
+    def __post_init__(self) -> None:
+        check_rule(self)
+
+    def replace(self, **changes: Any) -> Self:
+        """This rule with some fields changed; checked again."""
+        return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def unchecked(cls, **fields: Any) -> Self:
+        """A rule without any check, for reproducing scalers that check nothing."""
+        rule = object.__new__(cls)
+        for f in dataclasses.fields(cls):
+            default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+            object.__setattr__(rule, f.name, fields.pop(f.name, default))
+        if fields:
+            raise TypeError(
+                f"unknown fields {sorted(fields)}: expected some of {[*cls.__dataclass_fields__]}"
+            )
+        return rule
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is carried from update to update, and all that a checkpoint must hold. Hashable."""
+
+    scale: float
+    """In force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``."""
+    growth_tracker: int = 0
+    """Clean steps since the last overflow or growth; an overflow and a growth reset it to 0."""
+    overflow_tracker: int = 0
+    """Overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_refill`` resets it."""
+    pending: tuple[float, ...] = ()
+    """Scales already computed and not yet in force, oldest first; at most ``delay`` of them."""
+    memory: tuple[tuple[str, float], ...] = ()
+    """What the rule's quirks remember, sorted by name; empty for a rule without quirks."""
+
+    @property
+    def newest(self) -> float:
+        """The scale computed last; equal to `scale` unless updates are delayed."""
+        return self.pending[-1] if self.pending else self.scale
+
+    def recall(self, name: str, default: float = 0) -> float:
+        """What a quirk remembered under `name`."""
+        return next((value for key, value in self.memory if key == name), default)
+
+    def remember(self, **values: float) -> "State":
+        """This state with quirks' values stored."""
+        memory: Mapping[str, float] = {**dict(self.memory), **values}
+        return dataclasses.replace(self, memory=tuple(sorted(memory.items())))
+
+
+def advance(rule: Rule, state: State, found_inf: bool) -> State:
+    """One step of the plain machine, without quirks and without delay."""
+    scale, streak, overflows = state.scale, state.growth_tracker, state.overflow_tracker
+    if found_inf:
+        streak = 0
+        if overflows + 1 < rule.hysteresis:
+            overflows += 1
+        else:
+            scale = rule.arithmetic.back_off(scale, rule)
+            overflows = 0 if "backoff" in rule.hysteresis_refill else overflows
+    else:
+        overflows = 0 if "clean" in rule.hysteresis_refill else overflows
+        streak += 1
+        if _COMPARE[rule.growth_test](streak, rule.growth_interval):
+            scale = rule.arithmetic.grow(scale, rule)
+            streak = 0
+            overflows = 0 if "growth" in rule.hysteresis_refill else overflows
+    return State(scale, streak, overflows, state.pending, state.memory)
+
+
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
+
+
+@singledispatch
+def init(rule: Any) -> Any:
+    """The state before the first update. A policy outside the family registers its own type."""
+    raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with init and update")
+
+
+@init.register
+def _(rule: Rule) -> State:
+    state = State(rule.arithmetic.round(rule.init_scale))
+    for quirk in rule.quirks:
+        state = quirk.init(rule, state)
+    return state
+
+
+@singledispatch
+def update(rule: Any, state: Any, found_inf: bool, *, is_async: bool | None = None) -> Any:
+    """The state after an iteration whose gradients were (``found_inf``) or were not all finite.
+
+    Pure. ``is_async=False`` brings the newest scale into force at once and drops the ones before it; None
+    and True leave it to the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as in torch.
+    Raises only what the dialect's framework raises (DeepSpeed, fairseq and MindSpore give up at some point).
+    """
+    raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with init and update")
+
+
+@update.register
+def _(rule: Rule, state: State, found_inf: bool, *, is_async: bool | None = None) -> State:
+    step = reduce(lambda inner, quirk: partial(quirk.update, inner), rule.quirks, advance)
+    after = step(rule, State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory),
+                 bool(found_inf))  # fmt: skip
+    return _publish(rule, state, after, is_async)
+
+
+def override(rule: Rule, state: State, new_scale: float, *, is_async: bool | None = None) -> State:
+    """The state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
+
+    With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour).
+    """
+    return _publish(rule, state, dataclasses.replace(state, scale=rule.arithmetic.round(new_scale)), is_async)
+
+
+def _publish(rule: Rule, before: State, after: State, is_async: bool | None) -> State:
+    """Queue a newly computed scale behind those that wait, and bring the oldest into force."""
+    depth = rule.delay if is_async is None or is_async else 0
+    queue = (before.scale, *before.pending, after.scale)[-(depth + 1) :]  # in force first, newest last
+    return State(queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory)

@@ -1,0 +1,161 @@
+"""What single frameworks do and nobody else: each quirk wraps one step of the plain machine.
+
+Every quirk names the framework whose source it was read from; `dialects` says which rule carries it.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from ampsim.core.machine import Advance, Arithmetic, Quirk, Rule, State
+
+
+@dataclass(frozen=True)
+class StreakStartsAt(Quirk):
+    """DeepSpeed counts the good steps *between* an overflow and now, so the first one counts as none.
+
+    Growth at first, and after each overflow, therefore needs growth_interval + 1 clean steps; the growths
+    that follow without an overflow need growth_interval.
+    """
+
+    start: int = -1
+
+    def init(self, rule: Rule, state: State) -> State:
+        return dataclasses.replace(state, growth_tracker=self.start)
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        after = advance(rule, state, found_inf)
+        return dataclasses.replace(after, growth_tracker=self.start) if found_inf else after
+
+
+@dataclass(frozen=True)
+class RaiseAtMin(Quirk):
+    """DeepSpeed (``raise_error_at_min_scale``): a backoff from exactly min_scale ends the run.
+
+    The overflow that reaches the minimum does not raise; the next one that would back off does.
+    """
+
+    message = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        backs_off = found_inf and state.overflow_tracker + 1 >= rule.hysteresis
+        if backs_off and state.scale == rule.min_scale:
+            raise Exception(self.message)
+        return advance(rule, state, found_inf)
+
+
+@dataclass(frozen=True)
+class Tolerance(Quirk):
+    """fairseq: back off when overflows / updates since the last rescale reaches `fraction`.
+
+    A backoff restarts both counts. A growth restarts the updates and keeps the overflows.
+    """
+
+    fraction: float
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        updates = state.recall("updates_since_rescale") + 1
+        overflows = state.recall("overflows_since_rescale") + found_inf
+        tolerated = found_inf and overflows / updates < self.fraction
+        after = advance(rule, state, found_inf)
+        if tolerated:
+            after = dataclasses.replace(after, scale=state.scale)
+        rescaled = (found_inf and not tolerated) or (not found_inf and after.growth_tracker == 0)
+        return after.remember(
+            updates_since_rescale=0 if rescaled else updates,
+            overflows_since_rescale=0 if rescaled and found_inf else overflows,
+        )
+
+
+@dataclass(frozen=True)
+class RaiseBelow(Quirk):
+    """fairseq (``min_loss_scale``): an overflow that leaves the scale at or below `limit` ends the run."""
+
+    limit: float
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        after = advance(rule, state, found_inf)
+        if found_inf and after.scale <= self.limit:
+            raise FloatingPointError(
+                f"Minimum loss scale reached ({self.limit}). Your loss is probably exploding. "
+                "Try lowering the learning rate, using gradient clipping or increasing the batch size."
+            )
+        return after
+
+
+@dataclass(frozen=True)
+class HoldAtBounds(Quirk):
+    """BMTrain: bounds are gates, not clamps.
+
+    An overflow at or below min_scale changes nothing, not even the streak; a growth at or above max_scale
+    is put off with the streak counting on. So a factor may carry the scale past either bound once.
+    """
+
+    low: float
+    high: float
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        if found_inf and not state.scale > self.low:
+            return state
+        if not found_inf and not state.scale < self.high:
+            return dataclasses.replace(state, growth_tracker=state.growth_tracker + 1)
+        return advance(rule, state, found_inf)
+
+
+@dataclass(frozen=True)
+class ClipEveryUpdate(Quirk):
+    """mpx: after every update, scale <- min(max(scale, low), high), whether it changed or not."""
+
+    low: float
+    high: float
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        after = advance(rule, state, found_inf)
+        low, high = rule.arithmetic.round(self.low), rule.arithmetic.round(self.high)
+        return dataclasses.replace(after, scale=min(max(after.scale, low), high))
+
+
+@dataclass(frozen=True)
+class RampUntilOverflow(Quirk):
+    """Chainer: until the first overflow of the run the scale grows by `factor` instead of growth_factor."""
+
+    factor: float
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        seen = found_inf or bool(state.recall("overflow_seen"))
+        step_rule = rule if seen else dataclasses.replace(rule, growth_factor=self.factor)
+        after = advance(step_rule, state, found_inf)
+        return after.remember(overflow_seen=1) if seen else after
+
+
+@dataclass(frozen=True)
+class FirstUpdateInDouble(Quirk):
+    """flax outside ``jit``: until the first update the scale is a Python float, so that update is in double.
+
+    The result is rounded to float32 once, and every later update is in float32.
+    """
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        if state.recall("started"):
+            return advance(rule, state, found_inf)
+        first = dataclasses.replace(rule, arithmetic=Arithmetic(flush_subnormals=True))
+        before = dataclasses.replace(state, scale=float(rule.init_scale))
+        after = advance(first, before, found_inf)
+        return dataclasses.replace(after, scale=rule.arithmetic.round(after.scale)).remember(started=1)
+
+
+@dataclass(frozen=True)
+class RaiseAfterConsecutive(Quirk):
+    """MindSpore's manager: more than `overflows` overflows in a row end the run."""
+
+    overflows: int = 1000
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        after = advance(rule, state, found_inf)
+        in_a_row = state.recall("overflows_in_a_row") + 1 if found_inf else 0
+        if in_a_row > self.overflows:
+            raise RuntimeError(
+                "Dynamic loss scale Continuous overflow ",
+                int(in_a_row),
+                " times, has exceeded maximum threshold.",
+            )
+        return after.remember(overflows_in_a_row=in_a_row)

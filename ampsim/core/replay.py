@@ -1,0 +1,70 @@
+"""Runs of the machine: fold `update` over a history of overflows, and compare two trajectories."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ampsim.core.machine import init, update
+
+
+def states(
+    rule: Any, found_inf: Iterable[bool], *, is_async: Iterable[bool | None] | None = None
+) -> Iterator[Any]:
+    """The state after each update, one by one.
+
+    If the rule's framework gives up (raises) at some update, so does this iterator, after having yielded
+    every state before it.
+    """
+    state = init(rule)
+    for flag, delayed in zip(found_inf, repeat(None) if is_async is None else is_async, strict=False):
+        state = update(rule, state, flag, is_async=delayed)
+        yield state
+
+
+def replay(
+    rule: Any, found_inf: Iterable[bool], *, is_async: Sequence[bool | None] | None = None
+) -> npt.NDArray[np.float64]:
+    """The scale after each update of a history.
+
+    Args:
+        rule: a `Rule`, or any registered policy.
+        found_inf: one flag an update, taken by its truth.
+        is_async: one flag an update: whether it was delayed, for rules with ``delay``; None stands for True.
+
+    Returns:
+        float64 array of shape (len(found_inf),); float32 scales are exact in it.
+
+    Raises:
+        ValueError: the two histories differ in length.
+        Exception: whatever the rule's framework raises, with a note that says at which update.
+    """
+    flags = list(found_inf)
+    if is_async is not None and len(is_async) != len(flags):
+        raise ValueError(
+            f"is_async has {len(is_async)} flags for {len(flags)} updates: expected one an update; "
+            "leave it out to delay all of them"
+        )
+    scales: list[float] = []
+    try:
+        scales.extend(state.scale for state in states(rule, flags, is_async=is_async))
+    except Exception as error:
+        error.add_note(f"raised by update {len(scales)} of {len(flags)} (counted from 0)")
+        raise
+    return np.array(scales, dtype=np.float64)
+
+
+def first_divergence(a: npt.ArrayLike, b: npt.ArrayLike) -> int | None:
+    """Index of the first update after which two trajectories differ in any bit; None if they are equal.
+
+    Trajectories of different lengths diverge at the end of the shorter one. NaN equals NaN.
+    """
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    shorter = min(len(x), len(y))
+    different = np.flatnonzero(x[:shorter].view(np.int64) != y[:shorter].view(np.int64))
+    different = different[~(np.isnan(x[different]) & np.isnan(y[different]))]
+    if len(different):
+        return int(different[0])
+    return shorter if len(x) != len(y) else None
