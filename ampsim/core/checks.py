@@ -76,8 +76,8 @@ def _check_scales(rule: "Rule") -> None:
         raise ValueError(f"max_scale={high!r}: expected a positive number; for no ceiling pass None")
     if low is not None and high is not None and low > high:
         raise ValueError(
-            f"min_scale={low!r} > max_scale={high!r}: expected min_scale <= max_scale; swap them, or pass None "
-            "for the bound that is not wanted"
+            f"min_scale={low!r} > max_scale={high!r}: expected min_scale <= max_scale; swap them, or pass "
+            "None for the bound that is not wanted"
         )
 
 
@@ -89,7 +89,8 @@ def _check_factors(rule: "Rule") -> None:
         )
     if not 0 < backoff <= 1:
         raise ValueError(
-            f"backoff_factor={backoff!r}: expected a number in (0, 1]; to never back off pass backoff_factor=1.0"
+            f"backoff_factor={backoff!r}: expected a number in (0, 1]; to never back off pass "
+            "backoff_factor=1.0"
         )
     if rule.arithmetic.backoff != "multiply" and backoff != 1.0 / growth:
         raise ValueError(

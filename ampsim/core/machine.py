@@ -227,8 +227,8 @@ def update(rule: Any, state: Any, found_inf: bool, *, is_async: bool | None = No
     """The state after an iteration whose gradients were (``found_inf``) or were not all finite.
 
     Pure. ``is_async=False`` brings the newest scale into force at once and drops the ones before it; None
-    and True leave it to the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as in torch.
-    Raises only what the dialect's framework raises (DeepSpeed, fairseq and MindSpore give up at some point).
+    and True leave it to the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as
+    in torch. Raises only what the dialect's framework raises: DeepSpeed, fairseq and MindSpore give up.
     """
     raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with init and update")
 

@@ -1,0 +1,179 @@
+"""A trace: what some scaler was told and what it did, and the file that holds many of them.
+
+The file is JSON Lines, optionally gzipped (``.gz``), one trace a line, so that scalers in any language can
+write and check it. A first line ``{"provenance": {...}}`` is allowed. Scales are hexadecimal floats
+(``float.hex``), so that no bit is lost in print; ``inf`` is written as such. Nothing is executed on load.
+"""
+
+import gzip
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ampsim.core import dialects
+from ampsim.core.machine import Rule
+from ampsim.core.replay import first_divergence, states
+
+
+class DamagedTraceError(ValueError):
+    """A trace file that cannot be read; the message names the file, the line, and the cure."""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The scaler gave up: at which update (from 0), with which exception."""
+
+    step: int
+    type: str
+    msg: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run of one scaler."""
+
+    system: str  # a name that `dialects.get` knows
+    params: Mapping[str, Any]  # under the framework's own names
+    found_inf: tuple[bool, ...]  # one flag an update
+    scale: tuple[float, ...]  # after each update; none for the update that raised
+    version: str = ""
+    sequence: str = ""  # the scenario's name
+    is_async: tuple[bool | None, ...] | None = None  # RoundPipe: whether the update was delayed
+    raised: Raised | None = None
+    notes: Any = field(default=None, compare=False)
+
+    def rule(self) -> Rule:
+        """The rule this trace should follow."""
+        return dialects.get(self.system, **self.params)
+
+    def mismatch(self) -> str | None:
+        """None if the reference machine does the same to the last bit, else what differs first.
+
+        Raises KeyError, TypeError or ValueError (see `dialects.get`) if no dialect fits.
+        """
+        rule, step, error = self.rule(), -1, None
+        try:
+            for step, state in enumerate(states(rule, self.found_inf, is_async=self.is_async)):
+                if step == len(self.scale):
+                    return f"update {step}: expected {self._ending()}, the machine went on to {state.scale!r}"
+                if first_divergence([state.scale], [self.scale[step]]) is not None:
+                    return f"update {step}: expected {self.scale[step]!r}, the machine says {state.scale!r}"
+        except Exception as raised:
+            error = raised
+            step += 1
+        seen = None if error is None else Raised(step, type(error).__name__, str(error))
+        if seen == self.raised:
+            return None
+        return f"update {step}: expected {self._ending()}, the machine raised {seen}"
+
+    def _ending(self) -> str:
+        return f"{self.raised.type} at update {self.raised.step}" if self.raised else "no exception"
+
+    def to_record(self) -> dict[str, Any]:
+        """This trace as a JSON object."""
+        record: dict[str, Any] = {
+            "system": self.system,
+            "version": self.version,
+            "params": dict(self.params),
+            "sequence": self.sequence,
+            "found_inf": [int(flag) for flag in self.found_inf],
+            "scale": ["inf" if math.isinf(s) else s.hex() for s in self.scale],
+        }
+        if self.is_async is not None:
+            record["is_async"] = list(self.is_async)
+        if self.raised is not None:
+            record["raised"] = vars(self.raised)
+        if self.notes is not None:
+            record["notes"] = self.notes
+        return record
+
+    @classmethod
+    def from_record(cls, record: Any) -> "Trace":
+        """The trace in a JSON object; ValueError says what is wrong with it."""
+        if not isinstance(record, dict):
+            raise ValueError(f"expected a JSON object, found {type(record).__name__}")
+        missing = {"system", "params", "found_inf", "scale"} - record.keys()
+        if missing:
+            raise ValueError(f"{', '.join(sorted(missing))} missing")
+        flags, scales = record["found_inf"], record["scale"]
+        if not isinstance(flags, list) or any(flag not in (0, 1) for flag in flags):
+            raise ValueError("found_inf: expected a list of 0 and 1")
+        raised = Raised(**record["raised"]) if record.get("raised") else None
+        expected = len(flags) if raised is None else raised.step
+        if not isinstance(scales, list) or len(scales) != expected:
+            raise ValueError(f"scale: expected {expected} values, one an update that did not raise")
+        is_async = record.get("is_async")
+        if is_async is not None and len(is_async) != len(flags):
+            raise ValueError(f"is_async: expected {len(flags)} flags, found {len(is_async)}")
+        if not isinstance(record["params"], dict):
+            raise ValueError("params: expected a JSON object")
+        return cls(
+            record["system"],
+            record["params"],
+            tuple(bool(flag) for flag in flags),
+            tuple(map(_scale, scales)),
+            record.get("version", ""),
+            record.get("sequence", ""),
+            None if is_async is None else tuple(is_async),
+            raised,
+            record.get("notes"),
+        )
+
+
+def _scale(text: Any) -> float:
+    if not isinstance(text, str):
+        raise ValueError(f"scale {text!r}: expected a hexadecimal float such as '0x1.0000000000000p+16'")
+    return float.fromhex(text)  # reads 'inf' and 'nan' too
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
+    """The traces of a file, one by one.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DamagedTraceError: at the line that cannot be read; the traces before it have been yielded.
+    """
+    file, number, seen = Path(path), 0, 0
+    opener = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opener(file, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                record = json.loads(line)
+                if not (number == 1 and isinstance(record, dict) and "provenance" in record):
+                    seen += 1
+                    yield Trace.from_record(record)
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise DamagedTraceError(
+            f"{file}: cut off or damaged after line {number} ({error}); {_CURE}"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise DamagedTraceError(f"{file}, line {number}: {error}; {_CURE}") from error
+    if not seen:
+        raise DamagedTraceError(f"{file}: holds no trace; {_CURE}")
+
+
+_CURE = "restore the file from version control or record it again"
+
+
+def write(
+    path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, Any] | None = None
+) -> None:
+    """Write a trace file: to a temporary name beside it, then renamed, so that no half file is ever seen.
+
+    The same traces give the same bytes, gzipped or not.
+    """
+    file = Path(path)
+    records: list[Any] = [{"provenance": dict(provenance)}] if provenance else []
+    records += [trace.to_record() for trace in traces]
+    data = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,192 @@
+"""The laws hold for the machine and for torch's recorded runs, and each names the mutant that breaks it."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ampsim import Rule, State, dialects, init, update
+from ampsim.core.laws import HISTORY_LAWS, STEP_LAWS, UPDATE_LAWS, History, Step, broken
+from ampsim.core.trace import read
+
+TRACES = Path(__file__).parent.parent / "traces"
+
+# Runs of equal outcomes: uniform flags hardly ever grow or collapse.
+histories = st.lists(
+    st.one_of(
+        st.integers(1, 12).map(lambda n: [False] * n),
+        st.integers(1, 6).map(lambda n: [True] * n),
+        st.lists(st.booleans(), max_size=4),
+    ),
+    max_size=12,
+).map(lambda runs: [flag for run in runs for flag in run])
+scales = st.one_of(st.integers(-100, 120).map(lambda e: 2.0**e), st.floats(1e-6, 1e6), st.just(2.0**127))
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rule:
+    low = draw(st.none() | st.integers(-120, 0).map(lambda e: 2.0**e))
+    high = draw(st.none() | st.integers(10, 127).map(lambda e: 2.0**e))
+    return Rule(
+        init_scale=draw(scales),
+        growth_factor=draw(st.sampled_from([2.0, 4.0, 1.5, 3.0, 1.001, 1.0])),
+        backoff_factor=draw(st.sampled_from([0.5, 0.25, 0.7, 0.9, 1.0])),
+        growth_interval=draw(st.integers(1, 5)),
+        min_scale=low,
+        max_scale=high,
+        hysteresis=draw(st.sampled_from([1, 1, 2, 3])),
+    )
+
+
+def observe(rule: Rule, flags: list[bool], machine: Callable[[Rule, State, bool], State]) -> dict[str, str]:
+    run = [init(rule)]
+    for flag in flags:
+        run.append(machine(rule, run[-1], flag))
+    history = History(rule, flags, [s.scale for s in run])
+    return broken(history, [s.growth_tracker for s in run])
+
+
+@given(rules(), histories)
+@example(Rule(init_scale=2.0**127, growth_interval=1), [False])
+@example(Rule(init_scale=2.0**100, max_scale=2.0**10, growth_interval=1), [False, True])
+@example(Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False])
+def test_the_machine_obeys_every_law(rule: Rule, flags: list[bool]) -> None:
+    if rule.max_scale is not None and rule.init_scale > rule.max_scale:
+        rule = rule.replace(init_scale=rule.max_scale)  # above its ceiling a growth lowers the scale
+    assert observe(rule, flags, update) == {}
+
+
+def test_torchs_recorded_runs_obey_every_law() -> None:
+    seen = 0
+    for path in TRACES.glob("*.jsonl"):
+        for trace in read(path):
+            if trace.system in ("torch.amp.GradScaler", "composer.ClosureGradScaler"):
+                start = init(trace.rule()).scale
+                seen += 1
+                assert broken(History(trace.rule(), trace.found_inf, (start, *trace.scale))) == {}, trace
+    assert seen > 10
+
+
+def mutant(change: Callable[[Rule, State, bool, State], State]) -> Callable[[Rule, State, bool], State]:
+    return lambda rule, state, flag: change(rule, state, flag, update(rule, state, flag))
+
+
+def grows_one_late(rule: Rule, state: State, found_inf: bool) -> State:
+    return update(rule.replace(growth_interval=rule.growth_interval + 1), state, found_inf)
+
+
+def keeps_the_streak(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, growth_tracker=before.growth_tracker) if flag else after
+
+
+def backs_off_twice(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, scale=after.scale * 0.5) if flag else after
+
+
+def never_backs_off(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, scale=before.scale) if flag else after
+
+
+def grows_on_overflow(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, scale=before.scale * 2) if flag else after
+
+
+def decays_when_clean(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return after if flag else dataclasses.replace(after, scale=after.scale * 0.99)
+
+
+def grows_by_the_square(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, scale=after.scale * 2) if after.scale > before.scale else after
+
+
+def counts_by_two(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, growth_tracker=after.growth_tracker + 1) if not flag else after
+
+
+def reaches_inf(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, scale=math.inf) if before.scale >= 2.0**126 else after
+
+
+def ignores_the_floor(rule: Rule, state: State, found_inf: bool) -> State:
+    return update(rule.replace(min_scale=None), state, found_inf)
+
+
+@pytest.mark.parametrize(
+    ("machine", "rule", "flags", "law"),
+    [
+        (grows_one_late, Rule(growth_interval=2), [0, 0, 0], "growth_waits_for_the_interval"),
+        (mutant(keeps_the_streak), Rule(growth_interval=3), [0, 1], "overflow_restarts_the_streak"),
+        (mutant(backs_off_twice), Rule(), [1], "overflow_backs_off_once"),
+        (mutant(never_backs_off), Rule(), [1] * 3, "overflow_backs_off_once"),
+        (mutant(never_backs_off), Rule(), [1] * 3, "skip_budget"),
+        (mutant(grows_on_overflow), Rule(), [1], "overflow_never_raises_the_scale"),
+        (mutant(decays_when_clean), Rule(), [0], "clean_step_keeps_the_scale"),
+        (mutant(decays_when_clean), Rule(), [0], "descends_only_by_skipping"),
+        (mutant(grows_by_the_square), Rule(growth_interval=1), [0], "growth_multiplies_by_the_growth_factor"),
+        (mutant(counts_by_two), Rule(), [0], "clean_step_counts_once"),
+        (mutant(reaches_inf), Rule(init_scale=2.0**127), [0], "scale_stays_finite"),
+        (ignores_the_floor, Rule(init_scale=2.0, min_scale=2.0), [1], "scale_stays_within_bounds"),
+    ],
+)
+def test_each_law_names_a_mutant(
+    machine: Callable[[Rule, State, bool], State], rule: Rule, flags: list[int], law: str
+) -> None:
+    assert law in observe(rule, [bool(flag) for flag in flags], machine)
+
+
+@pytest.mark.parametrize(
+    ("step", "law"),
+    [
+        (
+            Step(found_inf=False, unscaled_finite=False, stepped=True, parameters_changed=True),
+            "never_steps_on_nonfinite",
+        ),
+        (Step(True, False, False, parameters_changed=True), "skipped_step_changes_nothing"),
+        (Step(True, True, stepped=True, parameters_changed=True), "skip_is_per_optimizer"),
+        (Step(False, True, stepped=False, parameters_changed=False), "skip_is_per_optimizer"),
+    ],
+)
+def test_step_laws(step: Step, law: str) -> None:
+    said = {rule.__name__: rule(step) for rule in STEP_LAWS}
+    assert [name for name, text in said.items() if text] == [law]
+
+
+def test_the_good_steps_break_nothing() -> None:
+    for step in (Step(False, True, True, True), Step(True, False, False, False)):
+        assert not any(law(step) for law in STEP_LAWS)
+
+
+def test_skip_budget_is_tight() -> None:
+    """Grow, overflow, grow, overflow: the bound of T1 is met with equality."""
+    rule, cycle = Rule(growth_interval=4), [False] * 4 + [True]
+    run = [init(rule)]
+    for flag in cycle * 10:
+        run.append(update(rule, run[-1], flag))
+    history = History(rule, cycle * 10, [s.scale for s in run])
+    (law,) = [law for law in HISTORY_LAWS if law.__name__ == "skip_budget"]
+    assert law(history) is None
+    one_more = History(
+        rule, [*cycle * 10, True], [*history.scale, history.scale[-1]]
+    )  # a skip that cost nothing
+    assert "11 skips in 51 updates, budget 10.2" in law(one_more)
+
+
+def test_every_law_says_what_it_demands() -> None:
+    for law in (*UPDATE_LAWS, *STEP_LAWS, *HISTORY_LAWS):
+        assert law.__doc__.endswith(".") or "\n" in law.__doc__
+
+
+def test_laws_tell_the_fields_scalers_apart() -> None:
+    """What the recorded frameworks break of the law of torch's rule, under their own names."""
+    late = dialects.get("flax.DynamicScale", interval=2, init=4.0)
+    run = [init(late)]
+    flags = [False] * 3
+    for flag in flags:
+        run.append(update(late, run[-1], flag))
+    asked = Rule(init_scale=4.0, growth_interval=2)
+    said = broken(History(asked, flags, [s.scale for s in run]), [s.growth_tracker for s in run])
+    assert set(said) == {"growth_waits_for_the_interval", "clean_step_counts_once"}

@@ -1,0 +1,51 @@
+"""Folding the machine over histories, and finding where two trajectories part."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ampsim import Rule, init, replay, update
+from ampsim.core.replay import first_divergence, states
+
+
+def test_replay_is_the_fold() -> None:
+    rule, history = Rule(init_scale=8.0, growth_interval=2), [0, 0, 1, 0, 1, 1, 0, 0]
+    state, expected = init(rule), []
+    for flag in history:
+        state = update(rule, state, bool(flag))
+        expected.append(state.scale)
+    scales = replay(rule, history)
+    assert scales.dtype == np.float64
+    assert scales.tolist() == expected == [s.scale for s in states(rule, history)]
+
+
+def test_replay_takes_arrays_and_generators() -> None:
+    rule = Rule(growth_interval=1)
+    assert replay(rule, np.array([False, True])).tolist() == replay(rule, (f for f in (0, 1))).tolist()
+    assert replay(rule, []).shape == (0,)
+
+
+def test_an_update_may_be_synchronous_under_a_delay() -> None:
+    rule = Rule(init_scale=8.0, delay=1)
+    assert replay(rule, [1, 1, 1]).tolist() == [8, 4, 2]
+    assert replay(rule, [1, 1, 1], is_async=[True, False, None]).tolist() == [8, 2, 2]
+
+
+def test_histories_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="is_async has 1 flags for 2 updates"):
+        replay(Rule(), [0, 1], is_async=[True])
+
+
+def test_what_is_no_rule_is_refused() -> None:
+    with pytest.raises(TypeError, match="is no rule: expected a Rule"):
+        replay("torch", [0])
+
+
+def test_first_divergence() -> None:
+    assert first_divergence([1.0, 2.0], [1.0, 2.0]) is None
+    assert first_divergence([1.0, 2.0], [1.0, math.nextafter(2.0, 3.0)]) == 1
+    assert first_divergence([1.0, 2.0], [1.0]) == 1
+    assert first_divergence([math.nan, math.inf], [math.nan, math.inf]) is None
+    assert first_divergence([0.0], [-0.0]) == 0
+    assert first_divergence([], []) is None

@@ -1,0 +1,26 @@
+"""Every example in a docstring and in the README is run."""
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import ampsim
+
+README = Path(__file__).parent.parent / "README.md"
+MODULES = [
+    m.name for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.") if not m.name.endswith("__main__")
+]
+
+
+@pytest.mark.parametrize("name", ["ampsim", *MODULES])
+def test_examples_in_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_examples_in_the_readme() -> None:
+    result = doctest.testfile(str(README), module_relative=False)
+    assert result.attempted > 0
+    assert result.failed == 0
