@@ -1,0 +1,46 @@
+"""The same scaler behind RoundPipe's constructor: depth 1, work on RoundPipe's optimizer stream where it is."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ampsim.torch import grad_scaler
+from ampsim.torch.optimizer_thread import shared_thread
+
+
+class GradScaler(grad_scaler.GradScaler):
+    """Drop-in for ``roundpipe.GradScaler``.
+
+    `scale` uses the scale after all updates but the last, `update` returns at once, `unscale_` and `step` run
+    on the optimizer stream wherever they are called. Beyond RoundPipe's: `state_dict`, pickling, `loss_value`,
+    `last_step`, errors that reach the caller instead of ending the process, and any other keyword of
+    `ampsim.torch.GradScaler`.
+
+    Args:
+        init_scale, growth_factor, backoff_factor, growth_interval, enabled: as RoundPipe's.
+        launch: runs a function on the optimizer's thread, in order. RoundPipe's own stream if RoundPipe was
+            imported, else `ampsim.torch.optimizer_thread.shared_thread`, which `Pipelined` uses too.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        *,
+        depth: int = 1,
+        launch: Callable[..., Any] | None = None,
+        **more: Any,
+    ) -> None:
+        numbers = (init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        super().__init__("cpu", *numbers, depth=depth, launch=launch or optimizer_stream(), **more)
+
+
+def optimizer_stream() -> Callable[..., Any]:
+    """RoundPipe's ``launch_optim_kernel`` if RoundPipe was imported, else our own thread's ``launch``."""
+    theirs = sys.modules.get("roundpipe.optim_stream")
+    if theirs is not None:
+        return theirs.launch_optim_kernel  # type: ignore[no-any-return]
+    return shared_thread().launch

@@ -1,0 +1,212 @@
+"""The multi-version register of the asynchronous scaler.
+
+``after[j]`` is an immutable value, the scaler's state once j updates have been applied. Ticket i carries
+``after[max(0, i - depth)]`` for life (see `ampsim.core.pipeline`, the pure model of this class). This file
+imports no torch, so that it can be stressed on an interpreter without the GIL.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from ampsim.core.pipeline import check_turn
+
+V = TypeVar("V")
+
+
+class ClosedError(RuntimeError):
+    """The scaler was closed, or its background work failed (then ``__cause__`` says how)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ticket(Generic[V]):
+    """One iteration's claim to one version, for life."""
+
+    index: int  # the iteration, counted from 0
+    version: int  # how many updates `value` has seen
+    value: V  # after[version], immutable
+
+
+@dataclass(frozen=True)
+class _Book(Generic[V]):
+    """All that is known at one moment. Never changed, only replaced whole: one reference store is atomic."""
+
+    versions: tuple[V, ...]  # after[base], ..., after[applied]: those a ticket may still ask for
+    applied: int  # updates applied
+    begun: int  # tickets begun
+    tickets: tuple[Ticket[V], ...] = ()  # outstanding, oldest first
+    floor: int = 0  # no later ticket carries an older version
+
+    def next_version(self, depth: int) -> int:
+        return max(0, self.begun - depth, self.floor)
+
+    def version(self, number: int) -> V:
+        return self.versions[number - self.applied - 1]
+
+    def with_ticket(self, depth: int) -> "_Book[V]":
+        number = self.next_version(depth)
+        ticket = Ticket(self.begun, number, self.version(number))
+        # versions never decrease from one ticket to the next, and the floor remembers it
+        return replace(self, begun=self.begun + 1, tickets=(*self.tickets, ticket), floor=number)
+
+    def with_version(self, made: V, depth: int, is_async: bool) -> "_Book[V]":
+        applied = self.applied + 1
+        floor = self.floor if is_async else applied
+        book = replace(self, applied=applied, tickets=self.tickets[1:], floor=floor)
+        kept = applied - book.next_version(depth) + 1
+        return replace(book, versions=(*self.versions, made)[-max(1, kept) :])
+
+
+class Register(Generic[V]):
+    """Versions and tickets.
+
+    Guarantees:
+        * ``after[j + 1]`` is made from ``after[j]`` exactly once, in ticket order.
+        * A ticket's version never changes, and versions never decrease from one ticket to the next.
+        * At most ``depth + 1`` tickets are outstanding; `begin` waits for room.
+        * A call that raises, be it by an interrupt, has changed nothing or everything, never half.
+        * `newest`, `applied` and `outstanding` never wait.
+        * `close` wakes every waiter; whoever waits then gets ClosedError, with its cause.
+
+    Assumes:
+        * Values are immutable, or nobody writes them.
+        * An `advance` function does not call back into the register.
+
+    ============== ============================== ===================
+    attribute      written                        read
+    ============== ============================== ===================
+    ``_book``      under the lock, whole          anywhere, lock-free
+    ``_applying``  set under the lock             under the lock
+    ``_closed``    under the lock, once           under the lock
+    ============== ============================== ===================
+
+    `sync` is the namespace that Lock and Condition come from; a test passes its scheduler's.
+    """
+
+    def __init__(self, first: V, depth: int, *, sync: Any = threading) -> None:
+        self.depth = depth
+        self._sync = sync
+        self._changed = sync.Condition(sync.Lock())
+        self._book = _Book((first,), applied=0, begun=0)
+        self._applying = False
+        self._closed: BaseException | bool = False
+
+    @property
+    def newest(self) -> V:
+        """The version made last."""
+        return self._book.versions[-1]
+
+    @property
+    def applied(self) -> int:
+        """Updates applied."""
+        return self._book.applied
+
+    @property
+    def begun(self) -> int:
+        """Tickets begun."""
+        return self._book.begun
+
+    def outstanding(self) -> tuple[Ticket[V], ...]:
+        """Tickets begun and not yet updated, oldest first; the oldest is the one whose update comes next."""
+        return self._book.tickets
+
+    def begin(self, timeout: float | None = None) -> Ticket[V]:
+        """The next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds."""
+        with self._changed:
+            if not self._changed.wait_for(self._may_begin, timeout):
+                numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
+                raise TimeoutError(f"no room for a ticket in {timeout} s: tickets {numbers} await update()")
+            self.check_open()
+            self._book = self._book.with_ticket(self.depth)
+            return self._book.tickets[-1]
+
+    def peek(self) -> V:
+        """What the next ticket will carry. Waits until it exists."""
+        with self._changed:
+            self._changed.wait_for(self._may_begin)
+            self.check_open()
+            return self._book.version(self._book.next_version(self.depth))
+
+    def _may_begin(self) -> bool:
+        return bool(self._closed) or self._book.next_version(self.depth) <= self._book.applied
+
+    def apply(self, ticket: Ticket[V], advance: Callable[[V], V], *, is_async: bool = True) -> V:
+        """Make ``after[ticket.index + 1] = advance(after[ticket.index])`` and publish it.
+
+        `advance` runs outside the lock. If it raises, nothing has changed and the ticket stays outstanding.
+        Raises RuntimeError for a ticket that is not the next, and while another thread applies this one.
+        """
+        mine = False
+        try:
+            with self._changed:
+                self._check_turn(ticket)
+                self._applying = mine = True
+                before = self.newest
+            made = advance(before)
+            with self._changed:
+                self.check_open()
+                self._book = self._book.with_version(made, self.depth, is_async)
+                self._applying = mine = False
+                self._changed.notify_all()
+        finally:
+            if mine:
+                self._applying = False
+        return made
+
+    def _check_turn(self, ticket: Ticket[V]) -> None:
+        self.check_open()
+        book = self._book
+        check_turn(ticket.index, book.applied, book.begun)
+        if book.tickets[0] is not ticket:
+            raise RuntimeError(f"ticket {ticket.index} is another scaler's, or from before load_state_dict()")
+        if self._applying:
+            raise RuntimeError(f"ticket {ticket.index} is being updated by another thread: update it once")
+
+    def wait_applied(self, count: int) -> None:
+        """Wait until `count` updates have been applied."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._book.applied >= count)
+            if self._book.applied < count:
+                self.check_open()
+
+    def pending(self) -> tuple[V, ...]:
+        """What a checkpoint must hold: the version the next ticket carries, and every newer one.
+
+        Raises RuntimeError while tickets are outstanding.
+        """
+        book = self._book
+        if book.tickets:
+            numbers = ", ".join(str(ticket.index) for ticket in book.tickets)
+            raise RuntimeError(f"tickets outstanding: {numbers}; expected none: update them before saving")
+        return book.versions[book.next_version(self.depth) - book.applied - 1 :]
+
+    def restore(self, versions: tuple[V, ...]) -> None:
+        """Start again from what `pending` returned. Outstanding tickets are void from here on."""
+        with self._changed:
+            self.check_open()
+            if self._applying:
+                raise RuntimeError("an update is running: wait for it before loading a state")
+            behind = len(versions) - 1
+            floor = max(0, behind - self.depth)  # a shallower scaler drops what it cannot delay
+            self._book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
+            self._changed.notify_all()
+
+    def close(self, cause: BaseException | None = None) -> None:
+        """Refuse what comes and wake who waits. Idempotent; the first cause stays."""
+        with self._changed:
+            self._closed = self._closed or cause or True
+            self._changed.notify_all()
+
+    def after_fork(self, cause: BaseException | None) -> None:
+        """In a forked child: fresh locks, and closed if there is a cause."""
+        self._changed = self._sync.Condition(self._sync.Lock())
+        self._applying = False
+        self._closed = self._closed or cause or False
+
+    def check_open(self) -> None:
+        """Raise ClosedError if this register was closed."""
+        if self._closed:
+            cause = self._closed if isinstance(self._closed, BaseException) else None
+            text = "its background work failed" if cause else "it was closed"
+            raise ClosedError(f"this scaler takes no more work: {text}; make a new one") from cause

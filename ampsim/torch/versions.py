@@ -1,0 +1,148 @@
+"""One version of the scaler's state, where it lives, and how the next one is made.
+
+On the CPU a version is the reference machine's own `State`, and `ampsim.core.machine.update` makes the next:
+there is nothing to keep in step with the reference. On other devices the state is two scalar tensors and
+torch's own kernel makes the next, so that no update waits for the device. Either way a version is never
+written after it was made: autograd may have saved its scale for a backward pass that is still running.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampsim.core.machine import Rule, State, override, update
+
+
+@dataclass(frozen=True, eq=False)
+class HostVersion:
+    """A state on the host; its scale as a tensor is made for each device that asks."""
+
+    state: State
+    _tensors: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    def scale_on(self, device: torch.device) -> Tensor:
+        """The scale, shape (), float32, on `device`; not to be written."""
+        tensor = self._tensors.get(device)
+        if tensor is None:  # two threads may both make it; the first one stored is kept
+            made = torch.tensor(self.state.scale, dtype=torch.float32, device=device)
+            tensor = self._tensors.setdefault(device, made)
+        return tensor
+
+    def inverse_on(self, device: torch.device) -> Tensor:
+        """float32(1 / float64(scale)), shape (); inf for scales below 2^-128, as in torch."""
+        scale = self.state.scale
+        inverse = 1.0 / scale if scale != 0 else math.copysign(math.inf, scale)
+        return torch.tensor(inverse, dtype=torch.float32, device=device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+        return torch.device("cpu")
+
+    @property
+    def may_be_below_one(self) -> bool:
+        """Whether a finite scaled gradient may be too large for its format once unscaled."""
+        return not self.state.scale >= 1.0
+
+    def read(self) -> State:
+        """The state."""
+        return self.state
+
+    def next(self, rule: Rule, found_inf: list[Tensor]) -> "HostVersion":
+        """The version after an update; any nonzero flag (shape (), float32) is an overflow."""
+        found = sum(flag.item() for flag in found_inf) != 0  # NaN != 0, as in torch
+        return HostVersion(update(rule, self.state, found))
+
+    def override(self, rule: Rule, new_scale: float | Tensor) -> "HostVersion":
+        return HostVersion(override(rule, self.state, float(new_scale)))
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceVersion:
+    """A state on a device: nothing here waits for it except `read`."""
+
+    scale: Tensor  # (), float32, never written again
+    growth_tracker: Tensor  # (), int32, never written again
+    ready: Any = None  # torch.cuda.Event recorded when the two were made, or None
+    _copies: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    def scale_on(self, device: torch.device) -> Tensor:
+        """The scale, shape (), float32, on `device`; not to be written."""
+        self._wait()
+        if device == self.scale.device:
+            return self.scale
+        copy = self._copies.get(device)
+        if copy is None:
+            copy = self._copies.setdefault(device, self.scale.to(device, non_blocking=True))
+        return copy
+
+    def inverse_on(self, device: torch.device) -> Tensor:
+        """float32(1 / float64(scale)), shape ()."""
+        return self.scale_on(device).double().reciprocal().float()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+        return self.scale.device
+
+    @property
+    def may_be_below_one(self) -> bool:
+        """Always: to know would be to wait for the device."""
+        return True
+
+    def read(self) -> State:
+        """The state on the host. Waits for the device."""
+        self._wait()
+        return State(float(self.scale.item()), int(self.growth_tracker.item()))
+
+    def next(self, rule: Rule, found_inf: list[Tensor]) -> "DeviceVersion":
+        """The version after an update, without waiting for the device."""
+        self._wait()
+        device = self.scale.device
+        found = torch.stack([flag.to(device, non_blocking=True) for flag in found_inf]).sum()
+        scale, tracker = self.scale.clone(), self.growth_tracker.clone()
+        torch._amp_update_scale_(scale, tracker, found, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
+        return self._made(rule, scale, tracker)
+
+    def override(self, rule: Rule, new_scale: float | Tensor) -> "DeviceVersion":
+        self._wait()
+        new = torch.as_tensor(new_scale, dtype=torch.float32, device=self.scale.device).reshape(())
+        return self._made(rule, new.clone(), self.growth_tracker)
+
+    @staticmethod
+    def _made(rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
+        # clamp, or clone, gives a tensor that nothing has written: its _version is 0 and stays 0.
+        bounded = rule.min_scale is not None or rule.max_scale is not None
+        scale = scale.clamp(rule.min_scale, rule.max_scale) if bounded else scale.clone()
+        return DeviceVersion(scale, tracker, _event(scale.device))
+
+    def _wait(self) -> None:
+        """Order this stream behind the one that made the version, and keep its memory until it is done."""
+        if self.ready is not None:
+            stream = torch.cuda.current_stream(self.scale.device)
+            stream.wait_event(self.ready)
+            self.scale.record_stream(stream)
+            self.growth_tracker.record_stream(stream)
+
+
+Version = HostVersion | DeviceVersion
+
+
+def _event(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def first_version(state: State, device: torch.device) -> Version:
+    """A version from a state: on the host for the CPU, otherwise on the device."""
+    if device.type == "cpu":
+        return HostVersion(state)
+    scale = torch.full((), state.scale, dtype=torch.float32, device=device)
+    tracker = torch.full((), state.growth_tracker, dtype=torch.int32, device=device)
+    return DeviceVersion(scale, tracker, _event(device))
