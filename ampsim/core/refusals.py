@@ -1,0 +1,113 @@
+"""Every refusal of torch.amp.GradScaler: the exception's type and its exact text.
+
+Source: torch/amp/grad_scaler.py and the argument parser of torch 2.13.0. The texts are torch's, because a
+drop-in must raise what the original raises; ``tests/torch`` holds each against the installed torch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from ampsim.core.machine import Rule
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An exception that torch raises, or that an optimizer raised."""
+
+    kind: type[Exception]
+    text: str  # str(exception)
+
+
+GROWTH_FACTOR = Refusal(AssertionError, "The growth factor must be > 1.0.")
+BACKOFF_FACTOR = Refusal(AssertionError, "The backoff factor must be < 1.0.")
+NOT_A_LOSS = Refusal(ValueError, "outputs must be a Tensor or an iterable of Tensors")
+UNSCALED_TWICE = Refusal(RuntimeError, "unscale_() has already been called on this optimizer since the last update().")
+UNSCALED_LATE = Refusal(RuntimeError, "unscale_() is being called after step().")
+FLOAT16 = Refusal(ValueError, "Attempting to unscale FP16 gradients.")
+CLOSURE = Refusal(RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
+STEPPED_TWICE = Refusal(RuntimeError, "step() has already been called since the last update().")
+NOTHING_CHECKED = Refusal(AssertionError, "No inf checks were recorded for this optimizer.")
+NOTHING_CHECKED_AT_ALL = Refusal(AssertionError, "No inf checks were recorded prior to update.")
+GRAD_SCALE_IS_NONE = Refusal(TypeError, "unsupported operand type(s) for *: 'Tensor' and 'NoneType'")
+NEW_SCALE = Refusal(
+    AssertionError,
+    "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with requires_grad=False.",
+)
+FOUND_INF_IS_INT = Refusal(AttributeError, "'int' object has no attribute 'device'")
+EMPTY_STATE_DICT = Refusal(
+    RuntimeError,
+    "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler.",
+)
+PICKLED_LATE = Refusal(
+    AssertionError,
+    "A GradScaler instance may only be pickled at the beginning of an iteration, or at the end after scaler.update().",
+)
+
+LARGEST = 2.0**128 - 2.0**104  # the largest float32
+
+
+def before_scale(event: str) -> Refusal:
+    """`event` is "unscale_", "step" or "update"."""
+    fix = "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration."
+    return Refusal(AssertionError, f"Attempted {event} but _scale is None.  {fix}")
+
+
+def overflow(x: float) -> Refusal | None:
+    """A float32 tensor refuses to be filled with a finite number it cannot hold; it takes inf and NaN."""
+    if math.isfinite(x) and abs(x) > LARGEST:
+        return Refusal(RuntimeError, "value cannot be converted to type float without overflow")
+    return None
+
+
+def unset(name: str) -> Refusal:
+    """A disabled scaler has no attribute for what was never set."""
+    return Refusal(AttributeError, f"'GradScaler' object has no attribute '_{name}'")
+
+
+def missing_key(name: str) -> Refusal:
+    """A state dict that lacks a key."""
+    return Refusal(KeyError, repr(name))
+
+
+def shape(shape: tuple[int, ...]) -> Refusal:
+    """A tensor of one element that is not 0-d cannot be copied into the scale."""
+    return Refusal(RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}")
+
+
+def no_tensor(value: Any) -> Refusal:
+    """``update(value)`` with what is neither a float nor a tensor, such as an int."""
+    try:
+        kind = value.device.type
+    except AttributeError as error:
+        return Refusal(AttributeError, str(error))
+    raise TypeError(f"new_scale={value!r} on {kind}: expected a float; describe a tensor as protocol.Tensor")
+
+
+def _type_name(value: Any) -> str:
+    prefix = "numpy." if type(value).__module__ == "numpy" else ""  # only a static type names its module
+    return prefix + type(value).__name__
+
+
+KERNEL_ARGUMENTS: Mapping[str, tuple[str, int]] = {
+    "growth_factor": ("scale_growth_factor", 4),
+    "backoff_factor": ("scale_backoff_factor", 5),
+    "growth_interval": ("growth_interval", 6),
+}
+
+
+def kernel_argument(rule: Rule) -> Refusal | None:
+    """The update kernel's refusal of a factor or interval; the setters look at nothing."""
+    for name, (argument, position) in KERNEL_ARGUMENTS.items():
+        value = getattr(rule, name)
+        whole = name == "growth_interval"
+        fits = isinstance(value, Integral) and not isinstance(value, bool) if whole else isinstance(value, Real)
+        if not fits:
+            expected = f"must be {'int' if whole else 'float'}, not {_type_name(value)}"
+            text = f"_amp_update_scale_(): argument '{argument}' (position {position}) {expected}"
+            return Refusal(TypeError, text)
+    if not -(2**63) <= rule.growth_interval < 2**63:
+        return Refusal(ValueError, "Overflow when unpacking long long")
+    return None

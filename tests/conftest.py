@@ -1,0 +1,50 @@
+"""Hypothesis profiles, the markers' skips, and one thread for whatever computes."""
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+LOCKSTEP_STEPS = 25  # rules an example
+_COMMON = {
+    "deadline": None,
+    "stateful_step_count": LOCKSTEP_STEPS,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("dev", max_examples=50, **_COMMON)
+# The same examples every time: a commit is not red because of another commit's luck. `deep` explores.
+settings.register_profile("ci", max_examples=1000, derandomize=True, print_blob=True, **_COMMON)
+settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for reason in filter(None, (_deep(item), _peer(item), _gpu(item))):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _deep(item: pytest.Item) -> str | None:
+    wanted = os.environ.get("AMPSIM_DEEP") == "1"
+    return None if wanted or not item.get_closest_marker("deep") else "takes minutes: run `make deep`"
+
+
+def _peer(item: pytest.Item) -> str | None:
+    """`@pytest.mark.peer("flax", "jax")` names the modules it imports."""
+    marker = item.get_closest_marker("peer")
+    missing = [name for name in marker.args if importlib.util.find_spec(name) is None] if marker else []
+    return f"needs {', '.join(missing)}: pip install -c constraints.txt 'ampsim[peers]'" if missing else None
+
+
+def _gpu(item: pytest.Item) -> str | None:
+    if not item.get_closest_marker("gpu"):
+        return None
+    if importlib.util.find_spec("torch") is None:
+        return "needs torch: pip install -c constraints.txt 'ampsim[torch]'"
+    import torch  # seconds, so only where a gpu test was collected
+
+    return None if torch.cuda.is_available() else "needs a CUDA device: run `make gpu` where there is one"
