@@ -34,9 +34,7 @@ def fail(message: str) -> NoReturn:
 @traces.command("check")
 def check_traces(
     file: Annotated[Path, typer.Argument(help="JSON Lines file of traces, plain or .gz", show_default=False)],
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name every mismatch, not only the first.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every mismatch, not only the first.")] = False,
 ) -> None:
     """Replay every trace of FILE through the reference machine and compare to the last bit.
 
@@ -81,9 +79,7 @@ def list_dialects() -> None:
 @app.command("replay")
 def replay_history(
     dialect: Annotated[str, typer.Argument(help="A name from `ampsim dialects`.", show_default=False)],
-    history: Annotated[
-        str, typer.Argument(help="One digit an update: 1 overflow, 0 clean.", show_default=False)
-    ],
+    history: Annotated[str, typer.Argument(help="One digit an update: 1 overflow, 0 clean.", show_default=False)],
     parameters: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE"),

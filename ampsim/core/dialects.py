@@ -124,9 +124,7 @@ SHARDED = Dialect(  # its own Python update: float32 tensor times Python float, 
     Rule(arithmetic=F32_UNGUARDED),
     _GROWTH_BACKOFF,
 )
-COMPOSER = Dialect(
-    "composer.ClosureGradScaler", "mosaicml 0.32.1 composer/trainer/_scaler.py", Rule(), _GROWTH_BACKOFF
-)
+COMPOSER = Dialect("composer.ClosureGradScaler", "mosaicml 0.32.1 composer/trainer/_scaler.py", Rule(), _GROWTH_BACKOFF)
 NEMO = Dialect(  # hysteresis is really consecutive: a clean step refills it
     "nemo.GradScaler",
     "nemo_toolkit 2.7.3 nemo/collections/common/parts/nlp_overrides.py; apex csrc/update_scale_hysteresis.cu",
@@ -183,9 +181,7 @@ def _deepspeed(rule: Rule, options: Mapping[str, Any]) -> Rule:
     return rule.replace(hysteresis_refill=frozenset({refill}), quirks=quirks)
 
 
-_DEEPSPEED_RULE = Rule(
-    min_scale=1.0, growth_interval=1000, arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)
-)
+_DEEPSPEED_RULE = Rule(min_scale=1.0, growth_interval=1000, arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),))
 DEEPSPEED = Dialect(
     "deepspeed.DynamicLossScaler",
     "deepspeed 0.19.8 deepspeed/runtime/fp16/loss_scaler.py:219-288; precision_config.py:85-89",
@@ -382,9 +378,7 @@ TF_CONTRIB = Dialect(
 def _openseq2seq(rule: Rule, options: Mapping[str, Any]) -> Rule:
     window, interval = options["step_window"], options["interval"]
     if interval is not None and window is not None and interval != window:
-        raise ValueError(
-            f"interval={interval!r} and step_window={window!r} name one number: pass one of them"
-        )
+        raise ValueError(f"interval={interval!r} and step_window={window!r} name one number: pass one of them")
     steps = next((n for n in (window, interval) if n is not None), rule.growth_interval)
     high = rule.max_scale if rule.max_scale is not None else 2.0**14
     return rule.replace(init_scale=high, growth_interval=steps)  # starts at its ceiling
@@ -393,9 +387,7 @@ def _openseq2seq(rule: Rule, options: Mapping[str, Any]) -> Rule:
 OPENSEQ2SEQ = Dialect(
     "openseq2seq.BackoffScaler",
     "OpenSeq2Seq 8681d38 open_seq2seq/optimizers/automatic_loss_scaler.py",
-    Rule(
-        2.0**14, min_scale=1.0, max_scale=2.0**14, arithmetic=dataclasses.replace(F32, backoff="reciprocal")
-    ),
+    Rule(2.0**14, min_scale=1.0, max_scale=2.0**14, arithmetic=dataclasses.replace(F32, backoff="reciprocal")),
     {"scale_min": "min_scale", "scale_max": "max_scale", "step_factor": "factor"},
     {"step_window": None, "interval": None, "resource_variables": False},
     _openseq2seq,
@@ -424,9 +416,7 @@ MINDSPORE_AMP = Dialect(
 MINDSPORE_CELL = Dialect(
     "mindspore.nn.DynamicLossScaleUpdateCell",
     "mindspore 2.10.0 mindspore/nn/wrap/loss_scale.py:88-198",
-    Rule(
-        min_scale=1.0, growth_test=">=", arithmetic=dataclasses.replace(F32_UNGUARDED, backoff="reciprocal")
-    ),
+    Rule(min_scale=1.0, growth_test=">=", arithmetic=dataclasses.replace(F32_UNGUARDED, backoff="reciprocal")),
     _FACTOR,
 )
 MINDSPORE_MANAGER = Dialect(

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce, singledispatch
 from typing import Any, Literal, Self
 
-from ampsim.core.checks import check_rule
+from ampsim.core.checks import check_choice, check_rule
 
 Advance = Callable[["Rule", "State", bool], "State"]
 
@@ -64,6 +64,10 @@ class Arithmetic:
     """A subnormal result becomes 0 (XLA and TensorFlow on CPU)."""
     keeps_finite: bool = True
     """A growth to inf keeps the old scale; if False the scale becomes inf, and inf * 0.5 is inf for ever."""
+
+    def __post_init__(self) -> None:
+        check_choice("dtype", self.dtype, ("float32", "float64"))
+        check_choice("backoff", self.backoff, ("multiply", "divide", "reciprocal"))
 
     def round(self, x: float) -> float:
         """`x` in the format that holds the scale."""
@@ -124,8 +128,8 @@ class Rule:
     backoff_factor: float = 0.5
     growth_interval: int = 2000  # clean steps in a row before a growth
     _: dataclasses.KW_ONLY
-    min_scale: float | None = None  # a backoff stops here
-    max_scale: float | None = None  # a growth stops here
+    min_scale: float | None = None  # a backoff ends here, even one that began below
+    max_scale: float | None = None  # a growth ends here, even one that began above
     hysteresis: int = 1  # overflows that a backoff takes
     hysteresis_refill: frozenset[Literal["clean", "growth", "backoff"]] = frozenset({"growth"})
     """After which of these the next backoff takes `hysteresis` overflows again."""
@@ -136,6 +140,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_rule(self)
+        # Whatever collection was passed, a rule is hashable.
+        object.__setattr__(self, "hysteresis_refill", frozenset(self.hysteresis_refill))
+        object.__setattr__(self, "quirks", tuple(self.quirks))
 
     def replace(self, **changes: Any) -> Self:
         """This rule with some fields changed; checked again."""
@@ -149,9 +156,7 @@ class Rule:
             default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
             object.__setattr__(rule, f.name, fields.pop(f.name, default))
         if fields:
-            raise TypeError(
-                f"unknown fields {sorted(fields)}: expected some of {[*cls.__dataclass_fields__]}"
-            )
+            raise TypeError(f"unknown fields {sorted(fields)}: expected some of {[*cls.__dataclass_fields__]}")
         return rule
 
 
@@ -244,7 +249,8 @@ def _(rule: Rule, state: State, found_inf: bool, *, is_async: bool | None = None
 def override(rule: Rule, state: State, new_scale: float, *, is_async: bool | None = None) -> State:
     """The state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
 
-    With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour).
+    With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour). Any number is taken,
+    NaN and 0 too, as torch takes it, and bounds are not applied; only the format rounds it.
     """
     return _publish(rule, state, dataclasses.replace(state, scale=rule.arithmetic.round(new_scale)), is_async)
 

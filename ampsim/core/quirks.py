@@ -138,7 +138,9 @@ class FirstUpdateInDouble(Quirk):
         if state.recall("started"):
             return advance(rule, state, found_inf)
         first = dataclasses.replace(rule, arithmetic=Arithmetic(flush_subnormals=True))
-        before = dataclasses.replace(state, scale=float(rule.init_scale))
+        held = rule.arithmetic.round(rule.init_scale)
+        start = float(rule.init_scale) if state.scale == held else state.scale  # unless it was set by hand
+        before = dataclasses.replace(state, scale=start)
         after = advance(first, before, found_inf)
         return dataclasses.replace(after, scale=rule.arithmetic.round(after.scale)).remember(started=1)
 

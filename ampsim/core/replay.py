@@ -10,9 +10,7 @@ import numpy.typing as npt
 from ampsim.core.machine import init, update
 
 
-def states(
-    rule: Any, found_inf: Iterable[bool], *, is_async: Iterable[bool | None] | None = None
-) -> Iterator[Any]:
+def states(rule: Any, found_inf: Iterable[bool], *, is_async: Iterable[bool | None] | None = None) -> Iterator[Any]:
     """The state after each update, one by one.
 
     If the rule's framework gives up (raises) at some update, so does this iterator, after having yielded

@@ -148,9 +148,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
                     seen += 1
                     yield Trace.from_record(record)
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        raise DamagedTraceError(
-            f"{file}: cut off or damaged after line {number} ({error}); {_CURE}"
-        ) from error
+        raise DamagedTraceError(f"{file}: cut off or damaged after line {number} ({error}); {_CURE}") from error
     except (ValueError, TypeError) as error:
         raise DamagedTraceError(f"{file}, line {number}: {error}; {_CURE}") from error
     if not seen:
@@ -160,9 +158,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
 _CURE = "restore the file from version control or record it again"
 
 
-def write(
-    path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, Any] | None = None
-) -> None:
+def write(path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, Any] | None = None) -> None:
     """Write a trace file: to a temporary name beside it, then renamed, so that no half file is ever seen.
 
     The same traces give the same bytes, gzipped or not.

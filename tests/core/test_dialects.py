@@ -21,9 +21,7 @@ def test_torch_defaults_are_the_rules_defaults() -> None:
 
 
 def test_an_unknown_dialect_names_the_nearest() -> None:
-    with pytest.raises(
-        KeyError, match=r"unknown dialect 'flax\.DynamicScal': did you mean 'flax\.DynamicScale'"
-    ):
+    with pytest.raises(KeyError, match=r"unknown dialect 'flax\.DynamicScal': did you mean 'flax\.DynamicScale'"):
         dialects.get("flax.DynamicScal")
 
 
@@ -59,9 +57,7 @@ def test_hysteresis_means_five_different_things() -> None:
         "tf.contrib.ExponentialUpdateLossScaleManager": {"decr_every_n_nan_or_inf": 2, "backoff": 0.5},
     }
     last = {
-        name: [
-            replay(dialects.get(name, init=1024.0, **more), history)[-1] for history in ([1, 0, 1], [1, 1, 1])
-        ]
+        name: [replay(dialects.get(name, init=1024.0, **more), history)[-1] for history in ([1, 0, 1], [1, 1, 1])]
         for name, more in scalers.items()
     }
     assert last == {

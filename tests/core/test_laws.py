@@ -169,9 +169,7 @@ def test_skip_budget_is_tight() -> None:
     history = History(rule, cycle * 10, [s.scale for s in run])
     (law,) = [law for law in HISTORY_LAWS if law.__name__ == "skip_budget"]
     assert law(history) is None
-    one_more = History(
-        rule, [*cycle * 10, True], [*history.scale, history.scale[-1]]
-    )  # a skip that cost nothing
+    one_more = History(rule, [*cycle * 10, True], [*history.scale, history.scale[-1]])  # a skip that cost nothing
     assert "11 skips in 51 updates, budget 10.2" in law(one_more)
 
 

@@ -39,9 +39,7 @@ def test_the_whole_collection_repeats() -> None:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
-    traces = list(read(TRACES / "the_scaler_gives_up.jsonl")) + list(
-        read(TRACES / "updates_that_arrive_late.jsonl")
-    )
+    traces = list(read(TRACES / "the_scaler_gives_up.jsonl")) + list(read(TRACES / "updates_that_arrive_late.jsonl"))
     first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     write(first, traces, {"origin": "test"})
     write(second, read(first), {"origin": "test"})
@@ -141,9 +139,7 @@ def test_bytes_changed_in_a_gzip_are_seen(tmp_path: Path) -> None:
         ({"params": {"int": 1}}, "has no parameter 'int'"),
     ],
 )
-def test_an_unknown_dialect_or_parameter_is_wrong_use(
-    tmp_path: Path, change: dict[str, object], said: str
-) -> None:
+def test_an_unknown_dialect_or_parameter_is_wrong_use(tmp_path: Path, change: dict[str, object], said: str) -> None:
     write(tmp_path / "t.jsonl", [dataclasses.replace(TRACE, **change)])
     result = CliRunner().invoke(app, ["traces", "check", str(tmp_path / "t.jsonl")])
     assert result.exit_code == 2

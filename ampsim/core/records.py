@@ -1,0 +1,255 @@
+"""The one form of a data file: JSON Lines, provenance first, then one record a unit of work.
+
+Theory of operation
+-------------------
+A *finished file* is ::
+
+    {"provenance": {...}, "records": N}
+    {...}                                 N times
+
+It is written to a temporary name in the same folder, flushed to the disk and renamed, so that whoever
+reads it sees all of it or nothing; N makes a file that was cut at a line's end visible as well.
+
+A *journal* (`<name>.part`) holds what a run that is not over has finished: a header with the run's identity,
+then one line a unit, each on the disk before `Journal.append` returns. A kill can only tear the last line;
+the next run drops it, keeps the units before it and does the others. A journal whose identity differs is not
+mixed in: it is overwritten and the run starts anew (`Journal.discarded` says why).
+
+JSON has no inf and no nan. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"`` and come back
+as floats; text that reads the same is refused when written, so nothing is ambiguous. All other floats are
+written with the shortest digits that give back the same bits. Tuples and numpy arrays are written as lists.
+Reading executes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+__all__ = ["DamagedFile", "Journal", "Record", "decode", "encode", "read", "read_provenance", "write"]
+
+Record = dict[str, Any]
+
+_NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+class DamagedFile(ValueError):  # noqa: N818 - it names what is wrong, and the file is not to blame
+    """A data file that cannot be read as written: names the file, the line and the cure."""
+
+    def __init__(self, path: Path, line: int, found: str, expected: str) -> None:
+        self.path, self.line = path, line
+        super().__init__(
+            f"{path}, line {line}: {found}; expected {expected}; "
+            "restore the file from version control, or delete it and make it again"
+        )
+
+
+def encode(value: Any) -> str:
+    """One line of strict JSON for `value` (dicts with str keys, lists, arrays, str, numbers, bool, None).
+
+    Raises:
+        ValueError: text "inf", "-inf" or "nan" (it would come back as a float).
+        TypeError: a value or key that JSON has no place for.
+    """
+    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+
+
+def decode(line: str) -> Any:
+    """The value that `encode` wrote.
+
+    Raises:
+        ValueError: not strict JSON.
+    """
+    value = json.loads(line, parse_constant=_refuse_constant)
+    # Most lines are long lists of finite numbers: walk them only when there is something to turn back.
+    return _revive(value) if any(f'"{name}"' in line for name in _NONFINITE) else value
+
+
+def write(path: Path, provenance: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a finished file; at any moment `path` holds all of the old content or all of the new."""
+    lines = [encode(record) for record in records]
+    header = encode({"provenance": dict(provenance), "records": len(lines)})
+    text = "".join(f"{line}\n" for line in [header, *lines])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)  # mkstemp makes files that only their owner can read
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def read(path: Path) -> tuple[Record, list[Record]]:
+    """The provenance and the records of a finished file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        DamagedFile: cut short, not JSON, or without provenance.
+    """
+    lines = _lines(path)
+    if lines[-1]:
+        raise DamagedFile(path, len(lines), "the last line is cut short", "a line feed at the end of the file")
+    provenance, count = _header(path, lines[0])
+    records = [_parse(path, number, line) for number, line in enumerate(lines[1:-1], start=2)]
+    if len(records) != count:
+        found = f"the file ends after {len(records)} of {count} records"
+        raise DamagedFile(path, len(lines), found, f"{count} records as the first line says")
+    return provenance, records
+
+
+def read_provenance(path: Path) -> Record:
+    """The provenance alone: the first line is read, the rest is left unread."""
+    with path.open("rb") as file:
+        return _header(path, file.readline().removesuffix(b"\n"))[0]
+
+
+class Journal:
+    """The finished units of a run that is not over, kept in `<path>.part` until `finish` writes `path`.
+
+    `done` maps each finished unit to its value, as JSON gives it back. `discarded` is None, or says why an
+    older journal was overwritten. `identity` is whatever two runs must share for their units to be mixed.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self.path = path
+        self.part = path.with_name(f"{path.name}.part")
+        self.done: dict[str, Any] = {}
+        self.discarded: str | None = None
+        header = encode({"journal": path.name, "identity": dict(identity)})
+        if not self._resume(decode(header)["identity"]):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.part.write_bytes(f"{header}\n".encode())
+
+    def append(self, unit: str, value: Mapping[str, Any]) -> None:
+        """Keep one finished unit: on the disk when this returns."""
+        line = encode({"unit": unit, "value": dict(value)})
+        with self.part.open("ab") as file:
+            file.write(f"{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self.done[unit] = decode(line)["value"]
+
+    def finish(self, provenance: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
+        """Write the finished file and remove the journal; a kill between the two leaves both, both whole."""
+        write(self.path, provenance, records)
+        self.part.unlink(missing_ok=True)
+
+    def _resume(self, identity: Any) -> bool:
+        """Take over what an earlier run left; False when there is nothing of this run to take over."""
+        if not self.part.exists():
+            return False
+        *whole, torn = _lines(self.part)
+        if not whole:
+            return False  # killed while the header was written
+        header = _parse(self.part, 1, whole[0])
+        if header.get("identity") != identity:
+            self.discarded = _difference(header.get("identity"), identity)
+            return False
+        for number, line in enumerate(whole[1:], start=2):
+            entry = _parse(self.part, number, line)
+            if not {"unit", "value"} <= entry.keys():
+                raise DamagedFile(self.part, number, f"keys {sorted(entry)}", "the keys unit and value")
+            self.done[entry["unit"]] = entry["value"]
+        os.truncate(self.part, self.part.stat().st_size - len(torn))
+        return True
+
+
+def _lines(path: Path) -> list[bytes]:
+    """The file split at line feeds; the last item follows the last of them and is empty unless torn."""
+    return path.read_bytes().split(b"\n")
+
+
+def _header(path: Path, line: bytes) -> tuple[Record, int]:
+    header = _parse(path, 1, line)
+    if not isinstance(header.get("provenance"), dict) or type(header.get("records")) is not int:
+        found = f"the first record has the keys {sorted(header)}"
+        raise DamagedFile(path, 1, found, 'a first record {"provenance": {...}, "records": N}')
+    return header["provenance"], header["records"]
+
+
+def _parse(path: Path, number: int, line: bytes) -> Record:
+    try:
+        value = decode(line.decode("utf-8"))
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are among them
+        raise DamagedFile(path, number, f"not JSON ({error})", "one JSON object a line") from error
+    except RecursionError as error:
+        raise DamagedFile(path, number, "nested too deep", "one JSON object a line") from error
+    if not isinstance(value, dict):
+        raise DamagedFile(path, number, f"a JSON {type(value).__name__}", "one JSON object a line")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """`value` with only what strict JSON knows."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        if value in _NONFINITE:
+            raise ValueError(
+                f"text {value!r}: expected text that does not read as a number; it would come back as a float"
+            )
+        return value
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise TypeError(
+            f"key {key!r} of type {type(key).__name__}: expected str; JSON would turn it into text silently"
+        )
+    return key
+
+
+def _revive(value: Any) -> Any:
+    """The inverse of `_plain`: the three strings become floats."""
+    if isinstance(value, str):
+        return _NONFINITE.get(value, value)
+    if isinstance(value, list):
+        return [_revive(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _revive(item) for key, item in value.items()}
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f'{name} is not JSON: expected the text "inf", "-inf" or "nan"')
+
+
+def _difference(old: Any, new: Any) -> str:
+    """The first place where two identities differ, in words."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                inner = _difference(old.get(key), new.get(key))
+                return f"{key}.{inner}" if isinstance(new.get(key), dict) else f"{key}: {inner}"
+    return f"{encode(old)} then, {encode(new)} now"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut; where folders cannot be opened there is nothing to do."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,79 @@
+"""What the fp16 experiments share: seeds, the precision of an arm, and what fp16 did to a gradient.
+
+Parameters are float32. `torch.autocast` casts each weight to fp16 once per forward pass, so the backward
+pass computes that weight's gradient *in fp16* and only then widens it into `.grad`. Widening is exact:
+before it is unscaled, every element of `.grad` is the fp16 number that the backward pass produced,
+underflow and overflow included. That is what is counted here; rounding a float32 gradient to fp16 would
+miss all that was flushed in the layers above.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+SMALLEST_NORMAL = 2.0**-14  # of fp16; the smallest subnormal is 2^-24, the largest number 65504
+
+
+def prepare(seed: int) -> torch.Generator:
+    """Seed everything, one thread, deterministic kernels; returns the generator that draws the batches."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(mode=True)
+    np.random.seed(seed)  # noqa: NPY002 - whoever draws from the global stream should be reproducible too
+    torch.manual_seed(seed)
+    return torch.Generator().manual_seed(seed)
+
+
+def autocast(device: str, *, fp16: bool) -> torch.autocast:
+    """Native fp16 on `device`, or plain float32."""
+    return torch.autocast(device, dtype=torch.float16, enabled=fp16)
+
+
+def flat_gradient(model: nn.Module) -> Tensor:
+    """Every gradient of the model in one vector, in the order of `model.parameters()`."""
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """Every parameter of the model in one new vector."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def all_finite(x: Tensor) -> bool:
+    """Neither inf nor NaN anywhere; waits for the device."""
+    return bool(x.isfinite().all())
+
+
+def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
+    """How many elements of each layer fp16 holds as zero, subnormal, and not at all (inf or NaN).
+
+    Args:
+        gradient: (sum of sizes,) float32, the layers one after the other. A gradient that was not computed in
+            fp16 is rounded to it here.
+        sizes: elements a layer.
+
+    Returns:
+        Three lists (zero, subnormal, overflow) of one count a layer; the rest of a layer is normal.
+    """
+    magnitude = gradient.half().abs()
+    zero = magnitude == 0
+    classes = torch.stack([zero, (magnitude < SMALLEST_NORMAL) & ~zero, ~magnitude.isfinite()])
+    counts = torch.stack([part.sum(dim=1) for part in torch.split(classes, list(sizes), dim=1)], dim=1)
+    return [[int(n) for n in row] for row in counts.tolist()]
+
+
+def changes(values: Sequence[float]) -> list[list[float]]:
+    """A piecewise constant series as [[step, value in force from that step on], ...]."""
+    return [[step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]]
+
+
+def six_digits(values: Sequence[float]) -> list[float]:
+    """Rounded to 6 significant digits, well below what two seeds differ by, so that the files stay small."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def table(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows to columns."""
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,229 @@
+"""From a `Config` to a data file: command line, units of work, journal, provenance.
+
+An experiment is a module with a docstring (the question, then time and device), a frozen `Config`, a
+`SMOKE` config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads) and
+`run(config, unit, device, tick)`, which returns one record and calls `tick(steps done)` after each step. It
+has one result a unit; a unit is one arm with one seed and depends on nothing but the config, so units run
+in any order and in any process.
+"""
+
+import dataclasses
+import importlib
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from ampsim.core import records
+from experiments import _pool, _provenance
+from experiments._progress import Reporter
+
+DATA = Path(__file__).parent / "data"
+
+
+class Refused(ValueError):  # noqa: N818 - says what happened
+    """Wrong use: the message gives value, expectation and cure."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every experiment has."""
+
+    steps: int = 1000  # optimizer steps a unit
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise Refused(f"steps={self.steps}: expected at least 1; pass --steps 1 for the shortest run")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise Refused(f"seeds={self.seeds}: expected one or more different seeds; pass for example --seeds 0 1")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One arm with one seed."""
+
+    arm: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.arm}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, which changes no result on one device."""
+
+    device: Literal["cpu", "cuda"] = "cpu"  # where to compute
+    smoke: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # a few steps, into a temporary folder
+    jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
+    force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # run again although the data is up to date
+    out: Path | None = None  # data file; needed where the settings differ from the defaults
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise Refused(f"jobs={self.jobs}: expected at least 1; leave --jobs out for the default")
+
+    @property
+    def processes(self) -> int:
+        """Worker processes: one step is one thread, so two fill the two cores of a small machine."""
+        return self.jobs or (min(2, os.cpu_count() or 1) if self.device == "cpu" and not self.smoke else 1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One experiment with one configuration, bound for one file."""
+
+    stem: str
+    config: Config
+    options: Options
+    path: Path
+    argv: list[str] = field(default_factory=list)
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(f"experiments.{self.stem}")
+
+    def units(self) -> list[Unit]:
+        """In the order of the file."""
+        return [Unit(arm, seed) for arm in self.module.arms(self.config) for seed in self.config.seeds]
+
+
+def main(stem: str, argv: Sequence[str] | None = None) -> int:
+    """Run one experiment from a command line; returns the exit status."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        run = parse(stem, argv)
+        require_device(run.options.device)
+        return execute(run)
+    except Refused as error:
+        print(f"{stem}: error: {error}", file=sys.stderr)
+        return 2
+    except (records.DamagedFile, _pool.UnitFailed) as error:
+        print(f"{stem}: error: {error}", file=sys.stderr)
+        return 1
+
+
+def parse(stem: str, argv: Sequence[str]) -> Run:
+    """The command line is `Options` and the experiment's `Config`, field by field."""
+    module = importlib.import_module(f"experiments.{stem}")
+    default = module.SMOKE if "--smoke" in argv else module.Config()
+    command: Any = dataclasses.make_dataclass(
+        "Command", [("options", Options, Options()), ("config", module.Config, default)], frozen=True
+    )
+    parsed = tyro.cli(
+        command,
+        args=list(argv),
+        prog=f"python -m experiments.{stem}",
+        description=module.__doc__,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    options, config = parsed.options, parsed.config
+    return Run(stem, config, options, options.out or default_path(stem, config, options, module.Config()), list(argv))
+
+
+def default_path(stem: str, config: Config, options: Options, default: Config) -> Path:
+    """The committed file for the default settings, a new temporary one for a smoke run, else a refusal."""
+    if options.smoke:
+        return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{stem}.jsonl"
+    path = DATA / device_slug(options.device) / f"{stem}.jsonl"
+    for name, wanted in dataclasses.asdict(default).items():
+        if (value := getattr(config, name)) != wanted:
+            raise Refused(
+                f"{name}={value}: expected the default {wanted} for {path}; "
+                "to keep the result of other settings pass --out FILE"
+            )
+    return path
+
+
+def require_device(device: str) -> None:
+    """Refuse `cuda` where there is none, before anything is written."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Refused(
+            f"device=cuda: expected a CUDA device, torch {torch.__version__} sees none; "
+            "pass --device cpu, or install a CUDA build of torch"
+        )
+
+
+def device_slug(device: str) -> str:
+    """`cpu`, or the card's name in small letters: NVIDIA H200 is nvidia-h200."""
+    if device == "cpu":
+        return "cpu"
+    require_device(device)
+    import torch
+
+    words = "".join(c if c.isalnum() else " " for c in torch.cuda.get_device_name().lower())
+    return "-".join(words.split())
+
+
+def execute(run: Run) -> int:
+    """Reuse the data if it is up to date; else run what the journal does not hold, and write the file."""
+    units, config = run.units(), plain_config(run.config)
+    inputs = run.module.inputs()
+    if not run.options.force and reuse(run, config, inputs):
+        return 0
+    provenance = _provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
+    part = records.Journal(run.path, identity(provenance))
+    if part.discarded:
+        print(f"{run.stem}: unfinished run of other settings discarded: {part.discarded}")
+    elif part.done:
+        print(f"{run.stem}: resumed, {len(part.done)} of {len(units)} units are done")
+    start = time.monotonic()
+    try:
+        perform(run, units, part)
+    except KeyboardInterrupt:
+        print(f"\n{run.stem}: stopped; {len(part.done)} of {len(units)} units are kept in {part.part}")
+        print(f"{run.stem}: the same command goes on from there")
+        return 130
+    done = [part.done[unit.key] for unit in units]
+    provenance |= {"date": _provenance.now(), "unit_seconds": math.fsum(value["seconds"] for value in done)}
+    part.finish(provenance, [value["record"] for value in done])
+    print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, written to {run.path}")
+    return 0
+
+
+def perform(run: Run, units: Sequence[Unit], part: records.Journal) -> None:
+    """Run the missing units; each is on the disk before the next result is looked at."""
+    missing = [unit for unit in units if unit.key not in part.done]
+    jobs = [_pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
+    with Reporter(run.stem, len(units), run.config.steps, len(part.done)) as progress:
+        for done in _pool.run_all(jobs, run.options.processes, progress.step):
+            record = {"arm": done.unit.arm, "seed": done.unit.seed, **done.record}
+            part.append(done.unit.key, {"seconds": round(done.seconds, 3), "record": record})
+            progress.finish(done.unit.key, done.seconds)
+
+
+def reuse(run: Run, config: dict[str, Any], inputs: dict[str, str]) -> bool:
+    """True, and said so, when the file holds this config, these seeds and these inputs."""
+    if not run.path.exists():
+        return False
+    provenance, rows = records.read(run.path)
+    if provenance.get("config") != config or provenance.get("inputs_sha256") != inputs:
+        return False
+    commit = (provenance.get("commit") or "before the first commit")[:12]
+    print(f"{run.stem}: reused, {len(rows)} units, from {commit}{' + changes' * bool(provenance.get('dirty'))}")
+    if provenance.get("source_sha256") != _provenance.source_sha256(run.stem):
+        print(f"{run.stem}: its source has changed since; --force runs it again")
+    return True
+
+
+def plain_config(config: Config) -> dict[str, Any]:
+    """As it stands in a file: tuples are lists there."""
+    plain: dict[str, Any] = records.decode(records.encode(dataclasses.asdict(config)))
+    return plain
+
+
+def identity(provenance: dict[str, Any]) -> dict[str, Any]:
+    """What two runs must share for their units to stand in one file."""
+    keys = ("config", "inputs_sha256", "source_sha256", "versions", "device", "threads")
+    return {key: provenance[key] for key in keys}

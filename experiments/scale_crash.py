@@ -1,0 +1,103 @@
+"""When does a dynamic loss scale halve for ever, and what does the network look like then?
+
+A residual network without normalisation, trained with Adam at five learning rates. If the learning rate is
+too high the residual stream grows until it, or the logits, pass 65504 and the *forward* pass overflows.
+Then every gradient is non-finite whatever the scale, every step is skipped, so the weights stay as they
+are, so the forward pass overflows again: the scale halves each step until it is zero, with every parameter
+finite.
+
+Float32 runs the same learning rates as a control. It is no calm one: at the higher rates its stream passes
+65504 by many orders of magnitude as well. But float32 can hold that, so it keeps stepping.
+
+Takes about 35 s on two CPU cores (native fp16, one thread a process). Device: cpu, or cuda with
+`--device cuda`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from ampsim.core.records import Record
+from experiments import _digits, _fp16, _run
+from experiments.models.residual_mlp import ResidualMLP
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 240  # optimizer steps a unit; scale 0 is 166 skips away, so a crash near step 60 gets there
+    batch: int = 64  # images a step
+    width: int = 64  # of the residual stream
+    blocks: int = 12  # residual blocks
+    lrs: tuple[float, ...] = (0.02, 0.03, 0.035, 0.04, 0.05)  # of Adam, an arm each
+    growth_interval: int = 50  # clean steps before the scale doubles
+
+
+SMOKE = Config(steps=8, seeds=(0,), blocks=2, lrs=(0.05,), growth_interval=2)
+
+
+def arms(config: Config) -> list[str]:
+    """`fp16 lr=x` and `fp32 lr=x`, as they stand in the data."""
+    return [f"{precision} lr={lr}" for precision in ("fp16", "fp32") for lr in config.lrs]
+
+
+def inputs() -> dict[str, str]:
+    return {"digits": _digits.sha256()}
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm with one seed; the columns are explained in `data/README.md`."""
+    precision, lr = unit.arm.split(" lr=")
+    batches = _fp16.prepare(unit.seed)
+    data = _digits.load(device)
+    model = ResidualMLP(_digits.PIXELS, config.width, config.blocks, _digits.CLASSES).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=float(lr), fused=True)
+    scaler = torch.amp.GradScaler(device, growth_interval=config.growth_interval, enabled=precision == "fp16")
+    log = []
+
+    for step in range(config.steps):
+        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
+        with _fp16.autocast(device, fp16=precision == "fp16"):
+            logits, stream = model(data.train_x[rows])
+            loss = cross_entropy(logits, data.train_y[rows])
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        forward = _fp16.all_finite(logits) and _fp16.all_finite(stream)
+        backward = _fp16.all_finite(_fp16.flat_gradient(model))
+        scale, before = scaler.get_scale(), _fp16.flat_parameters(model)
+        scaler.step(optimizer)
+        scaler.update()
+        move = (_fp16.flat_parameters(model) - before).norm().item()
+        log.append((loss.item(), scale, backward, forward, stream.detach().abs().max().item(), move))
+        tick(step + 1)
+
+    return {**record(log), "parameters_finite": _fp16.all_finite(_fp16.flat_parameters(model))}
+
+
+def record(log: list[tuple[float, float, bool, bool, float, float]]) -> Record:
+    """The per-step columns of one unit, from its rows."""
+    losses, scales, backward, forward, streams, moves = _fp16.table(log)
+    found_inf = [step for step, finite in enumerate(backward) if not finite]
+    forward_overflow = [step for step, finite in enumerate(forward) if not finite]
+    return {
+        "loss": _fp16.six_digits(losses),
+        "scale_changes": _fp16.changes(scales),
+        "found_inf": found_inf,
+        "forward_overflow": forward_overflow,
+        "stream_max": _fp16.six_digits(streams),
+        "move": _fp16.six_digits(moves),
+        "crash_step": crash_step(forward_overflow, found_inf, len(log)),
+    }
+
+
+def crash_step(forward_overflow: list[int], found_inf: list[int], steps: int) -> int | None:
+    """The step from which on the forward pass overflowed and every step was skipped, to the end; or None."""
+    start = steps
+    while start - 1 in found_inf and start - 1 in forward_overflow:
+        start -= 1
+    return start if start < steps else None
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("scale_crash"))

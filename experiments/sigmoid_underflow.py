@@ -1,0 +1,134 @@
+"""Can a deep sigmoid network be trained in fp16 without loss scaling, and which loss scale is right?
+
+Sigmoids shrink the backward signal until the first layers' gradients lie below fp16's smallest number.
+Nothing is rescaled to make that happen: it is the textbook network on scikit-learn's digits with the
+textbook optimizer. Arms: float32; fp16 unscaled; fp16 with a fixed scale; fp16 with torch's dynamic scaler
+at two growth intervals G. In every fp16 arm a step with a non-finite gradient is skipped.
+
+Adam's eps is 1e-15 in all arms. With the usual 1e-8 the unscaled gradients of the first layers, some 2^-27,
+would be lost in eps and the arms would differ in eps, not in underflow.
+
+Takes about 90 s on two CPU cores (native fp16, one thread a process). Device: cpu, or cuda with `--device
+cuda`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ampsim.core.records import Record
+from experiments import _digits, _fp16, _run
+from experiments.models.sigmoid_mlp import SigmoidMLP
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 2000  # optimizer steps a unit
+    batch: int = 128  # images a step
+    width: int = 32  # units a hidden layer
+    depth: int = 8  # linear layers
+    lr: float = 1e-2  # of Adam
+    eps: float = 1e-15  # of Adam
+    static_log2: tuple[int, ...] = (0, 4, 8, 12, 16, 20)  # fixed loss scales 2^k; 2^0 is unscaled
+    growth_intervals: tuple[int, ...] = (50, 2000)  # dynamic arms
+    count_every: int = 5  # steps between two counts of what fp16 did; skipped steps are counted always
+
+
+SMOKE = Config(steps=8, seeds=(0,), static_log2=(0, 20), growth_intervals=(2,), count_every=2)
+
+
+def arms(config: Config) -> list[str]:
+    """`fp32`, `unscaled`, `static 2^k` and `dynamic G=n`, as they stand in the data."""
+    static = ["unscaled" if k == 0 else f"static 2^{k}" for k in config.static_log2]
+    return ["fp32", *static, *(f"dynamic G={n}" for n in config.growth_intervals)]
+
+
+def inputs() -> dict[str, str]:
+    return {"digits": _digits.sha256()}
+
+
+def fixed_scale(arm: str) -> float | None:
+    """The loss scale of an arm that never changes it; None in the dynamic arms."""
+    if arm.startswith("static 2^"):
+        return 2.0 ** int(arm.removeprefix("static 2^"))
+    return 1.0 if arm == "unscaled" else None
+
+
+def make_scaler(arm: str, device: str) -> torch.amp.GradScaler:
+    if arm.startswith("dynamic G="):
+        return torch.amp.GradScaler(device, growth_interval=int(arm.removeprefix("dynamic G=")))
+    return torch.amp.GradScaler(device, init_scale=fixed_scale(arm) or 1.0, enabled=arm != "fp32")
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm with one seed; the columns are explained in `data/README.md`."""
+    batches = _fp16.prepare(unit.seed)
+    data = _digits.load(device)
+    model = SigmoidMLP(_digits.PIXELS, config.width, config.depth, _digits.CLASSES).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    scaler, fixed = make_scaler(unit.arm, device), fixed_scale(unit.arm)
+    log = Log([sum(p.numel() for p in layer.parameters()) for layer in model.layers], config.count_every)
+
+    for step in range(config.steps):
+        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
+        with _fp16.autocast(device, fp16=unit.arm != "fp32"):
+            loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        log.step(step, loss.item(), scaler.get_scale(), _fp16.flat_gradient(model))  # still scaled
+        scaler.step(optimizer)
+        scaler.update(fixed)  # a fixed scale is put back whatever happened: skip, but never back off or grow
+        tick(step + 1)
+
+    return {**log.record(), **evaluate(model, data)}
+
+
+@dataclass
+class Log:
+    """The per-step columns of one unit."""
+
+    elements: list[int]  # gradient elements of each layer
+    count_every: int
+    losses: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+    found_inf: list[int] = field(default_factory=list)
+    counted_steps: list[int] = field(default_factory=list)
+    counts: list[list[list[int]]] = field(default_factory=list)
+
+    def step(self, step: int, loss: float, scale: float, gradient: Tensor) -> None:
+        """`loss` is the true one, `scale` the one in force, `gradient` what the backward pass produced with it."""
+        self.losses.append(loss)
+        self.scales.append(scale)
+        if overflowed := not _fp16.all_finite(gradient):
+            self.found_inf.append(step)
+        if overflowed or step % self.count_every == 0:
+            self.counted_steps.append(step)
+            self.counts.append(_fp16.count_classes(gradient, self.elements))
+
+    def record(self) -> Record:
+        zero, subnormal, overflow = _fp16.table(self.counts)
+        return {
+            "loss": _fp16.six_digits(self.losses),
+            "scale_changes": _fp16.changes(self.scales),
+            "found_inf": self.found_inf,
+            "elements": self.elements,
+            "counted_steps": self.counted_steps,
+            "zero": zero,
+            "subnormal": subnormal,
+            "overflow": overflow,
+        }
+
+
+@torch.no_grad()
+def evaluate(model: SigmoidMLP, data: _digits.Digits) -> dict[str, float]:
+    """In float32 for every arm, so that arms differ in their training only."""
+    train_loss = cross_entropy(model(data.train_x), data.train_y).item()
+    hits = (model(data.test_x).argmax(dim=1) == data.test_y).float().mean().item()
+    return {"train_loss": float(f"{train_loss:.6g}"), "test_accuracy": float(f"{hits:.6g}")}
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("sigmoid_underflow"))

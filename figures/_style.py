@@ -1,0 +1,143 @@
+"""How every figure looks, and how it is saved so that the same data gives the same bytes.
+
+Sizes are those of a two-column page, so a figure is included unscaled and its 7 pt stay 7 pt. The colours are Okabe
+and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ampsim.core import records
+
+HERE = Path(__file__).parent
+CPU = HERE.parent / "experiments" / "data" / "cpu"
+
+ONE_COLUMN = 3.3  # inches
+TWO_COLUMNS = 6.9  # inches
+
+FP16_MAX = 65504.0
+FP16_SMALLEST_NORMAL = 2.0**-14
+FP16_SMALLEST = 2.0**-24
+
+Data = Mapping[str, tuple[records.Record, list[records.Record]]]  # stem -> (provenance, records)
+
+BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+)  # fmt: skip
+GREY = "#6B6B6B"
+
+ARM = {
+    "fp32": BLACK,
+    "unscaled": VERMILION,
+    "static 2^4": "#BFE3D6",  # the fixed scales are one family: greens, darker as the scale grows
+    "static 2^8": "#7CC7AE",
+    "static 2^12": GREEN,
+    "static 2^16": "#00704F",
+    "static 2^20": PURPLE,  # past the cliff, it behaves like no other
+    "dynamic G=50": BLUE,
+    "dynamic G=2000": SKY,
+}
+
+CLASS = {  # what fp16 made of a gradient element; greys, so that they are no arm's colours
+    "zero": "#3A3A3A",
+    "subnormal": "#9A9A9A",
+    "normal": "#E6E6E6",
+    "overflow": "#B2182B",
+}
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.labelsize": 7.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.0,
+    "lines.solid_capstyle": "butt",
+    "svg.hashsalt": "ampsim",  # element ids, else random
+    "svg.fonttype": "path",  # text looks the same without the font
+    "pdf.fonttype": 42,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib's defaults and `RC` on top, whatever the user's own matplotlibrc says."""
+    with mpl.style.context(["default", RC]):
+        yield
+
+
+def load(stems: tuple[str, ...], folder: Path = CPU) -> Data:
+    """The data files of a figure."""
+    return {stem: records.read(folder / f"{stem}.jsonl") for stem in stems}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches; the layout keeps labels apart."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def settle(figure: Figure) -> None:
+    """Lay the figure out once and round where its axes stand.
+
+    The layout's solver gives positions that differ in their last bits from one process to the next; nobody sees
+    that, but the names of SVG clip paths are hashes of them. 1e-5 of a page's width is 2 micrometres.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = axes.get_position().bounds
+        axes.set_position((round(left, 5), round(bottom, 5), round(width, 5), round(height, 5)))
+
+
+def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
+    """Write `<stem>.svg` and `<stem>.pdf` without dates, versions or random ids."""
+    settle(figure)
+    paths = [folder / f"{stem}.svg", folder / f"{stem}.pdf"]
+    figure.savefig(paths[0], metadata={"Date": None})
+    figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return paths
+
+
+def label_panel(axes: Axes, letter: str, title: str) -> None:
+    """The panel's letter and what it shows."""
+    axes.set_title(f"{letter}  {title}")
+
+
+def limit_line(axes: Axes, y: float, text: str) -> None:
+    """A number format's limit: a thin dotted line, named beside the axes so that no curve crosses the name."""
+    axes.axhline(y, color=GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
+    label_right(axes, y, y, text, GREY)
+
+
+def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> None:
+    """Name a curve that ends at `y` beside the axes, at height `place`."""
+    axes.annotate(
+        text, (1.0, y), xycoords=("axes fraction", "data"), xytext=(1.02, place),
+        textcoords=("axes fraction", "data"), color=color, va="center", fontsize=7, annotation_clip=False,
+    )  # fmt: skip
+
+
+def power_of_two(exponent: float) -> str:
+    """Axis text for 2^exponent."""
+    return f"$2^{{{exponent:g}}}$"

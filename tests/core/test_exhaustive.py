@@ -1,0 +1,534 @@
+"""What is finite is enumerated: every fp16 value at every scale, the states and histories of small rules."""
+
+import math
+from collections import deque
+from itertools import groupby, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim import Rule, State, init, update
+from ampsim.core.formats import BF16, FP16, Kind
+from ampsim.core.machine import Arithmetic
+
+HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)  # (65536,), every bit pattern
+FINITE = HALF[np.isfinite(HALF)]  # (63488,)
+EXPONENTS = np.arange(-14, 25)  # 39 scales 2^k
+SCALES = np.exp2(EXPONENTS.astype(np.float64))
+SMALLEST_NORMAL = 2.0**-14
+
+
+# --------------------------------------------------------- every fp16 value through scale -> round -> unscale
+
+
+@pytest.fixture(scope="module")
+def chain():
+    """(63488, 39) arrays: the exact product S g, what fp16 makes of it, whether g came back to the bit."""
+    g = FINITE.astype(np.float64)[:, None]
+    back = FP16.scaled_round(g, SCALES)
+    scaled = FP16.round(g * SCALES).astype(np.float64)
+    return g * SCALES, scaled, np.asarray(back, np.float64) == g
+
+
+def test_every_pair_is_enumerated(chain) -> None:
+    assert HALF.size * EXPONENTS.size == 2_555_904
+    # The other 2,048 values are 2 infinities and 2,046 NaNs; no scale makes one of them finite.
+    assert chain[0].size == 63_488 * 39 == 2_476_032
+    with np.errstate(invalid="ignore"):
+        lost = HALF[~np.isfinite(HALF)].astype(np.float32)[:, None]
+        assert not np.isfinite(FP16.scaled_round(lost, SCALES)).any()
+
+
+def test_exact_where_the_rounded_product_exceeds_the_smallest_normal(chain) -> None:
+    _, scaled, exact = chain
+    finite = np.isfinite(scaled)
+    assert np.count_nonzero(finite & (np.abs(scaled) > SMALLEST_NORMAL) & ~exact) == 0
+
+
+def test_28_pairs_round_up_to_the_smallest_normal_and_are_not_exact(chain) -> None:
+    product_, scaled, exact = chain
+    wrong = np.isfinite(scaled) & (np.abs(scaled) >= SMALLEST_NORMAL) & ~exact
+    # For S = 2^-j, j = 1..14, and either sign: g = 2^(j-14) (1 - 2^-11), whose product is the midpoint
+    # 2^-14 - 2^-25 between the largest subnormal and the smallest normal, and ties to even.
+    assert np.count_nonzero(wrong) == 14 * 2 == 28
+    assert set(np.abs(product_[wrong])) == {2.0**-14 - 2.0**-25}
+    assert (EXPONENTS[np.nonzero(wrong)[1]] < 0).all()
+
+
+def test_exact_where_the_exact_product_reaches_the_smallest_normal(chain) -> None:
+    # The guard on the product before it is rounded needs no strictness.
+    product_, scaled, exact = chain
+    assert np.count_nonzero(np.isfinite(scaled) & (np.abs(product_) >= SMALLEST_NORMAL) & ~exact) == 0
+
+
+def test_scales_of_at_least_one_are_exact_for_every_gradient_subnormals_included(chain) -> None:
+    _, scaled, exact = chain
+    up = EXPONENTS >= 0
+    assert exact[:, up][np.isfinite(scaled[:, up])].all()
+
+
+def test_a_pair_is_exact_if_and_only_if_its_product_is_on_the_grid(chain) -> None:
+    """The same verdicts in integers: g = n 2^-24 has at most 11 bits, and fp16 is a grid of 2^-24."""
+    _, scaled, exact = chain
+    n = (FINITE.astype(np.float64) * 2.0**24).astype(np.int64)[:, None]
+    on_the_grid = n % (1 << np.maximum(0, -EXPONENTS)) == 0
+    too_large = np.abs(n) >= 65520 << (24 - EXPONENTS)
+    assert (exact == (on_the_grid & ~too_large)).all()
+    # S = 2^-j spoils j * 1024 numbers of either sign: (1 + ... + 14) * 2048.
+    assert np.count_nonzero(~exact & np.isfinite(scaled)) == 105 * 2048 == 215_040
+
+
+def test_overflow_begins_at_65520(chain) -> None:
+    product_, scaled, _ = chain
+    overflows = ~np.isfinite(scaled)
+    assert (overflows == (np.abs(product_) >= 65520.0)).all()
+    assert (overflows == (np.abs(product_) >= FP16.overflow_threshold)).all()
+    # S = 2^k drives the top k binades of either sign over: (1 + ... + 24) * 2 * 1024.
+    assert np.count_nonzero(overflows) == 300 * 2048 == 614_400
+
+
+def test_flushed_up_to_half_the_smallest_subnormal(chain) -> None:
+    product_, scaled, _ = chain
+    flushed = (scaled == 0) & (product_ != 0)
+    assert (flushed == ((product_ != 0) & (np.abs(product_) <= 2.0**-25))).all()
+    # S = 2^-j flushes the numbers up to 2^(j-25): 2^(j-1) of them for j <= 12, then 3072 and 4096.
+    assert np.count_nonzero(flushed) == 2 * (2**12 - 1 + 3072 + 4096) == 22_526
+    kinds = FP16.classify(product_)
+    assert np.bincount(kinds.ravel(), minlength=len(Kind)).tolist() == [
+        2 * 39,
+        22_526,
+        np.count_nonzero((scaled != 0) & (np.abs(scaled) < SMALLEST_NORMAL)),
+        np.count_nonzero(np.isfinite(scaled) & (np.abs(scaled) >= SMALLEST_NORMAL)),
+        614_400,
+    ]
+
+
+# ------------------------------------------------------------------------------------- the same against torch
+
+
+def torch_unscale(torch, values: np.ndarray, scale: float, dtype: str) -> tuple[np.ndarray, float]:
+    """Torch's kernel on a tensor of `values` cast to `dtype`: (gradients after it as float64, found_inf)."""
+    grad = torch.from_numpy(np.array(values)).to(getattr(torch, dtype))
+    found_inf = torch.zeros(1)
+    inverse = torch.tensor(scale).double().reciprocal().float()
+    torch._amp_foreach_non_finite_check_and_unscale_([grad], found_inf, inverse)
+    return grad.double().numpy(), float(found_inf)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    nan = np.isnan(a) & np.isnan(b)
+    return bool(np.all(nan | (a.view(np.int64) == b.view(np.int64))))
+
+
+UNSCALES = [1.0, 2.0**-3, 2.0**16, 1000.0, float(np.float32(0.3))]
+
+
+@pytest.mark.parametrize("scale", UNSCALES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_torch_unscales_every_16_bit_value_like_the_formula(dtype, scale) -> None:
+    torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
+    with np.errstate(all="ignore"):
+        patterns = HALF if dtype == "float16" else HALF.view(np.uint16).astype(np.uint32) << 16  # bf16's bits
+        values = patterns.astype(np.float32) if dtype == "float16" else patterns.view(np.float32)
+        got, found_inf = torch_unscale(torch, values, scale, dtype)
+        # f32(g) * f32(1 / f64(S)), one rounding to the gradient's format; by 1 nothing is touched
+        expected = values * np.float32(1.0 / np.float64(scale))
+        if dtype != "float32":
+            expected = {"float16": FP16, "bfloat16": BF16}[dtype].round(expected)
+        assert same(got, np.asarray(expected).astype(np.float64))
+    assert found_inf == 1.0
+
+
+def test_torch_finds_an_overflow_in_exactly_the_non_finite_fp16_values() -> None:
+    torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
+    assert torch_unscale(torch, FINITE, 2.0**16, "float16")[1] == 0.0
+    found = [torch_unscale(torch, one, 2.0**16, "float16")[1] for one in HALF[~np.isfinite(HALF)][:, None]]
+    assert found == [1.0] * 2048
+
+
+def test_scaled_round_is_torchs_chain_for_every_fp16_value_at_every_scale() -> None:
+    torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
+    g = FINITE.astype(np.float32)
+    for scale in [*SCALES.tolist(), 1000.0]:  # products of so few bits are exact in float32
+        scaled = (torch.from_numpy(g) * scale).half().float()
+        expected, found_inf = torch_unscale(torch, scaled.numpy(), scale, "float32")
+        assert same(FP16.scaled_round(g, scale).astype(np.float64), expected)
+        assert found_inf == float((FP16.classify(g.astype(np.float64) * scale) == Kind.OVERFLOWED).any())
+
+
+# ----------------------------------------------------------------------------- every state of a small machine
+
+
+def reachable(rule: Rule, limit: int = 20_000) -> set[State]:
+    """All states from init by either input. That it returns proves them finite in number and closed."""
+    todo = deque([init(rule)])
+    seen = {init(rule)}
+    while todo:
+        state = todo.popleft()
+        for found_inf in (False, True):
+            after = update(rule, state, found_inf)
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+                assert len(seen) <= limit
+    return seen
+
+
+def refill(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+# In all of these the scale takes the values 2^0 .. 2^6: L = 7 levels, from 2^3. W: interval, H: hysteresis.
+L = 7
+COUNTS = [
+    # Each level with each count 0 .. W-1.
+    ({"growth_interval": 1}, L),
+    ({"growth_interval": 4}, L * 4),
+    ({"growth_interval": 4, "backoff_factor": 0.25}, L * 4),
+    # Overflows let pass are forgotten at a growth only. The floor is reached by a backoff alone, with
+    # H - 1 let pass, and left by a growth: the lower counts do not occur there.
+    ({"growth_interval": 4, "hysteresis": 2}, (L - 1) * 2 * 4 + 4),
+    ({"growth_interval": 4, "hysteresis": 3}, (L - 1) * 3 * 4 + 4),
+    # Forgotten at a backoff too: everything with everything.
+    ({"growth_interval": 4, "hysteresis": 3, "hysteresis_refill": refill("growth", "backoff")}, L * 3 * 4),
+    # Forgotten at a clean step: one counter is always 0, W + H - 1 pairs; (0, 0) at the floor would take
+    # a growth that ends there.
+    ({"growth_interval": 4, "hysteresis": 3, "hysteresis_refill": refill("clean")}, L * (4 + 2) - 1),
+    # A backoff resets both, so (0, 0) occurs there as well.
+    ({"growth_interval": 4, "hysteresis": 3, "hysteresis_refill": refill("clean", "backoff")}, L * (4 + 2)),
+    # One update behind: after a plain clean step the scale in force is the newest, L (W-1); after a growth
+    # (s, s+1) or (top, top), after an overflow (s, s-1) or (floor, floor): 2 L; and the empty queue of init.
+    ({"growth_interval": 4, "delay": 1}, L * (4 - 1) + 2 * L + 1),
+]
+
+
+def ids(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join(map(ids, value.values()))
+    # a set prints in another order in each process, and parallel runners compare names
+    return "+".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+
+
+@pytest.mark.parametrize(("fields", "expected"), COUNTS, ids=ids)
+def test_the_number_of_states_is_the_hand_count(fields, expected) -> None:
+    rule = Rule(init_scale=8.0, min_scale=1.0, max_scale=64.0, **fields)
+    states = reachable(rule)
+    assert len(states) == expected
+    assert {s.newest for s in states} == {2.0**e for e in range(L)}
+    for state in states:
+        assert math.frexp(state.scale)[0] == 0.5  # a power of two
+        assert 1.0 <= state.scale <= 64.0
+        assert 0 <= state.growth_tracker < rule.growth_interval
+        assert 0 <= state.overflow_tracker < rule.hysteresis
+        assert len(state.pending) <= rule.delay
+        assert state.memory == ()
+
+
+@pytest.mark.parametrize(("fields", "expected"), COUNTS, ids=ids)
+def test_every_refused_growth_keeps_the_scale_and_restarts_the_count(fields, expected) -> None:
+    del expected
+    rule = Rule(init_scale=8.0, min_scale=1.0, max_scale=64.0, **fields)
+    refused = [s for s in reachable(rule) if s.newest == 64.0 and s.growth_tracker == rule.growth_interval - 1]
+    assert refused
+    for state in refused:
+        after = update(rule, state, False)
+        assert (after.newest, after.growth_tracker) == (64.0, 0)
+
+
+def test_the_whole_of_torchs_machine() -> None:
+    """No floor, no ceiling: every power of two of float32, and 0, which no growth leaves."""
+    interval = 12
+    states = reachable(Rule(growth_interval=interval))
+    scales = {s.scale for s in states}
+    assert scales == {0.0, *(2.0**e for e in range(-149, 128))}
+    assert len(states) == 278 * interval == 3_336
+    for tracker in range(interval):
+        assert update(Rule(growth_interval=interval), State(0.0, tracker), False).scale == 0.0
+    at_the_top = update(Rule(growth_interval=interval), State(2.0**127, interval - 1), False)
+    assert at_the_top == State(2.0**127, 0)
+
+
+@pytest.mark.parametrize("growth", [1.5, 3.0])
+def test_factors_that_are_no_powers_of_two_stay_within_bounds_and_come_to_a_close(growth) -> None:
+    rule = Rule(8.0, growth, 1 / growth, growth_interval=2, min_scale=1.0, max_scale=64.0)
+    states = reachable(rule)
+    assert all(1.0 <= s.scale <= 64.0 for s in states)
+    assert all(float(np.float32(s.scale)) == s.scale for s in states)
+
+
+# -------------------------------------------------------------------------- every history: two other machines
+
+
+def every_history(rule: Rule, length: int) -> list[list[State]]:
+    """levels[n][h]: the state after history h of n updates, h in binary, first update as its highest bit."""
+    levels = [[init(rule)]]
+    for _ in range(length):
+        levels.append([update(rule, state, bit) for state in levels[-1] for bit in (False, True)])
+    return levels
+
+
+def columns(states: list[State]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return (
+        np.array([s.scale for s in states]),
+        np.array([s.growth_tracker for s in states]),
+        np.array([s.overflow_tracker for s in states]),
+    )
+
+
+def moved(scale: np.ndarray, rule: Rule, direction: str) -> np.ndarray:
+    """float32 (or float64) arithmetic by numpy's own operators; no intermediate double but torch's."""
+    kind, real = rule.arithmetic, np.dtype(rule.arithmetic.dtype).type
+    factor = rule.growth_factor if direction == "up" else rule.backoff_factor
+    if direction == "up" or kind.backoff == "multiply":
+        result = scale * real(factor) if kind.round_factors else (np.float64(scale) * factor).astype(real)
+    elif kind.backoff == "divide":
+        result = scale / real(rule.growth_factor)
+    else:
+        result = scale * (real(1) / real(rule.growth_factor))
+    if kind.flush_subnormals:
+        result = np.where(np.abs(result) < np.finfo(np.float32).tiny, real(0), result)
+    return result
+
+
+def swarm(rule: Rule, length: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """All histories at once in numpy arrays; the delay is a look into the past."""
+    real = np.dtype(rule.arithmetic.dtype).type
+    scale, streak, passed = np.array([real(rule.init_scale)]), np.array([0]), np.array([0])
+    computed, out = [scale], [(scale, streak, passed)]
+    for n in range(1, length + 1):
+        scale, streak, passed = np.repeat(scale, 2), np.repeat(streak, 2), np.repeat(passed, 2)
+        bad = np.tile([False, True], len(scale) // 2)
+        down = bad & (passed >= rule.hysteresis - 1)
+        streak = np.where(bad, 0, streak + 1)
+        up = ~bad & (streak == rule.growth_interval)
+        with np.errstate(over="ignore", under="ignore"):
+            higher, lower = moved(scale, rule, "up"), moved(scale, rule, "down")
+        if rule.max_scale is not None:
+            higher = np.minimum(higher, real(rule.max_scale))
+        if rule.min_scale is not None:
+            lower = np.maximum(lower, real(rule.min_scale))
+        if rule.arithmetic.keeps_finite:
+            higher = np.where(np.isinf(higher), scale, higher)
+        scale = np.where(up, higher, np.where(down, lower, scale))
+        streak = np.where(up, 0, streak)
+        passed = np.where(bad & ~down, passed + 1, passed)
+        for name, happened in (("clean", ~bad), ("growth", up), ("backoff", down)):
+            if name in rule.hysteresis_refill:
+                passed = np.where(happened, 0, passed)
+        computed.append(scale)
+        past = max(0, n - rule.delay)
+        out.append((np.repeat(computed[past], 2 ** (n - past)), streak, passed))
+    return out
+
+
+def assert_equal_on_every_history(rule: Rule, length: int) -> None:
+    for states, expected in zip(every_history(rule, length), swarm(rule, length), strict=True):
+        for ours, theirs in zip(columns(states), expected, strict=True):
+            np.testing.assert_array_equal(ours, np.asarray(theirs, np.float64), err_msg=repr(rule))
+
+
+TORCH, F32, F64 = Arithmetic(), Arithmetic(round_factors=True), Arithmetic(dtype="float64")
+ARITHMETICS = {
+    "torch 2 1/2": (TORCH, 2.0, 0.5),
+    "torch 2 1/4": (TORCH, 2.0, 0.25),
+    "torch 1.1 0.7": (TORCH, 1.1, 0.7),
+    "f32 1.1 0.9": (F32, 1.1, 0.9),
+    "f32 unguarded 4 0.7": (Arithmetic(round_factors=True, keeps_finite=False), 4.0, 0.7),
+    "f32 divide 3": (Arithmetic(round_factors=True, backoff="divide"), 3.0, 1 / 3),
+    "xla reciprocal 3": (
+        Arithmetic(round_factors=True, backoff="reciprocal", flush_subnormals=True), 3.0, 1 / 3
+    ),
+    "f64 divide 1.7": (Arithmetic(dtype="float64", backoff="divide"), 1.7, 1 / 1.7),
+}  # fmt: skip
+RANGES = {
+    "free": (8.0, None, None),
+    "bounded": (8.0, 4.0, 30.0),
+    "top of float32": (1.5 * 2.0**125, None, None),
+    "subnormal": (3 * 2.0**-149, None, None),
+}
+REFILLS = [
+    frozenset(name for name, bit in zip(("clean", "growth", "backoff"), bits, strict=True) if bit)
+    for bits in product((False, True), repeat=3)
+]
+
+
+@pytest.mark.parametrize("bounds", RANGES)
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_every_history_of_9_updates_of_every_small_rule(arithmetic, bounds) -> None:
+    kind, growth, backoff = ARITHMETICS[arithmetic]
+    start, low, high = RANGES[bounds]
+    patience = [(1, frozenset({"growth"})), *product((2, 3), REFILLS)]
+    for delay, (interval, (hysteresis, refilled)) in enumerate(product((1, 2, 3), patience)):
+        rule = Rule(
+            start,
+            growth,
+            backoff,
+            interval,
+            min_scale=low,
+            max_scale=high,
+            hysteresis=hysteresis,
+            hysteresis_refill=refilled,
+            delay=delay % 3,  # 17 kinds of patience, 3 delays: every pair occurs
+            arithmetic=kind,
+        )
+        assert_equal_on_every_history(rule, 9)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(1024.0, growth_interval=4),
+        Rule(1000.0, 1.5, 0.7, 3, delay=1),
+        Rule(8.0, growth_interval=3, min_scale=2.0, max_scale=32.0, hysteresis=3, delay=2),
+        Rule(7.0, 3.0, 0.9, 2, min_scale=5.0, max_scale=100.0, hysteresis=2, hysteresis_refill=REFILLS[5]),
+    ],
+    ids=["torch", "odd-delayed", "patient-delayed", "odd-patient"],
+)
+def test_every_history_of_14_updates(rule) -> None:
+    assert_equal_on_every_history(rule, 14)
+
+
+@pytest.mark.parametrize(("growth", "backoff"), [(2.0, 0.5), (1.1, 0.7)])
+@pytest.mark.parametrize("start", [65536.0, 1.5 * 2.0**125, 3 * 2.0**-149], ids=["usual", "top", "bottom"])
+def test_every_history_of_11_updates_in_torchs_own_kernel(start, growth, backoff) -> None:
+    torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
+    rule, length = Rule(start, growth, backoff, 2), 11
+    flags = [torch.zeros(1), torch.ones(1)]
+    level = [(torch.tensor([start]), torch.tensor([0], dtype=torch.int32))]
+    for states in every_history(rule, length):
+        assert [(s.scale, s.growth_tracker) for s in states] == [(float(s), int(c)) for s, c in level]
+        level = [
+            (torch._amp_update_scale_(scale, count, flag, growth, backoff, 2), count)
+            for s, c in level
+            for flag in flags
+            for scale, count in [(s.clone(), c.clone())]
+        ]
+
+
+# ---------------------------------------------------------------- long histories: a closed form over the runs
+
+
+def events(rule: Rule, history: list[bool]) -> list[int]:
+    """+1 growth, -1 backoff, 0 nothing, update by update: from the lengths of the runs, without counters.
+
+    A clean run of n updates grows at W, 2W, ... In an overflow run that finds p overflows let pass, the
+    j-th backs off from j = H - p on; every H-th if a backoff refills.
+    """
+    interval, hysteresis, refilled = rule.growth_interval, rule.hysteresis, rule.hysteresis_refill
+    out: list[int] = []
+    passed = 0
+    for overflow, run in groupby(history):
+        n = len(list(run))
+        if not overflow:
+            out += [int(j % interval == 0) for j in range(1, n + 1)]
+            if "clean" in refilled or ("growth" in refilled and n >= interval):
+                passed = 0
+        elif "backoff" in refilled:
+            out += [-int((passed + j) % hysteresis == 0) for j in range(1, n + 1)]
+            passed = (passed + n) % hysteresis
+        else:
+            out += [-int(passed + j >= hysteresis) for j in range(1, n + 1)]
+            passed = min(passed + n, hysteresis - 1)
+    return out
+
+
+def closed_form(rule: Rule, history: list[bool]) -> list[float]:
+    scale, computed = np.float32(rule.init_scale), [np.float32(rule.init_scale)]
+    for event in events(rule, history):
+        with np.errstate(over="ignore", under="ignore"):
+            if event > 0:
+                grown = min(
+                    moved(scale, rule, "up"),
+                    np.float32(math.inf if rule.max_scale is None else rule.max_scale),
+                )
+                scale = grown if np.isfinite(grown) else scale
+            elif event < 0:
+                scale = max(moved(scale, rule, "down"), np.float32(rule.min_scale or 0.0))
+        computed.append(scale)
+    return [float(computed[max(0, n - rule.delay)]) for n in range(1, len(computed))]
+
+
+runs = st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=20)
+histories = runs.map(lambda rs: [flag for flag, n in rs for _ in range(n)])
+rules = st.builds(
+    lambda start, factors, bounds, **fields: Rule(
+        start, factors[0], factors[1], min_scale=bounds[0], max_scale=bounds[1], **fields
+    ),
+    st.sampled_from([8.0, 65536.0, float(np.float32(1000 / 3)), 2.0**127, 2.0**-149]),
+    st.sampled_from([(2.0, 0.5), (2.0, 0.25), (1.1, 0.9), (1.5, 0.7), (3.0, 1 / 3), (1.0, 0.5), (2.0, 1.0)]),
+    st.sampled_from([(None, None), (1.0, None), (None, 2.0**24), (4.0, 70000.0)]),
+    growth_interval=st.integers(1, 6),
+    hysteresis=st.integers(1, 4),
+    hysteresis_refill=st.sampled_from(REFILLS),
+    delay=st.integers(0, 3),
+)
+
+
+@given(rules, histories)
+def test_long_histories_follow_the_closed_form(rule, history) -> None:
+    state, scales = init(rule), []
+    for found_inf in history:
+        state = update(rule, state, found_inf)
+        scales.append(state.scale)
+    assert scales == closed_form(rule, history)
+
+
+# -------------------------------------------------------------------------------------- T1, for every history
+
+
+def bits_set(length: int) -> np.ndarray:
+    return np.array([n.bit_count() for n in range(2**length)])
+
+
+def exponents(states: list[State]) -> np.ndarray:
+    return np.array([math.frexp(s.newest)[1] for s in states])
+
+
+# growth 2^a, backoff 2^-b, interval G
+PATHS = [
+    (1, 1, 3, {}),
+    (1, 2, 2, {}),
+    (2, 1, 4, {}),
+    (1, 1, 3, {"max_scale": 2.0**17}),
+    (1, 1, 2, {"delay": 2}),
+]
+
+
+def path_rule(a: int, b: int, interval: int, fields: dict[str, float]) -> Rule:
+    return Rule(2.0**16, 2.0**a, 2.0**-b, interval, **fields)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_t1_bounds_the_skips_of_every_history_and_is_tight(path) -> None:
+    # s <= (rho n + G B) / (G + rho), rho = a / b, B = (x_0 - x_n) / b; here times b (G + rho), in integers
+    a, b, interval, _ = path
+    tight = False
+    for n, states in enumerate(every_history(path_rule(*path), 14)):
+        skips = bits_set(n)
+        left, right = (interval * b + a) * skips, a * n + interval * (16 + 1 - exponents(states))
+        assert (left <= right).all()
+        tight |= n > 0 and bool((left == right).any())
+    assert tight
+
+
+@pytest.mark.parametrize("path", [p for p in PATHS if "max_scale" not in p[3]], ids=str)
+def test_t1_is_an_identity_once_the_wasted_clean_steps_are_counted(path) -> None:
+    # s = (rho (n - W) + G B) / (G + rho): W clean steps whose count was lost to an overflow, or not yet used
+    a, b, interval, _ = path
+    for n, states in enumerate(every_history(path_rule(*path), 14)):
+        history = [format(h, f"0{n}b") if n else "" for h in range(2**n)]
+        wasted = np.array([sum(len(run) % interval for run in h.split("1")) for h in history])
+        left = (interval * b + a) * bits_set(n)
+        assert (left == a * (n - wasted) + interval * (16 + 1 - exponents(states))).all()
+
+
+def test_t1_is_broken_by_a_floor() -> None:
+    # Overflows at the floor lower nothing: the bound then tells that the floor was hit.
+    rule = Rule(2.0**16, growth_interval=3, min_scale=2.0**15)
+    states = every_history(rule, 5)[5]
+    left, right = 4 * bits_set(5), 5 + 3 * (17 - exponents(states))
+    broken = left > right
+    assert broken[0b11111]
+    assert not broken[0b00000]

@@ -1,0 +1,261 @@
+"""Every format against numpy and ml_dtypes on all bit patterns, and its rounding against exact fractions."""
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ampsim.core.formats import BF16, E4M3, E5M2, FORMATS, FP16, FP32, Format, Kind
+
+SMALL = (FP16, BF16, E5M2, E4M3)
+each_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+each_small_format = pytest.mark.parametrize("fmt", SMALL, ids=lambda f: f.name)
+
+
+def bit_patterns(fmt: Format) -> np.ndarray:
+    """All 256 or 65,536 values of a format, both zeros and every NaN (the signalling ones too) included."""
+    width = fmt.dtype.itemsize
+    return np.arange(2 ** (8 * width), dtype=f"uint{8 * width}").view(fmt.dtype)
+
+
+def widened(values: np.ndarray, dtype: type = np.float64) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # the hardware flags a signalling NaN
+        return values.astype(dtype)
+
+
+def magnitudes(fmt: Format) -> list[Fraction]:
+    """All finite magnitudes from the definition m * 2^(e - mantissa_bits), ascending; no float touched."""
+    found = {Fraction(0)}
+    exponent = fmt.min_exponent
+    p = fmt.mantissa_bits + 1
+    while True:
+        ulp = Fraction(2) ** (exponent - fmt.mantissa_bits)
+        low = 1 if exponent == fmt.min_exponent else 2 ** (p - 1)
+        binade = [m * ulp for m in range(low, 2**p)]
+        found.update(x for x in binade if x <= Fraction(fmt.max_finite))
+        if binade[-1] >= Fraction(fmt.max_finite):
+            return sorted(found)
+        exponent += 1
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal to the last bit, the sign of zero included; any NaN equals any NaN."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    nan = np.isnan(a) & np.isnan(b)
+    return bool(np.all(nan | (a.view(np.int64) == b.view(np.int64))))
+
+
+# ----------------------------------------------------------------------------------------------------- limits
+
+
+@each_format
+def test_limits_are_those_of_numpy_and_ml_dtypes(fmt) -> None:
+    theirs = ml_dtypes.finfo(fmt.dtype)
+    assert fmt.max_finite == float(theirs.max)
+    assert fmt.smallest_normal == float(theirs.tiny)
+    assert fmt.smallest_subnormal == float(theirs.smallest_subnormal)
+    assert fmt.epsilon == float(theirs.eps)
+    assert fmt.mantissa_bits == theirs.nmant
+    assert fmt.has_inf == bool(np.isinf(np.float32(np.inf).astype(fmt.dtype)))
+
+
+def test_limits_are_those_of_the_literature() -> None:
+    # arXiv:1710.03740: fp16 reaches down to 2^-24; arXiv:2209.05433: E4M3 448 and 2^-9, E5M2 57344 and 2^-16.
+    assert (FP16.max_finite, FP16.smallest_subnormal) == (65504.0, 2.0**-24)
+    assert (E5M2.max_finite, E5M2.smallest_subnormal) == (57344.0, 2.0**-16)
+    assert (E4M3.max_finite, E4M3.smallest_subnormal) == (448.0, 2.0**-9)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "binades"), [(FP16, 40), (E5M2, 32), (E4M3, 18), (BF16, 261), (FP32, 277)], ids=lambda v: str(v)
+)
+def test_range_budget(fmt, binades) -> None:
+    assert fmt.range_budget == binades
+
+
+@each_small_format
+def test_range_budget_counts_the_binades_of_all_bit_patterns(fmt) -> None:
+    values = widened(bit_patterns(fmt))
+    positive = values[np.isfinite(values) & (values > 0)]
+    assert fmt.range_budget == len(np.unique(np.frexp(positive)[1]))
+
+
+def test_one_more_binade_from_flush_to_overflow() -> None:
+    # What is flushed lies at or below 2^-25, what overflows at or above 65520 ~ 2^16: 41 binades.
+    largest_flushed = FP16.smallest_subnormal / 2
+    assert round(np.log2(FP16.overflow_threshold / largest_flushed), 3) == 41.0 == FP16.range_budget + 1
+
+
+# ------------------------------------------------------------------------------------------- all bit patterns
+
+
+@each_small_format
+def test_the_definition_yields_exactly_the_finite_bit_patterns(fmt) -> None:
+    values = widened(bit_patterns(fmt))
+    finite = np.abs(values[np.isfinite(values)])
+    assert [Fraction(x) for x in np.unique(finite).tolist()] == magnitudes(fmt)
+
+
+@each_small_format
+@pytest.mark.parametrize("via", [np.float32, np.float64])
+def test_rounding_keeps_every_value_of_the_format(fmt, via) -> None:
+    values = bit_patterns(fmt)
+    kept = fmt.round(widened(values, via))
+    assert kept.dtype == fmt.dtype
+    assert same(widened(kept), widened(values))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "normal", "subnormal", "not_finite"),
+    [  # fp16: 30 exponents of 1024 numbers; the last exponent is inf and NaN
+        (FP16, 2 * 30 * 2**10, 2 * (2**10 - 1), 2 * 2**10),
+        (BF16, 2 * 254 * 2**7, 2 * (2**7 - 1), 2 * 2**7),
+        (E5M2, 2 * 30 * 2**2, 2 * (2**2 - 1), 2 * 2**2),
+        (E4M3, 2 * (15 * 2**3 - 1), 2 * (2**3 - 1), 2 * 1),  # "fn": one NaN of either sign, no inf
+    ],
+    ids=lambda v: getattr(v, "name", ""),
+)
+def test_classify_counts_all_bit_patterns(fmt, normal, subnormal, not_finite) -> None:
+    counts = np.bincount(fmt.classify(bit_patterns(fmt)), minlength=len(Kind))
+    assert counts.tolist() == [2, 0, subnormal, normal, not_finite]
+
+
+# --------------------------------------------------------------------------- rounding against exact fractions
+
+
+def rounding_cases(fmt: Format) -> tuple[list[Fraction], np.ndarray]:
+    """Every midpoint of two neighbours, the doubles just below and above it, and what each must become.
+
+    The tie goes to the neighbour whose index is even: neighbours' mantissas alternate in parity, and index
+    0 is zero. Beyond the largest finite number, the neighbour is the number that would follow it.
+    """
+    grid = magnitudes(fmt)
+    top = grid[-1]
+    beyond = top + (top - grid[-2])
+    points: list[Fraction] = []
+    expected: list[float] = []
+    for i, low in enumerate(grid):
+        last = i + 1 == len(grid)
+        high = beyond if last else grid[i + 1]
+        over = float("inf") if fmt.has_inf else float("nan")
+        below, above = float(low), over if last else float(high)
+        middle = float((low + high) / 2)
+        assert Fraction(middle) == (low + high) / 2  # exact in a double
+        points += [np.nextafter(middle, 0.0), middle, np.nextafter(middle, np.inf)]
+        expected += [below, below if i % 2 == 0 else above, above]
+    return np.array(points), np.array(expected)
+
+
+@each_small_format
+def test_rounding_is_exact_at_every_midpoint_and_beside_it(fmt) -> None:
+    points, expected = rounding_cases(fmt)
+    assert len(points) == 3 * len(magnitudes(fmt))
+    assert same(fmt.round(points).astype(np.float64), expected)
+    negative = fmt.round(-points).astype(np.float64)
+    assert same(np.where(np.isnan(negative), np.nan, negative), -expected)
+
+
+@each_small_format
+def test_rounding_of_float32_is_exact_at_every_midpoint_and_beside_it(fmt) -> None:
+    points, expected = rounding_cases(fmt)
+    middles = points[1::3].astype(np.float32)
+    # bf16 shares float32's exponents: its midpoint above the largest is still below float32's largest.
+    assert same(middles.astype(np.float64), points[1::3])
+    below, above = np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(np.inf))
+    for which, values in enumerate((below, middles, above)):
+        assert same(fmt.round(values).astype(np.float64), expected[which::3])
+
+
+@each_small_format
+def test_rounding_is_to_the_nearest_everywhere(fmt) -> None:
+    """Random doubles over the whole range and beyond it, by bisection among exact fractions."""
+    rng = np.random.default_rng(0)
+    grid = np.array([float(x) for x in magnitudes(fmt)])
+    low, high = np.log2(fmt.smallest_subnormal) - 3, np.log2(fmt.max_finite)
+    x = np.exp2(rng.uniform(low, high, 20_000))
+    at = np.searchsorted(grid, x)
+    nearest = np.where(x - grid[at - 1] < grid[np.minimum(at, len(grid) - 1)] - x, grid[at - 1], grid[at])
+    assert same(fmt.round(x).astype(np.float64), nearest)  # no ties among random doubles
+
+
+def test_rounding_twice_would_be_wrong() -> None:
+    # Just above the middle of 1 and 1 + eps; through float32 it would become the middle, then 1.
+    x = 1 + BF16.epsilon / 2 + 2.0**-40
+    assert float(BF16.round(x)) == 1 + BF16.epsilon
+    assert float(BF16.round(np.float32(x))) == 1.0
+
+
+@each_format
+def test_extremes(fmt) -> None:
+    inf = np.inf if fmt.has_inf else np.nan
+    x = np.array([0.0, -0.0, 1e-320, -1e-320, 1e300, -1e300, np.inf, -np.inf, np.nan])
+    assert same(fmt.round(x), np.array([0.0, -0.0, 0.0, -0.0, inf, -inf, inf, -inf, np.nan]))
+    assert fmt.classify(x).tolist() == [Kind.ZERO] * 2 + [Kind.FLUSHED] * 2 + [Kind.OVERFLOWED] * 5
+
+
+def test_a_signalling_nan_warns_nowhere() -> None:
+    nan = np.array([0x7F800001], np.uint32).view(np.float32)
+    for fmt in FORMATS:
+        assert fmt.classify(nan).tolist() == [Kind.OVERFLOWED]
+        assert np.isnan(fmt.scaled_round(nan, 2.0)).all()
+
+
+@each_format
+def test_the_overflow_threshold_is_where_overflow_begins(fmt) -> None:
+    edge = fmt.overflow_threshold
+    assert np.isfinite(np.float64(fmt.round(np.nextafter(edge, 0.0))))
+    assert not np.isfinite(np.float64(fmt.round(np.nextafter(edge, np.inf))))
+    assert np.isfinite(np.float64(fmt.round(edge))) == (not fmt.has_inf)
+    assert (FP16.overflow_threshold, E5M2.overflow_threshold, E4M3.overflow_threshold) == (65520, 61440, 464)
+
+
+def test_what_counts_as_flushed() -> None:
+    tiny = FP16.smallest_subnormal
+    x = np.array([tiny / 2, np.nextafter(tiny / 2, 1), tiny, FP16.smallest_normal, 65520.0, 65519.0, 0.0])
+    expected = ["FLUSHED", "SUBNORMAL", "SUBNORMAL", "NORMAL", "OVERFLOWED", "NORMAL", "ZERO"]
+    assert [Kind(k).name for k in FP16.classify(x)] == expected
+
+
+@each_format
+def test_shapes_dtypes_and_plain_numbers(fmt) -> None:
+    assert fmt.round(1.5).shape == fmt.classify(1.5).shape == fmt.scaled_round(1.5, 2.0).shape == ()
+    assert fmt.round([1, 2]).dtype == fmt.dtype
+    assert fmt.round(np.zeros((2, 0, 3))).shape == (2, 0, 3)
+    strided = np.ones((4, 6))[::2, ::3]
+    assert fmt.round(strided).shape == fmt.scaled_round(strided, 8.0).shape == (2, 2)
+    assert fmt.scaled_round(np.ones((3, 1)), np.array([1.0, 2.0])).shape == (3, 2)
+    assert fmt.scaled_round(1.0, 1.0).dtype == np.float32
+    assert fmt.classify(np.ones(3)).dtype == np.uint8
+
+
+# -------------------------------------------------------------------------------------- scale, round, unscale
+
+
+def test_scaled_round_saves_what_fp16_would_flush() -> None:
+    g = np.float32(2.0**-30)
+    assert FP16.scaled_round(g, 1.0) == 0
+    assert FP16.scaled_round(g, 2.0**16) == g
+    assert np.isinf(FP16.scaled_round(np.float32(1.0), 2.0**16))
+
+
+@each_format
+def test_scaled_round_is_the_three_roundings_in_turn(fmt) -> None:
+    rng = np.random.default_rng(1)
+    g = (rng.standard_normal(2_000) * np.exp2(rng.uniform(-40, 5, 2_000))).astype(np.float32)
+    for scale in (1.0, 1000.0, float(np.float32(0.1)), 2.0**16, float(np.float32(1 / 3))):
+        scaled = [float(fmt.round(float(x) * scale)) for x in g]  # float64 holds the product exactly
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = np.float32(scaled) * np.float32(1.0 / scale)
+        assert same(fmt.scaled_round(g, scale), expected)
+
+
+@pytest.mark.parametrize("scale", [2.0**-128, 2.0**-149, 0.0])
+def test_a_scale_without_a_reciprocal_loses_every_gradient(scale) -> None:
+    # torch: 1/S is inf, so a clean step writes inf or NaN (pytorch#99640).
+    back = FP16.scaled_round(np.array([1.0, -1.0, 0.0], np.float32), scale)
+    assert not np.isfinite(back).any()
+
+
+def test_reciprocals_are_finite_down_to_2_to_the_minus_127() -> None:
+    assert np.isfinite(FP32.scaled_round(np.float32(1.0), 2.0**-127))

@@ -1,0 +1,229 @@
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.core import records
+
+PROVENANCE = {"script": "experiments/x.py", "config": {"lr": 0.1}}
+ROWS = [{"unit": k, "loss": [0.1 * k, math.inf, -math.inf]} for k in range(3)]
+IDENTITY = {"config": {"lr": 0.1, "steps": 3}, "threads": 1}
+
+TEXT = st.text().filter(lambda text: text not in {"inf", "-inf", "nan"})
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fast_disk() -> Iterator[None]:
+    """What reaches the disk when is one test's concern; the others would wait for it a thousand times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in type and to the last bit; all NaNs are one."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b) or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return bool(a == b)
+
+
+@given(VALUES)
+def test_a_line_gives_back_what_was_written(value: Any) -> None:
+    line = records.encode(value)
+    assert "\n" not in line
+    assert same(records.decode(line), value)
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+@given(st.dictionaries(st.text(), VALUES), st.lists(st.dictionaries(st.text(), VALUES), max_size=3))
+def test_a_file_gives_back_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, provenance: dict[str, Any], rows: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("records") / "x.jsonl"
+    records.write(path, provenance, rows)
+    assert same(list(records.read(path)), [provenance, rows])
+    assert same(records.read_provenance(path), provenance)
+    assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
+
+
+def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
+    value = {"a": np.array([1.5, np.inf, np.nan]), "b": np.float32(0.1), "c": (1, np.int64(2)), "d": np.bool_(True)}
+    assert records.encode(value) == '{"a":[1.5,"inf","nan"],"b":0.10000000149011612,"c":[1,2],"d":true}'
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan"])
+def test_text_that_would_come_back_as_a_float_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"text '{text}': expected text that does not read as a number"):
+        records.encode({"arm": text})
+
+
+@pytest.mark.parametrize("value", [{1: "x"}, {"x": {1, 2}}, object(), {"x": b"bytes"}])
+def test_what_json_has_no_place_for_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError):
+        records.encode(value)
+
+
+@pytest.mark.parametrize("line", ["NaN", "[Infinity]", "-Infinity", "{", ""])
+def test_only_strict_json_is_read(line: str) -> None:
+    with pytest.raises(ValueError, match=r"is not JSON|Expecting"):
+        records.decode(line)
+
+
+def test_writing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    records.write(path, PROVENANCE, ROWS)
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        records.write(path, PROVENANCE, [{"bad": object()}])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_a_failing_rename_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "replace", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        records.write(tmp_path / "x.jsonl", PROVENANCE, ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_content_is_on_the_disk_before_the_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    rename = Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: events.append("fsync"))
+    monkeypatch.setattr(Path, "replace", lambda old, new: (events.append("rename"), rename(old, new))[1])
+    records.write(tmp_path / "x.jsonl", PROVENANCE, ROWS)
+    assert events == ["fsync", "rename", "fsync"]  # content, name, folder
+    records.Journal(tmp_path / "x.jsonl", IDENTITY).append("0", ROWS[0])
+    assert events[3:] == ["fsync"]
+
+
+def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    records.write(path, PROVENANCE, ROWS)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(records.DamagedFile) as caught:
+            records.read(path)
+        assert f"{path}, line {caught.value.line}: " in str(caught.value)
+        assert caught.value.line <= 1 + len(ROWS) + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "found"),
+    [
+        (b"{not json}", 3, "not JSON"),
+        (b"\xff\xfe", 3, "not JSON"),
+        (b"[1, 2]", 3, "a JSON list"),
+        (b"", 3, "not JSON"),
+        (b'{"loss":NaN}', 3, "not JSON"),
+        (b"[" * 100_000, 3, ""),
+    ],
+)
+def test_damage_in_the_middle_names_its_line_and_the_cure(tmp_path: Path, line: bytes, number: int, found: str) -> None:
+    path = tmp_path / "x.jsonl"
+    records.write(path, PROVENANCE, ROWS)
+    lines = path.read_bytes().split(b"\n")
+    lines[number - 1] = line
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(records.DamagedFile, match=f"x.jsonl, line {number}: {found}.*expected .*; restore the file"):
+        records.read(path)
+
+
+@pytest.mark.parametrize("first", ["{}", '{"provenance":[]}', '{"provenance":{}}', '{"provenance":{},"records":true}'])
+def test_a_file_without_provenance_is_refused(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{first}\n")
+    with pytest.raises(records.DamagedFile, match="line 1: the first record has the keys"):
+        records.read(path)
+
+
+def run_with_journal(path: Path, identity: dict[str, Any] = IDENTITY) -> tuple[records.Journal, int]:
+    """A whole run of three units; returns the journal and how many units it had to compute."""
+    journal = records.Journal(path, identity)
+    missing = [row for row in ROWS if str(row["unit"]) not in journal.done]
+    for row in missing:
+        journal.append(str(row["unit"]), row)
+    journal.finish(PROVENANCE, [journal.done[str(row["unit"])] for row in ROWS])
+    return journal, len(missing)
+
+
+def full_journal(path: Path) -> bytes:
+    journal = records.Journal(path, IDENTITY)
+    for row in ROWS:
+        journal.append(str(row["unit"]), row)
+    return journal.part.read_bytes()
+
+
+def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> None:
+    unbroken = tmp_path / "unbroken.jsonl"
+    run_with_journal(unbroken)
+    path = tmp_path / "x.jsonl"
+    whole = full_journal(path)
+    part = tmp_path / "x.jsonl.part"
+    header = whole.index(b"\n")
+    for length in range(len(whole) + 1):
+        part.write_bytes(whole[:length])
+        _, computed = run_with_journal(path)
+        assert path.read_bytes() == unbroken.read_bytes()
+        assert not part.exists()
+        kept = whole[:length].count(b"\n") - 1 if length > header else 0
+        assert computed == len(ROWS) - kept, f"{length} bytes"
+
+
+def test_a_run_killed_twice_keeps_what_both_parts_finished(tmp_path: Path) -> None:
+    path, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
+    whole = full_journal(path)
+    one = whole.index(b"\n", whole.index(b"\n") + 1) + 1  # bytes of the header and one unit
+    for length in range(one, len(whole)):
+        part.write_bytes(whole[:length])
+        journal = records.Journal(path, IDENTITY)
+        assert part.read_bytes() == whole[: whole.rindex(b"\n", 0, length) + 1]  # the torn line is gone
+        journal.append("later", ROWS[0])
+        assert records.Journal(path, IDENTITY).done == journal.done
+
+
+def test_units_end_in_canonical_order_whatever_order_they_were_done_in(tmp_path: Path) -> None:
+    path, other = tmp_path / "x.jsonl", tmp_path / "other.jsonl"
+    journal = records.Journal(path, IDENTITY)
+    for row in reversed(ROWS):
+        journal.append(str(row["unit"]), row)
+    run_with_journal(path)
+    run_with_journal(other)
+    assert path.read_bytes() == other.read_bytes()
+
+
+def test_a_journal_of_other_settings_is_discarded_and_says_where_it_differs(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    full_journal(path)
+    journal, computed = run_with_journal(path, {"config": {"lr": 0.2, "steps": 3}, "threads": 1})
+    assert computed == len(ROWS)
+    assert journal.discarded == "config.lr: 0.1 then, 0.2 now"
+
+
+def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    lines = full_journal(path).split(b"\n")
+    for bad in (b"{oops", b"{}"):
+        (tmp_path / "x.jsonl.part").write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
+        with pytest.raises(records.DamagedFile, match=r"x\.jsonl\.part, line 2: "):
+            records.Journal(path, IDENTITY)

@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def torch_settings_back() -> Iterator[None]:
+    """Experiments make torch deterministic for the whole process; the next test file did not ask for that."""
+    before, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(before)
+    torch.set_num_threads(threads)

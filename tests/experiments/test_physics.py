@@ -1,0 +1,167 @@
+"""What the committed runs must show, whatever the exact numbers are; and that they mean what they say."""
+
+import dataclasses
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ampsim import Rule, replay
+from ampsim.core import records
+from experiments import _digits, _fp16, _run, scale_crash, sigmoid_underflow
+from experiments.models.sigmoid_mlp import SigmoidMLP
+
+CPU = _run.DATA / "cpu"
+UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
+CRASH = records.read(CPU / "scale_crash.jsonl")[1]
+
+
+def arm(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["arm"] == name]
+
+
+def trajectory(row: dict[str, Any]) -> list[float]:
+    """The scale in force at each step."""
+    changes = dict(map(tuple, row["scale_changes"]))
+    scale, out = math.nan, []
+    for step in range(len(row["loss"])):
+        scale = changes.get(step, scale)
+        out.append(scale)
+    return out
+
+
+def fresh(module: Any, **changes: Any) -> list[dict[str, Any]]:
+    """A short run of today's code: the committed rows only say what the code once did."""
+    config = dataclasses.replace(module.SMOKE, steps=16, **changes)
+    units = [_run.Unit(name, seed) for name in module.arms(config) for seed in config.seeds]
+    rows = [{"arm": u.arm, "seed": u.seed, **module.run(config, u, "cpu", lambda step: None)} for u in units]
+    return [records.decode(records.encode(row)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def underflow() -> list[dict[str, Any]]:
+    return UNDERFLOW + fresh(sigmoid_underflow, growth_intervals=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def crash() -> list[dict[str, Any]]:
+    return CRASH + fresh(scale_crash, growth_interval=50)
+
+
+def assert_replayed(row: dict[str, Any], growth_interval: int) -> None:
+    """The reference machine, given the overflows that were seen, gives the scales that torch used."""
+    found_inf = np.zeros(len(row["loss"]), dtype=bool)
+    found_inf[row["found_inf"]] = True
+    rule = Rule(growth_interval=growth_interval)
+    assert trajectory(row) == [2.0**16, *replay(rule, found_inf.tolist()).tolist()[:-1]]
+
+
+def test_the_reference_machine_replays_every_recorded_scale(
+    underflow: list[dict[str, Any]], crash: list[dict[str, Any]]
+) -> None:
+    dynamic = [(row, int(row["arm"].split("=")[1])) for row in underflow if row["arm"].startswith("dynamic")]
+    assert any(row["found_inf"] for row, interval in dynamic if interval == 1)  # the fresh run overflowed too
+    for row, interval in dynamic + [(row, 50) for row in crash if row["arm"].startswith("fp16")]:
+        assert_replayed(row, interval)
+
+
+def test_unscaled_fp16_never_leaves_ln_10_and_scaled_fp16_does_as_well_as_fp32() -> None:
+    final = {name: [row["train_loss"] for row in arm(UNDERFLOW, name)] for name in {r["arm"] for r in UNDERFLOW}}
+    assert all(abs(loss - math.log(10)) < 0.01 for loss in final["unscaled"])
+    assert max(final["dynamic G=50"]) < 0.5
+    assert max(final["fp32"]) < 0.5
+    assert min(final["static 2^20"]) > max(final["dynamic G=50"])
+
+
+def test_counts_fit_in_their_layers_and_overflow_only_where_a_step_was_skipped(
+    underflow: list[dict[str, Any]],
+) -> None:
+    for row in underflow:
+        parts = [np.array(row[name]) for name in ("zero", "subnormal", "overflow")]
+        assert all(part.shape == (len(row["counted_steps"]), len(row["elements"])) for part in parts)
+        assert (sum(parts) <= np.array(row["elements"])).all()
+        overflowed = np.array(row["counted_steps"])[parts[2].sum(axis=1) > 0]
+        assert overflowed.tolist() == row["found_inf"]
+
+
+def test_fixed_scales_stay_and_float32_has_none(underflow: list[dict[str, Any]]) -> None:
+    for row in underflow:
+        if not row["arm"].startswith("dynamic"):
+            assert row["scale_changes"] == [[0, sigmoid_underflow.fixed_scale(row["arm"]) or 1.0]]
+
+
+def test_crashes_grow_with_the_learning_rate_and_float32_never_crashes() -> None:
+    names = [name for name in dict.fromkeys(row["arm"] for row in CRASH) if name.startswith("fp16")]
+    crashes = [sum(row["crash_step"] is not None for row in arm(CRASH, name)) for name in names]
+    assert crashes == sorted(crashes)
+    assert crashes[0] == 0
+    assert crashes[-1] == len(arm(CRASH, names[-1]))
+    assert all(row["crash_step"] is None for row in CRASH if row["arm"].startswith("fp32"))
+
+
+def test_after_a_crash_the_scale_only_halves_the_weights_stand_still_and_are_finite() -> None:
+    for row in CRASH:
+        assert row["parameters_finite"]
+        if (start := row["crash_step"]) is not None:
+            scale = trajectory(row)[start:]
+            assert all(b == np.float32(a / 2) for a, b in pairwise(scale))  # float32: half of 2^-149 is 0
+            assert set(row["move"][start:]) == {0.0}
+            assert set(range(start, len(scale) + start)) <= set(row["forward_overflow"])
+
+
+def test_a_skipped_step_moves_nothing_and_a_clean_one_does(crash: list[dict[str, Any]]) -> None:
+    for row in crash:
+        moved = {step for step, move in enumerate(row["move"]) if move > 0}
+        assert moved == set(range(len(row["loss"]))) - set(row["found_inf"])
+
+
+@pytest.mark.parametrize(
+    ("forward", "skipped", "start"),
+    [
+        ([], [], None),
+        ([3], [2], None),
+        ([3], [3], 3),
+        ([1, 3], [1, 2, 3], 3),
+        ([2, 3], [1, 2, 3], 2),
+        ([0, 1], [0, 1], None),
+    ],
+)
+def test_a_crash_lasts_to_the_end(forward: list[int], skipped: list[int], start: int | None) -> None:
+    assert scale_crash.crash_step(forward, skipped, steps=4) == start
+
+
+def test_counts_are_of_what_fp16_holds() -> None:
+    nan, inf, tiny = math.nan, math.inf, 2.0**-25
+    layers = [[0.0, -0.0, tiny, 1.01 * tiny, -(2.0**-24)], [2.0**-14, 65504.0, 65520.0, -inf, nan, 1.0]]
+    vector = torch.tensor(layers[0] + layers[1])
+    zero, subnormal, overflow = _fp16.count_classes(vector, [5, 6])
+    assert (zero, subnormal, overflow) == ([3, 0], [2, 0], [0, 3])
+
+
+def test_scaled_gradients_in_grad_are_the_fp16_numbers_of_the_backward_pass() -> None:
+    _fp16.prepare(0)
+    data, model = _digits.load("cpu"), SigmoidMLP(64, 32, 8, 10)
+    with _fp16.autocast("cpu", fp16=True):
+        loss = torch.nn.functional.cross_entropy(model(data.train_x[:64]), data.train_y[:64])
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradient = _fp16.flat_gradient(model)
+    assert gradient.dtype == torch.float32
+    assert torch.equal(gradient, gradient.half().float())
+
+
+def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_path: Path) -> None:
+    _fp16.prepare(1)
+    first = _digits.load("cpu")
+    _fp16.prepare(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, _digits.load("cpu"), strict=True))
+    assert [len(part) for part in first] == [1437, 1437, 360, 360]
+    assert _digits.sha256().startswith("09f66e6d")
+
+
+def test_long_series_are_stored_as_their_changes() -> None:
+    assert _fp16.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
+    assert _fp16.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]

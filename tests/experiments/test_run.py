@@ -1,0 +1,237 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampsim.core import records
+from experiments import _pool, _run, scale_crash
+from experiments.__main__ import main as experiments_main
+from experiments.__main__ import question, stems
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--steps", "3", "--blocks", "1", "--lrs", "0.05", "--jobs", "1"]  # two arms
+TIMES = ("date", "unit_seconds", "argv")
+
+KILLED = """
+import os, signal, sys
+from ampsim.core import records
+from experiments import _run
+
+append = records.Journal.append
+
+def kill_after(journal, unit, value):
+    append(journal, unit, value)
+    if len(journal.done) == 2:
+        with journal.part.open("ab") as file:
+            file.write(b'{"unit":"fp32 lr=0.05, se')  # the third line, torn
+        os.kill(os.getpid(), signal.SIGKILL)
+
+records.Journal.append = kill_after
+if __name__ == "__main__":
+    _run.main("scale_crash", sys.argv[1:])
+"""
+
+
+def small(path: Path, *more: str) -> int:
+    return _run.main("scale_crash", [*SMALL, "--seeds", "0", "1", "--out", str(path), *more])
+
+
+def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    provenance, rows = records.read(path)
+    return {key: value for key, value in provenance.items() if key not in TIMES}, rows
+
+
+@pytest.mark.parametrize("stem", stems())
+def test_smoke_runs_end_to_end_outside_of_data(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run.main(stem, ["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    assert not path.is_relative_to(_run.DATA)
+    provenance, rows = records.read(path)
+    assert rows
+    assert all(len(row["loss"]) == provenance["config"]["steps"] for row in rows)
+    wanted = {"script", "argv", "commit", "dirty", "config", "seeds", "inputs_sha256", "versions", "platform"}
+    assert wanted | {"cpu", "device", "threads", "date"} <= provenance.keys()
+    assert {"python", "torch", "numpy", "scikit-learn"} <= provenance["versions"].keys()
+
+
+def test_a_run_killed_in_the_middle_goes_on_and_ends_with_the_same_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unbroken, broken, script = tmp_path / "unbroken.jsonl", tmp_path / "broken.jsonl", tmp_path / "killed.py"
+    script.write_text(KILLED)
+    small(unbroken)
+    # Two workers do the first half, this process does the other: how many there are changes no result either.
+    command = [sys.executable, str(script), *SMALL, "--jobs", "2", "--seeds", "0", "1", "--out", str(broken)]
+    # Returns only when nobody holds the pipes any more: orphaned workers would make it time out.
+    dead = subprocess.run(  # noqa: S603 - our own script
+        command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=300, check=False
+    )
+    assert dead.returncode == -9, dead.stderr
+    assert not broken.exists()
+    capsys.readouterr()
+    assert small(broken) == 0
+    assert "resumed, 2 of 4 units are done" in capsys.readouterr().out
+    assert timeless(broken) == timeless(unbroken)
+    assert not broken.with_name("broken.jsonl.part").exists()
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = scale_crash.run
+
+    def interrupted(config: Any, unit: _run.Unit, *rest: Any) -> Any:
+        if unit.seed == 1:
+            raise KeyboardInterrupt
+        return run(config, unit, *rest)
+
+    monkeypatch.setattr(scale_crash, "run", interrupted)
+    path = tmp_path / "x.jsonl"
+    assert small(path) == 130
+    assert f"stopped; 1 of 4 units are kept in {path}.part" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert small(path) == 0
+    assert "resumed, 1 of 4" in capsys.readouterr().out
+
+
+def test_finished_data_is_reused_until_something_that_matters_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.jsonl"
+
+    def reused(*more: str) -> bool:
+        assert small(path, *more) == 0
+        return "reused, 4 units, from " in capsys.readouterr().out
+
+    assert not reused()
+    before = path.read_bytes()
+    assert reused()
+    assert path.read_bytes() == before
+    assert not reused("--force")
+    assert not reused("--growth-interval", "7")
+    assert not reused()
+    monkeypatch.setattr(scale_crash, "inputs", lambda: {"digits": "another file"})
+    assert not reused()
+
+
+def test_a_changed_source_is_mentioned_and_the_data_still_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(tmp_path / "x.jsonl")
+    monkeypatch.setattr(_run._provenance, "source_sha256", lambda stem: "other")
+    capsys.readouterr()
+    assert small(tmp_path / "x.jsonl") == 0
+    assert "its source has changed since; --force runs it again" in capsys.readouterr().out
+
+
+def test_damaged_data_is_named_and_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("{}\n")
+    assert small(path) == 1
+    assert f"{path}, line 1: " in capsys.readouterr().err
+    assert path.read_text() == "{}\n"
+
+
+def test_a_failed_unit_exits_with_1_and_keeps_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_all = _pool.run_all
+
+    def one_then_failure(*args: Any) -> Any:
+        yield next(run_all(*args))
+        raise _pool.UnitFailed("a worker process ended with exit code -9")
+
+    monkeypatch.setattr(_pool, "run_all", one_then_failure)
+    assert small(tmp_path / "x.jsonl") == 1
+    assert "exit code -9" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert small(tmp_path / "x.jsonl") == 0
+    assert "resumed, 1 of 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--width", "32"], "width=32: expected the default 64 for "),
+        (["--seeds", "0"], "to keep the result of other settings pass --out FILE"),
+        (["--device", "cuda"], "device=cuda: expected a CUDA device"),
+    ],
+)
+def test_wrong_use_is_refused_with_value_expectation_and_cure(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert _run.main("scale_crash", argv) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [["--widht", "3"], ["--steps", "0"], ["--jobs", "0"], ["--seeds", "1", "1"], ["--device", "tpu"]]
+)
+def test_an_unknown_field_or_bad_value_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        _run.main("scale_crash", argv)
+    assert stop.value.code == 2
+    assert argv[0].strip("-") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stem", stems())
+def test_help_tells_the_question_and_every_field(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        _run.main(stem, ["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert question(stem)[:40] in text
+    assert all(option in text for option in ("--device", "--smoke", "--jobs", "--force", "--out", "--steps", "--seeds"))
+
+
+def test_the_list_names_every_experiment_and_its_question(capsys: pytest.CaptureFixture[str]) -> None:
+    assert experiments_main([]) == 0
+    text = capsys.readouterr().out
+    assert all(stem in text and question(stem) in text for stem in stems())
+    assert all(question(stem).endswith("?") for stem in stems())
+
+
+def test_an_unknown_experiment_exits_with_2_and_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert experiments_main(["scale_crush"]) == 2
+    error = capsys.readouterr().err
+    assert "'scale_crush'" in error
+    assert "did you mean 'scale_crash'?" in error
+    assert error.count("\n") == 1
+
+
+def test_all_reuses_the_committed_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(_run, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
+    assert experiments_main(["all"]) == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused" in line] == stems()
+    assert experiments_main(["all", "--width", "3"]) == 2
+
+
+class Fatal:
+    """Ends the process that unpickles it, as a lack of memory would."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
+
+
+@pytest.mark.parametrize(
+    ("stem", "unit", "message"),
+    [
+        ("no_such_experiment", None, "ModuleNotFoundError: .*no_such_experiment"),
+        ("x", Fatal(), "ended with exit code 9"),
+    ],
+)
+def test_a_worker_that_fails_or_dies_is_an_error_and_not_a_hang(stem: str, unit: Any, message: str) -> None:
+    job = _pool.Job(stem, None, unit, "cpu")
+    with pytest.raises(_pool.UnitFailed, match=message):
+        list(_pool.run_all([job, job], 2, lambda unit, step: None))
+
+
+def test_a_gpu_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
+    assert _run.device_slug("cuda") == "nvidia-h200"
+    assert _run.device_slug("cpu") == "cpu"
