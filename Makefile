@@ -33,7 +33,7 @@ reproduce: data figures
 	@echo "data in experiments/data/, figures in figures/"
 
 data: $(STAMP)
-	$(PY) -m experiments all
+	$(PY) -m experiments all --reproduce
 
 figures: $(STAMP)
 	$(PY) -m figures

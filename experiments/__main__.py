@@ -9,8 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-USAGE = "usage: python -m experiments [all | STEM] [--device cpu|cuda] [--smoke] [--jobs N] [--force] [--help]"
-SHARED = ("--device", "--jobs", "--smoke", "--force")  # what `all` understands
+USAGE = (
+    "usage: python -m experiments [all | STEM] "
+    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]"
+)
+SHARED = ("--device", "--jobs", "--smoke", "--force", "--reproduce")  # what `all` understands
 
 
 def stems() -> list[str]:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from ampsim.core import records
-from experiments import _pool, _provenance
+from experiments import _made, _pool, _provenance
 from experiments._progress import Reporter
 
 DATA = Path(__file__).parent / "data"
@@ -66,6 +66,7 @@ class Options:
     smoke: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # a few steps, into a temporary folder
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
     force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # run again although the data is up to date
+    reproduce: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # reuse only data that was made in this folder
     out: Path | None = None  # data file; needed where the settings differ from the defaults
 
     def __post_init__(self) -> None:
@@ -170,8 +171,10 @@ def execute(run: Run) -> int:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write the file."""
     units, config = run.units(), plain_config(run.config)
     inputs = run.module.inputs()
-    if not run.options.force and reuse(run, config, inputs):
+    wanted = run.options.force or (run.options.reproduce and not _made.is_marked(run.path))
+    if not wanted and reuse(run, config, inputs):
         return 0
+    before = _made.earlier(run.path, config, inputs)
     provenance = _provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
     part = records.Journal(run.path, identity(provenance))
     if part.discarded:
@@ -189,6 +192,10 @@ def execute(run: Run) -> int:
     provenance |= {"date": _provenance.now(), "unit_seconds": math.fsum(value["seconds"] for value in done)}
     part.finish(provenance, [value["record"] for value in done])
     print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, written to {run.path}")
+    if run.path.is_relative_to(DATA):
+        _made.mark(run.path)
+    if before is not None and not getattr(run.module, "MEASURES_TIME", False):
+        print(f"{run.stem}: {_made.compare(before, run.path)}")
     return 0
 
 

@@ -23,9 +23,7 @@ def test_help_everywhere(command: list[str]) -> None:
 
 
 def test_module_and_command_are_one_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ampsim", "nonsense"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "ampsim", "nonsense"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "No such command" in done.stderr
 

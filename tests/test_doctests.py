@@ -10,9 +10,7 @@ import pytest
 import ampsim
 
 README = Path(__file__).parent.parent / "README.md"
-MODULES = [
-    m.name for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.") if not m.name.endswith("__main__")
-]
+MODULES = [m.name for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.") if not m.name.endswith("__main__")]
 
 
 @pytest.mark.parametrize("name", ["ampsim", *MODULES])
