@@ -1,0 +1,36 @@
+"""What strangers use to test a loss scaler, theirs or ours.
+
+Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
+
+* `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
+"""
+
+import importlib
+from typing import Any
+
+_HOMES = {  # public name -> the module that holds it, or that it is
+    "conductor": "ampsim.testing.conductor",
+}
+_CURES = {"hypothesis": "ampsim[testing]", "torch": "ampsim[torch]"}
+
+__all__ = ["conductor"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}")
+    try:
+        module = importlib.import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def missing(error: ModuleNotFoundError) -> ImportError:
+    """The same error with its cure, for a package that an extra installs."""
+    cure = _CURES.get((error.name or "").split(".")[0])
+    return ImportError(f"{error}: pip install '{cure}'", name=error.name) if cure else error

@@ -1,0 +1,226 @@
+"""The conductor's promises: what it counts, that it repeats itself, and what it names."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from math import comb
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.testing import conductor
+from ampsim.testing.conductor import (
+    Conductor,
+    Program,
+    Run,
+    ScheduleFailure,
+    attempt,
+    explore,
+    pct,
+    run,
+    schedules,
+)
+
+
+def walkers(*lengths: int) -> Program:
+    """Tasks a, b ... that pass so many points each, and a main task that only starts them."""
+
+    def program(c: Conductor) -> None:
+        def walk(length: int) -> None:
+            for i in range(length):
+                c.point(str(i))
+
+        for name, length in zip("abc", lengths, strict=False):
+            c.spawn(name, walk, length)
+
+    return program
+
+
+# ---- counting: against a model of threads that is nothing but numbers ------------------------------------
+
+
+def count_schedules(lengths: tuple[int, ...], budget: int) -> Counter[int]:
+    """How many schedules of `walkers` have 0, 1 ... `budget` preemptions, by brute force.
+
+    Task 0 is main. It decides once after each start and once when it ends; the others at each point and end.
+    """
+    counts: Counter[int] = Counter()
+
+    def walk(running: int, left: dict[int, int], used: int) -> None:
+        left = {**left, running: left[running] - 1}
+        if running == 0 and len(left) <= len(lengths):
+            left[len(left)] = lengths[len(left) - 1] + 1
+        can = [task for task, n in left.items() if n > 0]
+        if not can:
+            counts[used] += 1
+        for task in can:
+            cost = used + (left[running] > 0 and task != running)
+            if cost <= budget:
+                walk(task, left, cost)
+
+    walk(0, {0: len(lengths) + 1}, 0)
+    return counts
+
+
+@pytest.mark.parametrize("lengths", [(1,), (0, 0), (2, 1), (3, 3), (1, 2, 1)])
+@pytest.mark.parametrize("budget", [0, 1, 2])
+def test_exploring_runs_each_schedule_once(lengths: tuple[int, ...], budget: int) -> None:
+    traces: set[object] = set()
+    seen = explore(walkers(*lengths), preemptions=budget, check=lambda done: traces.add(done.trace))
+    expected = count_schedules(lengths, budget)
+    assert seen.by_preemptions == tuple(expected[i] for i in range(budget + 1))
+    assert len(traces) == seen.schedules
+    assert seen.exhausted
+
+
+def test_without_a_bound_all_interleavings_are_seen() -> None:
+    orders: set[tuple[str, ...]] = set()
+    explore(walkers(3, 3), preemptions=99,
+            check=lambda done: orders.add(tuple(s.task for s in done.trace if s.op == "point")))  # fmt: skip
+    assert len(orders) == comb(6, 3)
+
+
+def test_the_fewest_preemptions_come_first() -> None:
+    seen: list[int] = []
+    explore(walkers(2, 2), check=lambda done: seen.append(done.preemptions))
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1, 2}
+
+
+def test_a_limit_ends_the_search_and_says_so() -> None:
+    seen = explore(walkers(5, 5), limit=20)
+    assert (seen.schedules, seen.exhausted) == (20, False)
+
+
+# ---- determinism ------------------------------------------------------------------------------------------
+
+
+def busy(c: Conductor) -> list[str]:
+    """Uses most primitives, and a timeout."""
+    log: list[str] = []
+    queue, lock, event = c.sync.Queue(2), c.sync.RLock(), c.sync.Event()
+
+    def producer() -> None:
+        for i in range(3):
+            with lock:
+                log.append(f"put {i}")
+            queue.put(i)
+        event.set()
+
+    def consumer(name: str) -> None:
+        while not (event.is_set() and queue.empty()):
+            try:
+                item = queue.get(timeout=1.0)
+            except c.sync.Empty:
+                log.append(f"{name} empty")
+            else:
+                with lock:
+                    log.append(f"{name} {item}")
+
+    threads = [c.spawn("p", producer), c.spawn("x", consumer, "x"), c.spawn("y", consumer, "y")]
+    for thread in threads:
+        thread.join()
+    return log
+
+
+@given(schedules(steps=80, switches=10, choices=5))
+def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
+    first, second = attempt(busy, schedule), attempt(busy, schedule)
+    assert first.failure is None
+    assert (first.trace, first.value, first.schedule) == (second.trace, second.value, second.schedule)
+
+
+@given(st.integers(), st.integers(1, 5))
+def test_what_a_run_says_it_chose_reproduces_it(seed: int, depth: int) -> None:
+    drawn = attempt(busy, pct(seed, depth))
+    assert drawn.trace == attempt(busy, pct(seed, depth)).trace
+    replayed = attempt(busy, drawn.schedule)
+    assert (replayed.trace, replayed.schedule) == (drawn.trace, drawn.schedule)
+
+
+def test_neither_hash_order_nor_addresses_matter() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(os.path.dirname(__file__))!r}); import test_conductor as t;"  # noqa: PTH120
+        "print(*t.attempt(t.busy, {i: 1 for i in range(0, 60, 7)}).trace, sep='|')"
+    )
+    outputs = set()
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)  # noqa: S603
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+    assert outputs.pop().count("|") > 20
+
+
+def test_a_program_that_remembers_is_refused() -> None:
+    runs = []
+
+    def program(c: Conductor) -> None:
+        runs.append(None)
+        walkers(*([3, 3] if len(runs) == 1 else [0]))(c)
+
+    with pytest.raises(RuntimeError, match=r"depends on nothing but the schedule"):
+        explore(program)
+
+
+def test_a_choice_beyond_the_options_still_switches() -> None:
+    done = attempt(walkers(2, 2), {4: 7})
+    assert done.preemptions == 1
+    assert 1 <= done.schedule[4] <= 2
+
+
+def test_a_negative_choice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"holds \{3: -1\}: expected"):
+        run(walkers(1), {3: -1})
+
+
+def test_a_schedule_that_breaks_is_blamed() -> None:
+    class Broken:
+        def begin(self) -> conductor.Chooser:
+            return lambda step, names: 1 // 0
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(walkers(2, 2), Broken())
+    assert "in task 'the schedule'" in caught.value.__notes__[0]
+
+
+# ---- names ----------------------------------------------------------------------------------------------------
+
+
+def test_names_are_made_unique() -> None:
+    def program(c: Conductor) -> None:
+        for _ in range(3):
+            c.spawn("worker", c.point, "x")
+
+    assert {step.task for step in run(program).trace} == {"main", "worker", "worker-2", "worker-3"}
+
+
+def test_a_check_that_fails_says_so() -> None:
+    def check(done: Run) -> None:
+        assert done.preemptions == 0, "too lively"
+
+    with pytest.raises(ScheduleFailure, match="AssertionError in the check: too lively") as caught:
+        explore(walkers(1, 1), check=check)
+    assert caught.value.run.preemptions == 1
+
+
+@pytest.mark.parametrize("package", ["hypothesis", "torch"])
+def test_a_missing_extra_names_its_cure(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
+    extra = {"hypothesis": "testing", "torch": "torch"}[package]
+    use = schedules if package == "hypothesis" else lambda: run(lambda c: c.watch_tensors(x=None))
+    with pytest.raises(ImportError, match=rf"pip install 'ampsim\[{extra}\]'"):
+        use()
+
+
+def test_the_package_loads_the_conductor_by_name_and_little_else() -> None:
+    code = "import ampsim.testing as t, sys; t.conductor.run; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert not {"torch", "hypothesis"} & set(done.stdout.split())
+    import ampsim.testing
+
+    assert "conductor" in dir(ampsim.testing)
+    with pytest.raises(AttributeError, match="no attribute 'condutcor'"):
+        _ = ampsim.testing.condutcor

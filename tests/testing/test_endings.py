@@ -1,0 +1,176 @@
+"""How runs end: well, by an exception, stuck, or in the middle. The next run is never disturbed."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from ampsim.testing.conductor import (
+    Conductor,
+    Deadlock,
+    Livelock,
+    attempt,
+    explore,
+    run,
+)
+
+
+def nothing_special(c: Conductor) -> None:
+    c.spawn("worker", c.point, "here")
+
+
+def test_an_exception_in_a_task_is_raised_with_its_name_and_the_schedule() -> None:
+    def program(c: Conductor) -> None:
+        def fail() -> None:
+            c.point("here")
+            raise KeyError("lost")
+
+        c.spawn("worker", fail).join()
+
+    with pytest.raises(KeyError, match="lost") as caught:
+        run(program, {2: 1})
+    assert caught.value.__notes__ == ["in task 'worker'; replay: run(program, schedule={})"]
+    done = attempt(program)
+    assert [(task, type(error)) for task, error in done.errors] == [("worker", KeyError)]
+    assert "KeyError in task 'worker'" in str(done)
+    assert "point here" in str(done)
+
+
+def test_the_first_exception_counts_and_the_deadlock_behind_it_does_not() -> None:
+    def program(c: Conductor) -> None:
+        answer = c.sync.Queue()
+
+        def fail() -> None:
+            raise ValueError("no answer")
+
+        c.spawn("worker", fail)
+        answer.get()
+
+    done = attempt(program)
+    assert isinstance(done.failure, ValueError)
+    assert isinstance(done.stuck, Deadlock)
+
+
+def test_a_deadlock_of_the_main_task() -> None:
+    def program(c: Conductor) -> None:
+        c.spawn("worker", c.sync.Event().wait)
+        c.sync.Queue().get()
+
+    with pytest.raises(Deadlock) as caught:
+        run(program)
+    text = str(caught.value)
+    assert "no task can go on" in text
+    assert "get Queue-1 (0 items)" in text
+    assert "wait Event-1 (not set)" in text
+    assert "replay: run(program, schedule={})" in text
+    assert "main: start worker" in text
+
+
+def test_a_livelock_is_reported_at_max_steps() -> None:
+    def program(c: Conductor) -> None:
+        event = c.sync.Event()
+        c.spawn("setter", event.set)
+        while not event.is_set():
+            pass
+
+    with pytest.raises(Livelock, match="no end after 50 steps") as caught:
+        run(program, max_steps=50)
+    assert "main: is_set Event-1" in str(caught.value)
+
+
+def test_a_loop_that_sleeps_lets_the_others_go_on() -> None:
+    def program(c: Conductor) -> None:
+        event = c.sync.Event()
+        c.spawn("setter", event.set)
+        while not event.is_set():
+            c.sync.sleep(0.01)
+
+    assert explore(program, preemptions=1).exhausted
+
+
+def test_daemons_are_not_waited_for() -> None:
+    unwound = []
+
+    def program(c: Conductor) -> str:
+        jobs = c.sync.Queue()
+
+        def serve() -> None:
+            try:
+                while True:
+                    jobs.get()
+            finally:
+                unwound.append(True)
+
+        c.sync.Thread(target=serve, daemon=True).start()
+        jobs.put(1)
+        return "done"
+
+    assert run(program).value == "done"
+    assert explore(program).exhausted
+    assert unwound
+
+
+def test_tasks_that_swallow_everything_still_end() -> None:
+    def program(c: Conductor) -> None:
+        def stubborn() -> None:
+            for _ in range(3):
+                with contextlib.suppress(BaseException):
+                    c.sync.Event().wait()
+            while True:
+                c.point("going on for ever")
+
+        for name in "abc":
+            c.spawn(name, stubborn)
+
+    assert isinstance(attempt(program).stuck, Deadlock)
+
+
+def test_a_thread_started_while_unwinding_never_runs() -> None:
+    ran = []
+
+    def program(c: Conductor) -> None:
+        try:
+            c.sync.Event().wait()
+        finally:
+            c.spawn("late", ran.append, 1)
+
+    assert isinstance(attempt(program).stuck, Deadlock)
+    assert not ran
+
+
+def test_results_can_be_inspected_after_the_run() -> None:
+    def program(c: Conductor) -> SimpleNamespace:
+        queue, lock, event = c.sync.Queue(), c.sync.Lock(), c.sync.Event()
+        c.spawn("worker", queue.put, 5)
+        return SimpleNamespace(queue=queue, lock=lock, event=event, thread=c.sync.Thread())
+
+    value = run(program).value
+    assert value.queue.qsize() == 1
+    assert value.queue.get() == 5
+    assert not value.event.wait(timeout=1.0)
+    with value.lock:
+        assert value.lock.locked()
+    with pytest.raises(Deadlock, match="the run is over"):
+        value.queue.get()
+    with pytest.raises(RuntimeError, match="the run is over"):
+        value.thread.start()
+
+
+def test_runs_do_not_nest_and_primitives_need_a_run() -> None:
+    with pytest.raises(RuntimeError, match="one run at a time"):
+        run(lambda c: run(nothing_special))
+    with pytest.raises(RuntimeError, match=r"inside the program given to conductor\.run"):
+        Conductor.sync.Lock()
+    run(nothing_special)  # the refusals left nothing behind
+
+
+def test_outcomes_of_the_test_runner_pass_through() -> None:
+    class Skipped(BaseException):
+        pass
+
+    def program(c: Conductor) -> None:
+        c.spawn("worker", c.sync.Event().wait)
+        raise Skipped
+
+    with pytest.raises(Skipped):
+        attempt(program)

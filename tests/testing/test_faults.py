@@ -1,0 +1,137 @@
+"""Crashes and interrupts, injected at a step."""
+
+import pytest
+
+from ampsim.testing.conductor import (
+    Conductor,
+    Deadlock,
+    Run,
+    attempt,
+    explore,
+    run,
+)
+
+
+def guarded(c: Conductor) -> list[str]:
+    """Two workers enter a critical section; each tells when it leaves."""
+    lock, log = c.sync.Lock(), []
+
+    def work(name: str) -> None:
+        with lock:
+            c.point("inside")
+        log.append(name)
+
+    for name in "ab":
+        c.spawn(name, work, name)
+    return log
+
+
+def step_of(done: Run, line: str) -> int:
+    return [str(step) for step in done.trace].index(line)
+
+
+def test_a_crash_with_a_lock_held_blocks_the_others() -> None:
+    inside = step_of(run(guarded), "a: point inside")
+    done = attempt(guarded, crash_at={inside: "a"})
+    assert done.faults == ((inside, "a", "crash"),)
+    assert isinstance(done.stuck, Deadlock)
+    assert "crashed" in str(done.stuck)
+    assert f"crash_at={{{inside}: 'a'}}" in str(done)
+    assert done.value == []
+
+
+def test_a_crash_may_free_its_locks() -> None:
+    inside = step_of(run(guarded), "a: point inside")
+    done = run(guarded, crash_at={inside: "a"}, crash_frees_locks=True)
+    assert done.value == ["b"]
+    assert all(step.task != "a" for step in done.trace[inside:])
+
+
+def test_a_task_that_waits_can_crash_too() -> None:
+    def program(c: Conductor) -> list[int]:
+        queue, got = c.sync.Queue(), []
+        c.spawn("loser", lambda: got.append(queue.get()))
+        c.spawn("winner", lambda: got.append(queue.get() + 10))
+        c.point("before")
+        c.point("after")
+        queue.put(1)
+        return got
+
+    waiting = attempt(program, {3: 1, 4: 1})
+    step = step_of(waiting, "main: put Queue-1")
+    done = attempt(program, {2: 1}, crash_at={step: "loser"})
+    assert done.value == [11]
+    assert done.failure is None
+
+
+def test_a_dead_thread_never_ends_for_those_who_join_it() -> None:
+    def program(c: Conductor) -> None:
+        thread = c.spawn("worker", c.point, "here")
+        thread.join()
+
+    done = attempt(program, crash_at={1: "worker"})
+    assert isinstance(done.stuck, Deadlock)
+    assert "join worker (crashed)" in str(done.stuck)
+
+
+def test_a_crash_at_any_step_ends_the_run() -> None:
+    for step in range(len(run(guarded).trace)):
+        for task in ("main", "a", "b"):
+            done = attempt(guarded, crash_at={step: task}, crash_frees_locks=True)
+            assert done.failure is None
+            assert len(done.faults) <= 1
+
+
+def test_an_interrupt_at_any_step_leaves_the_lock_free() -> None:
+    met = set()
+    for step in range(len(run(guarded).trace)):
+        for task in ("a", "b"):
+            done = explore(guarded, preemptions=1, interrupt_at={step: task}, check=lambda d: met.update(d.faults))
+            assert done.exhausted
+    assert {kind for _, _, kind in met} == {"interrupt"}
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_an_interrupted_wait_holds_its_lock_again(kind: str) -> None:
+    def program(c: Conductor) -> list[str]:
+        condition, log = c.sync.Condition(getattr(c.sync, kind)()), []
+
+        def wait() -> None:
+            with condition:
+                try:
+                    condition.wait()
+                except KeyboardInterrupt:
+                    condition.notify()  # raises if the lock is not held
+                    log.append("interrupted")
+
+        c.spawn("waiter", wait)
+        with condition:
+            c.point("busy")
+            log.append("left")
+        return log
+
+    step = step_of(attempt(program, {0: 1}), "main: point busy")
+    done = run(program, {0: 1}, interrupt_at={step: "waiter"})
+    assert done.faults == ((step, "waiter", "interrupt"),)
+    assert done.value == ["left", "interrupted"]
+    assert isinstance(attempt(program).stuck, Deadlock)  # nobody notifies
+    for earlier in range(step):
+        seen = {str(attempt(program, {0: 1}, interrupt_at={earlier: "waiter"}).failure)[:8]}
+        assert seen <= {"None", "Deadlock"}
+
+
+def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
+    def program(c: Conductor) -> None:
+        try:
+            c.point("here")
+        except KeyboardInterrupt as error:
+            raise ValueError("changed") from error
+
+    with pytest.raises(ValueError, match="changed") as caught:
+        run(program, interrupt_at={0: "main"})
+    assert "interrupt_at={0: 'main'}" in caught.value.__notes__[0]
+
+
+def test_faults_for_nobody_do_not_happen() -> None:
+    done = run(guarded, crash_at={3: "nobody", 999: "a"}, interrupt_at={0: "later"})
+    assert done.faults == ()

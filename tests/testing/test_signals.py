@@ -1,0 +1,111 @@
+"""Ctrl-C, timeouts of test runners, and a machine that makes no more threads."""
+
+import signal
+import threading
+from types import FrameType
+
+import pytest
+
+from ampsim.testing import baton
+from ampsim.testing.conductor import (
+    Conductor,
+    attempt,
+    run,
+)
+
+
+def nothing_special(c: Conductor) -> None:
+    c.spawn("worker", c.point, "here")
+
+
+in_main_thread = pytest.mark.skipif(
+    not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),
+    reason="signals meet the main thread",
+)
+
+
+@in_main_thread
+def test_ctrl_c_ends_the_run_at_a_switch_point() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    log = []
+
+    def program(c: Conductor) -> None:
+        c.spawn("worker", c.sync.Event().wait)
+        signal.raise_signal(signal.SIGINT)
+        log.append("not yet")
+        c.point("now")
+        log.append("too late")
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(program)
+    assert log == ["not yet"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class TimeIsUp(BaseException):
+    """What a test runner raises in the main thread."""
+
+
+@in_main_thread
+@pytest.mark.parametrize("presses", [0, 2])
+def test_a_task_that_hangs_can_be_left(presses: int) -> None:
+    """By a test runner's timeout, or by pressing Ctrl-C twice."""
+    real, hanging = threading.Lock(), threading.Event()
+    real.acquire()
+    seen: list[int] = []
+
+    def arrive(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) <= presses:
+            baton.active()._interrupted(signal.SIGINT, frame)
+        elif presses == 0 and len(seen) == 1:
+            raise TimeIsUp
+
+    def program(c: Conductor) -> None:
+        def hang() -> None:
+            hanging.set()
+            real.acquire()
+
+        c.spawn("hangs", hang).join()
+
+    def send() -> None:
+        ident = threading.main_thread().ident
+        assert ident is not None
+        hanging.wait()
+        while len(seen) < max(presses, 1):  # one that comes just before main falls asleep does not wake it
+            signal.pthread_kill(ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, arrive)
+    sender = threading.Thread(target=send, name="sender")
+    sender.start()
+    with pytest.raises((KeyboardInterrupt, TimeIsUp)):
+        attempt(program)
+    real.release()
+    join_threads("sender", "hangs")
+    signal.signal(signal.SIGUSR1, before)
+    run(nothing_special)
+
+
+def join_threads(*names: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name in names:
+            thread.join()
+
+
+def test_threads_that_cannot_be_made_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "one too many":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def program(c: Conductor) -> None:
+        c.spawn("first", lambda: c.spawn("one too many", c.point, "x").join()).join()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        attempt(program)
+    join_threads("first")
+    monkeypatch.undo()
+    run(nothing_special)

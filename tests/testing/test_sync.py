@@ -1,0 +1,253 @@
+"""Several threads on `conductor.sync`: what real threads do is among what is explored, or all of it."""
+
+import queue
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from ampsim.testing.conductor import Conductor, explore, run, schedules
+
+REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
+
+
+def told(call: Callable[[], Any]) -> Any:
+    """What a call returned, or the type and text of what it raised."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001, RUF100  it is the result
+        return f"{type(error).__name__}: {error}"
+
+
+def together(sync: Any, *bodies: Callable[[], Any]) -> None:
+    threads = [sync.Thread(target=body) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def hand_over(sync: Any) -> Any:
+    """A bounded queue keeps the order."""
+    q, out = sync.Queue(1), []
+    together(sync, lambda: [q.put(i) for i in range(4)], lambda: [out.append(q.get()) for _ in range(4)])
+    return tuple(out)
+
+
+def wait_until_done(sync: Any) -> Any:
+    """Queue.join returns when each item was done."""
+    q, out = sync.Queue(), []
+
+    def serve() -> None:
+        for _ in range(2):
+            item = q.get()
+            out.append(item)
+            q.task_done()
+
+    sync.Thread(target=serve).start()
+    q.put(1)
+    q.put(2)
+    q.join()
+    return tuple(out)
+
+
+def ping_pong(sync: Any) -> Any:
+    """Two threads take turns by one condition."""
+    condition, turn, out = sync.Condition(), [0], []
+
+    def play(me: int) -> None:
+        for _ in range(2):
+            with condition:
+                condition.wait_for(lambda: turn[0] == me)
+                out.append(me)
+                turn[0] = 1 - me
+                condition.notify()
+
+    together(sync, lambda: play(0), lambda: play(1))
+    return tuple(out)
+
+
+def broadcast(sync: Any) -> Any:
+    """notify_all wakes everyone; a nested hold of an RLock is given up and taken back whole."""
+    condition, go, out = sync.Condition(sync.RLock()), [False], []
+
+    def wait(name: str) -> None:
+        with condition, condition:
+            while not go[0]:
+                condition.wait()
+            out.append(name)
+
+    def start() -> None:
+        with condition:
+            go[0] = True
+            condition.notify_all()
+
+    together(sync, lambda: wait("a"), lambda: wait("b"), start)
+    return tuple(sorted(out))
+
+
+def one_wakes(sync: Any) -> Any:
+    """notify(1) wakes the one that waited longest, with a plain Lock below."""
+    condition, out, waiting = sync.Condition(sync.Lock()), [], sync.Semaphore(0)
+
+    def wait(name: str) -> None:
+        with condition:
+            waiting.release()
+            condition.wait()
+            out.append(name)
+            condition.notify()
+
+    def start() -> None:
+        with condition:
+            condition.notify()
+
+    first = sync.Thread(target=wait, args=("first",))
+    first.start()
+    waiting.acquire()
+    with condition:
+        second = sync.Thread(target=wait, kwargs={"name": "second"})
+        second.start()
+    waiting.acquire()
+    with condition:
+        condition.notify()
+    first.join()
+    second.join()
+    return tuple(out)
+
+
+def limited(sync: Any) -> Any:
+    """At most two are inside at once."""
+    inside, most, gate, lock = [0], [0], sync.Semaphore(2), sync.Lock()
+
+    def enter() -> None:
+        with gate:
+            with lock:
+                inside[0] += 1
+                most[0] = max(most)
+                most[0] = max(most[0], inside[0])
+            with lock:
+                inside[0] -= 1
+
+    together(sync, enter, enter, enter)
+    return most[0] <= 2
+
+
+def events(sync: Any) -> Any:
+    """Set before or after the wait: it returns True, and a timeout False or True."""
+    event, out = sync.Event(), []
+    together(sync, event.set, lambda: out.append(event.wait()))
+    event.clear()
+    return (*out, event.wait(0))
+
+
+def identity(sync: Any) -> Any:
+    """Threads know themselves; a subclass runs its own run."""
+
+    class Mine(sync.Thread):  # type: ignore[misc]
+        def run(self) -> None:
+            self.seen = sync.current_thread() is self and self.ident == sync.get_ident() and self.name == "mine"
+
+    main = sync.current_thread()
+    thread = Mine(name="mine", daemon=True)
+    before = (thread.is_alive(), thread.ident)
+    thread.start()
+    thread.join()
+    return before, thread.seen, thread.is_alive(), thread.daemon, main is sync.main_thread() is sync.current_thread()
+
+
+def refusals(sync: Any) -> Any:
+    thread = sync.Thread(target=lambda: None)
+    lock = sync.RLock()
+    early = told(thread.join)
+    thread.start()
+    lock.acquire()
+    foreign = []
+    together(sync, lambda: foreign.append(told(lock.release)))
+    thread.join()
+    return early, told(thread.start), told(sync.current_thread().join), foreign, told(lambda: sync.Semaphore(-1))
+
+
+def try_lock(sync: Any) -> Any:
+    """Has two outcomes: the lock was free, or not yet."""
+    lock, out = sync.Lock(), []
+
+    def hold() -> None:
+        with lock:
+            out.append("held")
+
+    def look() -> None:
+        got = lock.acquire(blocking=False)
+        out.append(got)
+        if got:
+            lock.release()
+
+    together(sync, hold, look)
+    return tuple(out)
+
+
+PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, limited, events, identity, refusals]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_schedule_gives_what_real_threads_give(program: Callable[[Any], Any]) -> None:
+    outcomes: list[Any] = []
+    explore(lambda c: program(c.sync), preemptions=1, check=lambda done: outcomes.append(done.value))
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    assert program(REAL) == outcomes[0]
+
+
+@given(schedules(steps=120, switches=12))
+def test_random_schedules_agree_too(schedule: dict[int, int]) -> None:
+    for program in (ping_pong, broadcast, one_wakes):
+        assert run(lambda c: program(c.sync), schedule).value == program_results[program]  # noqa: B023
+
+
+program_results = {ping_pong: (0, 1, 0, 1), broadcast: ("a", "b"), one_wakes: ("first", "second")}
+
+
+@pytest.mark.parametrize("program", program_results)
+def test_the_results_above_are_those_of_real_threads(program: Callable[[Any], Any]) -> None:
+    assert program(REAL) == program_results[program]
+
+
+def outcomes_of(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:
+    seen: set[Any] = set()
+    explore(program, check=lambda done: seen.add(done.value), **options)
+    return seen
+
+
+def test_a_lock_about_to_be_released_can_be_met() -> None:
+    seen = outcomes_of(lambda c: try_lock(c.sync))
+    assert seen == {("held", True), (True, "held"), ("held", False)}
+    assert {try_lock(REAL) for _ in range(20)} <= seen
+
+
+def test_what_is_not_under_control_says_so() -> None:
+    sync = Conductor.sync
+    with pytest.raises(AttributeError, match="Barrier: not under the conductor's control"):
+        _ = sync.Barrier
+    with pytest.raises(AttributeError, match="PriorityQueue: not under"):
+        _ = sync.PriorityQueue
+    with pytest.raises(AttributeError, match="has no attribute 'Lokc'"):
+        _ = sync.Lokc
+    assert sync.get_native_id() == threading.get_native_id()
+    assert (sync.Empty, sync.Full) == (queue.Empty, queue.Full)
+
+
+def test_primitives_show_their_state() -> None:
+    def program(c: Conductor) -> list[str]:
+        lock, q, event, condition = c.sync.Lock(), c.sync.Queue(), c.sync.Event(), c.sync.Condition()
+        with lock:
+            return [repr(x) for x in (lock, q, event, condition, c.sync.Semaphore(3), c.sync.Thread())]
+
+    assert run(program).value == [
+        "<Lock-1 held by main>",
+        "<Queue-1 0 items>",
+        "<Event-1 not set>",
+        "<Condition-1 RLock-1 free>",
+        "<Semaphore-1 value 3>",
+        "<Thread-1 not started>",
+    ]

@@ -1,0 +1,136 @@
+"""Timeouts are choices: they fire or not, whatever their length."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ampsim.testing.conductor import Conductor, explore, run
+
+
+def outcomes_of(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:
+    seen: set[Any] = set()
+    explore(program, check=lambda done: seen.add(done.value), **options)
+    return seen
+
+
+def get(c: Conductor, q: Any) -> bool:
+    try:
+        return bool(q.get(timeout=1.0))
+    except c.sync.Empty:
+        return False
+
+
+def alive_after_join(c: Conductor) -> bool:
+    thread = c.spawn("worker", c.point, "long")
+    thread.join(timeout=1.0)
+    return thread.is_alive()
+
+
+def event_in_time(c: Conductor) -> bool:
+    event = c.sync.Event()
+    c.spawn("setter", event.set)
+    return event.wait(1.0)
+
+
+def notified_in_time(c: Conductor) -> bool:
+    condition = c.sync.Condition()
+
+    def notify() -> None:
+        with condition:
+            condition.notify()
+
+    with condition:
+        c.spawn("notifier", notify)
+        return condition.wait(1.0)
+
+
+def item_in_time(c: Conductor) -> bool:
+    q = c.sync.Queue()
+    c.spawn("putter", q.put, "item")
+    return get(c, q)
+
+
+def lock_in_time(c: Conductor) -> bool:
+    lock, held = c.sync.Lock(), c.sync.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+
+    c.spawn("holder", hold)
+    held.wait()
+    return lock.acquire(timeout=1.0)
+
+
+def permit_in_time(c: Conductor) -> bool:
+    semaphore = c.sync.Semaphore(0)
+    c.spawn("poster", semaphore.release)
+    return semaphore.acquire(timeout=1.0)
+
+
+TIMED = [alive_after_join, event_in_time, notified_in_time, item_in_time, lock_in_time, permit_in_time]
+
+
+@pytest.mark.parametrize("program", TIMED)
+def test_a_timeout_fires_or_not(program: Callable[[Conductor], bool]) -> None:
+    assert outcomes_of(program, preemptions=2) == {True, False}
+
+
+def test_a_timeout_that_need_not_fire_counts_as_a_preemption() -> None:
+    def program(c: Conductor) -> bool:
+        event = c.sync.Event()
+        c.spawn("setter", event.set)
+        return event.wait(1.0)
+
+    assert outcomes_of(program, preemptions=0) == {True}
+    assert outcomes_of(program, preemptions=1) == {True, False}
+
+
+def test_a_timeout_that_nobody_can_prevent_fires() -> None:
+    assert run(lambda c: c.sync.Event().wait(1e9)).value is False
+    done = run(lambda c: c.sync.Event().wait(1e9))
+    assert str(done.trace[0]) == "main: wait Event-1 timed out"
+
+
+def test_a_notify_after_a_timeout_wakes_the_next() -> None:
+    def program(c: Conductor) -> None:
+        condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
+
+        def wait(timeout: float | None) -> None:
+            with condition:
+                waiting.release()
+                condition.wait(timeout)
+
+        impatient = c.spawn("impatient", wait, 1.0)
+        waiting.acquire()
+        patient = c.spawn("patient", wait, None)
+        waiting.acquire()
+        impatient.join()
+        with condition:
+            condition.notify()
+        patient.join()
+
+    assert explore(program).exhausted
+
+
+def test_a_lock_about_to_be_given_up_by_a_wait_can_be_met() -> None:
+    def program(c: Conductor) -> bool:
+        lock, inside = c.sync.Lock(), c.sync.Event()
+        condition = c.sync.Condition(lock)
+
+        def wait() -> None:
+            with condition:
+                inside.set()
+                condition.wait()
+
+        c.spawn("waiter", wait)
+        inside.wait()
+        got = lock.acquire(blocking=False)
+        if got:
+            lock.release()
+        with condition:
+            condition.notify()
+        return got
+
+    assert outcomes_of(program) == {True, False}

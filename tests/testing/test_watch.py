@@ -1,0 +1,257 @@
+"""Unmodified code under the conductor: watched attributes, watched tensors, patched modules."""
+
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ampsim.testing import sync
+from ampsim.testing.conductor import Conductor, Program, ScheduleFailure, attempt, explore, run
+
+
+class Plain:
+    """As somebody would write it who never thought of threads."""
+
+    default = 5
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def add(self) -> None:
+        self.n += 1
+
+
+class Slots:
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def add(self) -> None:
+        self.n += 1
+
+
+class Property:
+    def __init__(self) -> None:
+        self._n = 0
+
+    @property
+    def n(self) -> int:
+        return self._n
+
+    @n.setter
+    def n(self, value: int) -> None:
+        self._n = value
+
+    def add(self) -> None:
+        self.n += 1
+
+
+@dataclass
+class Data:
+    n: int = 0
+
+    def add(self) -> None:
+        self.n += 1
+
+
+def adding(kind: Any, *watched: str) -> Program:
+    def program(c: Conductor) -> None:
+        if watched:
+            c.watch(kind, *watched)
+        counter = kind()
+        threads = [c.spawn(name, counter.add) for name in "ab"]
+        for thread in threads:
+            thread.join()
+        assert counter.n == 2, "an addition was lost"
+
+    return program
+
+
+@pytest.mark.parametrize("kind", [Plain, Slots, Property, Data])
+def test_a_race_on_an_attribute_of_an_unmodified_class(kind: Any) -> None:
+    before = dict(vars(kind))
+    with pytest.raises(ScheduleFailure, match="an addition was lost") as found:
+        explore(adding(kind, "n"), preemptions=1)
+    assert f"read {kind.__name__}.n" in str(found.value)
+    assert dict(vars(kind)) == before
+
+
+def test_unwatched_code_is_atomic() -> None:
+    assert explore(adding(Plain), preemptions=2).exhausted
+
+
+def test_a_watched_attribute_behaves_as_before() -> None:
+    def program(c: Conductor) -> None:
+        thing = Plain()  # made before it is watched
+        c.watch(Plain, "n", "default", "absent")
+        assert (thing.n, thing.default, Plain.default) == (0, 5, 5)
+        thing.default = 6
+        assert (thing.default, vars(thing)["default"], Plain.default) == (6, 6, 5)
+        del thing.default
+        assert thing.default == 5
+        with pytest.raises(AttributeError, match="'Plain' object has no attribute 'absent'"):
+            _ = thing.absent  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError):
+            del thing.default
+        assert not hasattr(thing, "absent")
+
+    ops = [(step.op, step.subject) for step in run(program).trace]
+    assert ops[:2] == [("read", "Plain.n"), ("read", "Plain.default")]
+    assert ("delete", "Plain.default") in ops
+
+
+def test_a_method_cannot_be_watched() -> None:
+    with pytest.raises(TypeError, match=r"Plain\.add is a method: expected"):
+        run(lambda c: c.watch(Plain, "add"))
+    with pytest.raises(TypeError, match=r"watch\(Plain\): expected names"):
+        run(lambda c: c.watch(Plain))
+
+
+def test_what_was_watched_is_put_back_after_a_failure() -> None:
+    before = dict(vars(Plain))
+
+    def program(c: Conductor) -> None:
+        c.watch(Plain, "n")
+        c.sync.Event().wait()
+
+    assert attempt(program).stuck
+    assert dict(vars(Plain)) == before
+
+
+# ---- modules ----------------------------------------------------------------------------------------------------
+
+UNMODIFIED = '''
+import queue as q
+import threading
+import time
+from threading import Event, Lock as Mutex
+from queue import Queue
+
+class Worker:
+    """Clears the event after launching: the answer may come first."""
+    def __init__(self):
+        self.jobs, self.done, self.lock, self.other = Queue(), Event(), Mutex(), q.SimpleQueue()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            self.jobs.get()
+            with self.lock:
+                self.done.set()
+
+    def call(self):
+        self.jobs.put(1)
+        self.done.clear()
+        self.done.wait()
+        time.sleep(1e6)
+        return threading.current_thread().name
+'''
+
+
+def unmodified() -> ModuleType:
+    module = ModuleType("unmodified")
+    exec(UNMODIFIED, vars(module))  # noqa: S102  stands for a module of somebody else
+    return module
+
+
+def test_a_module_is_patched_for_the_run() -> None:
+    module = unmodified()
+    before = dict(vars(module))
+
+    def program(c: Conductor) -> str:
+        assert set(c.patch(module)) == {"q", "threading", "time", "Event", "Mutex", "Queue"}
+        assert module.Mutex is sync.Lock
+        assert module.time.monotonic is time.monotonic
+        name: str = module.Worker().call()
+        return name
+
+    assert run(program).value == "main"
+    assert dict(vars(module)) == before
+    with pytest.raises(ScheduleFailure, match="Deadlock"):
+        explore(program, preemptions=1)
+    assert (module.threading, module.q) == (threading, queue)
+
+
+# ---- tensors ----------------------------------------------------------------------------------------------------
+
+
+def halving(*, watched: bool) -> Program:
+    """Two tasks halve a scale in two operations each, without a lock; only aten operations are visible."""
+    torch = pytest.importorskip("torch")
+
+    def program(c: Conductor) -> None:
+        scale = torch.tensor(8.0)
+        view = scale.view(1)
+        if watched:
+            c.watch_tensors(scale=scale)
+
+        def halve() -> None:
+            lowered = view * 0.5
+            scale.copy_(lowered[0])
+
+        threads = [c.spawn(name, halve) for name in "ab"]
+        for thread in threads:
+            thread.join()
+        assert scale.item() == 2.0, "a backoff was lost"
+
+    return program
+
+
+def test_a_race_on_a_watched_tensor() -> None:
+    with pytest.raises(ScheduleFailure, match="a backoff was lost") as found:
+        explore(halving(watched=True), preemptions=1)
+    assert "aten.mul.Tensor scale" in str(found.value)
+    assert "aten.copy_.default scale" in str(found.value)
+
+
+def test_an_unwatched_tensor_makes_no_switch_points() -> None:
+    assert explore(halving(watched=False)).exhausted
+
+
+def test_the_dispatch_mode_is_gone_after_the_run() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    tensor = torch.ones(2)
+
+    def program(c: Conductor) -> None:
+        c.watch_tensors(first=tensor)
+        c.watch_tensors(second=torch.ones(3))
+        c.spawn("worker", tensor.mul_, 2.0)
+        c.sync.Event().wait()
+
+    assert attempt(program).stuck
+    assert _get_current_dispatch_mode_stack() == []
+    assert tensor.tolist() == [2.0, 2.0]
+
+
+def test_gradients_and_sparse_tensors_pass_through() -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(c: Conductor) -> list[float]:
+        weight = torch.ones(2, requires_grad=True)
+        c.watch_tensors(weight=weight)
+        (weight * weight).sum().backward()
+        torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True).coalesce()
+        grad: list[float] = weight.grad.tolist()
+        return grad
+
+    done = run(program)
+    assert done.value == [2.0, 2.0]
+    assert any(step.subject == "weight" for step in done.trace)
+
+
+def test_tensors_are_watched_before_the_first_thread() -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(c: Conductor) -> None:
+        c.spawn("early", c.point, "x")
+        c.watch_tensors(late=torch.ones(1))
+
+    with pytest.raises(RuntimeError, match="expected before the first thread"):
+        run(program)
