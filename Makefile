@@ -47,7 +47,11 @@ check: $(STAMP)
 	$(VENV)/bin/mypy
 	$(PY) -m pytest -q tests/test_floors.py tests/test_import.py tests/test_doctests.py
 
-deep: $(STAMP)
+$(VENV)/.peers: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	@touch $@
+
+deep: $(VENV)/.peers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 
 clean:

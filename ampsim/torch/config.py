@@ -1,22 +1,25 @@
 """What a GradScaler is constructed with: checks with torch's types and texts where torch has them."""
 
+import numbers
 import warnings
 from typing import Any, Literal, get_args
 
 import torch
+from torch.cuda.amp.common import amp_definitely_not_available
 
 from ampsim.core.checks import whole
-from ampsim.core.machine import Rule
+from ampsim.core.machine import Rule, round_to_float32
 
 Policy = Literal["clamp", "raise", "warn", "torch"]
 
 SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
+LARGEST = torch.finfo(torch.float32).max
 
 
 def usable(device: str, enabled: bool) -> bool:
     """`enabled`, unless CUDA was asked for and is not there; then torch warns and disables, and so do we."""
-    if enabled and device == "cuda" and not torch.cuda.is_available():
-        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=4)
+    if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
+        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=3)
         return False
     return enabled
 
@@ -50,28 +53,42 @@ def make_rule(
         raise AssertionError("The growth factor must be > 1.0.")
     if backoff_factor >= 1.0:
         raise AssertionError("The backoff factor must be < 1.0.")
+    bounds = {"min_scale": _as_held(min_scale), "max_scale": _as_held(max_scale)}
     constants = {
         "init_scale": init_scale,
         "growth_factor": growth_factor,
         "backoff_factor": backoff_factor,
         "growth_interval": growth_interval,
-        "min_scale": min_scale,
-        "max_scale": max_scale,
     }
     if strict:
-        return Rule.unchecked(**constants)
-    rule = Rule(**constants | {"min_scale": SMALLEST_NORMAL if min_scale is None else min_scale})  # type: ignore[arg-type]
-    low, high = rule.min_scale or 0.0, rule.max_scale
+        return Rule.unchecked(**constants, **bounds)
+    rule = Rule(**constants, **bounds | ({"min_scale": SMALLEST_NORMAL} if min_scale is None else {}))  # type: ignore[arg-type]
+    _check_reach(rule, min_scale)
+    return rule
+
+
+def _check_reach(rule: Rule, min_scale: float | None) -> None:
+    """Refuse bounds that reach where 1/scale is inf, and a first scale outside of them."""
+    low, high = bounds_of(rule)
     if low < SMALLEST_NORMAL:
         raise ValueError(
             f"min_scale={min_scale!r}: expected at least 2.0**-126, below which 1/scale may be inf; "
             'pass policy="torch" for torch\'s behaviour'
         )
-    if not low <= rule.init_scale <= (high if high is not None else rule.init_scale):
+    if not low <= round_to_float32(rule.init_scale) <= high:
         raise ValueError(
-            f"init_scale={init_scale!r}: expected within [min_scale, max_scale] = [{low!r}, {high!r}]; widen them"
+            f"init_scale={rule.init_scale!r}: expected within [min_scale, max_scale] = [{low!r}, {high!r}]; widen them"
         )
-    return rule
+
+
+def _as_held(bound: Any) -> Any:
+    """A bound as float32 holds it, so that a scale that reached it compares equal; what is no number, unchanged."""
+    return round_to_float32(bound) if isinstance(bound, (int, float)) and not isinstance(bound, bool) else bound
+
+
+def bounds_of(rule: Rule) -> tuple[float, float]:
+    """The smallest and the largest scale that a rule admits."""
+    return rule.min_scale or 0.0, LARGEST if rule.max_scale is None else min(rule.max_scale, LARGEST)
 
 
 def changed(rule: Rule, *, strict: bool, **change: Any) -> Rule:
@@ -84,34 +101,45 @@ def changed(rule: Rule, *, strict: bool, **change: Any) -> Rule:
 def new_scale_by_value(new_scale: Any, device: str, rule: Rule, *, strict: bool) -> float | torch.Tensor:
     """What ``update(new_scale)`` was given, taken by value now; with torch's refusals.
 
-    A tensor on the CPU becomes a float; on another device it stays there, copied.
+    On the CPU it becomes a float; a tensor on another device stays there, copied.
     """
+    if strict:
+        return _as_torch_takes_it(new_scale, device)
     if isinstance(new_scale, torch.Tensor):
-        reason = (
+        _check_tensor(new_scale, device)
+        if device != "cpu":
+            return new_scale.detach().clone()
+        new_scale = new_scale.item()
+    return within_bounds("new_scale", new_scale, rule)
+
+
+def _as_torch_takes_it(new_scale: Any, device: str) -> float | torch.Tensor:
+    """Filled or copied into a float32 scalar, which refuses what no float32 can hold and shape (1,)."""
+    if isinstance(new_scale, float):
+        return torch.zeros(()).fill_(new_scale).item()
+    _check_tensor(new_scale, device)
+    return torch.zeros((), dtype=torch.float32, device=new_scale.device).copy_(new_scale)
+
+
+def _check_tensor(new_scale: Any, device: str) -> None:
+    if new_scale.device.type != device or new_scale.numel() != 1 or new_scale.requires_grad:
+        raise AssertionError(
             "new_scale should be a float or a 1-element torch.cuda.FloatTensor or "
             "torch.FloatTensor with requires_grad=False."
         )
-        if new_scale.device.type != device or new_scale.numel() != 1 or new_scale.requires_grad:
-            raise AssertionError(reason)
-        if new_scale.device.type != "cpu":
-            return new_scale.detach().clone()
-        new_scale = float(new_scale)
-    if strict:
-        if not isinstance(new_scale, float):  # torch asks a number that is no float for its device
-            raise AttributeError(f"{type(new_scale).__name__!r} object has no attribute 'device'")
-        return new_scale
-    low = rule.min_scale or 0.0
-    high = rule.max_scale if rule.max_scale is not None else 2.0**127
-    if isinstance(new_scale, bool) or not isinstance(new_scale, (int, float)) or not low <= new_scale <= high:
-        raise ValueError(f"new_scale={new_scale!r}: expected a number within the bounds [{low!r}, {high!r}]")
-    return float(new_scale)
 
 
-def held(scale: float, rule: Rule, *, strict: bool) -> float:
-    """A scale from a state dict, as float32 holds it."""
-    if not strict:
-        new_scale_by_value(scale, "cpu", rule, strict=False)
-    return rule.arithmetic.round(float(scale))
+def within_bounds(name: str, scale: Any, rule: Rule) -> float:
+    """A scale from outside as a float; refused unless float32 holds it within the rule's bounds."""
+    low, high = bounds_of(rule)
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+        raise TypeError(f"{name}={scale!r} is a {type(scale).__name__}: expected a number; pass a float such as 1024.0")
+    if not low <= round_to_float32(float(scale)) <= high:
+        raise ValueError(
+            f"{name}={scale!r}: expected a number within [min_scale, max_scale] = [{low!r}, {high!r}]; "
+            "pass one, or construct the scaler with wider bounds"
+        )
+    return float(scale)
 
 
 def check_floor(policy: Policy, rule: Rule, version: Any, found_inf: list[torch.Tensor]) -> None:
@@ -119,7 +147,7 @@ def check_floor(policy: Policy, rule: Rule, version: Any, found_inf: list[torch.
     if policy not in ("raise", "warn"):
         return
     scale = version.read().scale
-    if scale > (rule.min_scale or 0.0) or not any(flag.item() for flag in found_inf):
+    if scale > bounds_of(rule)[0] or not any(flag.item() for flag in found_inf):
         return
     text = (
         f"overflow at scale {scale!r}, which is min_scale: the scale cannot go lower, so the loss or the forward "
@@ -127,4 +155,4 @@ def check_floor(policy: Policy, rule: Rule, version: Any, found_inf: list[torch.
     )
     if policy == "raise":
         raise FloatingPointError(text)
-    warnings.warn(text, RuntimeWarning, stacklevel=5)
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -4,24 +4,24 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core.machine import State, init
-from ampsim.torch import config, stepping
-from ampsim.torch.ledger import Record, Stage, StepReport
+from ampsim.core.machine import Rule, State
+from ampsim.torch import config, saving, stepping, unscale
+from ampsim.torch.constants import Constants
+from ampsim.torch.iterations import Iterations
+from ampsim.torch.ledger import Ledger, Record, Stage, StepReport
 from ampsim.torch.ownership import Ownership
 from ampsim.torch.tickets import Register, Ticket
-from ampsim.torch.versions import Version, first_version
-from ampsim.torch.worker import Worker
-
-_FIX = "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration."
+from ampsim.torch.versions import HostVersion, Version, first_version
 
 
-class GradScaler:
+class GradScaler(Constants):
     """Scales losses and unscales gradients, at any depth, from any thread. Drop-in for torch.amp.GradScaler.
 
     Guarantees:
@@ -36,25 +36,32 @@ class GradScaler:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``policy="torch"`` only the last two remain:
+    Differences from torch. With ``policy="torch"`` only 7 to 11 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
         4. Constants and scales that no run could want are refused; torch accepts NaN, 0 and -1.
-        5. ``update(8)`` works; torch takes a Python float only.
-        6. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
+        5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
+        6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
+           takes uninitialized memory for its momentum.
+        7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
+        8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
+           place, or taken over half of the dict.
+        9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
+        10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
+           int for a found_inf.
+        11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
 
-    ============== ====================================== =======================
-    attribute      written by                             read by
-    ============== ====================================== =======================
-    ``_register``  the first `scale` or `begin`, locked   any thread, lock-free
-    ``_ticket``    the thread that scales, locked         any thread, lock-free
-    ``_scaled``    the thread that scales                 the thread that scales
-    ``_rule``      the thread that runs updates           any thread, lock-free
-    ``_ledger``    stages locked; a record by one thread  any thread
-    ``_report``    the thread that steps, whole           any thread, lock-free
-    ============== ====================================== =======================
+    ================ ====================================== =======================
+    attribute        written by                             read by
+    ================ ====================================== =======================
+    ``_iterations``  see `Iterations`
+    ``_scaled``      the thread that scales                 the thread that scales
+    ``_rule``        the thread that runs updates           any thread, lock-free
+    ``_ledger``      records locked; one by its holder      any thread
+    ``_report``      a thread that steps, locked, whole     any thread, lock-free
+    ================ ====================================== =======================
 
     Args:
         device: type of the device the scale lives on; the first scaled output decides which.
@@ -93,76 +100,44 @@ class GradScaler:
         if self._enabled:
             numbers = (init_scale, growth_factor, backoff_factor, growth_interval)
             self._rule = config.make_rule(*numbers, min_scale, max_scale, strict=self._strict)
-            self._first: tuple[State, ...] = (init(self._rule),)
+            # What is to be rounded to float32 when `scale` or `begin` makes the first version, as in torch.
+            self._first: tuple[State, ...] = (State(init_scale),)
         self._reset()
 
     @property
-    def _strict(self) -> bool:
+    def _strict(self) -> bool:  # type: ignore[override]
         return self._policy == "torch"
 
     def _reset(self) -> None:
         self._lock = self._sync.Lock()
-        self._register: Register[Version] | None = None
-        self._ticket: Ticket[Version] | None = None  # of the loop that passes none
+        self._iterations: Iterations[Version] = Iterations(self._depth, self._launch, sync=self._sync)
+        self._worker = self._iterations.worker
         self._scaled: Ticket[Version] | None = None  # the one that scale() used last
-        self._passes_tickets = False
-        self._ledger: dict[int, dict[Optimizer, Record]] = {}  # ticket index -> what was done
-        self._report, self._reported = StepReport(), -1  # and the ticket it is about
-        self._ownership = Ownership() if self._depth else None
-        self._worker = Worker(self._launch, sync=self._sync)
-        _alive.add(self)
-
-    # ------------------------------------------------------------------------------------------- tickets
-
-    def begin(self, timeout: float | None = None) -> Ticket[Version]:
-        """The next iteration's ticket, for loops that pass tickets.
-
-        Waits until its scale is known, that is until at most `depth` tickets are outstanding; TimeoutError
-        after `timeout` seconds. To be called by one thread.
-        """
-        if not self._enabled:
-            raise RuntimeError("begin() on a disabled GradScaler: it has no tickets; pass enabled=True")
-        self._passes_tickets = True
-        register = self._register or self._start(torch.device(self._device))
-        return register.begin(timeout)
+        self._ledger = Ledger(sync=self._sync)
+        self._report = StepReport()
+        self._ownership = Ownership(self._iterations.is_outstanding) if self._depth else None
+        if self._sync is threading:
+            _alive.add(self)
 
     def _start(self, device: torch.device) -> Register[Version]:
-        """Make the register: on the device of the first output, as torch does; a "cpu" scaler's on the CPU."""
-        with self._lock:
-            if self._register is None:
-                device = torch.device("cpu") if self._device == "cpu" else device
-                versions = tuple(first_version(state, device) for state in self._first)
-                register = Register(versions[0], self._depth, sync=self._sync)
-                register.restore(versions)
-                self._register = register
-            return self._register
+        """Make the first version: on the device of the first output, as torch does; a "cpu" scaler's on the CPU."""
+        device = torch.device("cpu") if self._device == "cpu" else device
+        return self._iterations.start(lambda: self._versions(self._first, self._rule, device))
 
-    def _implicit(self, register: Register[Version]) -> Ticket[Version]:
-        """The ticket of the iteration that is being computed; begun here by the first who asks."""
-        ticket = self._ticket
-        if ticket is None:
-            with self._lock:
-                if self._ticket is None:
-                    self._ticket = register.begin()
-                ticket = self._ticket
-        return ticket
+    def _versions(self, states: tuple[State, ...], rule: Rule, device: torch.device) -> tuple[Version, ...]:
+        return tuple(first_version(state, device, rule, strict=self._strict) for state in states)
 
-    def _stepping(self, name: str, ticket: Ticket[Version] | None) -> Ticket[Version]:
-        """The ticket whose gradients the optimizer has: the oldest that was not updated."""
-        register = self._started(name)
-        outstanding = register.outstanding()
-        if ticket is None:
-            return outstanding[0] if outstanding else self._implicit(register)
-        if not any(ticket is known for known in outstanding):
-            raise RuntimeError(
-                f"{name} with ticket {ticket.index}: expected one that begin() returned and update() has not had"
-            )
-        return ticket
+    def begin(self, timeout: float | None = None) -> Ticket[Version]:
+        """The next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
 
-    def _started(self, name: str) -> Register[Version]:
-        if self._register is None:
-            raise AssertionError(f"Attempted {name} but _scale is None.  " + _FIX)
-        return self._register
+        Waits until its scale is known, that is until at most `depth` tickets are outstanding; TimeoutError
+        after `timeout` seconds. If disabled: a ticket that changes nothing.
+        """
+        if not self._enabled:
+            return _NO_TICKET
+        register = self._iterations.register or self._start(torch.device(self._device))
+        self._iterations.by_ticket = True
+        return register.begin(timeout)
 
     # --------------------------------------------------------------------------------------------- scale
 
@@ -173,21 +148,23 @@ class GradScaler:
         if isinstance(outputs, Tensor):
             return self._scale_one(outputs, ticket)
         if isinstance(outputs, Iterable):
-            scaled = (self.scale(output, ticket) for output in outputs)
+            scaled = map(partial(self.scale, ticket=ticket), outputs)
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
     def _scale_one(self, output: Tensor, ticket: Ticket[Version] | None) -> Tensor:
-        if ticket is None:
-            ticket = self._implicit(self._register or self._start(output.device))
+        if ticket is not None:
+            self._iterations.checked("scale", ticket)
+        else:
+            self._iterations.needs_no_ticket("scale")
+            if self._iterations.register is None:
+                self._start(output.device)
+            ticket = self._iterations.current()
         self._scaled = ticket
         scaled = output * ticket.value.scale_on(output.device)
         if self._ownership is not None and scaled.requires_grad:
-            self._ownership.watch(scaled, ticket, self._is_outstanding)
+            self._ownership.watch(scaled, ticket)
         return scaled
-
-    def _is_outstanding(self, ticket: Ticket[Version]) -> bool:
-        return self._register is not None and any(ticket is t for t in self._register.outstanding())
 
     def loss_value(self, loss: Tensor, ticket: Ticket[Version] | None = None) -> Tensor:
         """The true loss of a scaled one: `loss` over the scale it was multiplied by. Waits for nothing.
@@ -198,7 +175,7 @@ class GradScaler:
         ticket = ticket or self._scaled
         if not self._enabled or ticket is None:
             return loss.detach()
-        return loss.detach() / ticket.value.scale_on(loss.device)
+        return ticket.value.divide(loss.detach())
 
     # ----------------------------------------------------------------------------------- unscale and step
 
@@ -206,13 +183,11 @@ class GradScaler:
         """Divide the gradients by the ticket's scale, in place, and note whether all were finite."""
         if not self._enabled:
             return
-        if not self._worker.here():
+        ticket = self._iterations.stepping("unscale_", ticket)
+        if self._worker.here():
+            self._unscale(stepping.unscale_, optimizer, ticket, safe=not self._strict)
+        else:
             self._worker.call(self.unscale_, optimizer, ticket)
-            return
-        ticket = self._stepping("unscale_", ticket)
-        record = self._claim(ticket, optimizer)
-        options = {"safe": not self._strict, "allow_fp16": self._allow_fp16}
-        self._undoing(record, stepping.unscale_, optimizer, ticket.value, record, **options)
 
     def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float, ticket: Ticket[Version] | None = None) -> Tensor:
         """`unscale_` and ``clip_grad_norm_`` in one read of the gradients; returns the unscaled total norm.
@@ -227,34 +202,27 @@ class GradScaler:
         if not self._enabled:
             params = [p for group in optimizer.param_groups for p in group["params"]]
             return torch.nn.utils.clip_grad_norm_(params, max_norm)
-        if not self._worker.here():
-            return self._worker.call(self.unscale_and_clip_, optimizer, max_norm, ticket)  # type: ignore[no-any-return]
-        ticket = self._stepping("unscale_", ticket)
-        record = self._claim(ticket, optimizer)
-        work, options = stepping.unscale_and_clip_, {"allow_fp16": self._allow_fp16}
-        return self._undoing(record, work, optimizer, max_norm, ticket.value, record, **options)  # type: ignore[no-any-return]
+        ticket = self._iterations.stepping("unscale_", ticket)
+        if self._worker.here():
+            return self._unscale(stepping.unscale_and_clip_, optimizer, ticket, max_norm=max_norm)  # type: ignore[no-any-return]
+        return self._worker.call(self.unscale_and_clip_, optimizer, max_norm, ticket)  # type: ignore[no-any-return]
 
-    def _claim(self, ticket: Ticket[Version], optimizer: Optimizer) -> Record:
+    def _unscale(self, work: Callable[..., Any], optimizer: Optimizer, ticket: Ticket[Version], **options: Any) -> Any:
         """Move the optimizer on to UNSCALED, or say why not; only one thread gets through."""
+        self._check_owner(optimizer, ticket)
+        with self._ledger.holding(ticket.index, optimizer) as record:
+            record.check_unscalable()
+            try:
+                result = work(optimizer, ticket.value, record, allow_fp16=self._allow_fp16, **options)
+                record.stage = Stage.UNSCALED
+            except BaseException:
+                record.forget()
+                raise
+        return result
+
+    def _check_owner(self, optimizer: Optimizer, ticket: Ticket[Version]) -> None:
         if self._ownership is not None:
             self._ownership.check(optimizer, ticket)
-        with self._lock:
-            record = self._ledger.setdefault(ticket.index, {}).setdefault(optimizer, Record())
-            if record.stage is Stage.UNSCALED:
-                raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
-            if record.stage is Stage.STEPPED:
-                raise RuntimeError("unscale_() is being called after step().")
-            record.stage = Stage.UNSCALED
-        return record
-
-    @staticmethod
-    def _undoing(record: Record, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return work(*args, **kwargs)
-        except BaseException:
-            record.found_inf.clear()
-            record.stage = Stage.READY
-            raise
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: Ticket[Version] | None = None, **kwargs: Any) -> Any:
         """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
@@ -266,29 +234,35 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or (not self._strict and args and callable(args[0])):
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        ticket = self._iterations.stepping("step", ticket)
         if not self._worker.here():
             self._worker.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
-        ticket = self._stepping("step", ticket)
-        record = self._ledger.setdefault(ticket.index, {}).setdefault(optimizer, Record())
-        if record.stage is Stage.STEPPED:
-            raise RuntimeError("step() has already been called since the last update().")
-        if stepping.is_fused(optimizer):
-            safe = not self._strict
-            result = stepping.step_fused(optimizer, ticket.value, record, args, kwargs, safe=safe)
-        else:
-            if record.stage is Stage.READY:
-                self.unscale_(optimizer, ticket)
-            result = stepping.step_plain(optimizer, record, args, kwargs)
-        record.stage = Stage.STEPPED
-        self._stepped(ticket, optimizer, record)
+        with self._ledger.holding(ticket.index, optimizer) as record:
+            record.check_steppable()
+            if self._worker.remote or self._iterations.by_ticket:  # another stream may have made the gradients
+                ticket.value.keep(unscale.every_gradient(optimizer))
+            result = self._step_held(optimizer, ticket, record, args, kwargs)
+            record.stage = Stage.STEPPED
+            self._stepped(optimizer, ticket, record)
         return result
 
-    def _stepped(self, ticket: Ticket[Version], optimizer: Optimizer, record: Record) -> None:
+    def _step_held(
+        self, optimizer: Optimizer, ticket: Ticket[Version], record: Record, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        if stepping.is_fused(optimizer):
+            self._check_owner(optimizer, ticket)
+            safe = not self._strict
+            return stepping.step_fused(optimizer, ticket.value, record, args, kwargs, safe=safe)
+        if record.stage is Stage.READY:
+            self.unscale_(optimizer, ticket)
+        return stepping.step_plain(optimizer, record, args, kwargs)
+
+    def _stepped(self, optimizer: Optimizer, ticket: Ticket[Version], record: Record) -> None:
         if self._ownership is not None:
             self._ownership.release(optimizer)
-        report = self._report if self._reported == ticket.index else StepReport()
-        self._report, self._reported = report.adding(optimizer, record), ticket.index
+        with self._lock:
+            self._report = self._report.adding(ticket.index, optimizer, record)
 
     @property
     def last_step(self) -> StepReport:
@@ -310,43 +284,23 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        register = self._started("update")
+        self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, strict=self._strict)
-        if not self._worker.remote:
-            self._finish(register, self._stepping("update", ticket), new_scale, is_async)
-            return
-        if ticket is None:
-            if self._worker.here():
-                raise RuntimeError(
-                    "update() without a ticket on the optimizer's thread: pass ticket=, or call it "
-                    "on the thread that calls scale()"
-                )
-            ticket = self._implicit(register)
-        self._ticket = None
-        done = self._worker.send(self._finish_remote, register, ticket, new_scale, is_async)
-        if not is_async:
-            done.result()
+        elif not (self._worker.remote or self._ledger):  # before a ticket is begun for it
+            raise AssertionError(_NOTHING_CHECKED)
+        ended = self._iterations.ending(ticket)
+        if self._worker.here():
+            self._finish(ended, new_scale, is_async)
+        else:
+            done = self._iterations.ask(ended, partial(self._finish, ended, new_scale, is_async), is_async)
+            if not is_async:
+                done.result()
 
-    def _finish_remote(self, register: Register[Version], *args: Any) -> None:
-        """An update nobody may be waiting for: if it fails, whoever waits for its version must hear of it."""
-        try:
-            self._finish(register, *args)
-        except BaseException as error:
-            register.close(error)
-            raise
-
-    def _finish(
-        self,
-        register: Register[Version],
-        ticket: Ticket[Version],
-        new_scale: float | Tensor | None,
-        is_async: bool,
-    ) -> None:
-        records = self._ledger.get(ticket.index, {})
-        flags = [flag for record in records.values() for flag in record.found_inf.values()]
+    def _finish(self, ticket: Ticket[Version], new_scale: float | Tensor | None, is_async: bool) -> None:
+        flags = self._ledger.flags(ticket.index)
         if new_scale is None and not flags:
-            raise AssertionError("No inf checks were recorded prior to update.")
+            raise AssertionError(_NOTHING_CHECKED)
         rule = self._rule
 
         def advance(version: Version) -> Version:
@@ -355,19 +309,14 @@ class GradScaler:
             config.check_floor(self._policy, rule, version, flags)
             return version.next(rule, flags)
 
-        register.apply(ticket, advance, is_async=is_async)
-        self._ledger.pop(ticket.index, None)
-        if self._ticket is ticket:
-            self._ticket = None
+        self._iterations.started("update").apply(ticket, advance, is_async=is_async)
+        self._ledger.close(ticket.index)
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
-        if not self._worker.here():
-            self._worker.call(lambda: None)
-        if self._enabled and self._register is not None:
-            self._register.check_open()
+        self._iterations.synchronize()
 
-    # ------------------------------------------------------------------------------- getters and setters
+    # ------------------------------------------------------------------------------------------- reading
 
     def get_scale(self, up_to_date: bool = False) -> float:
         """The scale that this thread's next call uses, or 1.0 if disabled. Waits for the device.
@@ -379,66 +328,16 @@ class GradScaler:
             return 1.0
         if up_to_date:
             self.synchronize()
-        return self._current().scale
-
-    def _current(self, up_to_date: bool = False) -> State:
-        register = self._register
+        register = self._iterations.register
         if register is None:
-            return self._first[0]
-        outstanding = register.outstanding()
-        if up_to_date or self._passes_tickets:
-            return register.newest.read()
-        if self._worker.remote and self._worker.here() and outstanding:
-            return outstanding[0].value.read()
-        ticket = self._ticket
-        return (ticket.value if ticket is not None else register.peek()).read()
-
-    def _constant(self, name: str, up_to_date: bool) -> Any:
-        if up_to_date and self._enabled:
-            self.synchronize()
-        return getattr(self._rule, name)
-
-    def _set_constant(self, name: str, value: Any) -> None:
-        """In order with updates: on the optimizer's thread where there is one."""
-        new = config.changed(self._rule, strict=self._strict, **{name: value})  # refuses here and now
-
-        def change() -> None:
-            self._rule = config.changed(self._rule, strict=self._strict, **{name: getattr(new, name)})
-
-        if self._worker.here():
-            change()
-        else:
-            self._worker.send(change)
-
-    def get_growth_factor(self, up_to_date: bool = False) -> float:
-        """The growth factor; `up_to_date` waits for changes still on their way."""
-        return self._constant("growth_factor", up_to_date)  # type: ignore[no-any-return]
-
-    def get_backoff_factor(self, up_to_date: bool = False) -> float:
-        """The backoff factor; `up_to_date` waits for changes still on their way."""
-        return self._constant("backoff_factor", up_to_date)  # type: ignore[no-any-return]
-
-    def get_growth_interval(self, up_to_date: bool = False) -> int:
-        """The growth interval; `up_to_date` waits for changes still on their way."""
-        return self._constant("growth_interval", up_to_date)  # type: ignore[no-any-return]
-
-    def set_growth_factor(self, new_factor: float) -> None:
-        """Set the growth factor, in order with updates."""
-        self._set_constant("growth_factor", new_factor)
-
-    def set_backoff_factor(self, new_factor: float) -> None:
-        """Set the backoff factor, in order with updates."""
-        self._set_constant("backoff_factor", new_factor)
-
-    def set_growth_interval(self, new_interval: int) -> None:
-        """Set the growth interval, in order with updates."""
-        self._set_constant("growth_interval", new_interval)
+            return self._first[-1 if up_to_date else 0].scale
+        return (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
 
     def _get_growth_tracker(self) -> int:
         if not self._enabled:
             return 0
-        newest = self._first[-1] if self._register is None else self._register.newest.read()
-        return newest.growth_tracker
+        register = self._iterations.register
+        return (self._first[-1] if register is None else register.newest.read()).growth_tracker
 
     def is_enabled(self) -> bool:
         """Whether this scaler does anything."""
@@ -448,12 +347,12 @@ class GradScaler:
 
     def _states(self) -> tuple[State, ...]:
         """The state the next ticket carries, and every newer one."""
-        self.synchronize()
-        if self._register is None:
+        register = self._iterations.register
+        if register is None:
             return self._first
         if self._depth == 0:
-            return (self._register.newest.read(),)
-        return tuple(version.read() for version in self._register.pending())
+            return (register.newest.read(),)
+        return tuple(version.read() for version in register.pending())
 
     def state_dict(self) -> dict[str, Any]:
         """Torch's five keys, and with depth > 0 ``pending``: the scales computed and not yet in force.
@@ -462,43 +361,27 @@ class GradScaler:
         """
         if not self._enabled:
             return {}
-        states = self._states()
-        saved: dict[str, Any] = {
-            "scale": states[0].scale,
-            "growth_factor": self._rule.growth_factor,
-            "backoff_factor": self._rule.backoff_factor,
-            "growth_interval": self._rule.growth_interval,
-            "_growth_tracker": states[-1].growth_tracker,
-        }
-        if self._depth:
-            saved["pending"] = [state.scale for state in states[1:]]
-        return saved
+        self.synchronize()
+        return saving.to_dict(self._rule, self._states(), self._depth)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
         if not self._enabled:
             return
-        if len(state_dict) == 0:
-            raise RuntimeError(
-                "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
-            )
         self.synchronize()
-        names = ("growth_factor", "backoff_factor", "growth_interval")
-        rule = config.changed(self._rule, strict=self._strict, **{name: state_dict[name] for name in names})
-        scales = [state_dict["scale"], *state_dict.get("pending", ())]
-        tracker = int(state_dict["_growth_tracker"])
-        states = tuple(State(config.held(scale, rule, strict=self._strict), tracker) for scale in scales)
-        with self._lock:  # everything was read and checked: from here on nothing can fail
-            self._rule, self._first = rule, states
-            if self._register is not None:
-                device = self._register.newest.device
-                self._register.restore(tuple(first_version(state, device) for state in states))
-            self._ledger, self._ticket, self._scaled = {}, None, None
+        rule, states = saving.from_dict(state_dict, self._rule, strict=self._strict)
+        register = self._iterations.register
+        versions = () if register is None else self._versions(states, rule, register.newest.device)
+        self._iterations.restore(versions)
+        self._rule, self._first = rule, states
+        self._ledger.clear()
+        self._scaled, self._report = None, StepReport()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
         if self._enabled:
-            if any(self._ledger.values()):
+            self.synchronize()
+            if self._ledger:
                 raise AssertionError(
                     "A GradScaler instance may only be pickled at the beginning "
                     "of an iteration, or at the end after scaler.update()."
@@ -513,20 +396,19 @@ class GradScaler:
 
     def close(self) -> None:
         """Refuse further work and wake every thread that waits for a ticket. Idempotent."""
-        if self._enabled and self._register is not None:
-            self._register.close()
+        self._iterations.close()
 
     def _after_fork(self) -> None:
-        """In a child: locks may be held by threads that are not there, and so may be the optimizer's thread."""
-        if not self._enabled:
-            return
         self._lock = self._sync.Lock()
-        if self._register is not None:
-            gone = RuntimeError("this process is a fork: the optimizer's thread stayed with the parent")
-            self._register.after_fork(gone if self._worker.remote else None)
+        self._ledger.after_fork()
+        self._iterations.after_fork()
 
 
-_PICKLED = {"_device", "_enabled", "_policy", "_depth", "_allow_fp16", "_rule", "_first"}
+_NOTHING_CHECKED = "No inf checks were recorded prior to update."
+_PICKLED = {"_device", "_enabled", "_policy", "_depth", "_allow_fp16", "_rule", "_first"} | {
+    f"_{name}" for name in saving.CONSTANTS
+}
+_NO_TICKET: Ticket[Version] = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
 _alive: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
 
 

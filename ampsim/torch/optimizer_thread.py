@@ -8,11 +8,18 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ampsim.torch.jobs import Job
 from ampsim.torch.tickets import ClosedError
+
+
+class _Work(NamedTuple):
+    job: Job
+    run: Callable[[], Any]
+    ready: Any  # torch.cuda.Event recorded when it was launched, or None
 
 
 class OptimizerThread:
@@ -20,11 +27,12 @@ class OptimizerThread:
 
     Guarantees:
         * Functions run in the order they were launched, each once, and never two at a time.
-        * An exception goes to its Future; where nobody asked for the Future, to the next `launch`,
-          `synchronize` or `close`, with its cause. What was launched behind it is cancelled.
+        * An exception goes to its Future; unless somebody asked for the Future by then, also to the next
+          `launch`, `synchronize` or `close`, with its cause. What was launched behind it fails with it.
         * CUDA: what runs here sees the work that the launching thread's stream had been given before.
         * `close` is idempotent and bounded in time; the interpreter's exit closes. After a fork the child's
-          copy refuses work at once.
+          copy refuses work at once, and nobody waits there for what the parent launched.
+        * What a function held is let go before the thread waits for the next one.
 
     Assumes:
         * A launched function does not wait for a later one.
@@ -32,44 +40,55 @@ class OptimizerThread:
     ============ ======================== =====================
     attribute    written                  read
     ============ ======================== =====================
-    ``_jobs``    under the lock           under the lock
-    ``_error``   under the lock           under the lock
-    ``_open``    under the lock           under the lock
+    ``_queue``   under the lock           under the lock
+    ``_running`` under the lock           under the lock
+    ``_failed``  under the lock           under the lock
+    ``_open``    under the lock           anywhere, lock-free
     ============ ======================== =====================
     """
 
     def __init__(self, name: str = "optimizer", *, sync: Any = threading) -> None:
-        self._changed = sync.Condition(sync.Lock())
-        self._jobs: deque[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]] = deque()
-        self._error: BaseException | None = None
-        self._open = True
-        self._busy = False
+        self._sync = sync
+        self._make_locks()
+        self._queue: deque[_Work] = deque()
+        self._running: Job | None = None
+        self._failed: tuple[Job, BaseException] | None = None  # the first, until its error was seen
+        self._open, self._let_go = True, False
         self._stream = _new_stream()
         # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
         self._thread = sync.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-        _alive.add(self)
+        if sync is threading:
+            _alive.add(self)
+
+    def _make_locks(self) -> None:
+        self._lock = self._sync.Lock()
+        self._changed = self._sync.Condition(self._lock)
 
     def launch(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
         """Run ``work(*args, **kwargs)`` behind everything launched before. Does not wait."""
-        future: Future[Any] = Future()
-        ready = _record_event()
-        with self._changed:
-            self._check()
-            self._jobs.append((future, work, args, kwargs, ready))
+        job = Job(sync=self._sync)
+        item = _Work(job, lambda: work(*args, **kwargs), _record_event())
+        with self._lock:
+            if not self._open:
+                raise ClosedError(f"the {self._thread.name} thread is closed: make a new OptimizerThread")
+            self._raise_error()
             self._changed.notify_all()
-        return future
+            self._queue.append(item)
+        return job
 
     def step(self, step_fn: Callable[[], Any], is_async: bool = True) -> None:
         """Launch a step function, in the shape of RoundPipe's ``model.step``; wait for it unless `is_async`."""
-        future = self.launch(step_fn)
+        job = self.launch(step_fn)
         if not is_async:
-            future.result()
+            job.result()
 
     def synchronize(self) -> None:
         """Wait until all that was launched is done; raise the error of a job that failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._jobs and not self._busy)
+        if self.here():
+            raise RuntimeError(f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out")
+        with self._lock:
+            self._changed.wait_for(lambda: not self._queue and self._running is None)
             self._raise_error()
 
     @property
@@ -79,81 +98,98 @@ class OptimizerThread:
 
     def here(self) -> bool:
         """Whether the caller runs on this thread."""
-        return threading.current_thread() is self._thread
+        return self._sync.current_thread() is self._thread
 
     def close(self, timeout: float = 10.0) -> None:
         """Finish what was launched, end the thread, raise the error of a job that failed.
 
-        After `timeout` seconds it reports on stderr the job that does not end, and lets go.
+        After `timeout` seconds it reports on stderr the job that does not end, and lets go for good.
         """
-        with self._changed:
-            self._open = False
+        with self._lock:
             self._changed.notify_all()
-        if not self.here():
+            self._open = False
+        if not (self.here() or self._let_go):
             self._thread.join(timeout)
             if self._thread.is_alive():
-                print(
-                    f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go",
-                    file=sys.stderr,
-                )
-        with self._changed:
+                self._let_go = True
+                print(f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go", file=sys.stderr)
+        with self._lock:
             self._raise_error()
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            future, work, args, kwargs, ready = job
-            try:
+        try:
+            while self._run_next():
+                pass
+        except BaseException as error:  # this thread itself is ending: nobody may wait for it
+            with self._lock:
+                self._changed.notify_all()
+                self._open, self._running = False, None
+                left, self._queue = self._queue, deque()
+            _fail_all([item.job for item in left], f"the {self._thread.name} thread died", error)
+
+    def _run_next(self) -> bool:
+        """Run one job; False if none will come. A function of its own: its locals end before the next wait."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._queue or not self._open)
+            if not self._queue:
+                return False
+            job, run, ready = self._queue.popleft()
+            self._running = job
+        try:
+            if job.set_running_or_notify_cancel():
                 with torch.cuda.stream(self._stream):  # does nothing for None
                     if self._stream is not None:
                         self._stream.wait_event(ready)
-                    future.set_result(work(*args, **kwargs))
-            except BaseException as error:
-                self._fail(future, error)
-            with self._changed:
-                self._busy = False
+                    job.set_result(run())
+        except BaseException as error:
+            self._fail(job, error)
+        finally:
+            with self._lock:
                 self._changed.notify_all()
+                self._running = None
+        return True
 
-    def _next(self) -> Any:
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or not self._open)
-            if not self._jobs:
-                return None
-            self._busy = True
-            return self._jobs.popleft()
-
-    def _fail(self, future: "Future[Any]", error: BaseException) -> None:
-        with self._changed:
-            self._error = self._error or error
-            behind, self._jobs = self._jobs, deque()
-        future.set_exception(error)
-        for waiting, *_ in behind:
-            waiting.cancel()
-
-    def _check(self) -> None:
-        if not self._open:
-            raise ClosedError(f"the {self._thread.name} thread is closed: make a new OptimizerThread")
-        self._raise_error()
+    def _fail(self, job: Job, error: BaseException) -> None:
+        with self._lock:
+            self._failed = self._failed or (job, error)
+            behind, self._queue = self._queue, deque()
+        job.fail(error)
+        _fail_all([item.job for item in behind], f"earlier work on the {self._thread.name} thread failed", error)
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise RuntimeError(f"work on the {self._thread.name} thread failed: {error}") from error
+        failed, self._failed = self._failed, None
+        if failed is not None and not failed[0].asked:
+            raise RuntimeError(f"work on the {self._thread.name} thread failed: {failed[1]!r}") from failed[1]
 
     def _after_fork(self) -> None:
         """In a child there is no such thread, and locks may be held by threads that are not there either."""
-        self._changed, self._open = threading.Condition(), False
-        self._jobs.clear()
+        gone = ClosedError("this process is a fork: the optimizer's thread stayed with the parent")
+        jobs = [item.job for item in self._queue] + ([self._running] if self._running is not None else [])
+        self._make_locks()
+        self._queue.clear()
+        self._open, self._running, self._failed = False, None, None
+        for job in jobs:
+            job.after_fork(gone)
+
+
+def _fail_all(jobs: list[Job], why: str, cause: BaseException) -> None:
+    for job in jobs:
+        error = RuntimeError(f"not run: {why}: {cause!r}")
+        error.__cause__ = cause
+        job.fail(error)
 
 
 _shared: OptimizerThread | None = None
+_making = threading.Lock()
 
 
 def shared_thread() -> OptimizerThread:
     """The process's one optimizer thread, for loops that name none; made when it is first asked for."""
     global _shared
-    if _shared is None or not _shared.is_open:
-        _shared = OptimizerThread("optimizer stream")
-    return _shared
+    with _making:
+        if _shared is None or not _shared.is_open:
+            _shared = OptimizerThread("optimizer stream")
+        return _shared
 
 
 _alive: "weakref.WeakSet[OptimizerThread]" = weakref.WeakSet()
@@ -169,6 +205,8 @@ def _close_all() -> None:
 
 
 def _fork_all() -> None:
+    global _making
+    _making = threading.Lock()
     for thread in list(_alive):
         thread._after_fork()  # noqa: SLF001
 

@@ -1,17 +1,19 @@
 """Whose gradients are in a ``.grad``: two tickets' sums in one tensor are an error, not silence.
 
-Only scalers with depth > 0 need this: at depth 0 no two tickets are ever outstanding. When a backward pass
-ends, each ``.grad`` it wrote is tagged with its ticket; the tag stays on the tensor when it is handed over.
+Only scalers with depth > 0 need this: at depth 0 no two tickets are ever outstanding. A backward pass from a
+scaled output tags each ``.grad`` that it writes with the output's ticket, by a hook that autograd calls after
+it wrote one. The tag stays on the tensor when it is handed over.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _TAG = "_ampsim_ticket"  # on a gradient: (its ticket, the gradient's _version when it was tagged)
 
@@ -19,53 +21,56 @@ _TAG = "_ampsim_ticket"  # on a gradient: (its ticket, the gradient's _version w
 class Ownership:
     """Tags on gradients.
 
-    The parameters it looks at are those of optimizers seen, and until one was seen, the leaves of the graphs
-    of scaled outputs.
+    The parameters it looks at are the leaves of the first scaled output's graph and those of optimizers seen.
     """
 
-    def __init__(self) -> None:
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._leaves: list[weakref.ref[Tensor]] = []
+    def __init__(self, is_outstanding: Callable[[Any], bool]) -> None:
+        self._is_outstanding = is_outstanding
+        self._hooked = WeakTensorKeyDictionary()  # param -> its hook's handle; a WeakSet would compare elements
+        self._running: dict[int, Any] = {}  # backward passes now: autograd's number of it -> ticket
 
-    def watch(self, scaled: Tensor, ticket: Any, is_outstanding: Callable[[Any], bool]) -> None:
+    def watch(self, scaled: Tensor, ticket: Any) -> None:
         """Tag the gradients that the backward pass from `scaled` writes."""
-        if not self._optimizers and not self._leaves:
-            self._leaves = [weakref.ref(leaf) for leaf in _leaves_of(scaled)]
+        if not self._hooked:
+            self._hook(_leaves_of(scaled))
+        scaled.register_hook(partial(_begin, weakref.ref(self), ticket))  # type: ignore[no-untyped-call]
 
-        def at_start_of_backward(_: Tensor) -> None:
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - the way to run code at its end
-            engine.queue_callback(partial(self._tag, ticket, is_outstanding))
+    def _hook(self, params: Iterable[Tensor]) -> None:
+        for param in params:
+            if param.requires_grad and param.is_leaf and param not in self._hooked:
+                hook = partial(_written, weakref.ref(self))
+                self._hooked[param] = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
-        scaled.register_hook(at_start_of_backward)  # type: ignore[no-untyped-call]
+    def begin(self, ticket: Any) -> None:
+        """A backward pass reached an output that was scaled by `ticket`."""
+        number = torch._C._current_graph_task_id()  # noqa: SLF001 - the only name a backward pass has
+        other = self._running.setdefault(number, ticket)
+        if other is not ticket:
+            raise RuntimeError(_mixed(other, ticket))
+        engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - the way to run code at its end
+        engine.queue_callback(partial(self._running.pop, number, None))
 
-    def _tag(self, ticket: Any, is_outstanding: Callable[[Any], bool]) -> None:
-        for grad in self._gradients():
-            owner, version = getattr(grad, _TAG, (None, -1))
-            if version == grad._version:  # noqa: SLF001 - not written since it was tagged
-                continue
-            if owner is not None and owner is not ticket and is_outstanding(owner):
-                raise RuntimeError(
-                    f"the gradients of tickets {owner.index} and {ticket.index} were added into one .grad: expected "
-                    "each ticket's own; hand gradients over (and set .grad to None) before the next backward pass"
-                )
-            setattr(grad, _TAG, (ticket, grad._version))  # noqa: SLF001
-
-    def _gradients(self) -> Iterator[Tensor]:
-        params = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
-        leaves = [leaf for ref in self._leaves if (leaf := ref()) is not None]
-        return (p.grad for p in params or leaves if p.grad is not None)
+    def written(self, grad: Tensor | None) -> None:
+        """A backward pass has just written this gradient."""
+        ticket = self._running.get(torch._C._current_graph_task_id())  # noqa: SLF001
+        if ticket is None or grad is None:
+            return
+        owner, _ = getattr(grad, _TAG, (None, -1))
+        if owner is not None and owner is not ticket and self._is_outstanding(owner):
+            raise RuntimeError(_mixed(owner, ticket))
+        setattr(grad, _TAG, (ticket, grad._version))  # noqa: SLF001
 
     def check(self, optimizer: Optimizer, ticket: Any) -> None:
-        """Refuse to unscale by one ticket what another ticket's backward pass wrote."""
-        self._optimizers.add(optimizer)
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                owner, _ = getattr(param.grad, _TAG, (ticket, 0))
-                if owner is not ticket:
-                    raise RuntimeError(
-                        f"gradients of ticket {owner.index} would be unscaled by ticket {ticket.index}: expected "
-                        "the ticket their loss was scaled with; pass it as ticket="
-                    )
+        """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        self._hook(params)
+        for grad in (param.grad for param in params):
+            owner, version = getattr(grad, _TAG, (ticket, -1))
+            if owner is not ticket and version == grad._version:  # noqa: SLF001
+                raise RuntimeError(
+                    f"gradients of ticket {owner.index} would be unscaled by ticket {ticket.index}: expected "
+                    "the ticket their loss was scaled with; pass it as ticket="
+                )
 
     @staticmethod
     def release(optimizer: Optimizer) -> None:
@@ -74,6 +79,26 @@ class Ownership:
             for param in group["params"]:
                 if hasattr(param.grad, _TAG):
                     delattr(param.grad, _TAG)
+
+
+def _mixed(owner: Any, ticket: Any) -> str:
+    return (
+        f"the gradients of tickets {owner.index} and {ticket.index} were added into one .grad: expected "
+        "each ticket's own; hand gradients over (and set .grad to None) before the next backward pass"
+    )
+
+
+# Hooks outlive scalers, so they hold them weakly.
+
+
+def _begin(ownership: "weakref.ref[Ownership]", ticket: Any, _: Tensor) -> None:
+    if (alive := ownership()) is not None:
+        alive.begin(ticket)
+
+
+def _written(ownership: "weakref.ref[Ownership]", param: Tensor) -> None:
+    if (alive := ownership()) is not None:
+        alive.written(param.grad)
 
 
 def _leaves_of(output: Tensor) -> list[Tensor]:

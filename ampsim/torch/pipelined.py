@@ -7,6 +7,8 @@ are versions in the same register that holds the scales.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,21 +85,20 @@ class Pipelined:
         if ticket is None:
             raise RuntimeError("step() without a forward_backward(): expected gradients; call that first")
         grads = [p.grad for p in self._params]
+        job = self.thread.launch(self._run, ticket, grads, step_fn)
+        job.add_done_callback(partial(_close_if_failed, self._register))
         for param in self._params:
             param.grad = None
         self._ticket = None
-        self.thread.step(lambda: self._run(ticket, grads, step_fn), is_async)
+        if not is_async:
+            job.result()
 
     def _run(self, ticket: Ticket[Weights], grads: list[Tensor | None], step_fn: Callable[[], Any]) -> None:
-        try:
-            for master, grad in zip(self._masters, grads, strict=True):
-                if grad is not None:
-                    grad = grad.to(master.dtype)
-                    master.grad = grad if master.grad is None else master.grad + grad
-            step_fn()
-        except BaseException as error:
-            self._register.close(error)  # whoever waits for these weights must hear of it
-            raise
+        for master, grad in zip(self._masters, grads, strict=True):
+            if grad is not None:
+                grad = grad.to(master.dtype)
+                master.grad = grad if master.grad is None else master.grad + grad
+        step_fn()
         self._register.apply(ticket, lambda _: self._snapshot())
 
     def synchronize(self) -> None:
@@ -106,3 +107,10 @@ class Pipelined:
         with torch.no_grad():
             for param, weight in zip(self._params, self._register.newest, strict=True):
                 param.copy_(weight)
+
+
+def _close_if_failed(register: Register[Weights], job: "Future[Any]") -> None:
+    """Whoever waits for weights that will never be made must hear of it; also if other work failed before."""
+    error = CancelledError("the step was cancelled") if job.cancelled() else Future.exception(job)
+    if error is not None:
+        register.close(error)

@@ -35,7 +35,14 @@ class GradScaler(grad_scaler.GradScaler):
         **more: Any,
     ) -> None:
         numbers = (init_scale, growth_factor, backoff_factor, growth_interval, enabled)
-        super().__init__("cpu", *numbers, depth=depth, launch=launch or optimizer_stream(), **more)
+        if launch is None and enabled:
+            launch = optimizer_stream()
+        super().__init__("cpu", *numbers, depth=depth, launch=launch, **more)
+
+    @property
+    def enabled(self) -> bool:
+        """RoundPipe's name for `is_enabled`."""
+        return self.is_enabled()
 
 
 def optimizer_stream() -> Callable[..., Any]:

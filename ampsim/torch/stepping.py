@@ -4,6 +4,10 @@
 1 a step with inf is possible.
 """
 
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +20,17 @@ from ampsim.torch.versions import Version
 
 
 def is_fused(optimizer: Optimizer) -> bool:
-    """Whether the optimizer's kernel divides by ``grad_scale`` and skips on ``found_inf`` itself."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+    """Whether the optimizer's kernel divides by ``grad_scale`` and skips on ``found_inf`` itself.
+
+    One that wants the scaler itself, as ``step(grad_scaler=...)``, does not: torch stopped recommending that,
+    and here its gradients are unscaled before its step like anyone's.
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not _wants_scaler(type(optimizer).step)
+
+
+@functools.lru_cache(maxsize=64)
+def _wants_scaler(step: Callable[..., Any]) -> bool:
+    return "grad_scaler" in inspect.signature(step).parameters
 
 
 def unscale_(optimizer: Optimizer, version: Version, record: Record, *, safe: bool, allow_fp16: bool) -> None:
@@ -29,7 +42,7 @@ def unscale_(optimizer: Optimizer, version: Version, record: Record, *, safe: bo
 
 
 def unscale_and_clip_(
-    optimizer: Optimizer, max_norm: float, version: Version, record: Record, *, allow_fp16: bool
+    optimizer: Optimizer, version: Version, record: Record, *, max_norm: float, allow_fp16: bool
 ) -> Tensor:
     """Unscale and clip in one read; with a fused optimizer the multiplication is left to its kernel.
 
@@ -40,16 +53,47 @@ def unscale_and_clip_(
     if not groups:
         return torch.zeros(())
     home = next(iter(groups))[0]
-    inverse = version.inverse_on(home)
-    norm, record.found_inf[home] = unscale.norm_and_check(groups, inverse)
+    if home.type == version.device.type == "cpu" and fused and max_norm > 0:
+        norm = _fold_on_host(groups, max_norm, version.read().scale, record, home)
+        if norm is not None:
+            return norm
+    norm, record.found_inf[home] = unscale.norm_and_check(groups, version.inverse_on(home))
+    _note_narrow(groups, max_norm, version, record)
     # torch's clip: g * min(1, max_norm / (norm + 1e-6)), here in one product with 1 / scale
     clip = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     if fused:
         record.folded = version.scale_on(home) / clip
     else:
-        factor = inverse * clip
+        factor = version.inverse_on(home) * clip
         unscale.multiply_(groups, lambda device: factor.to(device, non_blocking=True))
     return norm
+
+
+def _fold_on_host(
+    groups: unscale.Groups, max_norm: float, scale: float, record: Record, home: torch.device
+) -> Tensor | None:
+    """`unscale_and_clip_` with Python's numbers, where they need no wait; None where they do, or do not suffice.
+
+    Right after a read of all gradients nothing else is in the cache, and each operation on a tensor takes 10 us.
+    """
+    number = unscale.norm_on_host(groups, scale)
+    if number is None:
+        return None
+    divisor = scale / min(1.0, max_norm / (number + 1e-6))
+    record.folded = torch.tensor(divisor, dtype=torch.float32, device=home)
+    record.found_inf[home] = torch.zeros((), device=home)
+    return torch.tensor(number, dtype=torch.float32, device=home)
+
+
+def _note_narrow(groups: unscale.Groups, max_norm: float, version: Version, record: Record) -> None:
+    """Note gradients that leave a format narrower than float32: their norm does not tell.
+
+    A clipped gradient is at most `max_norm`, so that only a clip to more than the format holds needs another read.
+    """
+    narrow = {key: grads for key, grads in groups.items() if max_norm > torch.finfo(key[1]).max}
+    if narrow and version.may_be_below_one:
+        for device, flag in unscale.check_unscaled(narrow, version.scale_on).items():
+            record.found_inf[device] = torch.maximum(record.found_on(device), flag)
 
 
 def step_plain(optimizer: Optimizer, record: Record, args: Any, kwargs: Any) -> Any:
@@ -62,30 +106,72 @@ def step_plain(optimizer: Optimizer, record: Record, args: Any, kwargs: Any) -> 
 
 
 def step_fused(optimizer: Any, version: Version, record: Record, args: Any, kwargs: Any, *, safe: bool) -> Any:
-    """Hand scale and flag to the optimizer's kernel. Waits for nothing."""
+    """Hand scale and flag to the optimizer's kernel. Waits for nothing, but where the optimizer has no state yet.
+
+    A step that raises leaves nothing behind.
+    """
     unscaled = record.stage is Stage.UNSCALED
     if not unscaled:
-        _check_for_kernel(optimizer, version, record, safe=safe)
+        record.found_inf = _check_for_kernel(optimizer, version, safe=safe)
+    first = safe and _may_lack_state(optimizer)
+    if first and any(flag.item() for flag in record.found_inf.values()):
+        return None
+    result = _call_fused(optimizer, version, record, args, kwargs, unscaled=unscaled)
+    if first and not optimizer.state:
+        _stateless.add(optimizer)
+    return result
+
+
+_stateless: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()  # those that were stepped and keep nothing
+
+
+def _may_lack_state(optimizer: Optimizer) -> bool:
+    """Whether a step may make state for a parameter, as an optimizer's first does.
+
+    A kernel that skips must not be the one to make it: torch's fused SGD allocates its momentum, the kernel
+    leaves it as it is, and the next step takes what the memory held for the momentum. So such a step waits
+    for its flag.
+    """
+    if optimizer in _stateless or len(optimizer.state) >= sum(len(group["params"]) for group in optimizer.param_groups):
+        return False
+    return len(optimizer.state) < sum(p.grad is not None for g in optimizer.param_groups for p in g["params"])
+
+
+def _call_fused(optimizer: Any, version: Version, record: Record, args: Any, kwargs: Any, *, unscaled: bool) -> Any:
     home = next(iter(record.found_inf), torch.device("cpu"))
     flags = [flag.to(home, non_blocking=True) for flag in record.found_inf.values()]
     scale = record.folded if unscaled else version.scale_on(home)
-    own = getattr(optimizer, "grad_scale", None)
+    theirs = {name: value for name, value in vars(optimizer).items() if name in ("grad_scale", "found_inf")}
+    own = theirs.get("grad_scale")
     optimizer.grad_scale = own if scale is None else scale if own is None else scale * own
-    # Kernels compare the flag with 1, so a sum over devices must not make it 2.
-    optimizer.found_inf = torch.stack(flags).amax() if flags else torch.zeros((), device=home)
+    optimizer.found_inf = _flag(optimizer, flags, home)
     try:
-        return optimizer.step(*args, **kwargs)
-    finally:
+        result = optimizer.step(*args, **kwargs)
+    except BaseException:
         del optimizer.grad_scale, optimizer.found_inf
+        vars(optimizer).update(theirs)
+        raise
+    del optimizer.grad_scale, optimizer.found_inf
+    return result
 
 
-def _check_for_kernel(optimizer: Optimizer, version: Version, record: Record, *, safe: bool) -> None:
+def _flag(optimizer: Optimizer, flags: list[Tensor], home: torch.device) -> Tensor | None:
+    """One flag for the kernel, shape (), float32; or None where it is known to be 0 and None will do.
+
+    torch's own optimizers take None, and then do not subtract the flag from the step count of every parameter.
+    """
+    if home.type == "cpu" and type(optimizer).__module__.startswith("torch.optim.") and not any(flags):
+        return None
+    if len(flags) == 1:
+        return flags[0]
+    # Kernels compare the flag with 1, so a sum over devices must not make it 2.
+    return torch.stack(flags).amax() if flags else torch.zeros((), device=home)
+
+
+def _check_for_kernel(optimizer: Optimizer, version: Version, *, safe: bool) -> dict[torch.device, Tensor]:
     groups = unscale.gradients(optimizer, allow_fp16=True)
-    if not (safe and version.may_be_below_one):
-        unscale.check(groups, record.found_on)
-        return
-    # max|g| / S is finite exactly if every g / S is, because rounding is monotonic. NaN and inf pass through.
-    for (device, dtype), grads in groups.items():
-        peak = unscale.largest({(device, dtype): grads}, device)
-        flag = (~torch.isfinite(peak / version.scale_on(device))).float()
-        record.found_inf[device] = torch.maximum(record.found_on(device), flag)
+    if safe and version.may_be_below_one:
+        return unscale.check_unscaled(groups, version.scale_on)
+    found = Record()
+    unscale.check(groups, found.found_on)
+    return found.found_inf

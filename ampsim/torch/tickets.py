@@ -66,7 +66,7 @@ class Register(Generic[V]):
         * A ticket's version never changes, and versions never decrease from one ticket to the next.
         * At most ``depth + 1`` tickets are outstanding; `begin` waits for room.
         * A call that raises, be it by an interrupt, has changed nothing or everything, never half.
-        * `newest`, `applied` and `outstanding` never wait.
+        * `newest`, `applied`, `begun`, `outstanding`, `known` and `coming` never wait.
         * `close` wakes every waiter; whoever waits then gets ClosedError, with its cause.
 
     Assumes:
@@ -77,9 +77,11 @@ class Register(Generic[V]):
     attribute      written                        read
     ============== ============================== ===================
     ``_book``      under the lock, whole          anywhere, lock-free
-    ``_applying``  set under the lock             under the lock
-    ``_closed``    under the lock, once           under the lock
+    ``_closed``    under the lock, once           anywhere, lock-free
     ============== ============================== ===================
+
+    Each change notifies first and stores last, in one assignment: those who wait need the lock to look, so
+    they see no difference, and an interrupt in between leaves a waiter that looks in vain, not one that sleeps.
 
     `sync` is the namespace that Lock and Condition come from; a test passes its scheduler's.
     """
@@ -87,10 +89,14 @@ class Register(Generic[V]):
     def __init__(self, first: V, depth: int, *, sync: Any = threading) -> None:
         self.depth = depth
         self._sync = sync
-        self._changed = sync.Condition(sync.Lock())
+        self._make_locks()
         self._book = _Book((first,), applied=0, begun=0)
-        self._applying = False
         self._closed: BaseException | bool = False
+
+    def _make_locks(self) -> None:
+        # `with` takes the lock itself: entering a Condition is Python code, in which an interrupt may strike.
+        self._lock = self._sync.Lock()
+        self._changed = self._sync.Condition(self._lock)
 
     @property
     def newest(self) -> V:
@@ -111,47 +117,67 @@ class Register(Generic[V]):
         """Tickets begun and not yet updated, oldest first; the oldest is the one whose update comes next."""
         return self._book.tickets
 
+    def known(self, first: int = 0) -> Ticket[V] | None:
+        """The oldest outstanding ticket from number `first` on; None if there is none."""
+        return next((ticket for ticket in self._book.tickets if ticket.index >= first), None)
+
+    def coming(self) -> V:
+        """What the next ticket will carry, or the newest version where that one does not exist yet."""
+        book = self._book
+        return book.version(min(book.next_version(self.depth), book.applied))
+
     def begin(self, timeout: float | None = None) -> Ticket[V]:
         """The next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds."""
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(self._may_begin, timeout):
                 numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
                 raise TimeoutError(f"no room for a ticket in {timeout} s: tickets {numbers} await update()")
+            return self._begin()
+
+    def current(self, first: int = 0) -> Ticket[V]:
+        """`known`, and where there is none the next ticket, which may wait as `begin` does.
+
+        One ticket for all who ask at once; and if an interrupt keeps it from its caller, for the next to ask.
+        """
+        with self._lock:
+            self._changed.wait_for(lambda: self.known(first) or self._may_begin())
             self.check_open()
-            self._book = self._book.with_ticket(self.depth)
-            return self._book.tickets[-1]
+            return self.known(first) or self._begin()
+
+    def _begin(self) -> Ticket[V]:
+        self.check_open()
+        book = self._book.with_ticket(self.depth)
+        self._book = book
+        return book.tickets[-1]
 
     def peek(self) -> V:
         """What the next ticket will carry. Waits until it exists."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(self._may_begin)
-            self.check_open()
-            return self._book.version(self._book.next_version(self.depth))
+            if not self._has_next():
+                self.check_open()
+            return self.coming()
+
+    def _has_next(self) -> bool:
+        return self._book.next_version(self.depth) <= self._book.applied
 
     def _may_begin(self) -> bool:
-        return bool(self._closed) or self._book.next_version(self.depth) <= self._book.applied
+        return bool(self._closed) or self._has_next()
 
     def apply(self, ticket: Ticket[V], advance: Callable[[V], V], *, is_async: bool = True) -> V:
         """Make ``after[ticket.index + 1] = advance(after[ticket.index])`` and publish it.
 
-        `advance` runs outside the lock. If it raises, nothing has changed and the ticket stays outstanding.
-        Raises RuntimeError for a ticket that is not the next, and while another thread applies this one.
+        `advance` runs outside the lock: it may wait for a device. If it raises, nothing has changed and the
+        ticket stays outstanding. Raises RuntimeError for a ticket that is not the next; of two threads that
+        apply the same one, the slower gets it and what it made is dropped.
         """
-        mine = False
-        try:
-            with self._changed:
-                self._check_turn(ticket)
-                self._applying = mine = True
-                before = self.newest
-            made = advance(before)
-            with self._changed:
-                self.check_open()
-                self._book = self._book.with_version(made, self.depth, is_async)
-                self._applying = mine = False
-                self._changed.notify_all()
-        finally:
-            if mine:
-                self._applying = False
+        self._check_turn(ticket)
+        made = advance(self.newest)
+        with self._lock:
+            self._check_turn(ticket)
+            book = self._book.with_version(made, self.depth, is_async)
+            self._changed.notify_all()
+            self._book = book
         return made
 
     def _check_turn(self, ticket: Ticket[V]) -> None:
@@ -160,15 +186,6 @@ class Register(Generic[V]):
         check_turn(ticket.index, book.applied, book.begun)
         if book.tickets[0] is not ticket:
             raise RuntimeError(f"ticket {ticket.index} is another scaler's, or from before load_state_dict()")
-        if self._applying:
-            raise RuntimeError(f"ticket {ticket.index} is being updated by another thread: update it once")
-
-    def wait_applied(self, count: int) -> None:
-        """Wait until `count` updates have been applied."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._book.applied >= count)
-            if self._book.applied < count:
-                self.check_open()
 
     def pending(self) -> tuple[V, ...]:
         """What a checkpoint must hold: the version the next ticket carries, and every newer one.
@@ -183,30 +200,32 @@ class Register(Generic[V]):
 
     def restore(self, versions: tuple[V, ...]) -> None:
         """Start again from what `pending` returned. Outstanding tickets are void from here on."""
-        with self._changed:
+        with self._lock:
             self.check_open()
-            if self._applying:
-                raise RuntimeError("an update is running: wait for it before loading a state")
             behind = len(versions) - 1
             floor = max(0, behind - self.depth)  # a shallower scaler drops what it cannot delay
-            self._book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
             self._changed.notify_all()
+            self._book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
 
     def close(self, cause: BaseException | None = None) -> None:
         """Refuse what comes and wake who waits. Idempotent; the first cause stays."""
-        with self._changed:
-            self._closed = self._closed or cause or True
+        with self._lock:
             self._changed.notify_all()
+            self._closed = self._closed or cause or True
 
     def after_fork(self, cause: BaseException | None) -> None:
         """In a forked child: fresh locks, and closed if there is a cause."""
-        self._changed = self._sync.Condition(self._sync.Lock())
-        self._applying = False
+        self._make_locks()
         self._closed = self._closed or cause or False
+
+    def check_failed(self) -> None:
+        """Raise ClosedError if this register was closed because background work failed."""
+        if isinstance(self._closed, BaseException):
+            self.check_open()
 
     def check_open(self) -> None:
         """Raise ClosedError if this register was closed."""
         if self._closed:
             cause = self._closed if isinstance(self._closed, BaseException) else None
-            text = "its background work failed" if cause else "it was closed"
+            text = f"its background work failed: {cause}" if cause else "it was closed"
             raise ClosedError(f"this scaler takes no more work: {text}; make a new one") from cause

@@ -5,16 +5,22 @@ Unscaling and clipping are multiplications by numbers that are known before the 
 fused optimizer one read, for norm and check together, is enough: the rest is folded into ``grad_scale``.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 from torch.optim import Optimizer
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
 SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
+BATCH = 64  # small gradients a buffer: a few hundred kB, which is read again while it is in the cache
+PART = 1 << 19  # elements a partial sum in float32: a longer one would lose digits
+SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
 def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
@@ -23,20 +29,34 @@ def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
     Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients
     are coalesced first: duplicates may overflow when they are added, and the check must see the sum.
     """
-    groups: Groups = defaultdict(list)
+    groups: Groups = {}
+    device = dtype = None
+    grads: list[Tensor] = []
     for group in optimizer.param_groups:
         for param in group["params"]:
             grad = param.grad
             if grad is None:
                 continue
-            if not allow_fp16 and grad.dtype == torch.float16:
-                raise ValueError("Attempting to unscale FP16 gradients.")
+            if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
+                device, dtype = grad.device, grad.dtype
+                if not allow_fp16 and dtype is torch.float16:
+                    raise ValueError("Attempting to unscale FP16 gradients.")
+                grads = groups.setdefault((device, dtype), [])
             if grad.is_sparse:
-                if grad.dtype is torch.float16:
+                if dtype is torch.float16:
                     param.grad = grad = grad.coalesce()
                 grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
-            groups[grad.device, grad.dtype].append(grad)
+            grads.append(grad)
     return groups
+
+
+def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
+    """An optimizer's gradients one by one; of a sparse one, its parts."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
 
 
 @torch.no_grad()
@@ -51,20 +71,71 @@ def check_and_unscale_(
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found_on(device), inverse_on(device))
 
 
+@torch.no_grad()
 def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
-    """Set found_inf to 1 if any gradient is not finite; an inverse scale of 1 leaves them as they are."""
-    check_and_unscale_(groups, lambda device: torch.ones((), device=device), found_on)
+    """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
+
+    On the CPU one read where it can be: a finite sum of squares has finite terms. If it is not, it may have
+    overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1.
+    """
+    for (device, dtype), grads in groups.items():
+        found = found_on(device)
+        if not (_on_host(device, dtype) and math.isfinite(_sum_of_squares(grads))):
+            one = torch.ones((), device=device)
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
 
 
 @torch.no_grad()
-def largest(groups: Groups, device: torch.device) -> Tensor:
-    """Max |g| over all gradients, shape (), float32, on `device`; NaN if any is NaN. One read."""
-    peaks = [
-        peak.to(device, torch.float32, non_blocking=True)
-        for grads in groups.values()
-        for peak in torch._foreach_norm([g for g in grads if g.numel()], float("inf"))  # noqa: SLF001
-    ]
-    return torch.stack(peaks).amax() if peaks else torch.zeros((), device=device)
+def check_unscaled(groups: Groups, scale_on: Callable[[torch.device], Tensor]) -> dict[torch.device, Tensor]:
+    """By device, 1.0 if any gradient divided by the scale is not finite in its own dtype, else 0.0; (), float32.
+
+    One read. max|g| / S is finite exactly if every g / S is, because rounding is monotonic. NaN and inf pass
+    through.
+    """
+    flags: dict[torch.device, Tensor] = {}
+    for (device, dtype), grads in groups.items():
+        scale = scale_on(device)
+        if _on_host(device, dtype) and math.sqrt(_sum_of_squares(grads)) < SAFE * scale.item():
+            flag = torch.zeros((), device=device)
+        else:
+            flag = _is_not_finite(largest(grads) / scale, dtype)
+        flags[device] = torch.maximum(flags[device], flag) if device in flags else flag
+    return flags
+
+
+@torch.no_grad()
+def largest(grads: list[Tensor]) -> Tensor:
+    """Max |g| over gradients of one device and dtype, shape (); NaN if any is NaN, 0 if there are none. One read.
+
+    In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
+    """
+    wide = torch.float64 if grads[0].dtype is torch.float64 else torch.float32
+    filled = [grad for grad in grads if grad.numel()]
+    if not filled:
+        return torch.zeros((), dtype=wide, device=grads[0].device)
+    if grads[0].device.type == "cpu":  # there the inf-norm takes 16 times as long as this
+        peaks = [torch.maximum(high, -low) for low, high in map(torch.aminmax, filled)]
+    else:
+        peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch for all of them
+    return torch.stack([peak.to(wide) for peak in peaks]).amax()
+
+
+def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """1.0 if a value, shape (), is inf or NaN once rounded to `dtype`, else 0.0; (), float32."""
+    return (~value.to(dtype).isfinite()).float()
+
+
+@torch.no_grad()
+def norm_on_host(groups: Groups, scale: float) -> float | None:
+    """The unscaled 2-norm of all gradients, a number at once; None where that would be a wait, or is not safe.
+
+    One read. Every gradient is finite once unscaled if there is a number. All the rest is for `norm_and_check`:
+    other devices and dtypes, inf and NaN, sums that overflowed.
+    """
+    if not scale > 0.0 or not all(_on_host(device, dtype) for device, dtype in groups):
+        return None
+    norm = math.sqrt(sum(map(_sum_of_squares, groups.values()))) / scale
+    return norm if norm < SAFE else None
 
 
 @torch.no_grad()
@@ -75,24 +146,65 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     when a gradient exceeds 2^64, is looked at again in float64; elsewhere that would be a wait, and the step
     is skipped although it might have been saved.
     """
-    norms = [norm for grads in groups.values() for norm in _norms(grads)]
-    total = torch.linalg.vector_norm(torch.stack([n.to(inverse.device, torch.float32) for n in norms]))
-    norm = total * inverse
+    if all(_on_host(device, dtype) for device, dtype in groups):
+        number = norm_on_host(groups, 1.0)
+        if number is None:
+            return _norm_and_check_again(groups, inverse)
+        norm = torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device) * inverse
+    else:
+        norms = [norm.to(inverse.device, torch.float32) for grads in groups.values() for norm in _norms(grads)]
+        norm = torch.linalg.vector_norm(torch.stack(norms)) * inverse
     if norm.device.type == "cpu" and not norm.isfinite():
-        exact = [torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads]
-        norm = (torch.linalg.vector_norm(torch.stack([n.cpu() for n in exact])) * inverse.double()).float()
-        peak = largest(groups, inverse.device) * inverse
-        return norm, (~peak.isfinite()).float()
+        return _norm_and_check_again(groups, inverse)
     return norm, (~norm.isfinite()).float()
+
+
+def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    home = inverse.device
+    peaks = {key: largest(grads).to(home) * inverse for key, grads in groups.items()}
+    flag = torch.stack([_is_not_finite(peak, dtype) for (_, dtype), peak in peaks.items()]).amax()
+    if flag:
+        return torch.stack([peak.float() for peak in peaks.values()]).amax(), flag
+    exact = [torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads]
+    norm = torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact])) * inverse.double()
+    return norm.float(), flag
 
 
 def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
     if grads[0].device.type != "cpu":
         return torch._foreach_norm(grads)  # noqa: SLF001 - one launch for all of them
-    small = [g.reshape(-1) for g in grads if g.numel() <= SMALL]
-    # Last first: what is read last is still in the cache when the optimizer begins with the first.
-    large = [torch.linalg.vector_norm(g) for g in reversed(grads) if g.numel() > SMALL]
-    return [*large, torch.linalg.vector_norm(torch.cat(small))] if small else large
+    return [torch.linalg.vector_norm(g) for g in grads]
+
+
+def _on_host(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether numpy may do the sums: it has BLAS for these, and nothing waits for a device."""
+    return device.type == "cpu" and (dtype is torch.float32 or dtype is torch.float64)
+
+
+def _sum_of_squares(grads: list[Tensor]) -> float:
+    """Of all elements of gradients on the CPU with one dtype; inf or NaN if one is, or if a part overflowed."""
+    large = [grad for grad in grads if grad.numel() > SMALL]
+    # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
+    # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
+    parts = [part for grad in large for part in _parts(grad)]
+    with np.errstate(all="ignore"):  # inf and NaN are what is looked for
+        total = sum(map(float, map(np.dot, parts, parts)))
+        if len(large) == len(grads):
+            return total
+        small = [grad for grad in grads if grad.numel() <= SMALL] if large else grads
+        join = torch.cat if all(dim == 1 for dim in map(Tensor.dim, small)) else _flatten_dense_tensors
+        for start in range(0, len(small), BATCH):
+            total += sum(float(np.dot(part, part)) for part in _parts(join(small[start : start + BATCH])))
+    return total
+
+
+def _parts(grad: Tensor) -> list[Any]:
+    """A gradient as numpy vectors whose squares add up to its own; their BLAS reads faster than ``vector_norm``."""
+    try:
+        flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
+    except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
+        return [np.float64(torch.linalg.vector_norm(grad).item())]
+    return [flat] if flat.size <= PART else [flat[start : start + PART] for start in range(0, flat.size, PART)]
 
 
 @torch.no_grad()

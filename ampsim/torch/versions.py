@@ -1,13 +1,15 @@
 """One version of the scaler's state, where it lives, and how the next one is made.
 
 On the CPU a version is the reference machine's own `State`, and `ampsim.core.machine.update` makes the next:
-there is nothing to keep in step with the reference. On other devices the state is two scalar tensors and
-torch's own kernel makes the next, so that no update waits for the device. Either way a version is never
-written after it was made: autograd may have saved its scale for a backward pass that is still running.
+there is nothing to keep in step with the reference. On other devices, and for ``policy="torch"``, the state is
+two scalar tensors and torch's own kernel makes the next, so that no update waits for the device. Either way a
+version is never written after it was made: autograd may have saved its scale for a backward pass that is still
+running.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,6 +38,13 @@ class HostVersion:
         scale = self.state.scale
         inverse = 1.0 / scale if scale != 0 else math.copysign(math.inf, scale)
         return torch.tensor(inverse, dtype=torch.float32, device=device)
+
+    def divide(self, tensor: Tensor) -> Tensor:
+        """A tensor over the scale."""
+        return tensor / self.scale_on(tensor.device)
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Nothing to be done on the host."""
 
     @property
     def device(self) -> torch.device:
@@ -67,7 +76,7 @@ class DeviceVersion:
     scale: Tensor  # (), float32, never written again
     growth_tracker: Tensor  # (), int32, never written again
     ready: Any = None  # torch.cuda.Event recorded when the two were made, or None
-    _copies: dict[torch.device, Tensor] = field(default_factory=dict)
+    _copies: dict[torch.device, "DeviceVersion"] = field(default_factory=dict)
 
     def scale_on(self, device: torch.device) -> Tensor:
         """The scale, shape (), float32, on `device`; not to be written."""
@@ -75,13 +84,25 @@ class DeviceVersion:
         if device == self.scale.device:
             return self.scale
         copy = self._copies.get(device)
-        if copy is None:
-            copy = self._copies.setdefault(device, self.scale.to(device, non_blocking=True))
-        return copy
+        if copy is None:  # with an event of its own: other streams may read the copy too
+            tensor = self.scale.to(device, non_blocking=True)
+            copy = self._copies.setdefault(device, DeviceVersion(tensor, tensor, _event(device)))
+        copy._wait()  # noqa: SLF001
+        return copy.scale
 
     def inverse_on(self, device: torch.device) -> Tensor:
         """float32(1 / float64(scale)), shape ()."""
         return self.scale_on(device).double().reciprocal().float()
+
+    def divide(self, tensor: Tensor) -> Tensor:
+        """A tensor over the scale."""
+        return tensor / self.scale_on(tensor.device)
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Keep the memory of tensors from other streams until this stream is done with them, though they are freed."""
+        if self.ready is not None:
+            for tensor in tensors:
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     @property
     def device(self) -> torch.device:
@@ -105,19 +126,29 @@ class DeviceVersion:
         found = torch.stack([flag.to(device, non_blocking=True) for flag in found_inf]).sum()
         scale, tracker = self.scale.clone(), self.growth_tracker.clone()
         torch._amp_update_scale_(scale, tracker, found, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
+        if rule.max_scale is not None:  # the kernel keeps the scale where a growth leaves float32: the bound is nearer
+            grows = (found == 0) & (self.growth_tracker + 1 == rule.growth_interval)
+            leaves = (self.scale.double() * rule.growth_factor).float().isinf()
+            scale = scale.masked_fill(grows & leaves, rule.max_scale)
         return self._made(rule, scale, tracker)
 
     def override(self, rule: Rule, new_scale: float | Tensor) -> "DeviceVersion":
         self._wait()
-        new = torch.as_tensor(new_scale, dtype=torch.float32, device=self.scale.device).reshape(())
-        return self._made(rule, new.clone(), self.growth_tracker)
+        device = self.scale.device
+        if isinstance(new_scale, Tensor):
+            new = new_scale.detach().to(device, torch.float32, non_blocking=True).reshape(())
+        else:
+            new = torch.full((), new_scale, dtype=torch.float32, device=device)  # a fill: no copy to wait for
+        if rule.min_scale is not None:  # a tensor's value cannot be refused without reading it
+            new = torch.where(new.isfinite(), new, self.scale)
+        return self._made(rule, new, self.growth_tracker)
 
     @staticmethod
     def _made(rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
         # clamp, or clone, gives a tensor that nothing has written: its _version is 0 and stays 0.
         bounded = rule.min_scale is not None or rule.max_scale is not None
         scale = scale.clamp(rule.min_scale, rule.max_scale) if bounded else scale.clone()
-        return DeviceVersion(scale, tracker, _event(scale.device))
+        return DeviceVersion(scale, tracker.clone(), _event(scale.device))
 
     def _wait(self) -> None:
         """Order this stream behind the one that made the version, and keep its memory until it is done."""
@@ -139,10 +170,10 @@ def _event(device: torch.device) -> Any:
     return event
 
 
-def first_version(state: State, device: torch.device) -> Version:
-    """A version from a state: on the host for the CPU, otherwise on the device."""
-    if device.type == "cpu":
-        return HostVersion(state)
+def first_version(state: State, device: torch.device, rule: Rule, *, strict: bool) -> Version:
+    """A version from a state: on the host for the CPU, otherwise on the device; if `strict`, torch's kernel anyway."""
+    if device.type == "cpu" and not strict:
+        return HostVersion(replace(state, scale=rule.arithmetic.round(state.scale)))
     scale = torch.full((), state.scale, dtype=torch.float32, device=device)
     tracker = torch.full((), state.growth_tracker, dtype=torch.int32, device=device)
     return DeviceVersion(scale, tracker, _event(device))

@@ -1,0 +1,360 @@
+"""Versions, policies, bounds, formats: what holds on any device, with the CPU standing in for one."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.core.machine import Rule, State
+from ampsim.torch import GradScaler
+from ampsim.torch.versions import DeviceVersion, HostVersion, first_version
+
+INF, NAN = math.inf, math.nan
+CPU = torch.device("cpu")
+EXPONENTS = [2.0**e for e in (-126, -64, -1, 0, 10, 16, 100, 126, 127)] + [1700.0, 0.1, 3e38]
+
+
+def on_device(state, rule):
+    """What a state becomes on a CUDA device, on the CPU."""
+    return first_version(state, CPU, rule, strict=True)
+
+
+events = st.one_of(
+    st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.0, NAN]), min_size=1, max_size=3),
+    st.sampled_from([2.0**-126, 1.0, 0.3, 8.0, 1e30]),
+)
+
+
+@given(
+    init=st.sampled_from(EXPONENTS),
+    growth=st.sampled_from([2.0, 3.0, 1.1, 2.0**64]),
+    backoff=st.sampled_from([0.5, 0.7, 2.0**-64]),
+    interval=st.integers(1, 3),
+    bounds=st.sampled_from([(2.0**-126, None), (2.0**-126, 2.0**20), (0.25, 3e38)]),
+    plan=st.lists(events, max_size=20),
+)
+def test_a_state_on_a_device_is_the_state_on_the_host(init, growth, backoff, interval, bounds, plan):
+    """The kernel of torch on tensors against the reference machine, bit for bit, bounds included."""
+    low, high = (None if b is None else torch.tensor(b).item() for b in bounds)
+    init = min(max(init, low), high or init)
+    rule = Rule(init, growth, backoff, interval, min_scale=low, max_scale=high)
+    state = State(torch.tensor(init).item())
+    host, device = HostVersion(state), on_device(state, rule)
+    for event in plan:
+        if isinstance(event, list):
+            flags = [torch.tensor(value) for value in event]
+            host, device = host.next(rule, flags), device.next(rule, flags)
+        else:
+            new = min(max(event, low), high or event)
+            host, device = host.override(rule, new), device.override(rule, new)
+        assert device.read() == host.read()
+        assert device.scale._version == device.growth_tracker._version == 0
+        assert torch.equal(device.scale_on(CPU), host.scale_on(CPU))
+        assert torch.equal(device.inverse_on(CPU), host.inverse_on(CPU))
+
+
+def test_a_new_version_leaves_the_old_one_alone():
+    rule = Rule(8.0, growth_interval=1)
+    for version in (HostVersion(State(8.0)), on_device(State(8.0), rule)):
+        after = version.next(rule, [torch.tensor(0.0)])
+        set_by_hand = version.override(rule, torch.tensor(3.0))
+        assert (version.read().scale, after.read().scale, set_by_hand.read().scale) == (8.0, 16.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("new", "becomes"), [(NAN, 8.0), (INF, 8.0), (-1.0, 2.0), (0.0, 2.0), (1e30, 64.0), (3.0, 3.0)]
+)
+def test_a_new_scale_on_a_device_is_bounded_without_being_read(new, becomes):
+    # on the host it is refused; here its value could be known only by waiting
+    rule = Rule(8.0, min_scale=2.0, max_scale=64.0)
+    assert on_device(State(8.0), rule).override(rule, torch.tensor([new])).read().scale == becomes
+
+
+def test_a_scale_is_copied_once_to_each_device_that_asks():
+    meta = torch.device("meta")  # stands for a second device
+    for version in (HostVersion(State(8.0)), on_device(State(8.0), Rule())):
+        copies = [version.scale_on(meta) for _ in range(3)]
+        assert all(copy is copies[0] for copy in copies)
+        assert (copies[0].device, copies[0].shape, copies[0].dtype) == (meta, (), torch.float32)
+        assert version.inverse_on(meta).device == meta
+        assert version.divide(torch.ones(2, device=meta)).device == meta
+
+
+@pytest.mark.parametrize("policy", ["clamp", "torch"])
+def test_outputs_on_two_devices_get_one_scale(policy):
+    scaler = GradScaler("cpu", init_scale=4.0, policy=policy)
+    here, there = scaler.scale([torch.ones(2), torch.ones(3, device="meta")])
+    assert here.tolist() == [4.0, 4.0]
+    assert there.device.type == "meta"
+    assert scaler._scaled.value.read().scale == 4.0
+
+
+def test_the_first_output_decides_where_the_scale_lives_unless_it_is_to_be_the_cpu():
+    scaler = GradScaler("meta")
+    scaler.scale(torch.ones(2, device="meta"))
+    assert type(scaler._iterations.register.newest) is DeviceVersion
+    assert scaler._iterations.register.newest.device.type == "meta"
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.ones(2, device="meta"))
+    assert scaler._iterations.register.newest.device == CPU
+
+
+# ------------------------------------------------------------------------------------------------- optimizers
+
+
+def an_optimizer(*values, kind=torch.optim.SGD, dtype=torch.float32, **options):
+    param = torch.nn.Parameter(torch.tensor(values, dtype=dtype))
+    return param, kind([param], **{"lr": 1.0, **options})
+
+
+def test_last_step_tells_each_optimizer_and_forgets_with_the_next_iteration():
+    scaler = GradScaler("cpu")
+    clean, overflowing = an_optimizer(0.0), an_optimizer(0.0, kind=torch.optim.AdamW, fused=True)
+    for skipped in (True, False):
+        scaler.scale(torch.tensor(1.0))
+        clean[0].grad, overflowing[0].grad = torch.ones(1), torch.tensor([INF if skipped else 1.0])
+        scaler.step(clean[1])
+        assert list(scaler.last_step) == [clean[1]]
+        scaler.step(overflowing[1])
+        scaler.update()
+        assert scaler.last_step.skipped is skipped
+        assert not scaler.last_step.skipped_by(clean[1])
+        assert scaler.last_step.skipped_by(overflowing[1]) is skipped
+    with pytest.raises(TypeError, match=r"neither true nor false: read \.skipped"):
+        bool(scaler.last_step)
+    with pytest.raises(KeyError, match="had no step in this iteration"):
+        scaler.last_step.skipped_by(an_optimizer(0.0)[1])
+    saved = scaler.state_dict()
+    scaler.load_state_dict(saved)
+    assert list(scaler.last_step) == []
+
+
+def test_an_overflow_in_one_optimizer_skips_it_alone_and_backs_off_for_all():
+    scaler = GradScaler("cpu", init_scale=8.0)
+    clean, overflowing, without = an_optimizer(0.0), an_optimizer(0.0), an_optimizer(0.0, fused=True)
+    scaler.scale(torch.tensor(1.0))
+    clean[0].grad, overflowing[0].grad = torch.tensor([8.0]), torch.tensor([NAN])
+    for _, optimizer in (clean, overflowing, without):
+        scaler.step(optimizer)
+    scaler.update()
+    assert (clean[0].item(), overflowing[0].item(), without[0].item()) == (-1.0, 0.0, 0.0)
+    assert scaler.get_scale() == 4.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sparse_gradients_are_unscaled_checked_and_clipped(dtype):
+    def gradient(*values):
+        return torch.sparse_coo_tensor([[0, 0, 2]], torch.tensor(values, dtype=dtype), (3,), check_invariants=False)
+
+    for how in ("step", "clip"):
+        scaler = GradScaler("cpu", init_scale=4.0, allow_fp16=True)
+        param, optimizer = an_optimizer(0.0, 0.0, 0.0, dtype=dtype)
+        scaler.scale(torch.tensor(1.0))
+        param.grad = gradient(8.0, 4.0, 4.0)
+        if how == "clip":
+            scaler.unscale_and_clip_(optimizer, 100.0)
+        scaler.step(optimizer)
+        assert param.tolist() == [-3.0, 0.0, -1.0]
+    if dtype is torch.float16:  # duplicates whose sum overflows: seen because they are added up first
+        param.grad = gradient(6e4, 6e4, 0.0)
+        scaler.update()
+        scaler.step(optimizer)
+        assert scaler.last_step.skipped
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("max_norm", [0.5, 1e3])
+def test_unscale_and_clip_is_unscale_and_clip_grad_norm(fused, dtype, max_norm):
+    shapes = [(3,), (20_000,), (7, 5), (1,)]
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(s, generator=generator, dtype=torch.float64).div(4).to(dtype) for s in shapes]
+    results = []
+    for make in (GradScaler, torch.amp.GradScaler):
+        params = [torch.nn.Parameter(torch.zeros(s, dtype=dtype)) for s in shapes]
+        optimizer = torch.optim.SGD(params, lr=1.0, fused=fused)
+        scaler = make("cpu", init_scale=2.0**10, **({"allow_fp16": True} if make is GradScaler else {}))
+        scaler.scale(torch.tensor(1.0))
+        for p, g in zip(params, gradients, strict=True):
+            p.grad = (g.double() * 2.0**10).to(dtype)
+        if make is GradScaler:
+            norm = scaler.unscale_and_clip_(optimizer, max_norm)
+        else:
+            if dtype is torch.float16:  # torch refuses to unscale these
+                for p in params:
+                    p.grad = (p.grad.double() / 2.0**10).to(dtype)
+            else:
+                scaler.unscale_(optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(params, max_norm)
+            optimizer.step()
+        if make is GradScaler:
+            assert (norm.shape, norm.dtype) == ((), torch.float32)
+            scaler.step(optimizer)
+        results.append([norm.double(), *[p.detach().double() for p in params]])
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=1e-6)
+
+
+def test_unscale_and_clip_without_gradients_as_unscale_without():
+    scaler = GradScaler("cpu")
+    _, optimizer = an_optimizer(0.0)
+    scaler.scale(torch.tensor(1.0))
+    assert scaler.unscale_and_clip_(optimizer, 1.0) == 0.0
+    with pytest.raises(AssertionError, match="No inf checks were recorded for this optimizer"):
+        scaler.step(optimizer)
+    with pytest.raises(RuntimeError, match=r"unscale_\(\) has already been called"):
+        scaler.unscale_and_clip_(optimizer, 1.0)
+
+
+@pytest.mark.parametrize("bad", [INF, NAN])
+@pytest.mark.parametrize("fused", [False, True])
+def test_unscale_and_clip_sees_an_overflow(bad, fused):
+    scaler = GradScaler("cpu")
+    param, optimizer = an_optimizer(1.0, 1.0, kind=torch.optim.AdamW, fused=fused)
+    scaler.scale(torch.tensor(1.0))
+    param.grad = torch.tensor([1.0, bad])
+    assert not scaler.unscale_and_clip_(optimizer, 1.0).isfinite()
+    scaler.step(optimizer)
+    scaler.update()
+    assert param.tolist() == [1.0, 1.0]
+    assert scaler.get_scale() == 2.0**15
+
+
+def test_a_float64_gradient_beyond_float32_is_no_overflow_at_any_scale():
+    for init_scale in (4.0, 0.5):
+        for fused in (False, True):
+            scaler = GradScaler("cpu", init_scale=init_scale)
+            param, optimizer = an_optimizer(0.0, dtype=torch.float64, fused=fused)
+            scaler.scale(torch.tensor(1.0))
+            param.grad = torch.tensor([1e300], dtype=torch.float64)
+            scaler.step(optimizer)
+            assert param.item() == -1e300 / init_scale
+
+
+# --------------------------------------------------------------------------------------------------- policies
+
+
+def overflow(scaler, param, optimizer):
+    scaler.scale(torch.tensor(1.0))
+    param.grad = torch.tensor([INF])
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def test_policy_raise_raises_at_the_floor_and_changes_nothing():
+    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, policy="raise")
+    param, optimizer = an_optimizer(0.0)
+    overflow(scaler, param, optimizer)
+    text = r"overflow at scale 2\.0, which is min_scale: .* lower the learning rate"
+    with pytest.raises(FloatingPointError, match=text):
+        overflow(scaler, param, optimizer)
+    with pytest.raises(FloatingPointError, match=text):
+        scaler.update()  # again, because nothing has changed
+    scaler.update(8.0)  # the cure
+    assert scaler.get_scale() == 8.0
+
+
+def test_policy_warn_warns_at_the_floor_each_time_and_clamps():
+    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, policy="warn")
+    param, optimizer = an_optimizer(0.0)
+    overflow(scaler, param, optimizer)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="overflow at scale 2.0"):
+            overflow(scaler, param, optimizer)
+    assert scaler.get_scale() == 2.0
+
+
+def test_policy_clamp_says_nothing_and_raise_says_nothing_above_the_floor():
+    for policy, times in (("clamp", 5), ("raise", 2)):
+        scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, policy=policy)
+        param, optimizer = an_optimizer(0.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(times):
+                overflow(scaler, param, optimizer)
+        assert scaler.get_scale() == 2.0
+        scaler.scale(torch.tensor(1.0))
+        param.grad = torch.ones(1)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"policy": "strict"}, "policy='strict': expected one of 'clamp', 'raise', 'warn', 'torch'"),
+        ({"depth": -1}, "depth=-1: expected at least 0; to run synchronously as torch does pass depth=0"),
+        ({"depth": 1.0}, "depth=1.0 is a float: expected a whole number"),
+        ({"min_scale": 0.0}, "min_scale=0.0: expected at least 2.0\\*\\*-126"),
+        ({"min_scale": 4.0, "max_scale": 2.0}, "min_scale=4.0 > max_scale=2.0"),
+        ({"max_scale": 2.0}, "init_scale=65536.0: expected within .min_scale, max_scale."),
+        ({"min_scale": True}, "min_scale=True is a bool: expected a real number"),
+        ({"growth_factor": 1.0}, "The growth factor must be > 1.0."),
+        ({"backoff_factor": 1.0}, "The backoff factor must be < 1.0."),
+    ],
+)
+def test_refusals_at_construction_name_value_expectation_and_cure(options, error):
+    with pytest.raises((ValueError, TypeError, AssertionError), match=error):
+        GradScaler("cpu", **options)
+
+
+def test_bounds_hold_as_float32_holds_them():
+    # 0.7 is 0.69999999 in float32: a bound compared as a double would refuse what the scaler itself saved
+    scaler = GradScaler("cpu", init_scale=0.7, min_scale=0.7, max_scale=0.9)
+    scaler.scale(torch.tensor(1.0))
+    scaler.load_state_dict(scaler.state_dict())
+    scaler.update(0.7)
+    scaler.update(0.9)
+    assert scaler.get_scale() == torch.tensor(0.9).item()
+    scaler.load_state_dict(scaler.state_dict())
+
+
+# ------------------------------------------------------------------------------------------------------- CUDA
+
+
+@pytest.mark.gpu
+def test_on_cuda_nothing_in_the_hot_path_waits_for_the_device():
+    param = torch.nn.Parameter(torch.zeros(1000, device="cuda"))
+    optimizer = torch.optim.AdamW([param], fused=True)
+    scaler = GradScaler("cuda", depth=1)
+    ticket = scaler.begin()
+    scaler.scale(param.sum(), ticket=ticket).backward()
+    scaler.step(optimizer, ticket=ticket)  # state is made here, once
+    scaler.update(ticket=ticket)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            ticket = scaler.begin()
+            scaler.loss_value(scaler.scale(param.sum(), ticket=ticket), ticket=ticket)
+            scaler.unscale_and_clip_(optimizer, 1.0, ticket=ticket)
+            scaler.step(optimizer, ticket=ticket)
+            scaler.update(ticket=ticket)
+        ticket = scaler.begin()
+        scaler.update(4.0, ticket=ticket)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert scaler.get_scale() == 4.0
+
+
+@pytest.mark.gpu
+def test_on_cuda_trajectory_and_parameters_are_torchs():
+    results = []
+    for make in (torch.amp.GradScaler, GradScaler):
+        torch.manual_seed(0)
+        param = torch.nn.Parameter(torch.ones(257, device="cuda"))
+        optimizer = torch.optim.AdamW([param], fused=True)
+        scaler, scales = make("cuda", 1000.0, 3.0, 0.3, 2), []
+        for i in range(30):
+            param.grad = None
+            scaler.scale((param * torch.randn(257, device="cuda")).sum()).backward()
+            if i % 4 == 1:
+                param.grad[3] = INF
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        results.append((scales, param.tolist()))
+    assert results[0] == results[1]

@@ -1,0 +1,612 @@
+"""Our scaler in torch's place: what it does at depth 0 is torch's, but for the Differences in its docstring."""
+
+import copy
+import inspect
+import math
+import pickle
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from ampsim.core import protocol
+from ampsim.torch import GradScaler
+from ampsim.torch.versions import DeviceVersion, HostVersion
+
+INF, NAN = math.inf, math.nan
+EXAMPLES = max(50, settings.default.max_examples // 3)  # each: three machines share the profile's
+
+
+def strict(*args, **options):
+    return GradScaler(*args, policy="torch", **options)
+
+
+class Spied(GradScaler):
+    """``policy="torch"``, showing its stages under torch's private name, for the lockstep machine."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, policy="torch", **options)
+
+    @property
+    def _per_optimizer_states(self):
+        return {
+            id(optimizer): {"stage": record.stage, "found_inf_per_device": record.found_inf}
+            for records in self._ledger._records.values()
+            for optimizer, record in records.items()
+        }
+
+
+Spied.__name__ = "GradScaler"
+
+
+def without_listed_differences(lockstep):
+    """The lockstep machine, less what is listed as Differences that even ``policy="torch"`` has."""
+
+    class Strict(lockstep.Lockstep):
+        @rule(i=lockstep.index, fresh=st.booleans())
+        def load(self, i, fresh):  # complete dicts, between iterations
+            if not self.saved or (self.p.enabled and self.scaler._ledger and not fresh):
+                return
+            if fresh:
+                self.renew((2.0**10, 4.0, 0.25, 5), self.p.enabled)
+            source = self.saved[i % len(self.saved)]
+            real = lockstep.attempt(lambda: self.scaler.load_state_dict(source))
+            self.p, outcome = lockstep.checkpoint.load_state_dict(self.p, source)
+            self.compare(f"load_state_dict({source})", real, outcome, **lockstep.RESUME)
+
+        @rule(i=lockstep.index, how=st.sampled_from(["plain"] * 5 + ["closure", "positional closure", "nonsense"]))
+        def step(self, i, how):
+            fused = "fused" in self.side(i).kind
+            record = dict(self.p.records).get(id(self.side(i).real), protocol.Record())
+            unscaled_nothing = record.stage is protocol.Stage.UNSCALED and record.found_inf is None
+            if not (fused and (how == "nonsense" or unscaled_nothing)):
+                super().step(i, how)
+
+        @rule()
+        def update(self):  # a refused one changes nothing
+            before, model = self.p, protocol.update
+            protocol.update = lambda p: (lambda q, outcome: (before if outcome.refusal else q, outcome))(*model(p))
+            try:
+                super().update()
+            finally:
+                protocol.update = model
+
+    return Strict
+
+
+def test_policy_torch_in_lockstep_with_the_protocol(lockstep):
+    machine = without_listed_differences(lockstep).of(Spied)
+    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
+
+
+# ----------------------------------------------------------------------------------------- against torch itself
+
+KINDS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.125, momentum=0.9),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.1),
+    "adamw, fused": lambda params: torch.optim.AdamW(params, lr=0.1, fused=True),
+    "sparse": lambda params: torch.optim.SGD(params, lr=0.1),
+}
+LAYOUTS = {
+    "float32": (torch.float32, torch.float32),
+    "mixed": (torch.float32, torch.float64, torch.bfloat16),
+    "float16": (torch.float32, torch.float16),
+}
+VALUES = (1.0, -3.0, 0.1, 1e-3, 1000.0, 1e-40, -0.0, 7e4)
+BAD = (None, None, None, INF, -INF, NAN)
+index = st.integers(0, 2)
+kinds = st.lists(
+    st.tuples(st.sampled_from([*KINDS]), st.sampled_from(["float32"] * 3 + [*LAYOUTS])), min_size=1, max_size=3
+)
+
+
+def told(call):
+    """What a call returned or raised."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def same(a, b):
+    """Equal in type, dtype and every bit; NaN equals NaN."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.layout == b.layout and _same_bits(a, b)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (isinstance(a, map) or repr(a) == repr(b))
+
+
+def _same_bits(a, b):
+    if a.is_sparse:
+        return same(a._indices(), b._indices()) and same(a._values(), b._values())
+    if a.shape != b.shape:
+        return False
+    a, b = a.detach().clone(), b.detach().clone()
+    size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    equal = a.view(size) == b.view(size)
+    return bool((equal | (a.isnan() & b.isnan()) if a.is_floating_point() else equal).all())
+
+
+def state_of(optimizer, param):
+    """What an optimizer keeps for a parameter; what is all 0, as a skipped first step leaves it, counts as nothing."""
+    state = optimizer.state.get(param, {})
+    kept = [state[name] for name in sorted(state)]
+    return kept if any(value.any() for value in kept if value is not None) else []
+
+
+class Side:
+    """One scaler with its own parameters and optimizers."""
+
+    def __init__(self, make, constants, kinds):
+        self.make, self.scaler = make, make("cpu", *constants)
+        self.params, self.optimizers = [], []
+        for kind, layout in kinds:
+            shapes = [(5, 3)] if kind == "sparse" else [(3,), (37,), ()][: len(LAYOUTS[layout])]
+            dtypes = LAYOUTS[layout]
+            params = [torch.nn.Parameter(torch.ones(s, dtype=d)) for s, d in zip(shapes, dtypes, strict=False)]
+            self.params.append(params)
+            self.optimizers.append(KINDS[kind](params))
+
+    def everything(self):
+        found = [self.scaler.get_scale(), self.scaler._get_growth_tracker(), list(self.scaler.state_dict().items())]
+        found += [self.scaler.get_growth_factor(), self.scaler.get_backoff_factor(), self.scaler.get_growth_interval()]
+        for params, optimizer in zip(self.params, self.optimizers, strict=True):
+            found += [[p, p.grad] for p in params]
+            found += [state_of(optimizer, p) for p in params]
+            found.append([hasattr(optimizer, "grad_scale"), hasattr(optimizer, "found_inf")])
+        return found
+
+
+class DropIn(RuleBasedStateMachine):
+    """torch's scaler and ours, each with its own copy of the world, through the same events."""
+
+    make = staticmethod(GradScaler)
+    constants = st.tuples(
+        st.sampled_from([2.0**16, 2.0**30, 1700.0, 1e6]), st.sampled_from([2.0, 3.0, 1.1]),
+        st.sampled_from([0.5, 0.7, 0.25]), st.sampled_from([1, 2, 3]),
+    )  # fmt: skip
+    new_scales = st.sampled_from([2.0, 1024.0, 1700.3, 2.0**120, np.float64(8.0)])
+    settings_ = st.sampled_from(
+        [("growth_factor", 4.0), ("growth_factor", 1.0), ("backoff_factor", 0.9), ("backoff_factor", 0.1),
+         ("growth_interval", 1), ("growth_interval", 4)]
+    )  # fmt: skip
+
+    def both(self, act):
+        """The same on each side; same result, and the same world afterwards."""
+        theirs, ours = (told(lambda side=side: act(side)) for side in (self.theirs, self.ours))
+        assert same(theirs, ours), (theirs, ours)
+        a, b = self.theirs.everything(), self.ours.everything()
+        assert all(map(same, a, b)), [pair for pair in zip(a, b, strict=True) if not same(*pair)]
+
+    @initialize(data=st.data(), kinds=kinds, begins=st.sampled_from([True] * 4 + [False]))
+    def begin(self, data, kinds, begins):
+        constants = data.draw(self.constants)
+        self.theirs = Side(torch.amp.GradScaler, constants, kinds)
+        self.ours = Side(self.make, constants, kinds)
+        self.saved = []
+        if begins:
+            self.scale([1.0], "float32", "tensor")
+
+    @rule(values=st.lists(st.sampled_from(VALUES), min_size=1, max_size=3),
+          dtype=st.sampled_from(["float16", "bfloat16", "float32", "float64", "int64"]),
+          shape=st.sampled_from(["tensor", "scalar", "list", "nested", "map", "generator", "junk", "half junk"]))  # fmt: skip  # noqa: E501
+    def scale(self, values, dtype, shape):
+        def act(side):
+            tensor = torch.tensor(values).to(getattr(torch, dtype))
+            outputs = {
+                "tensor": tensor, "scalar": tensor[0], "list": [tensor, tensor[0]], "nested": ([tensor], (tensor[0],)),
+                "map": map(torch.clone, [tensor]), "generator": (t for t in [tensor]), "junk": 3.0,
+                "half junk": [tensor, None],
+            }[shape]  # fmt: skip
+            scaled = side.scaler.scale(outputs)
+            return list(scaled) if shape in ("map", "generator") else scaled
+
+        self.both(act)
+
+    @rule(
+        i=index, values=st.lists(st.sampled_from([*VALUES, "none"]), min_size=3, max_size=3), bad=st.sampled_from(BAD)
+    )
+    def backward(self, i, values, bad):
+        def act(side):
+            params = side.params[i % len(side.params)]
+            sparse = params[0].dim() == 2
+            used = [(p, v) for p, v in zip(params, values, strict=False) if v != "none"]
+            for p in params:
+                p.grad = None
+            if sparse:
+                rows = torch.nn.functional.embedding(torch.tensor([1, 3, 1]), params[0], sparse=True)
+                side.scaler.scale(rows.sum() * (1.0 if values[0] == "none" else values[0])).backward()
+            elif used:
+                side.scaler.scale(sum((p * v).sum().float() for p, v in used)).backward()
+            if bad is not None and params[0].grad is not None:
+                grad = params[0].grad
+                (grad._values() if grad.is_sparse else grad).view(-1)[-1] = bad
+
+        self.both(act)
+
+    @rule(i=index)
+    def unscale(self, i):
+        self.both(lambda side: side.scaler.unscale_(side.optimizers[i % len(side.optimizers)]))
+
+    @rule(i=index, closure=st.sampled_from([False] * 9 + [True]))
+    def step(self, i, closure):
+        options = {"closure": lambda: 5.0} if closure else {}
+
+        if not self._unscaled_nothing(i):
+            self.both(lambda side: side.scaler.step(side.optimizers[i % len(side.optimizers)], **options))
+
+    def _unscaled_nothing(self, i):
+        """A fused optimizer unscaled before it had gradients: torch then fails on an int found_inf."""
+        optimizer = self.theirs.optimizers[i % len(self.theirs.optimizers)]
+        state = self.theirs.scaler._per_optimizer_states.get(id(optimizer))
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        return fused and state is not None and state["stage"].value == 1 and not state["found_inf_per_device"]
+
+    @rule()
+    def update(self):
+        self.both(lambda side: side.scaler.update())
+
+    @rule(data=st.data(), as_tensor=st.booleans())
+    def update_by_hand(self, data, as_tensor):
+        new = data.draw(self.new_scales)
+        self.both(lambda side: side.scaler.update(torch.tensor(new, dtype=torch.float64) if as_tensor else new))
+
+    @rule(data=st.data())
+    def set(self, data):
+        name, value = data.draw(self.settings_)
+        self.both(lambda side: getattr(side.scaler, f"set_{name}")(value))
+
+    @rule(overflows=st.lists(st.booleans(), min_size=1, max_size=4), unscales=st.booleans())
+    def iterate(self, overflows, unscales):
+        for overflow in overflows:
+            for i in range(len(self.theirs.optimizers)):
+                self.backward(i, [1.0, 0.1, -3.0], INF if overflow else None)
+                if unscales:
+                    self.unscale(i)
+            for i in range(len(self.theirs.optimizers)):
+                self.step(i, closure=False)
+            self.update()
+
+    @rule()
+    def save(self):
+        self.saved.append((self.theirs.scaler.state_dict(), self.ours.scaler.state_dict()))
+        assert same(list(self.saved[-1][0].items()), list(self.saved[-1][1].items()))
+
+    @rule(i=index, crosswise=st.booleans(), fresh=st.booleans())
+    def load(self, i, crosswise, fresh):
+        running = bool(self.theirs.scaler._per_optimizer_states)
+        if not self.saved or (running and not fresh):
+            return
+        pair = self.saved[i % len(self.saved)][:: -1 if crosswise else 1]
+
+        def act(side):
+            if fresh:
+                side.scaler = side.make("cpu", 512.0, 2.5, 0.3, 7)
+            side.scaler.load_state_dict(pair[side is self.ours])
+
+        self.both(act)
+
+    @rule(copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]))  # noqa: S301
+    def copy(self, copier):
+        def act(side):
+            side.scaler = copier(side.scaler)
+
+        self.both(act)
+
+
+class DropInStrict(DropIn):
+    """``policy="torch"``: where torch itself goes wrong, just the same."""
+
+    make = staticmethod(strict)
+    constants = st.tuples(
+        st.sampled_from([2.0**16, 1.0, 0.1, 2.0**127, 2.0**-127, 2.0**-149, 4, 1e39, NAN, -1.0]),
+        st.sampled_from([2.0, 3.0, 2.0**64, INF, NAN]), st.sampled_from([0.5, 0.7, 2.0**-64, 0.0, -0.5, NAN]),
+        st.sampled_from([1, 2, 3, 0, -1]),
+    )  # fmt: skip
+    new_scales = st.sampled_from([2.0, 0.0, -3.0, NAN, INF, 1e39, 2.0**-149, 8, "8", np.float32(8), True])
+    settings_ = st.sampled_from(
+        [("growth_factor", 0.5), ("growth_factor", NAN), ("growth_factor", 2), ("backoff_factor", 3.0),
+         ("backoff_factor", -1.0), ("growth_interval", 0), ("growth_interval", 3)]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", [DropIn, DropInStrict])
+def test_in_lockstep_with_torch(machine):
+    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
+
+
+# ------------------------------------------------------------------------------------------------- interface
+
+
+def of_torch(name):
+    return inspect.signature(getattr(torch.amp.GradScaler, name)).parameters
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in vars(torch.amp.GradScaler) if not n.startswith("_")] + ["__init__", "_get_growth_tracker"]
+)
+def test_signatures_begin_with_torchs(name):
+    """Names, order, kinds, defaults and annotations; what we add stands behind and is optional."""
+    theirs, ours = of_torch(name), inspect.signature(getattr(GradScaler, name)).parameters
+    fixed = [p for p in theirs.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    for mine, their in zip(ours.values(), fixed, strict=False):
+        assert (mine.name, mine.kind, mine.default) == (their.name, their.kind, their.default)
+    added = [p for n, p in ours.items() if n not in theirs]
+    assert all(p.default is not p.empty for p in added)
+    assert [p.kind for p in theirs.values() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)] == [
+        p.kind for p in ours.values() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def test_construction_agrees_with_the_specification():
+    expected = (
+        "(self, device='cuda', init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, "
+        "enabled=True, *, depth=0, min_scale=None, max_scale=None, policy=None, launch=None, allow_fp16=False)"
+    )
+    signature = inspect.signature(GradScaler.__init__)
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    assert str(signature.replace(parameters=bare, return_annotation=signature.empty)) == expected
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
+def test_cuda_without_cuda_warns_and_disables_as_torch_does():
+    warned = []
+    for make in (torch.amp.GradScaler, GradScaler):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scaler = make()
+        assert not scaler.is_enabled()
+        warned.append([(w.category, str(w.message), w.filename) for w in caught])
+    assert warned[0] == warned[1]
+    assert warned[0][0][2] == __file__
+
+
+def test_disabled_passes_through_as_torch_does():
+    results = []
+    for make in (torch.amp.GradScaler, GradScaler):
+        scaler = make("cpu", enabled=False)
+        param = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([param], lr=0.5)
+        outputs = [torch.ones(2), 3.0]
+        assert scaler.scale(outputs) is outputs
+        param.grad = torch.tensor([1.0, INF])
+        scaler.unscale_(optimizer)
+        calls = [
+            lambda s=scaler, o=optimizer: s.step(o, closure=lambda: 5.0), lambda s=scaler: s.update("anything"),
+            scaler.get_scale, scaler._get_growth_tracker, scaler.state_dict, lambda s=scaler: s.load_state_dict({}),
+            scaler.get_growth_factor, lambda s=scaler: s.set_growth_factor("x"), scaler.get_growth_factor,
+            lambda s=scaler: pickle.loads(pickle.dumps(s)).get_growth_factor(),  # noqa: S301
+            lambda s=scaler: copy.deepcopy(s).is_enabled(),
+        ]  # fmt: skip
+        results.append([*map(told, calls), param.detach()])
+    assert all(map(same, *results)), results
+
+
+def test_disabled_works_with_tickets_too():
+    scaler = GradScaler("cpu", enabled=False, depth=2)
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([param], lr=0.5)
+    for _ in range(5):  # nothing to wait for
+        ticket = scaler.begin(timeout=0)
+        param.grad = None
+        loss = scaler.scale(param.sum(), ticket=ticket)
+        assert scaler.loss_value(loss, ticket=ticket) == loss
+        loss.backward()
+        scaler.unscale_(optimizer, ticket=ticket)
+        assert scaler.unscale_and_clip_(optimizer, 1.0, ticket=ticket) == math.sqrt(2)
+        scaler.step(optimizer)
+        scaler.update(ticket=ticket)
+
+
+def test_pickles_in_torchs_words_and_goes_on():
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([param], lr=0.5)
+    scaler.scale(param.sum()).backward()
+    scaler.step(optimizer)
+    with pytest.raises(AssertionError, match="may only be pickled at the beginning of an iteration, or at the end"):
+        pickle.dumps(scaler)
+    scaler.update()
+    other = pickle.loads(pickle.dumps(scaler))  # noqa: S301
+    assert other.state_dict() == scaler.state_dict()
+    other.scale(torch.tensor(1.0))
+    other.update(2.0)
+    assert (other.get_scale(), scaler.get_scale()) == (2.0, 8.0)
+
+
+# ------------------------------------------------------------------------------------------------ Differences
+
+
+def differences():
+    """The numbered sentences of the class docstring."""
+    text = re.split(r"Differences from torch", inspect.getdoc(GradScaler))[1].split("\n\n")[0]
+    return [int(n) for n in re.findall(r"^\s+(\d+)\. ", text, re.MULTILINE)]
+
+
+def test_every_difference_has_a_test_and_every_test_a_difference():
+    tested = sorted(int(n) for name in globals() for n in re.findall(r"^test_difference_(\d+)_", name))
+    assert sorted(set(tested)) == differences()
+
+
+def one(scaler, *grads, **options):
+    """An optimizer whose parameters are 0 and whose gradients are given; the scaler has a scale."""
+    params = [torch.nn.Parameter(torch.zeros(())) for _ in grads]
+    optimizer = torch.optim.SGD(params, lr=1.0, **options)
+    scaler.scale(torch.tensor(1.0))
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = torch.tensor(grad)
+    return params, optimizer
+
+
+def test_difference_1_the_scale_stops_at_2_to_minus_126():
+    for make, lowest in ((GradScaler, 2.0**-126), (strict, 0.0), (torch.amp.GradScaler, 0.0)):
+        scaler = make("cpu")
+        _, optimizer = one(scaler, INF)
+        for _ in range(200):
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == lowest
+
+
+def test_difference_2_gradients_below_scale_1_are_checked_once_divided():
+    for make, expected in ((GradScaler, 0.0), (strict, -INF), (torch.amp.GradScaler, -INF)):
+        for fused in (False, True):
+            scaler = make("cpu", init_scale=0.5)
+            (param,), optimizer = one(scaler, 3e38, fused=fused)
+            scaler.step(optimizer)
+            assert param.item() == expected
+
+
+def test_difference_3_a_closure_is_refused_by_position_too():
+    for make, refused in ((GradScaler, True), (strict, False), (torch.amp.GradScaler, False)):
+        scaler = make("cpu")
+        _, optimizer = one(scaler, 1.0)
+        result = told(lambda s=scaler, o=optimizer: s.step(o, lambda: 5.0))
+        refusal = (RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
+        assert result == (refusal if refused else 5.0)
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [{"init_scale": NAN}, {"init_scale": -1.0}, {"init_scale": 2.0**-127}, {"init_scale": 1e39}, {"growth_factor": INF},
+     {"backoff_factor": 0.0}, {"backoff_factor": -1.0}, {"growth_interval": 0}, {"growth_interval": 2.5}],
+)  # fmt: skip
+def test_difference_4_constants_that_no_run_could_want_are_refused(constants):
+    torch.amp.GradScaler("cpu", **constants)
+    strict("cpu", **constants)
+    with pytest.raises((ValueError, TypeError), match=f"{next(iter(constants))}=.*expected"):
+        GradScaler("cpu", **constants)
+
+
+@pytest.mark.parametrize("new_scale", [NAN, 0.0, -1.0, INF])
+def test_difference_4_scales_that_no_run_could_want_are_refused(new_scale):
+    for make, refused in ((GradScaler, True), (strict, False), (torch.amp.GradScaler, False)):
+        scaler = make("cpu")
+        scaler.scale(torch.tensor(1.0))
+        result = told(lambda s=scaler: s.update(new_scale))
+        assert (result is not None) == refused
+        assert repr(scaler.get_scale()) == repr(2.0**16 if refused else new_scale)
+
+
+def test_difference_5_any_number_will_do_as_new_scale():
+    for new_scale in (8, np.float32(8), torch.tensor([8.0])):
+        for make, taken in ((GradScaler, True), (strict, False), (torch.amp.GradScaler, False)):
+            scaler = make("cpu")
+            scaler.scale(torch.tensor(1.0))
+            told(lambda s=scaler, n=new_scale: s.update(n))
+            assert scaler.get_scale() == (8.0 if taken else 2.0**16)
+
+
+def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypatch):
+    empty_like = torch.empty_like  # memory that held something before
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0))
+    for make, moved in ((GradScaler, -1.0), (strict, -1.0 - 0.5 * 777.0), (torch.amp.GradScaler, -1.0 - 0.5 * 777.0)):
+        scaler = make("cpu", init_scale=4.0)
+        (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        param.grad = torch.tensor(scaler.get_scale())  # 1, scaled
+        scaler.step(optimizer)
+        assert param.item() == moved
+
+
+def test_difference_7_loading_ends_the_iteration():
+    for make, stage in ((GradScaler, None), (strict, None), (torch.amp.GradScaler, "called")):
+        scaler = make("cpu", init_scale=4.0)
+        _, optimizer = one(scaler, 1.0)
+        scaler.unscale_(optimizer)
+        scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0})
+        assert (told(lambda s=scaler, o=optimizer: s.unscale_(o)) is not None) == (stage is not None)
+
+
+def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
+    for make, after in ((GradScaler, 4.0), (strict, 4.0), (torch.amp.GradScaler, 8.0)):
+        scaler = make("cpu", init_scale=4.0)
+        scaler.scale(torch.tensor(1.0))
+        assert told(lambda s=scaler: s.load_state_dict({"scale": 8.0})) == (KeyError, "'growth_factor'")
+        assert scaler.get_scale() == after
+
+
+def test_difference_8_an_update_that_is_refused_changes_nothing():
+    for make, moved in ((strict, 0.0), (torch.amp.GradScaler, -INF)):
+        scaler = make("cpu")
+        (param,), optimizer = one(scaler, INF, fused=True)
+        _, other = one(scaler, INF)
+        scaler.unscale_(optimizer)
+        scaler.unscale_(other)
+        scaler.set_growth_interval(2.0)
+        assert told(scaler.update)[0] is TypeError  # torch has summed found_inf in place: 2, which no kernel skips
+        scaler.step(optimizer)
+        assert param.item() == moved
+
+
+def test_difference_9_a_fused_step_that_raises_leaves_nothing_on_the_optimizer():
+    for make, divided in ((GradScaler, -1.0), (strict, -1.0), (torch.amp.GradScaler, -0.25)):
+        scaler = make("cpu", init_scale=4.0)
+        (param,), optimizer = one(scaler, 4.0, fused=True)
+        assert told(lambda s=scaler, o=optimizer: s.step(o, nonsense=1))[0] is TypeError
+        scaler.step(optimizer)
+        assert param.item() == divided  # torch's grad_scale stayed and was multiplied in
+
+
+def test_difference_9_a_grad_scale_of_the_users_own_comes_back():
+    scaler = GradScaler("cpu", init_scale=4.0)
+    (param,), optimizer = one(scaler, 8.0, fused=True)
+    optimizer.grad_scale = torch.tensor(2.0)
+    assert told(lambda: scaler.step(optimizer, nonsense=1))[0] is TypeError
+    assert optimizer.grad_scale == 2.0
+    scaler.step(optimizer)
+    assert param.item() == -1.0
+    assert not hasattr(optimizer, "grad_scale")
+
+
+def test_difference_10_gradients_that_come_after_unscale_reach_a_fused_step():
+    for make, expected in ((GradScaler, None), (strict, None), (torch.amp.GradScaler, AttributeError)):
+        scaler = make("cpu", init_scale=4.0)
+        (param,), optimizer = one(scaler, 1.0, fused=True)
+        param.grad = None
+        scaler.unscale_(optimizer)
+        param.grad = torch.tensor(1.0)
+        result = told(lambda s=scaler, o=optimizer: s.step(o))
+        assert (result and result[0]) == expected
+
+
+class WantsTheScaler(torch.optim.SGD):
+    """An optimizer of the kind that torch hands the scaler itself, with a warning that it will stop."""
+
+    _step_supports_amp_scaling = True
+
+    def step(self, closure=None, *, grad_scaler=None):
+        self.given = grad_scaler
+        return super().step(closure)
+
+
+def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradients():
+    param = torch.nn.Parameter(torch.zeros(()))
+    optimizer = WantsTheScaler([param], lr=1.0)
+    for make, moved in ((GradScaler, -1.0), (strict, -1.0)):
+        scaler = make("cpu", init_scale=4.0)
+        scaler.scale(torch.tensor(1.0))
+        param.data.zero_()
+        param.grad = torch.tensor(4.0)
+        scaler.step(optimizer)
+        assert param.item() == moved
+        assert optimizer.given is None
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.tensor(1.0))
+    with pytest.warns(FutureWarning, match="going to stop passing itself"):
+        scaler.step(optimizer)
+    assert optimizer.given is scaler
+
+
+def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():
+    scaler, exact = GradScaler("cpu"), strict("cpu")
+    for each, kind in ((scaler, HostVersion), (exact, DeviceVersion)):
+        each.scale(torch.tensor(1.0))
+        assert type(each._iterations.register.newest) is kind

@@ -1,0 +1,233 @@
+"""The order that CUDA needs, checked without CUDA: the real scaler under streams, events and an allocator of ours.
+
+Work on a CUDA stream runs later, in the order of its stream; only events order two streams. Here torch.cuda's
+streams and events are replaced by ones that keep vector clocks, every aten call is stamped with the clock of
+the stream that is current, and each access to a tensor must come after the writes (a write: after the reads
+too) that it depends on. A gradient that is let go returns to the stream that allocated it, as in the caching
+allocator: by then that stream must know that every other reader is done, or the gradient must be marked with
+record_stream. What is run is ampsim.torch unchanged, the optimizer's thread included. This shows the order of
+the hand-over; it says nothing about kernels.
+"""
+
+import threading
+import weakref
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ampsim.torch import GradScaler, OptimizerThread, versions
+
+Clock = dict[int, int]  # stream -> how many of its operations are known to be done
+
+
+class Stream:
+    def __init__(self, world: "World") -> None:
+        self.number, self.clock = len(world.streams), defaultdict(int)
+        world.streams.append(self)
+
+    def wait_event(self, event: "Event") -> None:
+        for stream, count in event.clock.items():
+            self.clock[stream] = max(self.clock[stream], count)
+
+
+class Event:
+    def __init__(self, world: "World") -> None:
+        self.world, self.clock = world, {}
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.clock = dict((stream or self.world.current()).clock)
+
+
+class Memory:
+    """Who touched one tensor's storage, and when."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.home = stream
+        self.write = (stream.number, stream.clock[stream.number])
+        self.reads: dict[int, int] = {}
+        self.recorded: set[int] = set()
+
+
+class World(TorchDispatchMode):
+    """All streams of one fake device, and what went wrong on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[Stream] = []
+        self.local = threading.local()
+        self.default = Stream(self)
+        self.memory: dict[int, Memory] = {}
+        self.storages: list[torch.UntypedStorage] = []
+        self.wrong: list[str] = []
+        self.lock = threading.RLock()
+
+    def current(self, device: object = None) -> Stream:
+        return getattr(self.local, "stream", self.default)
+
+    @contextmanager
+    def using(self, stream: Stream | None):
+        before, self.local.stream = self.current(), stream or self.current()
+        try:
+            yield
+        finally:
+            self.local.stream = before
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        with self.lock:
+            stream = self.current()
+            stream.clock[stream.number] += 1
+            written = self.written(func, args, kwargs)
+            for tensor in tree_leaves((args, kwargs)):
+                if isinstance(tensor, torch.Tensor):
+                    self.access(func, tensor, stream, any(tensor is w for w in written))
+            out = func(*args, **kwargs)
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, torch.Tensor):
+                    self.of(tensor)
+            return out
+
+    @staticmethod
+    def written(func, args, kwargs) -> list[torch.Tensor]:
+        slots = zip(func._schema.arguments, [*args, *([None] * len(func._schema.arguments))], strict=False)
+        named = [(a, kwargs.get(a.name, given)) for a, given in slots]
+        return [
+            t for a, given in named if a.alias_info is not None and a.alias_info.is_write for t in tree_leaves(given)
+        ]
+
+    def of(self, tensor: torch.Tensor) -> Memory:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.memory:
+            self.storages.append(storage)  # kept, so that no address is used twice
+            self.memory[storage._cdata] = Memory(self.current())
+        return self.memory[storage._cdata]
+
+    def watch_release(self, tensor: torch.Tensor) -> None:
+        """From the moment `tensor` is let go its memory may be allocated again by its home stream."""
+        weakref.finalize(tensor, self.released, self.of(tensor))
+
+    def released(self, memory: Memory) -> None:
+        with self.lock:
+            uses = {**memory.reads, memory.write[0]: max(memory.write[1], memory.reads.get(memory.write[0], 0))}
+            for number, count in uses.items():
+                known = number == memory.home.number or memory.home.clock[number] >= count
+                if not known and number not in memory.recorded:
+                    self.wrong.append(f"released while stream {number} may still be using it: record_stream is missing")
+
+    def access(self, func, tensor: torch.Tensor, stream: Stream, writes: bool) -> None:
+        if tensor.numel() == 0:
+            return
+        memory = self.of(tensor)
+        before = dict([memory.write])
+        for number, count in memory.reads.items() if writes else ():
+            before[number] = max(count, before.get(number, 0))
+        for number, count in before.items():
+            if number != stream.number and stream.clock[number] < count:
+                kind = "writes" if writes else "reads"
+                self.wrong.append(f"{func} on stream {stream.number} {kind} what stream {number} may still be using")
+        now = stream.clock[stream.number]
+        if writes:
+            memory.write, memory.reads = (stream.number, now), {}
+        else:
+            memory.reads[stream.number] = now
+
+
+@pytest.fixture
+def world(monkeypatch):
+    world = World()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *a, **k: Stream(world))
+    monkeypatch.setattr(torch.cuda, "Event", lambda *a, **k: Event(world))
+    monkeypatch.setattr(torch.cuda, "current_stream", world.current)
+    monkeypatch.setattr(torch.cuda, "stream", world.using)
+
+    def event(device):
+        made = Event(world)
+        made.record(world.current())
+        return made
+
+    def record_stream(tensor, stream):
+        world.of(tensor).recorded.add(stream.number)
+
+    monkeypatch.setattr(versions, "_event", event)
+    monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
+    first = versions.first_version
+
+    def on_device(state, device, rule, *, strict):
+        return first(state, device, rule, strict=True)  # the versions that live on a device
+
+    monkeypatch.setattr("ampsim.torch.grad_scaler.first_version", on_device)
+    return world
+
+
+def train(world: World, depth: int, iterations: int = 6) -> list[float]:
+    """A loop with the optimizer on its own thread and stream; gradients are handed over. Returns the scales."""
+    thread = OptimizerThread()
+    thread.launch(world.__enter__)  # modes are per thread
+    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch)
+    master = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([master], lr=0.1, fused=True)
+    tickets = []
+    with world:
+        for i in range(iterations):
+            weight = torch.ones(3, requires_grad=True)  # this iteration's own copy
+            ticket = scaler.begin()
+            tickets.append(ticket)
+            loss = (weight * (float("inf") if i == 2 else 3.0)).sum()
+            scaler.scale(loss, ticket).backward()
+            world.watch_release(weight.grad)
+
+            def step(grad=weight.grad, ticket=ticket) -> None:
+                master.grad = grad
+                scaler.step(optimizer, ticket=ticket)
+                master.grad = None
+
+            weight.grad = None
+            thread.launch(step)
+            del step
+            scaler.update(ticket=ticket)
+        scaler.synchronize()
+        scales = [ticket.value.scale.item() for ticket in tickets]
+    thread.launch(lambda: world.__exit__(None, None, None))
+    thread.close()
+    return scales
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_every_access_is_ordered(world, depth) -> None:
+    from ampsim import Rule
+    from ampsim.core.pipeline import trajectory
+
+    scales = train(world, depth)
+    assert not world.wrong, world.wrong[:3]
+    assert len(world.streams) == 2  # the caller's and the optimizer's
+    flags = [i == 2 for i in range(6)]
+    assert scales == trajectory(Rule(8.0, growth_interval=2), depth, flags)[:-1]
+
+
+def test_a_version_used_without_waiting_for_it_is_seen(world, monkeypatch) -> None:
+    monkeypatch.setattr(versions.DeviceVersion, "_wait", lambda self: None)
+    train(world, depth=1)
+    assert any("mul" in text and "reads" in text for text in world.wrong)
+
+
+def test_a_gradient_handed_over_without_an_event_is_seen(world, monkeypatch) -> None:
+    monkeypatch.setattr("ampsim.torch.optimizer_thread._record_event", lambda: Event(world))  # recorded never
+    train(world, depth=1)
+    assert any("stream 1" in text for text in world.wrong)
+
+
+def test_a_published_scale_written_in_place_is_seen(world, monkeypatch) -> None:
+    def next_in_place(self, rule, found_inf):
+        self._wait()
+        torch._amp_update_scale_(self.scale, self.growth_tracker, found_inf[0], 2.0, 0.5, 2)
+        return versions.DeviceVersion(self.scale, self.growth_tracker, versions._event(self.scale.device))
+
+    monkeypatch.setattr(versions.DeviceVersion, "next", next_in_place)
+    with suppress(RuntimeError):  # autograd may notice too, if the write comes before its backward pass
+        train(world, depth=1)
+    assert any("writes" in text for text in world.wrong)

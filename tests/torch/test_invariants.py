@@ -1,0 +1,967 @@
+"""The 24 invariants of the asynchronous scaler, each as one deterministic test with its number and name."""
+
+import ast
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import ampsim.torch
+from ampsim.core import dialects, pipeline
+from ampsim.core.machine import Rule
+from ampsim.core.replay import replay
+from ampsim.testing import conductor
+from ampsim.torch import ClosedError, GradScaler, OptimizerThread
+from ampsim.torch import roundpipe as for_roundpipe
+from ampsim.torch.tickets import Register
+
+INF, NAN = float("inf"), float("nan")
+TORCH_KEYS = ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]
+
+
+@pytest.fixture
+def thread():
+    thread = OptimizerThread()
+    yield thread
+    thread.close()
+
+
+def an_optimizer(*values, kind=torch.optim.SGD, dtype=torch.float32, **options):
+    param = torch.nn.Parameter(torch.tensor(values or (1.0, 2.0), dtype=dtype))
+    return param, kind([param], **{"lr": 0.5, **options})
+
+
+def bits(tensor):
+    """Every bit of a tensor, NaN included."""
+    return tensor.detach().clone().contiguous().view(torch.uint8).tolist() if tensor.dim() else tensor.item()
+
+
+def held(optimizer):
+    """Every bit of an optimizer's parameters and state."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    state = [
+        (name, bits(value) if isinstance(value, torch.Tensor) else value)
+        for p in params
+        for name, value in sorted(optimizer.state.get(p, {}).items())
+    ]
+    return [bits(p) for p in params], state
+
+
+def iteration(scaler, param, optimizer, overflows=False, **update):
+    """One drop-in iteration with d loss / d param = 1; the scale that it used."""
+    param.grad = None
+    loss = scaler.scale(param.sum())
+    used = scaler.get_scale()
+    loss.backward()
+    if overflows:
+        param.grad[0] = INF
+    scaler.step(optimizer)
+    scaler.update(**update)
+    return used
+
+
+# ------------------------------------------------------------------------------------------------ 1 to 7
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_01_exact_unscale(depth):
+    # A scale that is a new power of two in each iteration: only the ticket's own gives the gradient back.
+    scaler = GradScaler("cpu", init_scale=2.0**14, growth_interval=1, backoff_factor=0.125, depth=depth)
+    generator = torch.Generator().manual_seed(0)
+    tickets, waiting = [], []
+    for i in range(24):
+        ticket = scaler.begin()
+        weights = torch.randn(257, generator=generator) * 2.0 ** (i % 5 - 12)
+        param, optimizer = an_optimizer(*[0.0] * 257)
+        scaler.scale((param * weights).sum(), ticket=ticket).backward()
+        tickets.append(ticket.value.read().scale)
+        waiting.append((ticket, param, optimizer, weights))
+        if len(waiting) > depth:  # the optimizer is as far behind as it may
+            ticket, param, optimizer, weights = waiting.pop(0)
+            if ticket.index % 5 == 3:
+                param.grad[0] = NAN
+            scaler.unscale_(optimizer, ticket=ticket)
+            assert torch.equal(param.grad[1:], weights[1:])
+            scaler.step(optimizer, ticket=ticket)
+            scaler.update(ticket=ticket)
+    assert len(set(tickets)) > 5
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_02_schedule_independence(depth):
+    found_inf = [True, False]
+    expected = pipeline.trajectory(Rule(init_scale=8.0, growth_interval=1), depth, found_inf)[:-1]
+
+    def program(c):
+        register = Register(8.0, depth, sync=c.sync)
+        tickets, seen = c.sync.Queue(), []
+
+        def optimizer():
+            for overflow in found_inf:
+                ticket = tickets.get()
+                register.apply(ticket, lambda scale, by=0.5 if overflow else 2.0: scale * by)
+
+        c.spawn("optimizer", optimizer)
+        for _ in found_inf:
+            ticket = register.begin()
+            seen.append(ticket.value)
+            tickets.put(ticket)
+        return seen
+
+    seen = conductor.explore(program, preemptions=2, check=lambda run: _equal(run.value, expected))
+    assert seen.exhausted
+
+
+def _equal(got, expected):
+    assert got == expected
+
+
+def test_03_depth_0_equals_torch():
+    plan = [False, True, False, False, False, True, True, False, False, False, False]
+    outcomes = []
+    for make in (torch.amp.GradScaler, GradScaler):
+        scaler, log = make("cpu", 1700.0, 3.0, 0.3, 2), []
+        param, optimizer = an_optimizer(kind=torch.optim.AdamW)
+        for overflows in plan:
+            log.append(iteration(scaler, param, optimizer, overflows))
+            log += [held(optimizer), bits(param.grad), scaler.state_dict(), scaler._get_growth_tracker()]
+        for refused in ("unscale_ unscale_", "step unscale_", "step step", "update", "unscale_ closure"):
+            for call in refused.split():
+                try:
+                    if call == "update":
+                        scaler.update()
+                    elif call == "closure":
+                        scaler.step(optimizer, closure=lambda: None)
+                    else:
+                        getattr(scaler, call)(optimizer)
+                except Exception as error:
+                    log.append((type(error), str(error)))
+            scaler.update(4.0)
+        outcomes.append(log)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_04_depth_1_equals_roundpipe():
+    # the dialect equals what RoundPipe itself did, to the last bit; test_roundpipe runs RoundPipe
+    rule = dialects.get("roundpipe.GradScaler[async]", init=1000.0, growth=3.0, backoff=0.4, interval=3)
+    found_inf = [False, True, True, False, False, False, False, False, False, True, False, False] * 3
+    scaler = for_roundpipe.GradScaler(1000.0, 3.0, 0.4, 3)
+    param, optimizer = an_optimizer()
+    scales = [iteration(scaler, param, optimizer, overflows) for overflows in found_inf]
+    assert scales[1:] == replay(rule, found_inf).tolist()[:-1]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_05_version_lag_monotone(depth):
+    register = Register(0, depth)
+    tickets, modes = [], [True, True, False, True, True, True, False, False, True, True, True, True]
+    for is_async in modes:
+        while register.begun - register.applied <= depth:
+            tickets.append(register.begin())
+        register.apply(register.outstanding()[0], lambda v: v + 1, is_async=is_async)
+    versions = [ticket.version for ticket in tickets]
+    assert versions == sorted(versions)
+    assert all(ticket.value == ticket.version >= ticket.index - depth for ticket in tickets)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_06_at_most_depth_plus_1_tickets_outstanding(depth):
+    scaler = GradScaler("cpu", depth=depth)
+    tickets = [scaler.begin() for _ in range(depth + 1)]
+    with pytest.raises(TimeoutError, match=f"tickets {', '.join(map(str, range(depth + 1)))} await update"):
+        scaler.begin(timeout=0)
+    scaler.update(2.0, ticket=tickets[0])
+    assert scaler.begin(timeout=0).index == depth + 1
+
+
+def test_07_updates_once_and_in_order():
+    scaler = GradScaler("cpu", depth=2)
+    first, second, third = (scaler.begin() for _ in range(3))
+    for wrong in (second, third):
+        with pytest.raises(RuntimeError, match="is not next: updates are applied in ticket order; update ticket 0"):
+            scaler.update(2.0, ticket=wrong)
+    scaler.update(2.0, ticket=first)
+    with pytest.raises(RuntimeError, match="update with ticket 0: expected one that this scaler's begin"):
+        scaler.update(2.0, ticket=first)
+    scaler.update(4.0, ticket=second)
+    scaler.update(8.0, ticket=third)
+    assert scaler.get_scale() == 8.0
+
+
+def test_07_updates_once_and_in_order_on_another_thread(thread):
+    release = threading.Event()
+    scaler = GradScaler("cpu", depth=2, launch=thread.launch)
+    first, second, _ = (scaler.begin() for _ in range(3))
+    thread.launch(release.wait)  # what is sent stays on its way
+    with pytest.raises(RuntimeError, match="ticket 1 is not next"):
+        scaler.update(2.0, ticket=second)
+    scaler.update(2.0, ticket=first)
+    with pytest.raises(RuntimeError, match="ticket 0 was updated already"):
+        scaler.update(2.0, ticket=first)
+    scaler.update(4.0, ticket=second)
+    release.set()
+    scaler.synchronize()
+    assert scaler.get_scale() == 4.0
+
+
+# ------------------------------------------------------------------------------------------------ 8 to 14
+
+
+@pytest.mark.parametrize("policy", ["clamp", "torch"])  # the state on the host, and as tensors
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_08_a_published_scale_is_never_written(depth, policy):
+    scaler = GradScaler("cpu", growth_interval=2, depth=depth, policy=policy)
+    param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
+    used = []
+    for i in range(20):
+        ticket = scaler.begin()
+        scale = ticket.value.scale_on(torch.device("cpu"))
+        used.append((scale, scale.item()))
+        scaler.scale(param.sum(), ticket=ticket).backward()
+        if i % 7 == 3:
+            param.grad[0] = INF
+        scaler.step(optimizer, ticket=ticket)
+        scaler.update(float(3**i) if i % 5 == 2 else None, ticket=ticket)
+        if i == 10:
+            scaler.load_state_dict(scaler.state_dict())
+    assert [scale._version for scale, _ in used] == [0] * 20
+    assert [scale.item() for scale, _ in used] == [value for _, value in used]
+
+
+@pytest.mark.parametrize("policy", ["clamp", "torch"])
+def test_09_no_autograd_version_error(policy):
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1, policy=policy)
+    param, optimizer = an_optimizer()
+    first, second = scaler.begin(), scaler.begin()
+    loss = scaler.scale(param.sum(), ticket=second)  # saves the scale for backward
+    param.grad = torch.ones(2)
+    scaler.step(optimizer, ticket=first)
+    scaler.update(ticket=first)
+    param.grad = None
+    loss.backward()  # torch: "modified by an inplace operation"
+    assert param.grad.tolist() == [4.0, 4.0]
+
+
+def test_10_found_inf_stays_with_its_ticket():
+    scaler = GradScaler("cpu", init_scale=16.0, growth_interval=1, depth=2)
+    tickets = [scaler.begin() for _ in range(3)]
+    for ticket, bad in zip(reversed(tickets), (1.0, INF, 1.0), strict=True):  # steps in any order
+        param, optimizer = an_optimizer()
+        param.grad = torch.tensor([1.0, bad])
+        scaler.step(optimizer, ticket=ticket)
+        assert scaler.last_step.skipped == (bad == INF)
+    newest = []
+    for ticket in tickets:
+        scaler.update(ticket=ticket)
+        newest.append(scaler.get_scale())
+    assert newest == [32.0, 16.0, 32.0]
+
+
+SCALES = [2.0**e for e in (-149, -140, -128, -127, -126, -100, -20, -1, 0, 16, 100, 126, 127)] + [1700.0, 0.1, 3e38]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+@given(
+    scale=st.sampled_from(SCALES),
+    dtype=st.sampled_from(DTYPES),
+    how=st.sampled_from(["step", "unscale_", "clip", "clip to much"]),
+    fused=st.booleans(),
+    share=st.lists(st.sampled_from([0.0, -1.0, 1.0, 0.5, 2.0**-30]) | st.floats(-1, 1), min_size=2, max_size=3),
+    bad=st.sampled_from([None, None, None, INF, -INF, NAN]),
+)
+@example(scale=0.5, dtype=torch.float16, how="clip to much", fused=False, share=[1.0, 1.0], bad=None)
+@example(scale=2.0**-126, dtype=torch.float32, how="step", fused=True, share=[1.0, 1.0], bad=None)
+def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
+    """Gradients up to the largest their format holds, at any scale: parameters stay finite."""
+    largest = torch.finfo(dtype).max
+    param, optimizer = an_optimizer(*[0.0] * len(share), dtype=dtype, lr=2.0**-10, fused=fused)
+    if scale < 2.0**-126:
+        with pytest.raises(ValueError, match="expected within"):  # a scale without a reciprocal is refused outright
+            GradScaler("cpu", init_scale=scale)
+        return
+    scaler = GradScaler("cpu", init_scale=scale, allow_fp16=True)
+    scaler.scale(torch.tensor(1.0))
+    param.grad = torch.tensor([largest * x for x in share], dtype=torch.float64).to(dtype)
+    if bad is not None:
+        param.grad[-1] = bad
+    if how == "unscale_":
+        scaler.unscale_(optimizer)
+    elif how != "step":
+        scaler.unscale_and_clip_(optimizer, 1.0 if how == "clip" else 1e38)
+    scaler.step(optimizer)
+    scaler.update()
+    assert param.isfinite().all()
+    if bad is not None:
+        assert scaler.last_step.skipped
+        assert not param.any()
+    assert scaler.get_scale() >= 2.0**-126
+
+
+def corrupted_after(policy):
+    """How many overflows from the default scale until a clean step corrupts a parameter; None: never in 200."""
+    for overflows in range(130, 200, 2):
+        param, optimizer = an_optimizer(0.0, 0.0)
+        scaler = GradScaler("cpu", init_scale=2.0**16, policy=policy)
+        for _ in range(overflows):
+            iteration(scaler, param, optimizer, overflows=True)
+        iteration(scaler, param, optimizer)
+        if not param.isfinite().all():
+            return overflows
+    return None
+
+
+def test_11_no_non_finite_step_where_torch_corrupts_after_144_overflows():
+    assert corrupted_after("torch") == 144
+    assert corrupted_after("clamp") is None
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1(fused):
+    for policy, finite in (("torch", False), ("clamp", True)):
+        scaler = GradScaler("cpu", init_scale=0.5, policy=policy)
+        param, optimizer = an_optimizer(0.0, 0.0, fused=fused)
+        scaler.scale(torch.tensor(1.0))
+        param.grad = torch.tensor([3e38, 1.0])
+        scaler.step(optimizer)
+        assert bool(param.isfinite().all()) is finite
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {"momentum": 0.9, "fused": True}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.AdamW, {"fused": True, "amsgrad": True}),
+        (torch.optim.Adam, {"fused": True}),
+    ],
+)
+def test_12_a_skipped_step_changes_no_bit(kind, options, unscales):
+    param, optimizer = an_optimizer(1.0, -2.0, 0.3, kind=kind, **options)
+    scaler = GradScaler("cpu")
+    for bad in (INF, None, None, INF, -INF, NAN):
+        param.grad = None
+        scaler.scale((param * param).sum()).backward()
+        if bad is not None:
+            param.grad[1] = bad
+        before = held(optimizer)
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        assert (held(optimizer) == before) == (bad is not None)
+        assert scaler.last_step.skipped_by(optimizer) == (bad is not None)
+        scaler.update()
+
+
+@pytest.mark.parametrize("policy", ["clamp", "torch"])
+def test_13_new_scale_captured_by_value(thread, policy):
+    release = threading.Event()
+    scaler = GradScaler("cpu", depth=1, launch=thread.launch, policy=policy)
+    scaler.scale(torch.tensor(1.0))
+    asked = torch.tensor(32.0)
+    thread.launch(release.wait)
+    scaler.update(asked)
+    asked.fill_(5.0)  # RoundPipe installs this one
+    release.set()
+    assert scaler.get_scale(up_to_date=True) == 32.0
+
+
+def test_14_setters_fifo_with_updates(thread):
+    release = threading.Event()
+    scaler = GradScaler("cpu", init_scale=64.0, growth_interval=1, depth=3, launch=thread.launch)
+    param, optimizer = an_optimizer()
+    thread.launch(release.wait)
+    for growth, overflows in ((2.0, False), (3.0, False), (5.0, False), (5.0, True)):
+        scaler.scale(torch.tensor(1.0))
+        thread.launch(setattr, param, "grad", torch.tensor([INF if overflows else 1.0, 1.0]))
+        thread.launch(scaler.step, optimizer)
+        scaler.set_growth_factor(growth)
+        scaler.set_backoff_factor(0.25)
+        scaler.update()
+    scaler.set_growth_factor(7.0)  # after the last update: without effect on any of them
+    assert scaler.get_growth_factor() == 2.0
+    release.set()
+    assert scaler.get_growth_factor(up_to_date=True) == 7.0
+    assert scaler.get_scale(up_to_date=True) == 64.0 * 2 * 3 * 5 * 0.25
+
+
+# ----------------------------------------------------------------------------------------------- 15 to 19
+
+
+def test_15_gradients_of_two_tickets_in_one_grad_raise():
+    scaler = GradScaler("cpu", depth=1)
+    param, optimizer = an_optimizer()
+    first, second = scaler.begin(), scaler.begin()
+    scaler.scale(param.sum(), ticket=first).backward()
+    scaler.scale(param.sum() / 2, ticket=first).backward()  # microbatches of one ticket are fine
+    with pytest.raises(RuntimeError, match="gradients of tickets 0 and 1 were added into one"):
+        scaler.scale(param.sum(), ticket=second).backward()
+    param.grad = None
+    scaler.scale(param.sum(), ticket=second).backward()
+    for use in (scaler.unscale_, scaler.step):
+        with pytest.raises(RuntimeError, match="gradients of ticket 1 would be unscaled by ticket 0"):
+            use(optimizer, ticket=first)
+
+
+def test_15_gradients_of_two_tickets_in_one_backward_raise():
+    scaler = GradScaler("cpu", depth=1)
+    param, _ = an_optimizer()
+    first, second = scaler.begin(), scaler.begin()
+    both = scaler.scale(param.sum(), ticket=first) + scaler.scale(param.sum(), ticket=second)
+    with pytest.raises(RuntimeError, match="gradients of tickets"):
+        both.backward()
+
+
+def test_15_gradients_of_a_fused_optimizer_are_checked_too():
+    scaler = GradScaler("cpu", depth=1)
+    param, optimizer = an_optimizer(kind=torch.optim.AdamW, fused=True)
+    first, second = scaler.begin(), scaler.begin()
+    scaler.scale(param.sum(), ticket=second).backward()
+    with pytest.raises(RuntimeError, match="gradients of ticket 1 would be unscaled by ticket 0"):
+        scaler.step(optimizer, ticket=first)
+
+
+def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
+    # masters get their gradients from another thread while a later ticket's backward pass ends
+    scaler = GradScaler("cpu", depth=1)
+    model, _ = an_optimizer()
+    master, optimizer = an_optimizer()
+    for _ in range(3):
+        first, second = scaler.begin(), scaler.begin()
+        scaler.scale(model.sum(), ticket=first).backward()
+        grad, model.grad = model.grad, None
+        master.grad = grad.double().float()  # another tensor, without a tag
+        scaler.scale(model.sum(), ticket=second).backward()
+        scaler.step(optimizer, ticket=first)
+        scaler.update(ticket=first)
+        master.grad, model.grad = model.grad, None
+        scaler.step(optimizer, ticket=second)
+        scaler.update(ticket=second)
+        master.grad = None
+
+
+def everything(scaler):
+    """All that a call could change."""
+    register = scaler._iterations.register
+    book = register and (register._book, register._closed)
+    records = {
+        ticket: [(o, r.stage, r.holder, r.folded, [bits(f) for f in r.found_inf.values()]) for o, r in records.items()]
+        for ticket, records in scaler._ledger._records.items()
+    }
+    return book, records, scaler._rule, scaler._first, scaler._iterations._requested, scaler._report, scaler._scaled
+
+
+def test_16_misuse_changes_nothing():
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
+    other = GradScaler("cpu", depth=1)
+    param, optimizer = an_optimizer()
+    halves = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    of_halves = torch.optim.SGD([halves], lr=0.1)
+    halves.grad = torch.ones(2, dtype=torch.float16)
+    without = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    first, foreign = scaler.begin(), other.begin()
+    scaler.scale(param.sum(), ticket=first).backward()
+    scaler.unscale_(optimizer, ticket=first)
+    with pytest.raises(ValueError, match="FP16"):
+        scaler.unscale_(of_halves, ticket=first)  # leaves a record, as in torch
+    with pytest.raises(AssertionError, match="No inf checks"):
+        scaler.step(without, ticket=first)
+    second = scaler.begin()
+    refused = [
+        lambda: scaler.unscale_(optimizer, ticket=first),
+        lambda: scaler.unscale_(of_halves, ticket=first),
+        lambda: scaler.unscale_(optimizer, ticket=foreign),
+        lambda: scaler.step(optimizer, ticket=foreign),
+        lambda: scaler.step(optimizer, closure=print, ticket=first),
+        lambda: scaler.step(optimizer, print, ticket=first),
+        lambda: scaler.step(optimizer, nonsense=1, ticket=first),
+        lambda: scaler.step(without, ticket=first),
+        lambda: scaler.scale(torch.tensor(1.0)),
+        lambda: scaler.scale(torch.tensor(1.0), ticket=foreign),
+        lambda: scaler.scale(3.0, ticket=first),
+        lambda: scaler.update(),
+        lambda: scaler.update(ticket=second),
+        lambda: scaler.update(ticket=foreign),
+        lambda: scaler.update("8", ticket=first),
+        lambda: scaler.update(-1.0, ticket=first),
+        lambda: scaler.update(NAN, ticket=first),
+        lambda: scaler.update(torch.ones(2), ticket=first),
+        lambda: scaler.update(torch.ones((), requires_grad=True), ticket=first),
+        lambda: scaler.update(torch.ones((), device="meta"), ticket=first),
+        lambda: scaler.begin(timeout=0),
+        lambda: scaler.state_dict(),
+        lambda: scaler.load_state_dict({}),
+        lambda: scaler.load_state_dict({"scale": 8.0}),
+        lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (NAN, 2.0, 0.5, 2000, 0), strict=True))),
+        lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (8.0, 0.5, 0.5, 2000, 0), strict=True))),
+        lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (8.0, 2.0, 0.5, 2000, "x"), strict=True))),
+        lambda: scaler.set_growth_factor(0.5),
+        lambda: scaler.set_backoff_factor(2.0),
+        lambda: scaler.set_growth_interval(0),
+        lambda: scaler.set_growth_interval(2.5),
+        lambda: pickle.dumps(scaler),
+    ]
+    before, gradient = everything(scaler), bits(param.grad)
+    for number, call in enumerate(refused):
+        with pytest.raises((RuntimeError, ValueError, TypeError, AssertionError, TimeoutError, KeyError)):
+            call()
+        assert everything(scaler) == before, f"call {number} changed something"
+        assert bits(param.grad) == gradient
+        assert not {"grad_scale", "found_inf"} & vars(optimizer).keys()
+    scaler.step(optimizer, ticket=first)  # and the iteration can go on
+    scaler.update(ticket=first)
+
+
+def test_16_misuse_between_iterations_changes_nothing():
+    scaler = GradScaler("cpu", depth=1)
+    param, optimizer = an_optimizer()
+    iteration(scaler, param, optimizer)
+    before = everything(scaler)
+    for call in (scaler.update, lambda: scaler.update("8"), lambda: scaler.update(NAN)):
+        with pytest.raises((AssertionError, TypeError, ValueError)):
+            call()
+        assert everything(scaler) == before
+    scaler.state_dict()  # no ticket was begun for a refused update
+
+
+def test_16_misuse_before_the_first_scale_changes_nothing():
+    scaler = GradScaler("cpu")
+    param, optimizer = an_optimizer()
+    param.grad = torch.ones(2)
+    for name, args in (("unscale_", (optimizer,)), ("step", (optimizer,)), ("update", ())):
+        with pytest.raises(AssertionError, match=f"Attempted {name} but _scale is None"):
+            getattr(scaler, name)(*args)
+    assert scaler._iterations.register is None
+    assert param.grad.tolist() == [1.0, 1.0]
+
+
+def test_17_exceptions_delivered(thread):
+    scaler = GradScaler("cpu", depth=0, launch=thread.launch)
+    param, optimizer = an_optimizer()
+    with pytest.raises(TypeError, match="nonsense"):  # an awaited call's exception: to its caller, as it is
+        _scaled(scaler, param).step(optimizer, nonsense=1)
+    release = threading.Event()
+    thread.launch(release.wait)
+    thread.launch(Path("no such file").read_text)
+    scaler.update()  # behind the step that will fail: never run
+    release.set()
+    with pytest.raises(ClosedError) as caught:
+        scaler.scale(param.sum())  # would wait for ever for a version that nobody makes
+    causes = [caught.value, caught.value.__cause__, caught.value.__cause__.__cause__]
+    assert [type(cause) for cause in causes] == [ClosedError, RuntimeError, FileNotFoundError]
+    with pytest.raises(RuntimeError, match="work on the optimizer thread failed: FileNotFound") as caught:
+        thread.synchronize()
+    assert type(caught.value.__cause__) is FileNotFoundError
+    thread.synchronize()  # told once
+
+
+def _scaled(scaler, param):
+    param.grad = None
+    scaler.scale(param.sum()).backward()
+    return scaler
+
+
+def test_17_exceptions_of_a_background_update_are_delivered(thread):
+    scaler = GradScaler("cpu", depth=0, launch=thread.launch)
+    scaler.scale(torch.tensor(1.0))
+    scaler.update()  # nothing was stepped: fails on the optimizer's thread
+    with pytest.raises(ClosedError, match="No inf checks were recorded prior to update") as caught:
+        scaler.scale(torch.tensor(1.0))
+    assert type(caught.value.__cause__) is AssertionError
+
+
+def test_17_exceptions_of_an_awaited_update_go_to_its_caller_alone(thread):
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1, launch=thread.launch)
+    param, optimizer = an_optimizer()
+    _scaled(scaler, param)
+    before = everything(scaler)
+    with pytest.raises(AssertionError, match="No inf checks"):
+        scaler.update(is_async=False)
+    assert everything(scaler) == before
+    scaler.step(optimizer)
+    scaler.update(is_async=False)
+    assert scaler.get_scale() == 4.0
+
+
+def pipeline_program(depth, iterations=2):
+    """A client that begins and scales, and an executor that applies; `close` ends it whatever happened."""
+
+    def program(c):
+        register = Register(8, depth, sync=c.sync)
+        tickets = c.sync.Queue()
+
+        def client():
+            for _ in range(iterations):
+                tickets.put(register.begin())
+
+        def executor():
+            for _ in range(iterations):
+                register.apply(tickets.get(), lambda v: v + 1)
+
+        def waiter():
+            try:
+                for _ in range(depth + 2):
+                    register.begin()
+            except ClosedError:
+                return "woken"
+
+        threads = [c.spawn("client", client), c.spawn("executor", executor)]
+        threads.append(c.spawn("waiter", waiter))
+        c.point("close comes at any time")
+        register.close()
+        for _ in range(iterations):
+            tickets.put(None)  # who waits for a ticket of a client that is gone
+
+    return program
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("fault", ["crash", "interrupt"])
+def test_18_no_deadlock_at_any_crash_or_interrupt_point(depth, fault):
+    program = pipeline_program(depth)
+    steps = len(conductor.attempt(program).trace)
+    for step in range(steps):
+        for task in ("client", "executor", "waiter"):
+            faults = {"crash_at": {step: task}, "crash_frees_locks": True}
+            if fault == "interrupt":
+                faults = {"interrupt_at": {step: task}}
+            for preempted in [{}] + [{at: choice} for at in range(0, steps, 3) for choice in (1, 2)]:
+                done = conductor.attempt(program, preempted, **faults)
+                assert done.stuck is None, str(done)
+
+
+def test_18_an_interrupted_iteration_can_be_begun_again():
+    # at every point of a drop-in iteration at depth 0: after the interrupt the loop just goes on
+    def program(c):
+        scaler = controlled(c, GradScaler)("cpu", init_scale=8.0, growth_interval=1)
+        param, optimizer = an_optimizer()
+
+        def loop():
+            done = 0
+            while done < 2:
+                try:
+                    iteration(scaler, param, optimizer)
+                    done += 1
+                except KeyboardInterrupt:
+                    if scaler._iterations.register is not None:  # whatever stage the optimizer is in: end the iteration
+                        scaler.update(scaler.get_scale())
+
+        c.spawn("loop", loop).join()
+        return scaler.get_scale()
+
+    steps = len(conductor.run(program).trace)
+    assert steps > 10
+    for step in range(steps):
+        done = conductor.attempt(program, interrupt_at={step: "loop"})
+        assert done.failure is None, str(done)
+
+
+def controlled(c, cls):
+    """The class, on the conductor's locks."""
+    return type(cls.__name__, (cls,), {"_sync": c.sync})
+
+
+def test_19_the_executor_waits_for_no_client():
+    # a client that stands still, at any point, stops no update of a ticket that was handed over
+    def program(c):
+        thread = OptimizerThread(sync=c.sync)
+        scaler = controlled(c, GradScaler)("cpu", depth=1, launch=thread.launch)
+
+        def client():
+            for _ in range(3):
+                scaler.scale(torch.tensor(1.0))
+                scaler.update(2.0)
+
+        c.spawn("client", client)
+        c.point("the client runs")
+        thread.synchronize()
+        scaler.synchronize()
+        assert not thread._queue
+        thread.close()
+
+    steps = len(conductor.attempt(program).trace)
+    for step in range(steps):
+        for schedule in ({}, {step - 1: 1}, {step + 1: 1}):
+            done = conductor.attempt(program, {k: v for k, v in schedule.items() if k >= 0},
+                                     crash_at={step: "client"}, crash_frees_locks=True)  # fmt: skip
+            assert done.failure is None, str(done)
+
+
+# ----------------------------------------------------------------------------------------------- 20 to 24
+
+
+def run_script(script, timeout=60):
+    environment = {**os.environ, "PYTHONPATH": str(Path(ampsim.torch.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=timeout, env=environment
+    )
+
+
+def test_20_bounded_clean_exit_with_a_job_that_never_ends():
+    done = run_script("""
+import threading, torch
+from ampsim.torch import GradScaler, OptimizerThread
+thread = OptimizerThread("busy")
+scaler = GradScaler("cpu", depth=1, launch=thread.launch)
+scaler.scale(torch.tensor(1.0))
+thread.launch(threading.Event().wait)
+thread.close(timeout=0.1)
+thread.close(timeout=3600)  # let go for good: neither this nor the interpreter's exit waits again
+print("end of main")
+""")
+    assert (done.returncode, done.stdout) == (0, "end of main\n")
+    assert done.stderr == "ampsim: busy thread still busy after 0.1 s; letting go\n"
+
+
+def test_20_bounded_clean_exit_after_an_exception_in_the_background():
+    done = run_script("""
+from ampsim.torch import GradScaler, OptimizerThread
+thread = OptimizerThread("background")
+def work():
+    raise OSError("disk full")
+thread.launch(work)
+print("end of main")
+""")
+    assert (done.returncode, done.stdout) == (0, "end of main\n")
+    assert done.stderr == "ampsim: work on the background thread failed: OSError('disk full')\n"
+
+
+def test_20_bounded_clean_exit_in_the_middle_of_work():
+    # what was launched is finished; a daemon thread inside backward at the end would be an abort
+    done = run_script("""
+import torch
+from ampsim.torch.roundpipe import GradScaler, shared_thread
+param = torch.nn.Parameter(torch.ones(200_000))
+optimizer = torch.optim.SGD([param], lr=0.1)
+scaler = GradScaler()
+def step_fn():
+    (param * 2).sum().backward()
+    scaler.step(optimizer)
+    print("stepped")
+for _ in range(2):
+    scaler.scale(torch.tensor(1.0))
+    shared_thread().launch(step_fn)
+    scaler.update()
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stepped\nstepped\n", "")
+
+
+def test_20_close_is_idempotent_and_wakes_who_waits():
+    scaler = GradScaler("cpu")
+    scaler.begin()
+    woken = []
+
+    def waiter():
+        try:
+            scaler.begin()
+        except ClosedError as error:
+            woken.append(error)
+
+    waiting = threading.Thread(target=waiter)
+    waiting.start()
+    scaler.close()
+    scaler.close()
+    waiting.join(timeout=60)
+    assert len(woken) == 1
+    for call in (scaler.begin, scaler.update, lambda: scaler.scale(torch.tensor(1.0))):
+        with pytest.raises((ClosedError, RuntimeError)):
+            call()
+    assert scaler.get_scale() == 2.0**16
+    unused = GradScaler("cpu")
+    unused.close()
+    with pytest.raises(ClosedError):
+        unused.scale(torch.tensor(1.0))
+
+
+FORK = """
+import os, warnings, threading, torch
+from ampsim.torch import ClosedError, GradScaler, OptimizerThread
+warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
+thread = OptimizerThread()
+remote = GradScaler("cpu", depth=1, launch=thread.launch)
+unused = GradScaler("cpu", depth=1, launch=thread.launch)
+local = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+param = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([param], lr=0.1)
+remote.scale(torch.tensor(1.0))
+local.scale(torch.tensor(1.0))
+hold = threading.Event()
+running = thread.launch(hold.wait)
+waiting = thread.launch(list)
+locks = [remote._lock, remote._iterations._lock, remote._iterations._asking, remote._iterations.register._lock,
+         local._lock, local._iterations._lock, local._iterations.register._lock, thread._lock]
+for lock in locks:  # as if other threads were inside at the time
+    lock.acquire()
+pid = os.fork()
+if pid == 0:
+    try:
+        refused = []
+        for call in (lambda: remote.scale(torch.tensor(1.0)), lambda: remote.step(optimizer), remote.begin,
+                     lambda: remote.update(), remote.close, lambda: thread.launch(print), thread.synchronize,
+                     thread.close, running.result, waiting.result, remote.get_scale,
+                     lambda: unused.scale(torch.tensor(1.0)), lambda: unused.step(optimizer)):
+            try:
+                call()
+            except ClosedError:
+                refused.append("refused")
+            else:
+                refused.append("done")
+        param.grad = torch.ones(2)
+        local.step(optimizer)
+        local.update()
+        print(*refused, local.get_scale(), flush=True)
+        OptimizerThread().launch(print, "a new thread works", flush=True).result()
+    finally:
+        os._exit(0)
+for lock in locks:
+    lock.release()
+_, status = os.waitpid(pid, 0)
+hold.set()
+thread.close()
+print("parent", status, remote.get_scale())
+"""
+
+
+def test_21_fork_never_hangs():
+    done = run_script(FORK)
+    assert done.stderr == ""
+    refusals = "refused refused refused refused done refused done done refused refused done done refused 8.0"
+    assert done.stdout.splitlines() == [refusals, "a new thread works", "parent 0 65536.0"]
+    assert done.returncode == 0
+
+
+def train(scaler, param, optimizer, iterations, depth):
+    """Iterations whose overflows depend on parameters and scale; the optimizer lags as far as it may."""
+    waiting = []
+    for i in iterations:
+        ticket = scaler.begin()
+        loss = (param * param * (i + 1)).sum() * 0.25
+        (grad,) = torch.autograd.grad(scaler.scale(loss, ticket=ticket), param)
+        if ticket.value.read().scale > 1e4 or i % 11 == 7:
+            grad = grad * INF
+        waiting.append((ticket, grad))
+        while len(waiting) > depth or (waiting and i == iterations[-1]):
+            ticket, param.grad = waiting.pop(0)
+            scaler.step(optimizer, ticket=ticket)
+            scaler.update(ticket=ticket)
+
+
+@pytest.mark.parametrize("policy", ["clamp", "torch"])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_22_resume_is_bitwise(depth, policy):
+    def fresh():
+        scaler = GradScaler("cpu", 1000.0, 3.0, 0.3, 2, depth=depth, policy=policy)
+        return scaler, *an_optimizer(1.0, -0.7, 0.3, kind=torch.optim.AdamW, lr=0.01)
+
+    plan = [list(range(start, start + 5)) for start in range(0, 30, 5)]
+    unbroken = fresh()
+    for part in plan:
+        train(*unbroken, part, depth)
+    scaler, param, optimizer = fresh()
+    for part in plan:
+        train(scaler, param, optimizer, part, depth)
+        saved = pickle.dumps((scaler.state_dict(), param.detach(), optimizer.state_dict()))
+        scaler, param, optimizer = fresh()  # killed; another process begins
+        scaler_state, weights, optimizer_state = pickle.loads(saved)  # noqa: S301
+        scaler.load_state_dict(scaler_state)
+        param.data.copy_(weights)
+        optimizer.load_state_dict(optimizer_state)
+    assert held(optimizer) == held(unbroken[2])
+    assert scaler.state_dict() == unbroken[0].state_dict()
+    assert len(scaler.state_dict().get("pending", [])) == depth
+
+
+def test_22_resume_from_and_to_torch():
+    theirs, param, optimizer = torch.amp.GradScaler("cpu", 1700.0, 3.0, 0.3, 4), *an_optimizer()
+    for overflows in (True, False, False, False):
+        iteration(theirs, param, optimizer, overflows)
+    assert list(theirs.state_dict()) == TORCH_KEYS
+    for depth in (0, 1, 3):
+        ours = GradScaler("cpu", depth=depth)
+        ours.load_state_dict(theirs.state_dict())
+        assert [ours.state_dict()[key] for key in TORCH_KEYS] == list(theirs.state_dict().values())
+    ours = GradScaler("cpu")
+    ours.load_state_dict(theirs.state_dict())
+    back = torch.amp.GradScaler("cpu")
+    back.load_state_dict(ours.state_dict())
+    assert back.state_dict() == theirs.state_dict() == ours.state_dict()
+    for overflows in (False, False, True, False):
+        assert iteration(back, param, optimizer, overflows) == iteration(ours, param, optimizer, overflows)
+    assert back.state_dict() == ours.state_dict()
+
+
+def test_22_resume_into_another_depth_keeps_what_it_can():
+    deep = GradScaler("cpu", depth=3)
+    tickets = [deep.begin() for _ in range(4)]
+    for i, ticket in enumerate(tickets):
+        deep.update(2.0**i, ticket=ticket)
+    saved = deep.state_dict()
+    assert (saved["scale"], saved["pending"]) == (2.0**0, [2.0, 4.0, 8.0])
+    for depth, carried in ((0, [8.0]), (1, [4.0, 8.0]), (3, [1.0, 2.0, 4.0, 8.0])):
+        scaler = GradScaler("cpu", depth=depth)
+        scaler.load_state_dict(saved)
+        seen = []
+        for _ in carried:
+            ticket = scaler.begin(timeout=0)
+            seen.append(ticket.value.read().scale)
+            scaler.update(1024.0, ticket=ticket)
+        assert seen == carried
+
+
+@pytest.mark.parametrize("policy", [None, "warn", "clamp"])
+@pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 64.0), (0.3, 0.7), (1.1, 3e38)])
+def test_23_scale_within_bounds_reciprocal_finite(low, high, policy):
+    first = 0.5 if high == 0.7 else 16.0
+    scaler = GradScaler("cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, policy=policy)
+    param, optimizer = an_optimizer()
+    bottom, top = (torch.tensor(x).item() for x in (low or 2.0**-126, high or torch.finfo(torch.float32).max))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for overflows in [True] * 20 + [False] * 40 + [True] * 20:
+            iteration(scaler, param, optimizer, overflows)
+            assert bottom <= scaler.get_scale() <= top
+            assert torch.tensor(1.0 / scaler.get_scale(), dtype=torch.float32).isfinite()
+            scaler.load_state_dict(scaler.state_dict())  # what it holds it takes back, at the bounds too
+    for outside in (bottom / 2, 0.0, -1.0, INF, NAN, 1e39):
+        with pytest.raises(ValueError, match="expected a number within"):
+            scaler.update(outside)
+        with pytest.raises(ValueError, match="expected a number within"):
+            scaler.update(torch.tensor(outside, dtype=torch.float64))
+
+
+def test_23_a_power_of_two_stays_one():
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    param, optimizer = an_optimizer()
+    for i in range(300):
+        scale = iteration(scaler, param, optimizer, overflows=i < 130 or i % 7 == 0)
+        assert scale.hex().startswith("0x1.0000000000000p")
+
+
+def test_24_no_id_keys():
+    package = Path(ampsim.torch.__file__).parent
+    for path in package.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id"), f"{path}:{node.lineno}"
+
+
+def test_24_no_id_keys_so_new_optimizers_in_old_places_are_not_refused():
+    # torch takes a new optimizer for the old one whose id it got, and refuses to unscale it
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.tensor(1.0))
+    for _ in range(200):
+        param, optimizer = an_optimizer()
+        param.grad = torch.ones(2)
+        scaler.unscale_(optimizer)
+        del param, optimizer
+        gc.collect(0)
+    scaler.update()

@@ -1,0 +1,174 @@
+"""Against RoundPipe's own GradScaler, unmodified, on its own optimizer stream.
+
+RoundPipe cannot be imported without a GPU, so its package ``__init__`` is bypassed and ``roundpipe.device``,
+of which the scaler needs the number of GPUs alone, is stubbed. Its thread ends the process on any error and
+is joined for ever at exit, so everything runs in a process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ampsim
+
+pytestmark = pytest.mark.peer("roundpipe")  # pip install --no-deps roundpipe==0.1.1 typing_extensions
+
+LOAD = """
+import importlib.machinery, importlib.util, inspect, json, random, sys, threading, types
+import torch
+torch.set_num_threads(1)
+package = types.ModuleType("roundpipe")
+package.__path__ = importlib.util.find_spec("roundpipe").submodule_search_locations
+device = types.ModuleType("roundpipe.device")
+device.get_num_devices = lambda: 0
+sys.modules.update({"roundpipe": package, "roundpipe.device": device})
+import roundpipe.grad_scaler, roundpipe.optim_stream as stream
+from ampsim.torch.roundpipe import GradScaler
+HAS_IS_ASYNC = "is_async" in inspect.signature(roundpipe.grad_scaler.GradScaler.update).parameters
+"""
+
+PLANS = '''
+def plan_of(rng):
+    constants = (rng.choice([4.0, 1000.0, 2.0**16, 1700.3]), rng.choice([2.0, 3.0, 1.1]), rng.choice([0.5, 0.3]),
+                 rng.randint(1, 4))
+    likely = rng.choice([0.1, 0.3, 0.7])
+    return constants, [
+        {"overflows": rng.random() < likely, "new_scale": rng.choice([None] * 6 + [8.0, 0.3, 2.0**20]),
+         "as_tensor": rng.random() < 0.5, "unscales": rng.choice(["no", "on stream", "here"]),
+         "steps": rng.choice(["on stream", "here"]), "growth": rng.choice([None] * 8 + [4.0]),
+         "is_async": rng.random() < 0.8} for _ in range(rng.randint(1, 16))]
+
+
+def drive(make, constants, plan):
+    """What can be seen of a scaler: the scale on both threads, getters, gradients and parameters, bit by bit."""
+    scaler, log = make(*constants), []
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([param], lr=0.25, momentum=0.5)
+    for it in plan:
+        param.grad = None
+        loss = scaler.scale((param * torch.tensor([1.0, 3.0])).sum())
+        log += [loss.item().hex(), scaler.get_scale().hex()]
+        loss.backward()
+        if it["overflows"]:
+            param.grad[1] = float("inf")
+        done = threading.Event()
+
+        def step_fn():
+            log.append(scaler.get_scale().hex())
+            if it["unscales"] == "on stream":
+                scaler.unscale_(optimizer)
+            if it["steps"] == "on stream":
+                scaler.step(optimizer)
+            done.set()
+
+        if it["unscales"] == "here":
+            scaler.unscale_(optimizer)
+        stream.launch_optim_kernel(step_fn)
+        done.wait()  # the log is one list, and the gradients are looked at from here
+        if it["steps"] == "here":
+            scaler.step(optimizer)
+        log += [x.hex() for x in param.grad.tolist() + param.tolist()]
+        if it["growth"]:
+            scaler.set_growth_factor(it["growth"])
+        new = it["new_scale"]
+        new = torch.tensor(new) if new is not None and it["as_tensor"] else new
+        scaler.update(new, **({"is_async": it["is_async"]} if HAS_IS_ASYNC else {}))
+        log.append(scaler.get_scale().hex())
+    log += [scaler.get_growth_factor(True), scaler.get_backoff_factor(True), scaler.get_growth_interval(True)]
+    return log
+
+
+def main(seed, count):
+    rng, iterations, overflows, synchronous = random.Random(seed), 0, 0, 0
+    for number in range(count):
+        constants, plan = plan_of(rng)
+        theirs = drive(roundpipe.grad_scaler.GradScaler, constants, plan)
+        ours = drive(GradScaler, constants, plan)
+        if theirs != ours:
+            print(json.dumps({"number": number, "constants": constants, "plan": plan, "theirs": theirs, "ours": ours}))
+            return
+        iterations += len(plan)
+        overflows += sum(it["overflows"] for it in plan)
+    print(json.dumps({"plans": count, "iterations": iterations, "overflows": overflows, "is_async": HAS_IS_ASYNC}))
+'''
+
+
+def run(script, timeout=120):
+    environment = {**os.environ, "PYTHONPATH": str(Path(ampsim.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-c", LOAD + script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
+    return done.stdout
+
+
+def test_depth_1_is_roundpipe_to_the_last_bit():
+    result = json.loads(run(PLANS + "main(seed=1, count=2000)"))
+    assert result.get("plans") == 2000, result
+    assert result["iterations"] > 10_000
+    print(result)
+
+
+def test_the_test_above_sees_a_scaler_that_is_one_update_early():
+    result = json.loads(run(PLANS + "GradScaler.__init__.__kwdefaults__['depth'] = 0; main(seed=1, count=2000)"))
+    assert result.get("number", 99) < 20, result
+
+
+def test_the_scaler_works_on_roundpipes_stream_and_nothing_else_does():
+    script = """
+scaler = GradScaler()
+param = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([param], lr=0.1)
+names = []
+optimizer.register_step_pre_hook(lambda *_: names.append(threading.current_thread().name))
+scaler.scale(param.sum()).backward()
+scaler.step(optimizer)
+scaler.update()
+scaler.synchronize()
+print(names, sorted(t.name for t in threading.enumerate()))
+"""
+    assert run(script) == "['RoundPipe Optimizer Stream'] ['MainThread', 'RoundPipe Optimizer Stream']\n"
+
+
+def test_misuse_that_ends_a_roundpipe_process_is_an_exception():
+    script = """
+param = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([param], lr=0.1)
+loss = param.sum()
+def told(misuse):
+    scaler = GradScaler()
+    try:
+        misuse(scaler)
+        scaler.synchronize()
+    except Exception as error:
+        print(type(error).__name__)
+told(lambda s: s.update())
+told(lambda s: (s.scale(loss), s.update()))
+told(lambda s: (s.scale(loss), s.update(8.0), s.update()))
+told(lambda s: (s.scale(loss), s.update("8")))
+told(lambda s: (s.scale(loss), s.step(optimizer)))
+"""
+    assert run(script).split() == ["AssertionError", "ClosedError", "ClosedError", "TypeError", "AssertionError"]
+
+
+def test_a_fork_of_roundpipes_process_fails_fast():
+    script = """
+import os, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
+scaler, unused = GradScaler(), GradScaler()
+scaler.scale(torch.tensor(1.0))
+sys.stdout.flush()
+if os.fork() == 0:
+    for each in (scaler, unused):
+        try:
+            each.scale(torch.tensor(1.0))
+            each.step(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert run(script) == "ClosedError\nClosedError\n"

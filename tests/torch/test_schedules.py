@@ -1,0 +1,491 @@
+"""Every schedule: the register, and the whole scaler with its optimizer thread, under the conductor.
+
+Whatever the schedule, each ticket's scale, what each step did and the newest scale are what `core.pipeline`
+says (confluence); nobody waits for ever; and an interrupt at any point leaves nobody waiting either.
+"""
+
+import threading
+from contextlib import suppress
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsim.core import pipeline
+from ampsim.core.machine import Rule, State
+from ampsim.core.machine import update as advance
+from ampsim.testing import conductor
+from ampsim.torch import ClosedError, GradScaler, OptimizerThread, grad_scaler, iterations, ledger, tickets
+from ampsim.torch.tickets import Register
+
+RULE = Rule(init_scale=8.0, growth_interval=1, min_scale=2.0**-126)
+WEIGHTS = torch.tensor([1.0, 2.0])
+INF = float("inf")
+
+
+class Outcome:
+    """A plan of iterations and what the model says that it leads to."""
+
+    def __init__(self, depth, plan, is_async=None):
+        self.depth, self.plan = depth, plan
+        self.is_async = is_async or [True] * len(plan)
+        pipe = pipeline.start(RULE, depth)
+        for ticket, overflows in enumerate(plan):
+            while len(pipe.carried) <= ticket:
+                pipe = pipeline.begin(pipe)
+            pipe = pipeline.finish(pipe, ticket, overflows, is_async=self.is_async[ticket])
+        self.scales = [pipe.scale(ticket) for ticket in range(len(plan))]
+        self.params = [[0.0, 0.0] if overflows else [-1.0, -2.0] for overflows in plan]
+        self.newest = pipe.versions[-1].scale
+
+    def check(self, run):
+        assert run.value == (self.scales, self.params, self.newest)
+
+
+# ----------------------------------------------------------------------------------------------- the programs
+
+
+def register_program(outcome, watch=True):
+    """One thread begins tickets, two take turns applying them."""
+
+    def program(c):
+        if watch:
+            c.watch(Register, "_book", "_closed")
+        register = Register(State(RULE.init_scale), outcome.depth, sync=c.sync)
+        begun = c.sync.Queue()
+        turns = [c.sync.Event() for _ in range(len(outcome.plan) + 1)]
+        turns[0].set()
+
+        def applies():
+            while (ticket := begun.get()) is not None:
+                turns[ticket.index].wait()
+                advanced = partial(advance, RULE, found_inf=outcome.plan[ticket.index])
+                register.apply(ticket, advanced, is_async=outcome.is_async[ticket.index])
+                turns[ticket.index + 1].set()
+
+        threads = [c.spawn(name, applies) for name in ("even", "odd")]
+        scales = []
+        for i, is_async in enumerate(outcome.is_async):
+            ticket = register.begin()
+            scales.append(ticket.value.scale)
+            begun.put(ticket)
+            if not is_async:
+                turns[i + 1].wait()
+        begun.put(None)
+        begun.put(None)
+        for thread in threads:
+            thread.join()
+        return scales, outcome.params, register.newest.scale
+
+    return program
+
+
+def make(c, outcome, watch=True, **options):
+    """A GradScaler on the conductor's locks; if `watch`, what its threads share without a lock is a switch point."""
+    if watch:
+        c.watch(Register, "_book", "_closed")
+        c.watch(iterations.Iterations, "_requested", "register")
+        c.watch(ledger.Ledger, "_records")
+        c.watch(ledger.Record, "stage", "holder")
+    options = {"init_scale": RULE.init_scale, "growth_interval": 1, "depth": outcome.depth, **options}
+    return type("GradScaler", (GradScaler,), {"_sync": c.sync})("cpu", **options)
+
+
+def newest(scaler):
+    return scaler._iterations.register.newest.state.scale
+
+
+def a_step(scaler, param, overflows, ticket=None):
+    if overflows:
+        param.grad[1] = INF
+    scaler.step(torch.optim.SGD([param], lr=1.0), ticket=ticket)
+
+
+def drop_in_program(outcome, watch=True):
+    """The loop of RoundPipe: the client scales and runs backward, the optimizer's thread steps and updates."""
+
+    def program(c):
+        thread = OptimizerThread(sync=c.sync)
+        scaler = make(c, outcome, watch, launch=thread.launch)
+        scales, params = [], []
+        try:
+            for i, overflows in enumerate(outcome.plan):
+                param = torch.nn.Parameter(torch.zeros(2))
+                loss = scaler.scale((param * WEIGHTS).sum())
+                scales.append(scaler._scaled.value.state.scale)
+                loss.backward()
+                thread.launch(a_step, scaler, param, overflows)
+                scaler.update(is_async=outcome.is_async[i])
+                params.append(param)
+            scaler.synchronize()
+        finally:
+            scaler.close()
+            thread.close()
+        return scales, [param.tolist() for param in params], newest(scaler)
+
+    return program
+
+
+def ticket_program(outcome, watch=True):
+    """A pipeline of its own threads that passes tickets: one begins and scales, one steps and updates."""
+
+    def program(c):
+        scaler = make(c, outcome, watch)
+        handed_over = c.sync.Queue()
+        scales, params = [], []
+
+        def optimizer():
+            while (item := handed_over.get()) is not None:
+                ticket, param = item
+                a_step(scaler, param, outcome.plan[ticket.index], ticket)
+                scaler.update(ticket=ticket)
+
+        worker = c.spawn("optimizer", optimizer)
+        for _ in outcome.plan:
+            ticket = scaler.begin()
+            param = torch.nn.Parameter(torch.zeros(2))
+            scaler.scale((param * WEIGHTS).sum(), ticket=ticket).backward()
+            scales.append(ticket.value.state.scale)
+            params.append(param)
+            handed_over.put((ticket, param))
+        handed_over.put(None)
+        worker.join()
+        return scales, [param.tolist() for param in params], newest(scaler)
+
+    return program
+
+
+PROGRAMS = {"register": register_program, "drop in": drop_in_program, "tickets": ticket_program}
+PLAN = [True, False, False]
+
+
+def explore(name, depth, plan=PLAN, preemptions=1, is_async=None, watch=True):
+    outcome = Outcome(depth, plan, is_async)
+    seen = conductor.explore(PROGRAMS[name](outcome, watch), preemptions=preemptions, check=outcome.check)
+    assert seen.exhausted
+    return seen
+
+
+# ------------------------------------------------------------------------------------------------- confluence
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_every_schedule_of_the_register(depth):
+    explore("register", depth, [True, False])
+
+
+def test_every_schedule_of_the_register_with_synchronous_updates():
+    explore("register", 1, is_async=[True, False, True])
+
+
+@pytest.mark.parametrize("watch", [True, False])  # fewer iterations where there are more switch points
+@pytest.mark.parametrize("depth", [0, 1])
+def test_every_schedule_of_the_drop_in_loop(depth, watch):
+    explore("drop in", depth, PLAN[: 2 if watch else 3], watch=watch)
+
+
+def test_every_schedule_of_the_drop_in_loop_with_synchronous_updates():
+    explore("drop in", 1, PLAN[:2], is_async=[False, True])
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_every_schedule_of_a_pipeline_with_tickets(depth):
+    explore("tickets", depth)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("name", [*PROGRAMS])
+def test_every_schedule_with_two_preemptions_of_three_iterations(name, depth, capsys):
+    seen = explore(name, depth, preemptions=2)
+    with capsys.disabled():
+        print(f"\n{name}, depth {depth}: {seen}")
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from([*PROGRAMS]),
+    depth=st.integers(0, 3),
+    plan=st.lists(st.booleans(), min_size=1, max_size=4),
+    schedule=conductor.schedules(steps=400),
+)
+def test_confluence_for_drawn_plans_and_schedules(name, depth, plan, schedule):
+    outcome = Outcome(depth, plan)
+    outcome.check(conductor.run(PROGRAMS[name](outcome), schedule))
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS])
+def test_confluence_for_random_priorities(name):
+    outcome = Outcome(2, [False, True, False, False])
+    program = PROGRAMS[name](outcome)
+    steps = len(conductor.run(program).trace)
+    for seed in range(60):
+        outcome.check(conductor.run(program, conductor.pct(seed, steps=steps)))
+
+
+# ------------------------------------------------------------------------------------------- beginning, ending
+
+
+def test_every_schedule_of_two_threads_that_scale_first():
+    """The scale is made once and one ticket is begun, whoever comes first."""
+
+    def program(c):
+        scaler = make(c, Outcome(1, []))
+        seen = []
+
+        def scales():
+            scaler.scale(torch.tensor(1.0))
+            seen.append(scaler._scaled)
+
+        for thread in [c.spawn(name, scales) for name in "ab"]:
+            thread.join()
+        register = scaler._iterations.register
+        return [ticket.index for ticket in seen], register.begun, len(set(map(id, seen)))
+
+    def check(run):
+        assert run.value == ([0, 0], 1, 1)
+
+    assert conductor.explore(program, preemptions=2, check=check).exhausted
+
+
+def test_every_schedule_of_two_threads_that_step_one_optimizer():
+    """One gets through; the gradients are divided once and the step is taken once."""
+
+    def program(c):
+        scaler = make(c, Outcome(0, []))
+        param = torch.nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([param], lr=1.0)
+        scaler.scale((param * WEIGHTS).sum()).backward()
+        told = []
+
+        def acts(act):
+            try:
+                act(optimizer)
+            except RuntimeError as error:
+                told.append(str(error))
+
+        for thread in [c.spawn("a", acts, scaler.step), c.spawn("b", acts, scaler.unscale_)]:
+            thread.join()
+        if not param.any():
+            scaler.step(optimizer)  # b was there while a came
+        return param.tolist(), param.grad.tolist(), told
+
+    def check(run):
+        params, gradient, told = run.value
+        assert (params, gradient) == ([-1.0, -2.0], [1.0, 2.0])
+        assert all("called" in text or "another thread" in text for text in told), told
+        assert len(told) <= 1
+
+    assert conductor.explore(program, preemptions=1, check=check).exhausted
+
+
+def test_every_schedule_of_two_threads_that_update_one_ticket():
+    def program(c):
+        scaler = make(c, Outcome(1, []))
+        ticket = scaler.begin()
+        told = []
+
+        def updates(new_scale):
+            try:
+                scaler.update(new_scale, ticket=ticket)
+                told.append(new_scale)
+            except RuntimeError:
+                told.append("refused")
+
+        for thread in [c.spawn("a", updates, 2.0), c.spawn("b", updates, 4.0)]:
+            thread.join()
+        return scaler.get_scale(), sorted(map(str, told)), scaler._iterations.register.applied
+
+    def check(run):
+        scale, told, applied = run.value
+        assert (told, applied) == ([str(scale), "refused"], 1)
+
+    assert conductor.explore(program, preemptions=1, check=check).exhausted
+
+
+def test_every_schedule_of_a_close_wakes_everybody():
+    def program(c):
+        c.watch(Register, "_book", "_closed")
+        register = Register(0, 0, sync=c.sync)
+        register.begin()
+        told = []
+
+        def waits(wait):
+            try:
+                wait()
+            except ClosedError as error:
+                told.append(type(error.__cause__))
+
+        threads = [c.spawn("begins", waits, register.begin), c.spawn("peeks", waits, register.peek),
+                   c.spawn("asks", waits, lambda: register.current(1))]  # fmt: skip
+        register.close(ZeroDivisionError("why"))
+        for thread in threads:
+            thread.join()
+        return told
+
+    def check(run):
+        assert run.value == [ZeroDivisionError] * 3
+
+    assert conductor.explore(program, preemptions=1, check=check).exhausted
+
+
+def failing_program(outcome, fails_at):
+    """The drop-in loop, with a step function that raises; what the client and the thread's user are told."""
+
+    def program(c):
+        thread = OptimizerThread(sync=c.sync)
+        scaler = make(c, outcome, launch=thread.launch)
+        told = []
+
+        def fails():
+            raise OSError("disk full")
+
+        try:
+            for i in range(len(outcome.plan)):
+                param = torch.nn.Parameter(torch.zeros(2))
+                scaler.scale((param * WEIGHTS).sum()).backward()
+                thread.launch(*((fails,) if i == fails_at else (a_step, scaler, param, False)))
+                scaler.update()
+            scaler.synchronize()
+        except RuntimeError as error:
+            told.append(error)
+        try:
+            thread.close()
+        except RuntimeError as error:
+            told.append(error)
+        return told
+
+    return program
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_every_schedule_of_a_step_function_that_raises_tells_the_client(depth):
+    def check(run):
+        causes = []
+        for error in run.value:
+            while error is not None:
+                causes.append(type(error))
+                error = error.__cause__
+        assert OSError in causes, run.value
+
+    for fails_at in (0, 1):
+        program = failing_program(Outcome(depth, [False] * 2), fails_at)
+        assert conductor.explore(program, preemptions=1, check=check).exhausted
+
+
+# --------------------------------------------------------------------------------------------------- interrupts
+
+
+def interrupted_program(outcome):
+    """A drop-in loop in a thread that interrupts may strike; `finally` closes, as a script would."""
+
+    def program(c):
+        thread = OptimizerThread(sync=c.sync)
+        scaler = make(c, outcome, launch=thread.launch)
+
+        def client():
+            for overflows in outcome.plan:
+                param = torch.nn.Parameter(torch.zeros(2))
+                scaler.scale((param * WEIGHTS).sum()).backward()
+                thread.launch(a_step, scaler, param, overflows)
+                scaler.update()
+            scaler.synchronize()
+
+        def guarded():
+            try:
+                client()
+            except (KeyboardInterrupt, RuntimeError):
+                pass  # RuntimeError: the optimizer's thread was struck, and tells
+            finally:
+                scaler.close()
+
+        c.spawn("client", guarded).join()
+        with suppress(RuntimeError):
+            thread.close()
+        assert not thread._queue
+
+    return program
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("task", ["client", "optimizer"])
+def test_an_interrupt_at_any_point_leaves_nobody_waiting(depth, task):
+    program = interrupted_program(Outcome(depth, PLAN[:2]))
+    for step in range(len(conductor.run(program).trace)):
+        done = conductor.attempt(program, interrupt_at={step: task})
+        assert done.failure is None, str(done)
+
+
+def retried_program(outcome, updates):
+    """A client that, interrupted anywhere, looks where it stands and goes on: as one does in a notebook."""
+
+    def program(c):
+        thread = OptimizerThread(sync=c.sync)
+        scaler = make(c, outcome, launch=thread.launch)
+        strikes = []
+
+        def once(call):
+            """Again if an interrupt struck and it had not been done: which the register tells."""
+            while True:
+                applied = scaler._iterations._requested
+                try:
+                    return call()
+                except KeyboardInterrupt:
+                    strikes.append(call)
+                    if call is update and scaler._iterations._requested > applied:
+                        return None  # it had been
+
+        def update():
+            scaler.update(2.0)
+
+        def client():
+            for _ in range(updates):
+                once(lambda: scaler.scale(torch.tensor(1.0)))
+                once(update)
+            done.append("all")
+
+        done = []
+        c.spawn("client", client).join()
+        scaler.synchronize()
+        thread.close()
+        register = scaler._iterations.register
+        return (register.applied, register.begun) if done else "struck outside a call"
+
+    return program
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_interrupted_call_has_done_all_or_nothing_and_can_be_made_again(depth):
+    program = retried_program(Outcome(depth, []), 3)
+    for step in range(len(conductor.run(program).trace)):
+        done = conductor.attempt(program, interrupt_at={step: "client"})
+        assert done.failure is None, str(done)
+        assert done.value in ((3, 3), "struck outside a call"), str(done)
+
+
+def test_what_a_schedule_shows_is_what_threads_do():
+    """The same program on real threads: the conductor changes nothing but the order."""
+    for depth in (0, 1, 2):
+        outcome = Outcome(depth, [True, False, True, False, False] * 4)
+        thread, scales, params = OptimizerThread(), [], []
+        scaler = GradScaler("cpu", RULE.init_scale, growth_interval=1, depth=depth, launch=thread.launch)
+        for overflows in outcome.plan:
+            param = torch.nn.Parameter(torch.zeros(2))
+            loss = scaler.scale((param * WEIGHTS).sum())
+            scales.append(scaler.get_scale())
+            loss.backward()
+            thread.launch(a_step, scaler, param, overflows)
+            scaler.update()
+            params.append(param)
+        scaler.synchronize()
+        thread.close()
+        assert scales == outcome.scales
+        assert [param.tolist() for param in params] == outcome.params
+
+
+def test_the_classes_under_test_take_every_lock_from_sync():
+    """A lock of `threading`'s own would block a run for ever, or hide a switch point."""
+    for module in (grad_scaler, iterations, ledger, tickets):
+        assert not set(threading.__all__) & vars(module).keys()
