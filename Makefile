@@ -3,7 +3,9 @@
 #
 #   make setup      .venv with pinned installs            make check   ruff, mypy, doctests, floors
 #   make reproduce  every CPU experiment, all figures     make deep    the long versions of the tests
-#   make test       the test suite                        make clean   remove caches; data stays
+#   make test       the test suite                        make bench   speed, side by side with torch
+#   make gpu        what needs a CUDA device (GPU_PY=python to use the machine's own)
+#   make clean      remove caches; data stays
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -15,11 +17,11 @@ EXTRAS  = torch,testing,figures,experiments,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: setup reproduce data figures test check deep clean
+.PHONY: help setup reproduce data figures figures-check test check bench gpu deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^#  \{0,3\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,3\}//p' Makefile | head -8
 
 setup: $(STAMP)
 
@@ -35,8 +37,15 @@ reproduce: data figures
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
 
+bench: $(STAMP)
+	$(PY) -m experiments.overhead --force
+	$(PY) -m figures overhead
+
 figures: $(STAMP)
 	$(PY) -m figures
+
+figures-check: $(STAMP)
+	$(PY) -m figures --check
 
 test: $(STAMP)
 	HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q
@@ -50,6 +59,25 @@ check: $(STAMP)
 $(VENV)/.peers: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	@touch $@
+
+# In parts, so that one can be run alone; each ends within minutes. Nothing is installed: GPU_PY needs torch,
+# hypothesis and pytest for the tests, and scikit-learn, rich and tyro for the experiments.
+GPU_PY ?= $(PY)
+
+gpu: gpu-tests gpu-sanitizer gpu-bench gpu-experiments
+
+gpu-tests:
+	PYTHONPATH=. $(GPU_PY) -m pytest -q -m gpu -p no:cacheprovider tests/torch
+
+gpu-sanitizer:
+	PYTHONPATH=. TORCH_CUDA_SANITIZER=1 $(GPU_PY) -m pytest -q -m gpu -p no:cacheprovider tests/torch
+
+gpu-bench:
+	PYTHONPATH=. $(GPU_PY) -m experiments.overhead --device cuda --force
+
+gpu-experiments:
+	PYTHONPATH=. $(GPU_PY) -m experiments.scale_crash --device cuda
+	PYTHONPATH=. $(GPU_PY) -m experiments.sigmoid_underflow --device cuda
 
 deep: $(VENV)/.peers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q

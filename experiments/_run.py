@@ -194,7 +194,7 @@ def execute(run: Run) -> int:
     print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, written to {run.path}")
     if run.path.is_relative_to(DATA):
         _made.mark(run.path)
-    if before is not None and not getattr(run.module, "MEASURES_TIME", False):
+    if before is not None and getattr(run.module, "REPEATS", True):
         print(f"{run.stem}: {_made.compare(before, run.path)}")
     return 0
 

@@ -1,0 +1,81 @@
+"""Where a long run of overflows takes the loss scale, and how often histories chosen to hurt kill the parameters."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ampsim.core.records import Record
+from figures import _style
+
+DATA = ("adversary",)
+COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
+NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours"}
+BOTTOM, TOP = -168, 150  # of the scale axis; scale 0 is drawn as a line that leaves through the bottom
+
+
+def plot(data: _style.Data) -> Figure:
+    _, records = data[DATA[0]]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.5)
+    a, b = figure.subplots(1, 2, width_ratios=(1, 1))
+    draw_trace(a, records)
+    draw_counts(b, records)
+    return figure
+
+
+def log2_scale(record: Record) -> NDArray[np.float64]:
+    """Log2 of the scale in force at each step of the trace, (steps,); a scale of 0 lies below the axis."""
+    changes = [*record["trace"], [record["trace_steps"], None]]
+    values = [math.log2(scale) if scale > 0 else 2.0 * BOTTOM for _, scale in record["trace"]]
+    return np.repeat(values, [after[0] - now[0] for now, after in pairwise(changes)])
+
+
+def draw_trace(axes: Axes, records: list[Record]) -> None:
+    """One line a scaler; torch's ends where its parameters do."""
+    for record in (record for record in records if "trace" in record):
+        scaler = record["arm"].partition(":")[0]
+        scale, died = log2_scale(record), record["trace_died"]
+        axes.step(np.arange(len(scale)), scale, where="post", color=COLOR[scaler], label=NAME[scaler])
+        if died is not None:
+            axes.plot(died, BOTTOM + 6, "x", color=COLOR[scaler], markersize=5, clip_on=False)
+            axes.annotate(
+                "torch: at the first clean step\nthe parameters are lost", (died + 8, BOTTOM + 8), xytext=(255, -92),
+                color=COLOR[scaler], fontsize=7, arrowprops={"arrowstyle": "-", "color": COLOR[scaler], "lw": 0.6},
+            )  # fmt: skip
+    axes.text(60, 2, "overflows", fontsize=7, ha="left", color=_style.GREY)
+    axes.text(330, 30, "clean steps", fontsize=7, ha="right", color=_style.GREY)
+    _style.limit_line(axes, 127, "fp32 max")
+    _style.limit_line(axes, -126, "ours: least")
+    _style.limit_line(axes, -149, "fp32 min")
+    ticks = range(-150, 101, 50)
+    axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
+    axes.text(395, 60, "ours", fontsize=7, color=COLOR["ampsim"])
+    _style.label_panel(axes, "a", "Loss scale, 180 overflows in a row")
+    axes.set(xlabel="step", ylim=(BOTTOM, TOP), xlim=(0, 581))
+
+
+def draw_counts(axes: Axes, records: list[Record]) -> None:
+    """Runs lost by family of histories, torch's above ours, on a scale that shows 0."""
+    families = list(dict.fromkeys(record["arm"].partition(": ")[2] for record in records))
+    for record in records:
+        scaler, _, family = record["arm"].partition(": ")
+        y = families.index(family) + (0.2 if scaler == "ampsim" else -0.2)
+        lost = record["corruptions"]
+        axes.barh(y, lost, height=0.36, color=COLOR[scaler], label=scaler)
+        text = f"{lost:,}" if families.index(family) else f"{lost:,} {NAME[scaler]}"
+        axes.text(lost * 1.15 + 0.15, y, text, va="center", fontsize=6.5, color=COLOR[scaler])
+    steps = {record["steps"] for record in records}
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_yticks(range(len(families)), [family.replace(", then", ",\nthen") for family in families])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xticks([0, 1, 10, 100, 1000, 10000], ["0", "1", "10", "100", "1 k", "10 k"])
+    axes.minorticks_off()
+    _style.label_panel(axes, "b", "Parameters became inf or NaN")
+    axes.set(
+        xlabel=f"times in {steps.pop():,} steps",
+        xlim=(0, 3e5),
+        ylim=(len(families) - 0.5, -0.5),
+    )

@@ -1,0 +1,100 @@
+"""What corrupts is counted, the histories are those that were promised, and ours is never corrupted."""
+
+import math
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ampsim.core import records
+from experiments import _run, adversary
+from figures import _style
+from figures import adversary as figure
+
+COMMITTED = records.read(_run.DATA / "cpu" / "adversary.jsonl")[1]
+
+
+def rows(scaler: str) -> list[dict[str, Any]]:
+    return [row for row in COMMITTED if row["arm"].startswith(scaler)]
+
+
+def test_the_committed_run_never_corrupts_ours_in_a_million_steps() -> None:
+    assert sum(row["steps"] for row in rows("ampsim")) >= 1_000_000
+    assert sum(row["corruptions"] for row in rows("ampsim")) == 0
+    assert all(2.0**-126 <= row["lowest_scale"] <= row["highest_scale"] <= 2.0**127 for row in rows("ampsim"))
+
+
+def test_torch_is_corrupted_by_the_first_clean_step_after_144_overflows() -> None:
+    (row,) = [row for row in rows("torch") if row["arm"].endswith(adversary.SWEEP)]
+    assert row["first_corruption"] == 144
+    for overflows, finite in ((143, True), (144, False)):
+        run = adversary.Run("torch")
+        for _ in range(overflows):
+            assert run.step(torch.full((4,), math.inf))
+        assert run.step(torch.ones(4)) is finite
+
+
+def test_a_corrupting_scaler_is_counted_and_its_run_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careless:
+        """Steps whatever the gradient is."""
+
+        def __init__(self, device: str, init_scale: float = 1.0, growth_interval: int = 1) -> None: ...
+        def scale(self, loss: torch.Tensor) -> torch.Tensor:
+            return loss
+
+        def step(self, optimizer: torch.optim.Optimizer) -> None:
+            optimizer.step()
+
+        def update(self) -> None: ...
+        def get_scale(self) -> float:
+            return 1.0
+
+    monkeypatch.setitem(adversary.MAKERS, "careless", Careless)
+    config = adversary.Config(steps=40)
+    row = adversary.run(config, _run.Unit("careless: overflow and clean in turns", 0), "cpu", lambda step: None)
+    assert row["corruptions"] == row["overflows"] == 20
+    assert row["first_corruption"] == 0
+
+
+def test_both_scalers_get_the_same_histories() -> None:
+    config = adversary.Config(steps=500, longest=5)
+    for family in adversary.FAMILIES:
+        pair = [
+            adversary.run(config, _run.Unit(f"{maker}: {family}", 0), "cpu", lambda step: None)
+            for maker in adversary.MAKERS
+        ]
+        assert pair[0]["steps"] == pair[1]["steps"] == 500
+        assert pair[0]["overflows"] == pair[1]["overflows"]
+
+
+def test_words_mean_what_they_say() -> None:
+    for word, values in adversary.VALUES.items():
+        drawn = islice(adversary.gradients(adversary.Coin(0), iter([word] * 40)), 40)
+        assert {str(float(g[0])) for g in drawn} == {str(float(torch.tensor(value))) for value in values}
+    assert all(0 < abs(float(torch.tensor(v))) < 2.0**-126 for v in adversary.VALUES["subnormal"])
+    assert all(math.isfinite(float(torch.tensor(v))) for v in adversary.VALUES["huge"])
+
+
+def test_the_figure_draws_counts_and_both_traces() -> None:
+    with _style.style():
+        trace, counts = figure.plot(_style.load(figure.DATA)).axes
+    assert [bar.get_width() for bar in counts.patches] == [row["corruptions"] for row in COMMITTED]
+    curves = {line.get_label(): line for line in trace.lines if str(line.get_label()) in figure.NAME.values()}
+    for row in (row for row in COMMITTED if "trace" in row):
+        y = curves[figure.NAME[row["arm"].partition(":")[0]]].get_ydata()
+        assert len(y) == row["trace_steps"]
+        for step, scale in row["trace"]:
+            assert y[step] == (math.log2(scale) if scale else 2.0 * figure.BOTTOM)
+
+
+def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run.main("adversary", ["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    assert len(records.read(path)[1]) == len(adversary.arms(adversary.SMOKE))
+
+
+def test_cuda_is_refused() -> None:
+    with pytest.raises(_run.Refused, match="expected cpu"):
+        adversary.run(adversary.SMOKE, _run.Unit("torch: growth at the top", 0), "cuda", lambda step: None)

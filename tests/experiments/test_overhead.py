@@ -1,0 +1,90 @@
+"""Both ways do the same work, the ratios are what the times give, and nothing here asserts a time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampsim.core import records
+from experiments import _norms, _run, overhead
+from figures import _style
+from figures import overhead as figure
+
+COMMITTED = records.read(_run.DATA / "cpu" / "overhead.jsonl")[1][0]
+
+
+@pytest.mark.parametrize("size", ["7x300", "3x20000", "gpt2-1x16"])
+def test_both_ways_give_the_same_step(size: str) -> None:
+    stepped = {}
+    for arm in ("torch clip", "ours clip"):
+        torch.manual_seed(0)
+        trial = overhead.Trial(size, "cpu")
+        before = [p.detach().clone() for p in trial.params]
+        trial.refill()
+        for scaler in trial.scalers.values():
+            scaler.scale(trial.one)
+        exact = sum(float(p.grad.double().square().sum()) for p in trial.params) ** 0.5 / 2**16
+        trial.step(arm)
+        moved = [p.detach() - b for p, b in zip(trial.params, before, strict=True)]
+        stepped[arm] = (trial.total, [p.grad for p in trial.params], moved)
+    (norm, grads, moves), (our_norm, our_grads, our_moves) = stepped.values()
+    assert our_norm.item() == pytest.approx(exact, rel=1e-6)
+    rtol = 2 * abs(norm.item() / exact - 1) + 1e-6  # clip_grad_norm_ loses digits in a tensor of 800,000
+    torch.testing.assert_close(our_grads, grads, rtol=rtol, atol=0.0)
+    torch.testing.assert_close(our_moves, moves, rtol=1e-4, atol=1e-9)
+
+
+def test_gpt2_small_has_its_parameters() -> None:
+    count = sum(torch.Size(shape).numel() for shape in overhead.shapes("gpt2-12x768"))
+    assert count == 124_439_808
+    assert len(overhead.shapes("gpt2-12x768")) == 148
+
+
+def test_the_summary_is_of_medians() -> None:
+    times = {"bare": [1.0, 1.0, 9.0], "torch clip": [5.0, 5.0, 1.0], "ours clip": [3.0, 3.0, 3.0]}
+    times |= {"torch": [4.0] * 3, "ours": [2.0] * 3}
+    row = overhead.summary([times])
+    assert row["ratios"] == {"clip cost": [2.0], "clip whole": [1.667], "plain cost": [3.0], "plain whole": [2.0]}
+    assert row["microseconds"]["bare"] == [1e6]
+
+
+def test_the_table_shows_the_middle_trial_and_the_extremes() -> None:
+    text = overhead.table(COMMITTED["rows"])
+    for row in COMMITTED["rows"]:
+        assert row["size"] in text
+        for values in row["ratios"].values():
+            assert overhead.ratio_text(values) in text
+    assert overhead.ratio_text([2.0, 9.0, 1.0]) == "2.00 (1.00 to 9.00)"
+
+
+def test_every_way_to_the_norm_is_timed_and_those_that_give_it_agree() -> None:
+    times = _norms.tried([(300,), (20_000,), (7,)], rounds=2, clock=overhead.clock_of("cpu"))
+    assert times.keys() == _norms.WAYS.keys()
+    grads = [torch.randn(300), torch.randn(20_000)]
+    square = sum(float(g.double().square().sum()) for g in grads)
+    for name in ("as it is", "a list of parts, then numpy.dot"):
+        assert _norms.WAYS[name](grads) == pytest.approx(square, rel=1e-6)
+
+
+def test_the_committed_run_has_both_sizes_and_exact_norms() -> None:
+    assert [row["size"] for row in COMMITTED["rows"]] == list(overhead.Config().sizes)
+    for row in COMMITTED["rows"]:
+        assert row["norm_error"]["ours"] < 1e-6
+        assert all(len(times) == overhead.Config().trials for times in row["microseconds"].values())
+
+
+def test_the_figure_draws_the_medians() -> None:
+    with _style.style():
+        panels = figure.plot(_style.load(figure.DATA)).axes
+    assert len(panels) == len(COMMITTED["rows"])
+    for axes, row in zip(panels, COMMITTED["rows"], strict=True):
+        tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
+        middle = {arm: sorted(times)[len(times) // 2] / 1000 for arm, times in row["microseconds"].items()}
+        wanted = [top for arm, _ in figure.BARS for top in (middle["bare"], middle[arm])]
+        assert tops == pytest.approx(wanted)
+
+
+def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert overhead.main(["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(overhead.SMOKE.sizes)

@@ -1,0 +1,112 @@
+"""The counter counts what is planted, the smoke run ends, and the committed data shows what is claimed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ampsim.core import records
+from experiments import _run, threads
+from figures import _style
+from figures import threads as figure
+
+COMMITTED = records.read(_run.DATA / "cpu" / "threads.jsonl")[1]
+SMALL = threads.Config(steps=30, tensors=4, depths=(1,), seeds=(0,), overflow_share=0.0)
+
+
+def unit(arm: str, config: threads.Config = SMALL) -> dict[str, Any]:
+    return threads.run(config, _run.Unit(arm, 0), "cpu", lambda step: None)
+
+
+def rows(scaler: str) -> list[dict[str, Any]]:
+    return [row for row in COMMITTED if row["arm"].startswith(scaler)]
+
+
+class Planted(threads.Tickets):
+    """Ours, with the gradients of passes 5 and 9 divided once more: by 2, and by the scale."""
+
+    passes = 0
+
+    def unscale(self, optimizer: torch.optim.Optimizer, ticket: Any) -> None:
+        super().unscale(optimizer, ticket)
+        divisor = {5: 2.0, 9: ticket.value.read().scale}.get(self.passes, 1.0)
+        self.passes += 1
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad.div_(divisor)
+
+
+def test_planted_errors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(threads.MAKERS, "planted", Planted)
+    clean, planted = unit("ampsim depth 1"), unit("planted depth 1")
+    assert planted == clean | {"wrong": 2 * SMALL.tensors, "divided_twice": SMALL.tensors}
+    assert clean["wrong"] == 0
+    assert clean["checked"] + clean["overflowed"] == SMALL.steps * SMALL.tensors
+
+
+class Failing(threads.Tickets):
+    def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
+        if ticket.index == 3:
+            raise RuntimeError("planted")
+        return super().finish(optimizer, ticket)
+
+
+def test_an_error_on_either_thread_is_counted_and_hangs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(threads.MAKERS, "failing", Failing)
+    row = unit("failing depth 1")
+    assert row["errors_optimizing"] >= 1
+    assert row["errors_computing"] >= SMALL.steps - 6
+    assert row["lost_updates"] >= 1
+
+
+class Forgetful(threads.Tickets):
+    def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
+        before = self.scaler.get_scale()
+        after = super().finish(optimizer, ticket)
+        return before if ticket.index == 4 else after
+
+
+def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(threads.MAKERS, "forgetful", Forgetful)
+    config = threads.Config(steps=12, tensors=2, growth_interval=1, overflow_share=0.0)
+    assert unit("forgetful depth 1", config)["lost_updates"] == 1
+
+
+def test_ours_gives_the_same_record_whatever_the_schedule() -> None:
+    config = threads.Config(steps=60, tensors=3, growth_interval=2, overflow_share=0.2)
+    first, *others = [unit("ampsim depth 2", config) for _ in range(3)]
+    assert all(other == first for other in others)
+
+
+def test_the_committed_run_has_no_wrong_gradient_of_ours_in_a_million_and_many_of_torch() -> None:
+    assert sum(row["checked"] for row in rows("ampsim")) >= 1_000_000
+    for name in ("wrong", "divided_twice", "lost_updates", "errors_computing", "errors_optimizing"):
+        assert sum(row[name] for row in rows("ampsim")) == 0
+    assert figure.share([row for row in rows("torch") if row["arm"] == "torch depth 1"]) > 0.2
+    config = threads.Config()
+    for row in COMMITTED:
+        arrived = row["passes"] * config.tensors
+        assert row["checked"] + row["overflowed"] == arrived
+        assert row["passes"] + row["errors_computing"] == config.steps
+
+
+def test_the_figure_draws_the_shares() -> None:
+    with _style.style():
+        axes = figure.plot(_style.load(figure.DATA)).axes[0]
+    wanted = [
+        100 * figure.share([row for row in COMMITTED if row["arm"] == f"{scaler} depth {depth}"])
+        for scaler in figure.COLOR
+        for depth in threads.Config().depths
+    ]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(wanted)
+
+
+def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run.main("threads", ["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    assert len(records.read(path)[1]) == len(threads.arms(threads.SMOKE))
+
+
+def test_cuda_is_refused() -> None:
+    with pytest.raises(_run.Refused, match="expected cpu"):
+        threads.run(SMALL, _run.Unit("torch depth 1", 0), "cuda", lambda step: None)
