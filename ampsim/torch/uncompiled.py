@@ -1,0 +1,45 @@
+"""Keeps torch.compile out of the scaler, as torch keeps it out of its own.
+
+A compiled training step calls the scaler between graphs. Its methods wait, lock and read flags, which no
+graph holds; if the compiler tried them it would split the step once more in each. torch has a list of its
+own files that are left alone; ours are marked here, function by function, without importing the compiler.
+"""
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch._C._dynamo import eval_frame
+
+
+def leave_alone_package(name: str) -> None:
+    """`leave_alone` for a package and all of its modules that are loaded."""
+    leave_alone(*[module for key, module in [*sys.modules.items()] if key == name or key.startswith(f"{name}.")])
+
+
+def leave_alone(*modules: types.ModuleType) -> None:
+    """Have torch.compile run every function that these modules define as plain Python."""
+    for module in modules:
+        for function in _functions(vars(module).values(), module.__name__):
+            function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001 - not inlined
+            _skip(function.__code__)  # nor compiled when it is called
+
+
+def _skip(code: types.CodeType) -> None:
+    """What ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        action = eval_frame._FrameAction  # noqa: SLF001
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))  # noqa: SLF001
+
+
+def _functions(values: Any, name: str) -> Iterator[types.FunctionType]:
+    for value in values:
+        if isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
+        if isinstance(value, property):
+            value = value.fget
+        if isinstance(value, types.FunctionType) and value.__module__ == name:
+            yield value
+        elif isinstance(value, type) and value.__module__ == name:
+            yield from _functions(vars(value).values(), name)
