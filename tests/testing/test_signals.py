@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 import pytest
@@ -22,6 +23,17 @@ in_main_thread = pytest.mark.skipif(
     not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),
     reason="signals meet the main thread",
 )
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_not_ignored() -> Iterator[None]:
+    """A process started in a shell's background ignores SIGINT, and so do the workers it starts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @in_main_thread
