@@ -1,6 +1,5 @@
 """What was done to each optimizer within one ticket: its stage, what its gradients were found to be."""
 
-import enum
 import threading
 import weakref
 from collections.abc import Iterator
@@ -12,13 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-
-class Stage(enum.Enum):
-    """Where an optimizer stands between two updates."""
-
-    READY = 0
-    UNSCALED = 1
-    STEPPED = 2
+from ampsim.core.protocol import Stage as Stage
 
 
 @dataclass(eq=False)
