@@ -17,7 +17,7 @@ FREE = os.environ.get("AMPSIM_FREE_THREADED_PYTHON") or shutil.which("python3.14
 
 def stress(python: str, updates: int) -> str:
     command = [python, str(STRESS), str(updates)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
