@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampsim.torch import unscale
+from ampsim.torch.squares import sum_of_squares
 
 Clock = Callable[[Callable[[], None]], float]
 SLOW = 10  # a way that takes ten times as long as another is timed a tenth as often
@@ -46,7 +46,7 @@ def ready_then_dot(grads: list[Tensor]) -> float:
 
 
 WAYS: dict[str, Callable[[list[Tensor]], object]] = {
-    "as it is": lambda grads: unscale._sum_of_squares(grads),  # noqa: SLF001 - the one that won
+    "as it is": sum_of_squares,
     "vector_norm each": each(torch.linalg.vector_norm),
     "vector_norm each, last first": lambda grads: [torch.linalg.vector_norm(g) for g in reversed(grads)],
     "foreach_norm": lambda grads: torch._foreach_norm(grads),  # noqa: SLF001

@@ -27,6 +27,7 @@ class Ownership:
     def __init__(self, is_outstanding: Callable[[Any], bool]) -> None:
         self._is_outstanding = is_outstanding
         self._hooked = WeakTensorKeyDictionary()  # param -> its hook's handle; a WeakSet would compare elements
+        self._seen: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
         self._running: dict[int, Any] = {}  # backward passes now: autograd's number of it -> ticket
 
     def watch(self, scaled: Tensor, ticket: Any) -> None:
@@ -63,9 +64,14 @@ class Ownership:
     def check(self, optimizer: Optimizer, ticket: Any) -> None:
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        self._hook(params)
+        seen = self._seen.get(optimizer, [])
+        if len(seen) != len(params) or not all(ref() is param for ref, param in zip(seen, params, strict=True)):
+            self._hook(params)
+            self._seen[optimizer] = [weakref.ref(param) for param in params]
         for grad in (param.grad for param in params):
-            owner, version = getattr(grad, _TAG, (ticket, -1))
+            if grad is None:
+                continue
+            owner, version = vars(grad).get(_TAG, (ticket, -1))
             if owner is not ticket and version == grad._version:  # noqa: SLF001
                 raise RuntimeError(
                     f"gradients of ticket {owner.index} would be unscaled by ticket {ticket.index}: expected "
@@ -77,8 +83,8 @@ class Ownership:
         """After a step nobody owns the gradients any more: they may be zeroed and reused."""
         for group in optimizer.param_groups:
             for param in group["params"]:
-                if hasattr(param.grad, _TAG):
-                    delattr(param.grad, _TAG)
+                if (grad := param.grad) is not None:
+                    vars(grad).pop(_TAG, None)
 
 
 def _mixed(owner: Any, ticket: Any) -> str:

@@ -7,19 +7,15 @@ fused optimizer one read, for norm and check together, is enough: the rest is fo
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors
 from torch.optim import Optimizer
+
+from ampsim.torch.squares import on_host, sum_of_squares
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
-SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
-BATCH = 64  # small gradients a buffer: a few hundred kB, which is read again while it is in the cache
-PART = 1 << 19  # elements a partial sum in float32: a longer one would lose digits
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
@@ -80,7 +76,7 @@ def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
     """
     for (device, dtype), grads in groups.items():
         found = found_on(device)
-        if not (_on_host(device, dtype) and math.isfinite(_sum_of_squares(grads))):
+        if not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
             one = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
 
@@ -95,7 +91,7 @@ def check_unscaled(groups: Groups, scale_on: Callable[[torch.device], Tensor]) -
     flags: dict[torch.device, Tensor] = {}
     for (device, dtype), grads in groups.items():
         scale = scale_on(device)
-        if _on_host(device, dtype) and math.sqrt(_sum_of_squares(grads)) < SAFE * scale.item():
+        if on_host(device, dtype) and math.sqrt(sum_of_squares(grads)) < SAFE * scale.item():
             flag = torch.zeros((), device=device)
         else:
             flag = _is_not_finite(largest(grads) / scale, dtype)
@@ -132,9 +128,9 @@ def norm_on_host(groups: Groups, scale: float) -> float | None:
     One read. Every gradient is finite once unscaled if there is a number. All the rest is for `norm_and_check`:
     other devices and dtypes, inf and NaN, sums that overflowed.
     """
-    if not scale > 0.0 or not all(_on_host(device, dtype) for device, dtype in groups):
+    if not scale > 0.0 or not all(on_host(device, dtype) for device, dtype in groups):
         return None
-    norm = math.sqrt(sum(map(_sum_of_squares, groups.values()))) / scale
+    norm = math.sqrt(sum(map(sum_of_squares, groups.values()))) / scale
     return norm if norm < SAFE else None
 
 
@@ -146,7 +142,7 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     when a gradient exceeds 2^64, is looked at again in float64; elsewhere that would be a wait, and the step
     is skipped although it might have been saved.
     """
-    if all(_on_host(device, dtype) for device, dtype in groups):
+    if all(on_host(device, dtype) for device, dtype in groups):
         number = norm_on_host(groups, 1.0)
         if number is None:
             return _norm_and_check_again(groups, inverse)
@@ -174,37 +170,6 @@ def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
     if grads[0].device.type != "cpu":
         return torch._foreach_norm(grads)  # noqa: SLF001 - one launch for all of them
     return [torch.linalg.vector_norm(g) for g in grads]
-
-
-def _on_host(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether numpy may do the sums: it has BLAS for these, and nothing waits for a device."""
-    return device.type == "cpu" and (dtype is torch.float32 or dtype is torch.float64)
-
-
-def _sum_of_squares(grads: list[Tensor]) -> float:
-    """Of all elements of gradients on the CPU with one dtype; inf or NaN if one is, or if a part overflowed."""
-    large = [grad for grad in grads if grad.numel() > SMALL]
-    # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
-    # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
-    parts = [part for grad in large for part in _parts(grad)]
-    with np.errstate(all="ignore"):  # inf and NaN are what is looked for
-        total = sum(map(float, map(np.dot, parts, parts)))
-        if len(large) == len(grads):
-            return total
-        small = [grad for grad in grads if grad.numel() <= SMALL] if large else grads
-        join = torch.cat if all(dim == 1 for dim in map(Tensor.dim, small)) else _flatten_dense_tensors
-        for start in range(0, len(small), BATCH):
-            total += sum(float(np.dot(part, part)) for part in _parts(join(small[start : start + BATCH])))
-    return total
-
-
-def _parts(grad: Tensor) -> list[Any]:
-    """A gradient as numpy vectors whose squares add up to its own; their BLAS reads faster than ``vector_norm``."""
-    try:
-        flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
-    except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
-        return [np.float64(torch.linalg.vector_norm(grad).item())]
-    return [flat] if flat.size <= PART else [flat[start : start + PART] for start in range(0, flat.size, PART)]
 
 
 @torch.no_grad()

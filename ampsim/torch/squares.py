@@ -1,0 +1,90 @@
+"""Sums of squares of gradients on the CPU: one read, or none where a hook has read them in the backward pass.
+
+A sum of squares is all that the norm and the non-finite check need: if it is finite, so is every element.
+"""
+
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors
+from torch.optim import Optimizer
+
+SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
+BATCH = 64  # small gradients a buffer: a few hundred kB, which is read again while it is in the cache
+PART = 1 << 19  # elements a partial sum in float32: a longer one would lose digits
+
+_NOTE = "_ampsim_squares"  # where a gradient carries its own sum: it goes when the gradient goes
+
+
+def on_host(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether numpy may do the sums: it has BLAS for these, and nothing waits for a device."""
+    return device.type == "cpu" and (dtype is torch.float32 or dtype is torch.float64)
+
+
+def sum_of_squares(grads: list[Tensor]) -> float:
+    """Of all elements of gradients on the CPU with one dtype; inf or NaN if one is, or if a part overflowed."""
+    large = [grad for grad in grads if grad.numel() > SMALL]
+    notes = [_noted(grad) for grad in large]
+    # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
+    # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
+    parts = [part for grad, note in zip(large, notes, strict=True) if note is None for part in _parts(grad)]
+    total = sum(note for note in notes if note is not None)
+    with np.errstate(all="ignore"):  # inf and NaN are what is looked for
+        total += sum(map(float, map(np.dot, parts, parts)))
+        if len(large) == len(grads):
+            return total
+        small = [grad for grad in grads if grad.numel() <= SMALL] if large else grads
+        join = torch.cat if all(dim == 1 for dim in map(Tensor.dim, small)) else _flatten_dense_tensors
+        for start in range(0, len(small), BATCH):
+            total += sum(float(np.dot(part, part)) for part in _parts(join(small[start : start + BATCH])))
+    return total
+
+
+def _parts(grad: Tensor) -> list[Any]:
+    """A gradient as numpy vectors whose squares add up to its own; their BLAS reads faster than ``vector_norm``."""
+    try:
+        flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
+    except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
+        return [np.float64(torch.linalg.vector_norm(grad).item())]
+    return [flat] if flat.size <= PART else [flat[start : start + PART] for start in range(0, flat.size, PART)]
+
+
+def norm_hooks(optimizer: Optimizer) -> ExitStack:
+    """Read large gradients for their norm in the backward pass, each as soon as it is complete.
+
+    There it still lies in the cache; after the backward pass the same read comes from memory and takes twice as
+    long. For parameters in float32 or float64 on the CPU with more than 16,384 elements; others are read later as
+    before. With gradient accumulation every backward pass reads.
+
+    Assumes that gradients are not written behind autograd's back between the backward pass and `step`: through
+    ``.data``, ``.numpy()``, or by a collective of torch.distributed. Operations on ``.grad`` itself and gradients
+    that are replaced or copied are noticed, and read again.
+
+    Returns:
+        What takes the hooks off again, as a context manager or by ``close()``.
+    """
+    hooks = ExitStack()
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if on_host(param.device, param.dtype) and param.numel() > SMALL:
+                hooks.callback(param.register_post_accumulate_grad_hook(_note).remove)
+    return hooks
+
+
+def _note(param: Tensor) -> None:
+    grad = param.grad
+    if grad is not None and grad.layout is torch.strided:
+        # The reference tells a gradient from its deep copy, whose versions are counted anew.
+        vars(grad)[_NOTE] = (weakref.ref(grad), grad._version, sum_of_squares([grad]))  # noqa: SLF001
+
+
+def _noted(grad: Tensor) -> float | None:
+    """The sum that a hook left, if the gradient is still what the hook read."""
+    note = vars(grad).get(_NOTE)
+    if note is None or note[0]() is not grad or note[1] != grad._version:  # noqa: SLF001
+        return None
+    return float(note[2])

@@ -1,0 +1,182 @@
+"""The sum of squares: right for any gradients, and a hook's sum is used only while it is still true."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import nn
+
+from ampsim.torch import GradScaler, norm_hooks, squares
+
+LARGE = squares.SMALL + 1
+SIZES = [(0,), (1,), (7, 3), (squares.SMALL,), (LARGE,), (3, LARGE), (squares.PART + 5,)]
+
+
+def exact(grads):
+    return math.fsum(float(g.double().square().sum()) for g in grads)
+
+
+@given(sizes=st.lists(st.sampled_from(SIZES), max_size=6), double=st.booleans(), seed=st.integers(0, 99))
+@example(sizes=[(1,)] * 200, double=False, seed=0)  # more than one buffer
+def test_it_is_the_sum_of_squares(sizes, double, seed):
+    torch.manual_seed(seed)
+    grads = [torch.randn(size, dtype=torch.float64 if double else torch.float32) for size in sizes]
+    grads = [g.t() if g.dim() == 2 and seed % 2 else g for g in grads]
+    assert squares.sum_of_squares(grads) == pytest.approx(exact(grads), rel=4e-6)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_one_element_that_is_not_finite_is_seen(bad, size):
+    grads = [torch.ones(5), torch.ones(size), torch.ones(LARGE)]
+    grads[1].view(-1)[-1] = bad
+    assert not math.isfinite(squares.sum_of_squares(grads))
+
+
+class Model:
+    """Two large parameters and a small one, with gradients of real backward passes."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.params = [nn.Parameter(torch.randn(size)) for size in ((LARGE,), (5,), (3, LARGE))]
+        self.optimizer = torch.optim.AdamW(self.params, lr=0.1, fused=True)
+        self.reads = []
+
+    def backward(self, factor=1.0):
+        factors = [torch.randn_like(p) * factor for p in self.params]
+        sum((p * f).sum() for p, f in zip(self.params, factors, strict=True)).backward()
+
+    @property
+    def grads(self):
+        return [p.grad for p in self.params]
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How many gradients were read as numpy arrays since the list was cleared."""
+    log, parts = [], squares._parts
+    monkeypatch.setattr(squares, "_parts", lambda grad: log.append(grad.shape) or parts(grad))
+    return log
+
+
+def written_in_place(model):
+    model.params[0].grad[3] = math.inf
+
+
+def multiplied(model):
+    torch._foreach_mul_(model.grads, 0.5)
+
+
+def replaced(model):
+    model.params[2].grad = model.params[2].grad * 2
+
+
+def zeroed(model):
+    model.optimizer.zero_grad(set_to_none=False)
+
+
+def accumulated(model):
+    model.backward()
+
+
+def made_anew(model):
+    model.optimizer.zero_grad()
+    model.backward(math.inf)
+
+
+def copied_then_written(model):
+    # the copy carries the note, and after enough writes its version is the note's
+    first = model.params[0]
+    for _ in range(4):
+        first.grad.mul_(1.0)
+    squares._note(first)
+    version = first.grad._version
+    first.grad = copy.deepcopy(first.grad)
+    while first.grad._version < version:
+        first.grad.mul_(3.0)
+    assert vars(first.grad)[squares._NOTE][1] == first.grad._version
+
+
+CHANGES = [written_in_place, multiplied, replaced, zeroed, accumulated, made_anew, copied_then_written]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__)
+def test_a_gradient_that_changed_after_its_hook_is_read_again(change):
+    model = Model()
+    with norm_hooks(model.optimizer):
+        model.backward()
+        change(model)
+        found, wanted = squares.sum_of_squares(model.grads), exact(model.grads)
+    assert found == pytest.approx(wanted, rel=1e-6, nan_ok=True)
+
+
+def test_hooks_leave_nothing_large_to_be_read(reads):
+    model = Model()
+    with norm_hooks(model.optimizer):
+        model.backward()
+    assert reads == [(LARGE,), (3, LARGE)] or reads == [(3, LARGE), (LARGE,)]
+    reads.clear()
+    assert squares.sum_of_squares(model.grads) == pytest.approx(exact(model.grads), rel=1e-6)
+    assert reads == [(5,)]  # of the small ones' buffer
+
+
+def test_closed_hooks_read_nothing(reads):
+    model = Model()
+    hooks = norm_hooks(model.optimizer)
+    hooks.close()
+    model.backward()
+    assert reads == []
+
+
+def test_only_parameters_that_can_be_summed_are_hooked():
+    params = [nn.Parameter(torch.ones(LARGE, dtype=d)) for d in (torch.float16, torch.bfloat16, torch.float64)]
+    params += [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(LARGE, device="meta"))]
+    with norm_hooks(torch.optim.SGD(params, lr=0.1)):
+        assert [bool(p._post_accumulate_grad_hooks) for p in params] == [False, False, True, False, False]
+
+
+def test_a_sparse_gradient_is_left_alone():
+    table = nn.Embedding(LARGE, 2, sparse=True)
+    with norm_hooks(torch.optim.SparseAdam(table.parameters())):
+        table(torch.tensor([1, 1, 3])).sum().backward()
+    assert vars(table.weight.grad) == {}
+
+
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+def test_a_gradient_with_a_graph_of_its_own_is_summed():
+    param = nn.Parameter(torch.arange(float(LARGE)) / LARGE)
+    with norm_hooks(torch.optim.SGD([param], lr=0.1)):
+        (param**3).sum().backward(create_graph=True)
+    assert squares._noted(param.grad) == pytest.approx(exact([param.grad.detach()]), rel=1e-6)
+    param.grad = None  # or the graph keeps itself alive
+
+
+@given(
+    plan=st.lists(st.sampled_from(["clean", "overflow", "twice", "edited"]), min_size=1, max_size=8), clip=st.booleans()
+)
+def test_with_hooks_training_is_what_it_is_without(plan, clip):
+    finals = []
+    for hooked in (False, True):
+        model, scaler = Model(), GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        hooks = norm_hooks(model.optimizer) if hooked else None
+        for kind in plan:
+            model.optimizer.zero_grad()
+            for _ in range(2 if kind == "twice" else 1):
+                model.backward(scaler.scale(torch.tensor(1.0)) * (math.inf if kind == "overflow" else 1.0))
+            if kind == "edited":
+                model.params[0].grad[0] = math.nan
+            if clip:
+                scaler.unscale_and_clip_(model.optimizer, 0.01)
+            scaler.step(model.optimizer)
+            scaler.update()
+        finals.append((scaler.get_scale(), [p.detach() for p in model.params]))
+        if hooks:
+            hooks.close()
+    (scale, params), (hooked_scale, hooked_params) = finals
+    assert scale == hooked_scale
+    torch.testing.assert_close(hooked_params, params, rtol=1e-5, atol=1e-7)
+    assert all(np.isfinite(p.numpy()).all() for p in hooked_params)
