@@ -17,7 +17,7 @@ EXTRAS  = torch,testing,figures,experiments,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check test check bench gpu deep clean
+.PHONY: help setup reproduce data figures figures-check test check bench gpu gpu-kit deep clean
 .DEFAULT_GOAL := help
 
 help:
@@ -60,24 +60,29 @@ $(VENV)/.peers: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	@touch $@
 
-# In parts, so that one can be run alone; each ends within minutes. Nothing is installed: GPU_PY needs torch,
-# hypothesis and pytest for the tests, and scikit-learn, rich and tyro for the experiments.
+# In parts, so that one can be run alone; each ends within minutes. Nothing is installed: GPU_PY needs torch, numpy,
+# ml_dtypes, hypothesis and pytest. What else the experiments need is pure Python; for a machine that has neither it
+# nor a network, `make gpu-kit` here puts it into .gpu-kit/, to be copied along with the checkout.
 GPU_PY ?= $(PY)
+GPU_RUN = PYTHONPATH=.:.gpu-kit $(GPU_PY)
+
+gpu-kit: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-kit -c constraints.txt tyro rich
 
 gpu: gpu-tests gpu-sanitizer gpu-bench gpu-experiments
 
 gpu-tests:
-	PYTHONPATH=. $(GPU_PY) -m pytest -q -m gpu -p no:cacheprovider tests/torch
+	$(GPU_RUN) -m pytest -q -m gpu -p no:cacheprovider tests/torch
 
 gpu-sanitizer:
-	PYTHONPATH=. TORCH_CUDA_SANITIZER=1 $(GPU_PY) -m pytest -q -m gpu -p no:cacheprovider tests/torch
+	TORCH_CUDA_SANITIZER=1 $(GPU_RUN) -m pytest -q -m gpu -p no:cacheprovider tests/torch
 
 gpu-bench:
-	PYTHONPATH=. $(GPU_PY) -m experiments.overhead --device cuda --force
+	$(GPU_RUN) -m experiments.overhead --device cuda --force
 
 gpu-experiments:
-	PYTHONPATH=. $(GPU_PY) -m experiments.scale_crash --device cuda
-	PYTHONPATH=. $(GPU_PY) -m experiments.sigmoid_underflow --device cuda
+	$(GPU_RUN) -m experiments.scale_crash --device cuda
+	$(GPU_RUN) -m experiments.sigmoid_underflow --device cuda
 
 deep: $(VENV)/.peers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("torch", "numpy", "scikit-learn")
+PACKAGES = ("torch", "numpy")
 
 
 def collect(stem: str, argv: list[str], config: Mapping[str, Any], inputs: Mapping[str, str], device: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from ampsim import Rule, replay
 from ampsim.core import records
@@ -160,6 +161,13 @@ def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_pa
     assert all(torch.equal(a, b) for a, b in zip(first, _digits.load("cpu"), strict=True))
     assert [len(part) for part in first] == [1437, 1437, 360, 360]
     assert _digits.sha256().startswith("09f66e6d")
+
+
+def test_the_file_is_scikit_learns() -> None:
+    data, theirs = _digits.load("cpu"), load_digits()
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(torch.cat([data.train_x, data.test_x]) * 16, torch.tensor(theirs.data).float()[order])
+    assert torch.equal(torch.cat([data.train_y, data.test_y]), torch.tensor(theirs.target)[order])
 
 
 def test_long_series_are_stored_as_their_changes() -> None:
