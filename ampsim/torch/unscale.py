@@ -7,6 +7,7 @@ fused optimizer one read, for norm and check together, is enough: the rest is fo
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,8 +15,12 @@ from torch.optim import Optimizer
 
 from ampsim.torch.squares import on_host, sum_of_squares
 
+if TYPE_CHECKING:
+    from ampsim.torch.kernels import Read
+
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
+KERNEL_DEVICES = {"cuda"}
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
@@ -72,11 +77,13 @@ def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
     """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
 
     On the CPU one read where it can be: a finite sum of squares has finite terms. If it is not, it may have
-    overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1.
+    overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. On CUDA one read.
     """
     for (device, dtype), grads in groups.items():
         found = found_on(device)
-        if not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
+        if read := _read_on_cuda(grads):
+            torch.maximum(found, read.found_inf, out=found)
+        elif not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
             one = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
 
@@ -105,6 +112,8 @@ def largest(grads: list[Tensor]) -> Tensor:
 
     In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
     """
+    if read := _read_on_cuda(grads):
+        return read.largest
     wide = torch.float64 if grads[0].dtype is torch.float64 else torch.float32
     filled = [grad for grad in grads if grad.numel()]
     if not filled:
@@ -138,10 +147,13 @@ def norm_on_host(groups: Groups, scale: float) -> float | None:
 def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """The unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0; both (), float32.
 
-    One read. If the sum of squares is finite, every gradient is. On the CPU a sum that overflowed, as it may
-    when a gradient exceeds 2^64, is looked at again in float64; elsewhere that would be a wait, and the step
-    is skipped although it might have been saved.
+    One read. On CUDA the kernels take care of range. Elsewhere every gradient is finite if the sum of squares is;
+    on the CPU a sum that overflowed, as it may when a gradient exceeds 2^64, is looked at again in float64; on other
+    devices, and without Triton, that would be a wait, and the step is skipped although it might have been saved.
     """
+    reads = [_read_on_cuda(grads, inverse.to(device, non_blocking=True)) for (device, _), grads in groups.items()]
+    if groups and all(reads):
+        return _together([read for read in reads if read], inverse.device)
     if all(on_host(device, dtype) for device, dtype in groups):
         number = norm_on_host(groups, 1.0)
         if number is None:
@@ -153,6 +165,27 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     if norm.device.type == "cpu" and not norm.isfinite():
         return _norm_and_check_again(groups, inverse)
     return norm, (~norm.isfinite()).float()
+
+
+def _read_on_cuda(grads: list[Tensor], factor: Tensor | None = None) -> "Read | None":
+    """Norm, check and largest gradient in one read by Triton's kernels; None where they cannot be used."""
+    if grads[0].device.type not in KERNEL_DEVICES:
+        return None
+    from ampsim.torch import kernels  # imports Triton, which nothing else needs
+
+    try:
+        return kernels.norm_and_flag(grads, factor) if kernels.takes(grads) else None
+    except kernels.NewAddresses:  # a graph's own gradients: torch's kernels take addresses by value
+        return None
+
+
+def _together(reads: list["Read"], home: torch.device) -> tuple[Tensor, Tensor]:
+    """The norm and the flag of several reads, on one device."""
+    if len(reads) == 1:
+        return reads[0].norm.to(home), reads[0].found_inf.to(home)
+    norms = torch.stack([read.norm.to(home) for read in reads])
+    flags = torch.stack([read.found_inf.to(home) for read in reads])
+    return torch.linalg.vector_norm(norms, dtype=torch.float64).float(), flags.amax()
 
 
 def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:

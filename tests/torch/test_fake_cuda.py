@@ -140,6 +140,7 @@ class World(TorchDispatchMode):
 def world(monkeypatch):
     world = World()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # optimizers ask a real driver
     monkeypatch.setattr(torch.cuda, "Stream", lambda *a, **k: Stream(world))
     monkeypatch.setattr(torch.cuda, "Event", lambda *a, **k: Event(world))
     monkeypatch.setattr(torch.cuda, "current_stream", world.current)
