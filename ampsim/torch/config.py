@@ -38,6 +38,20 @@ def check_depth(depth: Any) -> int:
     return whole("depth", depth, 0, "to run synchronously as torch does pass depth=0")
 
 
+def check_capturable(capturable: bool, depth: int, policy: Policy, launch: Any) -> bool:
+    """A graph replays one iteration, on one stream, and cannot wait for the host."""
+    if not capturable:
+        return False
+    for name, value, cure in (
+        ("depth", depth, "depth=0"),
+        ("launch", launch, "launch=None: one stream must order the iteration"),
+        ("policy", policy in ("raise", "warn") and policy, 'policy="clamp" or "torch", which do not read the scale'),
+    ):
+        if value:
+            raise ValueError(f"capturable=True with {name}={value!r}: expected {cure}")
+    return True
+
+
 def make_rule(
     init_scale: float,
     growth_factor: float,

@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from ampsim.torch.iterations import Iterations
 from ampsim.torch.ledger import Ledger, Record, Stage, StepReport
 from ampsim.torch.ownership import Ownership
 from ampsim.torch.tickets import Register, Ticket
-from ampsim.torch.versions import HostVersion, Version, first_version
+from ampsim.torch.versions import HostVersion, StaticVersion, Version, first_version, static_version
 
 
 class GradScaler(Constants):
@@ -28,7 +29,7 @@ class GradScaler(Constants):
         * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
         * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
-        * A tensor that was used as a scale is never written again.
+        * A tensor that was used as a scale is never written again, unless `capturable`.
         * A call that raises changes neither scale nor stages (gradients it was unscaling excepted).
         * With depth 0 the scales, the stages, the errors and their texts are torch's; see Differences.
 
@@ -74,6 +75,11 @@ class GradScaler(Constants):
         launch: runs a function later, in order, on the thread that owns the optimizer, such as
             ``OptimizerThread().launch``. None runs everything on the caller's thread.
         allow_fp16: unscale float16 gradients instead of refusing them.
+        capturable: for CUDA graphs: every `update` writes the same two tensors, so that a replayed `scale` reads
+            what the replayed `update` before it wrote. Before the capture run iterations until one was not
+            skipped. The constants are captured as they are. In the captured iteration `update` comes after the
+            backward pass and after `loss_value`. `get_scale`, `state_dict` and `last_step` tell of the latest
+            replay; `update` with a new scale and `load_state_dict` work between replays. Depth 0, one stream.
     """
 
     _sync: ClassVar[Any] = threading  # where locks come from; a test's scheduler takes its place
@@ -93,10 +99,12 @@ class GradScaler(Constants):
         policy: config.Policy | None = None,
         launch: Callable[..., Any] | None = None,
         allow_fp16: bool = False,
+        capturable: bool = False,
     ) -> None:
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
         self._policy, self._depth = config.check_policy(policy), config.check_depth(depth)
         self._allow_fp16, self._launch = allow_fp16, launch
+        self._capturable = config.check_capturable(capturable, self._depth, self._policy, launch)
         if self._enabled:
             numbers = (init_scale, growth_factor, backoff_factor, growth_interval)
             self._rule = config.make_rule(*numbers, min_scale, max_scale, strict=self._strict)
@@ -125,6 +133,8 @@ class GradScaler(Constants):
         return self._iterations.start(lambda: self._versions(self._first, self._rule, device))
 
     def _versions(self, states: tuple[State, ...], rule: Rule, device: torch.device) -> tuple[Version, ...]:
+        if self._capturable:
+            return tuple(static_version(state, device) for state in states)
         return tuple(first_version(state, device, rule, strict=self._strict) for state in states)
 
     def begin(self, timeout: float | None = None) -> Ticket[Version]:
@@ -170,11 +180,14 @@ class GradScaler(Constants):
         """The true loss of a scaled one: `loss` over the scale it was multiplied by. Waits for nothing.
 
         Right at every point of the loop, after `update` too: without a ticket it takes the one `scale` used
-        last. ``loss.item() / scaler.get_scale()`` after ``update()`` is wrong wherever the scale changes.
+        last. ``loss.item() / scaler.get_scale()`` after ``update()`` is wrong wherever the scale changes. If
+        `capturable`, RuntimeError after `update`.
         """
         ticket = ticket or self._scaled
         if not self._enabled or ticket is None:
             return loss.detach()
+        if self._capturable:  # update() writes the scale
+            self._iterations.checked("loss_value", ticket)
         return ticket.value.divide(loss.detach())
 
     # ----------------------------------------------------------------------------------- unscale and step
@@ -370,12 +383,15 @@ class GradScaler(Constants):
             return
         self.synchronize()
         rule, states = saving.from_dict(state_dict, self._rule, strict=self._strict)
-        register = self._iterations.register
-        versions = () if register is None else self._versions(states, rule, register.newest.device)
-        self._iterations.restore(versions)
+        newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
+        if isinstance(newest, StaticVersion):
+            self._iterations.restore((newest.write(static_version(states[-1], newest.device)),))
+            self._report = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
+        else:
+            self._iterations.restore(() if newest is None else self._versions(states, rule, newest.device))
+            self._scaled, self._report = None, StepReport()
         self._rule, self._first = rule, states
         self._ledger.clear()
-        self._scaled, self._report = None, StepReport()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
@@ -405,7 +421,7 @@ class GradScaler(Constants):
 
 
 _NOTHING_CHECKED = "No inf checks were recorded prior to update."
-_PICKLED = {"_device", "_enabled", "_policy", "_depth", "_allow_fp16", "_rule", "_first"} | {
+_PICKLED = {"_device", "_enabled", "_policy", "_depth", "_allow_fp16", "_capturable", "_rule", "_first"} | {
     f"_{name}" for name in saving.CONSTANTS
 }
 _NO_TICKET: Ticket[Version] = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler

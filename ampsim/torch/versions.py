@@ -5,6 +5,9 @@ there is nothing to keep in step with the reference. On other devices, and for `
 two scalar tensors and torch's own kernel makes the next, so that no update waits for the device. Either way a
 version is never written after it was made: autograd may have saved its scale for a backward pass that is still
 running.
+
+A CUDA graph replays one iteration on the same addresses, so what its update writes must be what its `scale`
+reads. `StaticVersion` is that exception: every update writes the same two tensors, as torch's own scaler does.
 """
 
 import math
@@ -143,12 +146,8 @@ class DeviceVersion:
             new = torch.where(new.isfinite(), new, self.scale)
         return self._made(rule, new, self.growth_tracker)
 
-    @staticmethod
-    def _made(rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
-        # clamp, or clone, gives a tensor that nothing has written: its _version is 0 and stays 0.
-        bounded = rule.min_scale is not None or rule.max_scale is not None
-        scale = scale.clamp(rule.min_scale, rule.max_scale) if bounded else scale.clone()
-        return DeviceVersion(scale, tracker.clone(), _event(scale.device))
+    def _made(self, rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
+        return DeviceVersion(_bounded(rule, scale), tracker.clone(), _event(scale.device))
 
     def _wait(self) -> None:
         """Order this stream behind the one that made the version, and keep its memory until it is done."""
@@ -159,7 +158,34 @@ class DeviceVersion:
             self.growth_tracker.record_stream(stream)
 
 
+@dataclass(frozen=True, eq=False)
+class StaticVersion(DeviceVersion):
+    """The state at two addresses that every update writes, for CUDA graphs; all versions of a scaler are this one.
+
+    One stream orders reads and writes, inside a graph and outside, so there is no event to wait for.
+    """
+
+    def scale_on(self, device: torch.device) -> Tensor:
+        """The scale, shape (), float32, on `device`; elsewhere a new copy, since an old one may be out of date."""
+        return self.scale.to(device, non_blocking=True)
+
+    def write(self, made: DeviceVersion) -> "StaticVersion":
+        """Take over another version's state, in place."""
+        self.scale.copy_(made.scale)
+        self.growth_tracker.copy_(made.growth_tracker)
+        return self
+
+    def _made(self, rule: Rule, scale: Tensor, tracker: Tensor) -> "StaticVersion":
+        return self.write(DeviceVersion(_bounded(rule, scale), tracker))
+
+
 Version = HostVersion | DeviceVersion
+
+
+def _bounded(rule: Rule, scale: Tensor) -> Tensor:
+    """Within the rule's bounds, in a tensor that nothing has written: its _version is 0."""
+    bounded = rule.min_scale is not None or rule.max_scale is not None
+    return scale.clamp(rule.min_scale, rule.max_scale) if bounded else scale.clone()
 
 
 def _event(device: torch.device) -> Any:
@@ -174,6 +200,23 @@ def first_version(state: State, device: torch.device, rule: Rule, *, strict: boo
     """A version from a state: on the host for the CPU, otherwise on the device; if `strict`, torch's kernel anyway."""
     if device.type == "cpu" and not strict:
         return HostVersion(replace(state, scale=rule.arithmetic.round(state.scale)))
+    return DeviceVersion(*_filled(state, device), _event(device))
+
+
+def static_version(state: State, device: torch.device) -> StaticVersion:
+    """A version from a state, to be updated in place. RuntimeError in a capture: each replay would make it again."""
+    if _capturing(device):
+        raise RuntimeError(
+            "the scale would be made inside a CUDA graph, and every replay would set it back: expected a scaler "
+            "that has one; run an iteration before the capture, and load_state_dict() outside of it"
+        )
+    return StaticVersion(*_filled(state, device))
+
+
+def _filled(state: State, device: torch.device) -> tuple[Tensor, Tensor]:
     scale = torch.full((), state.scale, dtype=torch.float32, device=device)
-    tracker = torch.full((), state.growth_tracker, dtype=torch.int32, device=device)
-    return DeviceVersion(scale, tracker, _event(device))
+    return scale, torch.full((), state.growth_tracker, dtype=torch.int32, device=device)
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

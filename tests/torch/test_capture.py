@@ -1,0 +1,494 @@
+"""GradScaler(capturable=True) under a model of CUDA graphs.
+
+The model has two parts. `OnDevice` is a tensor on a device of its own (it says "meta"): only operations see its
+elements, the host does not, so that a scaler takes the paths that it takes on CUDA. `Graph` records the operations
+of one iteration and replays them on the same tensors, running no Python: numbers from the host are frozen, and
+what an operation makes is written where it was put when it was captured. As on CUDA the capture itself computes
+nothing, and whatever has to wait for the device raises. This shows what is captured and what is not; it says
+nothing about kernels, streams or the graph's memory.
+"""
+
+import copy
+import math
+import pickle
+import sys
+from contextlib import contextmanager
+from typing import Self
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampsim.torch import GradScaler, versions
+
+EXAMPLES = max(50, settings.default.max_examples // 3)  # tens of iterations each
+INF, NAN = math.inf, math.nan
+DEVICE = torch.device("meta")
+CPU = torch.device("cpu")
+aten = torch.ops.aten
+WAITS = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
+
+
+class OnDevice(torch.Tensor):
+    """A tensor on DEVICE; `elements` is its memory there."""
+
+    @staticmethod
+    def __new__(cls, elements: torch.Tensor) -> Self:
+        strides, offset = elements.stride(), elements.storage_offset()
+        return torch.Tensor._make_wrapper_subclass(
+            cls, elements.shape, strides, offset, dtype=elements.dtype, device=DEVICE
+        )
+
+    def __init__(self, elements: torch.Tensor) -> None:
+        self.elements = elements
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+    def __repr__(self) -> str:
+        return f"OnDevice({self.elements!r})"
+
+
+_open: list["Graph"] = []  # the graph that is being captured, if any
+
+
+class Graph:
+    """Stands for torch.cuda.CUDAGraph."""
+
+    def __init__(self) -> None:
+        self.operations = []
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
+
+    @contextmanager
+    def capture(self):
+        _open.append(self)
+        try:
+            yield self
+        finally:
+            _open.pop()
+            for memory, before in self._before.values():  # nothing has been computed
+                if before is not None:
+                    memory.copy_(before)
+
+    def run(self, func, args, kwargs):
+        for tensor in tensors_in((args, kwargs)):
+            memory = tensor.untyped_storage()
+            self._before.setdefault(memory._cdata, (memory, memory.clone()))
+        out = func(*args, **kwargs)
+        for tensor in tensors_in(out):
+            self._before.setdefault(tensor.untyped_storage()._cdata, (tensor.untyped_storage(), None))
+        self.operations.append((func, args, kwargs, out))
+        return out
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, out in self.operations:
+                for old, new in zip(tensors_in(out), tensors_in(func(*args, **kwargs)), strict=True):
+                    if old.untyped_storage()._cdata != new.untyped_storage()._cdata:
+                        old.copy_(new)
+
+
+def tree_map(function, tree):
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([tree_map(function, branch) for branch in tree])
+    if isinstance(tree, dict):
+        return {key: tree_map(function, branch) for key, branch in tree.items()}
+    return function(tree)
+
+
+def tensors_in(tree) -> list[torch.Tensor]:
+    found = []
+    tree_map(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
+    return found
+
+
+def run(func, args, kwargs):
+    """Run an operation on the memory of its tensors; into the graph, if one is being captured."""
+    wrappers = {id(t.elements): t for t in tensors_in((args, kwargs)) if isinstance(t, OnDevice)}
+    on_device = torch.device(kwargs.get("device") or (DEVICE if wrappers else CPU)) == DEVICE
+
+    def memory(value):
+        if isinstance(value, OnDevice):
+            return value.elements
+        if isinstance(value, torch.Tensor) and _open:
+            return value.clone()  # the host's: taken by value
+        return CPU if isinstance(value, torch.device) else value
+
+    def wrap(value):
+        known = wrappers.get(id(value))
+        return OnDevice(value) if isinstance(value, torch.Tensor) and known is None else known
+
+    args, kwargs = tree_map(memory, args), tree_map(memory, kwargs)
+    if _open and wrappers and (func in WAITS or not on_device):
+        raise RuntimeError("operation not permitted when stream is capturing")
+    out = (_open[-1].run if _open and on_device else apply)(func, args, kwargs)
+    if not on_device or func in WAITS:
+        return out
+    return tree_map(wrap, out)
+
+
+def apply(func, args, kwargs):
+    return func(*args, **kwargs)
+
+
+class Device(TorchDispatchMode):
+    """While it is on, tensors that are made on DEVICE are made there."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+
+@pytest.fixture(autouse=True)
+def a_device(monkeypatch):
+    fused_on = lambda: ["cpu", DEVICE.type]  # noqa: E731
+    monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_fused_kernels_supported_devices", fused_on)
+    monkeypatch.setattr(versions, "_capturing", lambda device: device == DEVICE and bool(_open))
+    with Device():
+        yield
+
+
+# -------------------------------------------------------------------------------------------------- the loop
+
+OPTIMIZERS = {
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=0.125, fused=True),
+    "amsgrad": lambda params: torch.optim.Adam(params, lr=0.25, amsgrad=True, fused=True),
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.125, fused=True),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.25, momentum=0.5, fused=True),
+}
+
+
+class Loop:
+    """A small model, its optimizers and its static input, on DEVICE or, with `put` the identity, on the CPU."""
+
+    def __init__(self, scaler, kinds, how="step", put=OnDevice, set_to_none=True) -> None:
+        self.scaler, self.how, self.set_to_none = scaler, how, set_to_none
+        generator = torch.Generator().manual_seed(0)
+        self.x = put(torch.zeros(2, 3))
+        shapes = [(3, 4), (3,), (4, 1)]
+        self.weights = [torch.nn.Parameter(put(torch.randn(s, generator=generator))) for s in shapes]
+        groups = [self.weights] if len(kinds) == 1 else [self.weights[:2], self.weights[2:]]
+        self.optimizers = [OPTIMIZERS[kind](group) for kind, group in zip(kinds, groups, strict=True)]
+        self.norms = self.loss = None
+
+    def forward_backward(self) -> None:
+        first, shift, last = self.weights
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=self.set_to_none)
+        loss = (torch.tanh(self.x @ first) @ last).sum() + (self.x * shift).sum()
+        scaled = self.scaler.scale(loss)
+        scaled.backward()
+        if isinstance(self.scaler, GradScaler):
+            self.loss = self.scaler.loss_value(scaled)
+
+    def step(self) -> None:
+        if self.how == "unscale":
+            for optimizer in self.optimizers:
+                self.scaler.unscale_(optimizer)
+        if self.how == "clip":
+            self.norms = [self.scaler.unscale_and_clip_(optimizer, 2.0) for optimizer in self.optimizers]
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+        self.scaler.update()
+
+    def iteration(self) -> None:
+        self.forward_backward()
+        self.step()
+
+    def feed(self, value: float) -> None:
+        elements(self.x).copy_(torch.tensor([[value, 1.0, -0.5], [0.25, 2.0, value]]))
+
+    def eager(self, value: float) -> None:
+        self.feed(value)
+        self.iteration()
+
+    def bits(self):
+        """All that training leaves behind, with the bits of every number."""
+        states = [o.state[p] for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        return bits([self.weights, states, self.scaler.get_scale(), self.scaler._get_growth_tracker()])
+
+
+def elements(tensor):
+    return tensor.elements if isinstance(tensor, OnDevice) else tensor.detach()
+
+
+def bits(tree):
+    return tree_map(lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t, tree)
+
+
+def captured(loop: Loop, warm: list[float]) -> Graph:
+    """A graph of one iteration, after eager ones. What the capture itself must not have done is checked."""
+    for value in warm:
+        loop.eager(value)
+    before, graph = loop.bits(), Graph()
+    with graph.capture():
+        loop.iteration()
+    assert loop.bits() == before
+    return graph
+
+
+# ------------------------------------------------------------------------------------- replays are iterations
+
+LARGE = [3e38, 1e30, 1e24, 1e16]  # overflow at some scales
+batches = st.sampled_from([1.0, 1.0, 1.0, 0.3, INF, NAN, *LARGE])
+plans = st.lists(
+    st.one_of(
+        batches.map(lambda value: ("replay", value)),
+        batches.map(lambda value: ("replay", value)),
+        batches.map(lambda value: ("eager", value)),
+        st.sampled_from([4.0, 2.0**20, 0.7]).map(lambda scale: ("set", scale)),
+        st.just(("save", None)),
+        st.just(("load", None)),
+    ),
+    max_size=20,
+)
+rules = st.fixed_dictionaries(
+    {
+        "init_scale": st.sampled_from([4.0, 1000.0, 2.0**16]),
+        "growth_factor": st.sampled_from([2.0, 3.0, 2.0**16]),
+        "backoff_factor": st.sampled_from([0.5, 0.3]),
+        "growth_interval": st.integers(1, 3),
+    }
+)
+kinds = st.lists(st.sampled_from([*OPTIMIZERS]), min_size=1, max_size=2)
+hows = st.sampled_from(["step", "unscale", "clip"])
+
+
+def follow(plan, ours: Loop, graph: Graph, theirs: Loop) -> None:
+    """One loop by replays, the other by iterations: nothing may tell them apart."""
+    inside = said(ours)
+    addresses = [tensor.elements.data_ptr() for tensor in state_of(ours.scaler)]
+    saved = ours.scaler.state_dict()
+    for what, value in plan:
+        if what == "set":
+            ours.scaler.update(value)
+            theirs.scaler.update(value)
+        elif what == "save":
+            saved = ours.scaler.state_dict()
+            assert saved == theirs.scaler.state_dict()
+        elif what == "load":
+            ours.scaler.load_state_dict(saved)
+            theirs.scaler.load_state_dict(saved)
+        else:
+            theirs.eager(value)
+            ours.feed(value)
+            (graph.replay if what == "replay" else ours.iteration)()
+            if isinstance(theirs.scaler, GradScaler):
+                assert read(inside if what == "replay" else said(ours), ours) == read(said(theirs), theirs)
+        assert ours.bits() == theirs.bits()
+    assert addresses == [tensor.elements.data_ptr() for tensor in state_of(ours.scaler)]
+    if not any(what == "eager" for what, _ in plan):
+        assert told(ours.scaler.last_step, ours) == told(inside[0], ours)
+
+
+def said(loop: Loop):
+    return loop.scaler.last_step if isinstance(loop.scaler, GradScaler) else None, loop.norms, loop.loss
+
+
+def told(report, loop: Loop) -> list[bool]:
+    return [report.skipped, *map(report.skipped_by, loop.optimizers)]
+
+
+def read(said, loop: Loop):
+    report, norms, loss = said
+    return [*told(report, loop), bits(norms), bits(loss)]
+
+
+def state_of(scaler):
+    version = scaler._iterations.register.newest
+    return version.scale, version.growth_tracker
+
+
+@settings(max_examples=EXAMPLES)
+@given(rules, kinds, st.sampled_from(["step", "unscale"]), st.booleans(), st.lists(batches, max_size=3), plans)
+def test_with_torchs_policy_replays_are_iterations_with_torchs_scaler(
+    rule, kinds, how, set_to_none, warm, plan
+) -> None:
+    ours = Loop(GradScaler("meta", **rule, policy="torch", capturable=True), kinds, how, set_to_none=set_to_none)
+    theirs = Loop(torch.amp.GradScaler("cpu", **rule), kinds, how, put=torch.clone, set_to_none=set_to_none)
+    warm = [1.0, *warm]
+    for value in warm:
+        theirs.eager(value)
+    follow(plan, ours, captured(ours, warm), theirs)
+
+
+bounds = st.sampled_from([(None, None), (0.5, 2.0**20), (None, 1e38)])
+
+
+@settings(max_examples=EXAMPLES)
+@given(rules, bounds, kinds, hows, st.lists(batches, max_size=3), plans)
+@example(  # tickets are counted anew after a load: the second iteration was added to the report of the first
+    rule={"init_scale": 4.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 1},
+    bounds=(None, None),
+    kinds=["AdamW"],
+    how="step",
+    warm=[],
+    plan=[("load", None), ("eager", INF), ("load", None), ("eager", 1.0)],
+)
+@example(  # a growth that would leave float32, with a bound below its largest number
+    rule={"init_scale": 2.0**16, "growth_factor": 2.0**16, "backoff_factor": 0.5, "growth_interval": 2},
+    bounds=(None, 1e38),
+    kinds=["SGD"],
+    how="clip",
+    warm=[],
+    plan=[("replay", 0.3)] * 18,
+)
+def test_replays_are_iterations_of_the_same_scaler(rule, bounds, kinds, how, warm, plan) -> None:
+    options = {**rule, "min_scale": bounds[0], "max_scale": bounds[1]}
+    ours = Loop(GradScaler("meta", **options, capturable=True), kinds, how)
+    theirs = Loop(GradScaler("meta", **options), kinds, how)
+    warm = [1.0, *warm]
+    for value in warm:
+        theirs.eager(value)
+    follow(plan, ours, captured(ours, warm), theirs)
+
+
+@settings(max_examples=EXAMPLES)
+@given(rules, st.lists(st.tuples(st.integers(0, 1), batches), max_size=20))
+def test_forward_and_backward_alone_can_be_captured(rule, plan) -> None:
+    """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag, and update run."""
+    ours = [Loop(GradScaler("meta", **rule, policy="torch", capturable=True), ["AdamW"], "unscale")]
+    ours.append(copy.copy(ours[0]))
+    ours[1].x = OnDevice(torch.zeros(2, 3))
+    theirs = Loop(torch.amp.GradScaler("cpu", **rule), ["AdamW"], "unscale", put=torch.clone)
+    for loop in (ours[0], theirs):
+        loop.optimizers = [torch.optim.SGD(loop.weights, lr=0.125, momentum=0.5)]
+        loop.eager(1.0)
+    ours[1].optimizers = ours[0].optimizers
+    graphs = []
+    for loop in ours:
+        with Graph().capture() as graph:
+            loop.forward_backward()
+        graphs.append((graph, [weight.grad for weight in loop.weights]))
+    for which, value in plan:
+        theirs.eager(value)
+        ours[which].feed(value)
+        graph, grads = graphs[which]
+        graph.replay()
+        for weight, grad in zip(ours[which].weights, grads, strict=True):
+            weight.grad = grad
+        ours[which].step()
+        assert ours[which].bits() == theirs.bits()
+
+
+def a_loop(**options) -> Loop:
+    return Loop(GradScaler("meta", init_scale=8.0, growth_interval=1, **options), ["momentum"], "clip")
+
+
+def test_a_capture_without_capturable_freezes_the_scale() -> None:
+    """That the tests above can fail: a scaler that makes a new tensor at each update, captured like the others."""
+    loop, theirs = a_loop(), a_loop()
+    for each in (loop, theirs):
+        each.eager(1.0)
+    with Graph().capture() as graph:
+        loop.iteration()
+    scales = []
+    for _ in range(3):
+        loop.feed(1.0)
+        graph.replay()
+        theirs.eager(1.0)
+        scales.append((loop.scaler.get_scale(), theirs.scaler.get_scale()))
+    assert scales == [(32.0, 32.0), (32.0, 64.0), (32.0, 128.0)]
+
+
+def test_a_capture_that_waits_for_the_device_raises() -> None:
+    text = "not permitted when stream is capturing"
+    loop = a_loop(capturable=True)
+    loop.eager(1.0)
+    scaler, element = loop.scaler, loop.x[0, 0]
+    for wait in (scaler.get_scale, scaler.state_dict, element.item, element.cpu, element.__bool__):
+        with Graph().capture(), pytest.raises(RuntimeError, match=text):
+            wait()
+    loop.optimizers = [torch.optim.SGD(loop.weights)]  # it does not look at the flag itself
+    with Graph().capture(), pytest.raises(RuntimeError, match=text):
+        loop.iteration()
+    unready = a_loop(capturable=True)
+    unready.eager(INF)  # skipped: the momentum is still to be made
+    with Graph().capture(), pytest.raises(RuntimeError, match=text):
+        unready.iteration()
+
+
+STATE = {"scale": 4.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 1}
+
+
+def test_the_state_is_not_made_in_a_capture() -> None:
+    loop = a_loop(capturable=True)
+    text = "every replay would set it back: expected a scaler that has one; run an iteration before"
+    with Graph().capture(), pytest.raises(RuntimeError, match=text):
+        loop.forward_backward()
+    loop.eager(1.0)
+    with Graph().capture(), pytest.raises(RuntimeError, match=text):
+        loop.scaler.load_state_dict(STATE)
+    assert loop.scaler.get_scale() == 16.0
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
+    put = OnDevice if device == "meta" else torch.clone
+    scalers = [GradScaler(device, 8.0, growth_interval=2, capturable=capturable) for capturable in (False, True)]
+    loops = [Loop(scaler, ["AdamW"], "clip", put) for scaler in scalers]
+    for value in (1.0, INF, 1.0, 1.0, 3e38, 0.3):
+        for loop in loops:
+            loop.eager(value)
+    assert loops[0].bits() == loops[1].bits()
+    for loop in loops:
+        loop.scaler.load_state_dict(STATE)
+        assert loop.scaler.state_dict() == STATE
+        loop.scaler = pickle.loads(pickle.dumps(loop.scaler))  # noqa: S301
+        loop.eager(1.0)
+    assert loops[0].bits() == loops[1].bits()
+    assert type(loops[1].scaler._iterations.register.newest) is versions.StaticVersion
+    assert copy.deepcopy(loops[1].scaler)._capturable
+
+
+def test_a_load_that_raises_has_changed_nothing() -> None:
+    loop = a_loop(capturable=True, policy="torch")
+    loop.eager(1.0)
+    before = loop.scaler.state_dict()
+    for broken in ({**STATE, "scale": 1e300}, {**STATE, "_growth_tracker": 2**40}, {"scale": 4.0}, {}):
+        with pytest.raises((RuntimeError, KeyError)):
+            loop.scaler.load_state_dict(broken)
+        assert loop.scaler.state_dict() == before
+    loop.scaler.close()
+    with pytest.raises(RuntimeError, match="it was closed"):
+        loop.scaler.load_state_dict(STATE)
+    assert loop.scaler.get_scale() == before["scale"]
+
+
+def test_what_reads_the_scale_after_update_says_so() -> None:
+    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=1, capturable=True)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0, fused=True)
+    scaled = scaler.scale(weight.square().sum())
+    assert scaler.loss_value(scaled) == 2.0
+    weight.grad = torch.ones(2)
+    scaler.step(optimizer)
+    scaler.update()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # autograd saved the scale
+        scaled.backward()
+    with pytest.raises(RuntimeError, match="loss_value with ticket 0: expected one that"):
+        scaler.loss_value(scaled)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"depth": 1}, "capturable=True with depth=1: expected depth=0"),
+        ({"launch": print}, "capturable=True with launch=<built-in function print>: expected launch=None"),
+        ({"policy": "raise"}, "capturable=True with policy='raise': expected policy=\"clamp\""),
+        ({"policy": "warn"}, "capturable=True with policy='warn': expected"),
+    ],
+)
+def test_what_no_graph_can_do_is_refused(options, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        GradScaler("cpu", capturable=True, **options)
+
+
+def test_a_static_version_is_copied_anew_to_other_devices() -> None:
+    version = versions.static_version(versions.State(8.0), DEVICE)
+    assert version.scale_on(DEVICE) is version.scale
+    for scale in (8.0, 3.0):
+        assert version.override(versions.Rule(), scale) is version
+        assert version.scale_on(CPU).item() == scale

@@ -1,0 +1,152 @@
+"""A scaler made with a policy: its scales are the policy's replay at every depth, whatever else happens."""
+
+import dataclasses
+import inspect
+import math
+import pickle
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, Probe, Ratio, Seen
+from ampsim.core.replay import replay
+from ampsim.torch import GradScaler
+
+if "rule" not in inspect.signature(GradScaler).parameters:
+    pytest.skip("GradScaler takes no policy yet", allow_module_level=True)
+
+DEPTHS = [0, 1, 3]
+KINDS = ["fused", "fused clip", "plain", "plain clip"]
+few = settings(max_examples=max(10, settings().max_examples // 3))  # an example is a training loop
+MAKERS: list[Any] = [
+    lambda k: Deduplicated(init_scale=2.0**10, growth_interval=2, delay=k),
+    lambda k: Probe(init_scale=2.0**10, growth_interval=2, delay=k),
+    lambda k: Ratio(init_scale=2.0**10, growth_interval=2, delay=k, top=2.0**12, threshold=0.3),
+    lambda k: FloorSchedule(init_scale=2.0**10, growth_interval=2, delay=k, milestones=((4, 2.0**9),)),
+    lambda k: Headroom(init_scale=2.0**10, interval=2, delay=k),
+    lambda k: LogMax(init_scale=2.0**10, delay=k, beta1=0.5, beta2=0.5),
+]
+# The true gradients of a step: both elements' magnitudes; inf is an overflow whatever the scale.
+grads = st.sampled_from([(1.0, 1.0), (0.5, 3.0), (-7.0, 0.0), (0.0, 0.0), (1.0, math.inf), (math.nan, 2.0)])
+histories = st.lists(grads, min_size=1, max_size=14)
+
+
+class Loop:
+    """A pipeline of depth k over given gradients; every iteration's scale is noted."""
+
+    def __init__(self, policy: Policy, optimizer: str = "fused", clip: bool = False) -> None:
+        self.weight, self.policy, self.clip = nn.Parameter(torch.zeros(2)), policy, clip
+        fused = {"fused": True} if optimizer == "fused" else {}
+        self.optimizer = torch.optim.SGD([self.weight], lr=2.0**-20, **fused)
+        self.scaler = GradScaler("cpu", depth=policy.delay, rule=policy)
+        self.waiting: deque[Any] = deque()
+        self.scales: list[float] = []
+        self.seen: list[Seen] = []
+
+    def begin(self, values: tuple[float, float]) -> None:
+        ticket = self.scaler.begin()
+        scale = self.scaler.scale(torch.ones(()), ticket=ticket).item()
+        self.scales.append(scale)
+        self.waiting.append((ticket, torch.tensor(values) * scale))
+
+    def finish(self) -> None:
+        ticket, grad = self.waiting.popleft()
+        self.weight.grad = grad
+        scale, before = self.scales[len(self.seen)], self.weight.detach().clone()
+        self.seen.append(seen_of(grad, scale, self.policy))
+        if self.clip:
+            self.scaler.unscale_and_clip_(self.optimizer, 1e9, ticket=ticket)
+        self.scaler.step(self.optimizer, ticket=ticket)
+        assert torch.equal(self.weight, before) == (bool(self.seen[-1]) or not grad.any())
+        self.scaler.update(ticket=ticket)
+
+    def run(self, history: Any) -> None:
+        for values in history:
+            self.begin(values)
+            if len(self.waiting) > self.policy.delay:
+                self.finish()
+
+    def drain(self) -> None:
+        while self.waiting:
+            self.finish()
+
+
+def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Seen:
+    """As the scaler should see it."""
+    amax = (grad / scale).abs().max().item()
+    top = float((~(grad.abs() < getattr(policy, "top", math.inf))).float().mean())
+    return Seen(not math.isfinite(amax), amax, top)
+
+
+@few
+@given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), st.sampled_from(KINDS), histories)
+def test_the_scales_are_the_policys_replay(make: Any, k: int, kind: str, history: Any) -> None:
+    """Depth k and delay k: iteration i uses what replay of delay k has in force before update i."""
+    loop = Loop(make(k), kind.split()[0], clip="clip" in kind)
+    loop.run(history)
+    loop.drain()
+    replayed: list[Any] = loop.seen
+    assert loop.scales == [loop.policy.init_scale, *replay(loop.policy, replayed)][: len(history)]
+
+
+@few
+@given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), histories, st.integers(0, 14), st.booleans())
+def test_a_saved_run_goes_on_as_if_nothing_had_been(make: Any, k: int, history: Any, cut: int, pickled: bool) -> None:
+    policy = make(k)
+    unbroken, broken = Loop(policy), Loop(policy)
+    for loop in (unbroken, broken):
+        loop.run(history[:cut])
+        loop.drain()
+    if pickled:
+        broken.scaler = pickle.loads(pickle.dumps(broken.scaler))  # noqa: S301 - our own bytes
+    else:
+        saved = broken.scaler.state_dict()
+        broken.scaler = GradScaler("cpu", depth=k, rule=policy)
+        broken.scaler.load_state_dict(saved)
+    assert broken.scaler.get_scale(up_to_date=True) == unbroken.scaler.get_scale(up_to_date=True)
+    for loop in (unbroken, broken):
+        loop.run(history[cut:])
+        loop.drain()
+    assert broken.scales == unbroken.scales
+    assert broken.scaler.state_dict() == unbroken.scaler.state_dict()
+
+
+def test_a_synchronous_update_recalls_a_probe_and_the_next_ticket_carries_the_base() -> None:
+    loop = Loop(Probe(init_scale=4.0, growth_interval=1, delay=2))
+    loop.run([(1.0, 1.0)] * 3)  # the first was judged: a probe at 8 is on its way
+    assert loop.scaler.get_scale(up_to_date=True) == 8
+    ticket, loop.weight.grad = loop.waiting.popleft()
+    loop.scaler.step(loop.optimizer, ticket=ticket)
+    loop.scaler.update(ticket=ticket, is_async=False)
+    assert loop.scaler.begin().value.read().scale == 4
+
+
+def test_a_scale_set_by_hand_becomes_the_base() -> None:
+    loop = Loop(Probe(init_scale=4.0, growth_interval=2))
+    loop.begin((1.0, 1.0))
+    loop.scaler.update(new_scale=64.0, ticket=loop.waiting.popleft()[0])
+    loop.seen.append(Seen(found_inf=False))
+    loop.run([(1.0, 1.0)] * 3 + [(1.0, math.inf)] + [(1.0, 1.0)])
+    assert loop.scales == [4, 64, 64, 128, 128, 64][: len(loop.scales)]
+
+
+def test_what_does_not_fit_is_refused_with_value_expectation_and_cure() -> None:
+    policy = Probe(delay=2)
+    for given_, said in (
+        ({"rule": policy}, r"delay=2 with depth=0: expected them to be equal; pass dataclasses.replace"),
+        ({"rule": policy, "depth": 2, "policy": "torch"}, "expected one of the two"),
+        ({"rule": policy, "depth": 2, "growth_interval": 5}, "give the numbers to the policy"),
+        ({"rule": "LogMax"}, "rule='LogMax': expected a policy"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            GradScaler("cpu", **given_)
+    saved = GradScaler("cpu", depth=2, rule=policy).state_dict()
+    with pytest.raises(ValueError, match="policy='Probe' in the state dict: expected 'Headroom'"):
+        GradScaler("cpu", rule=Headroom()).load_state_dict(saved)
+    with pytest.raises(ValueError, match="6 numbers: expected the 4"):
+        GradScaler("cpu", rule=dataclasses.replace(policy, delay=0)).load_state_dict(saved)
