@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY      = $(VENV)/bin/python
 STAMP   = $(VENV)/.installed
-EXTRAS  = torch,testing,figures,experiments,dev
+EXTRAS  = torch,jax,replay,testing,figures,experiments,dev
 
 # One thread: more are slower on shared cores, and the thread count changes fp16 results.
 export OMP_NUM_THREADS = 1

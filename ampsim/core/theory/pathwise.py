@@ -1,0 +1,182 @@
+"""T1, T2, T4 to T7, T10: ceilings that are arbitrary, constant, drifting or spiked. Counting, no probability."""
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import groupby
+from typing import NamedTuple
+
+from ampsim.core.machine import Rule
+
+
+def bits(rule: Rule) -> tuple[float, float]:
+    """(a, b): what a growth adds to log2 of the scale and what a backoff takes from it."""
+    if rule.backoff_factor >= 1.0:
+        raise ValueError(
+            f"backoff_factor={rule.backoff_factor}: expected below 1; a scale that never backs off has no skip rate"
+        )
+    return math.log2(rule.growth_factor), -math.log2(rule.backoff_factor)
+
+
+# ------------------------------------------------------------------------------------------------ T1: any history
+
+
+def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
+    """W: clean steps of a history, from its first update on, that were counted and never became a growth."""
+    # W = sum over runs of clean steps of (length mod G); the last run's remainder is not lost yet, but counts
+    runs = (sum(1 for _ in run) for found, run in groupby(map(bool, found_inf)) if not found)
+    return sum(run % growth_interval for run in runs)
+
+
+def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
+    """T1, the skip budget: how many of `updates` steps were skipped, for any history, even an adversary's.
+
+    Exact with the history's `wasted` clean steps; with none it is an upper bound, met by histories that overflow
+    only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale: T1 holds
+    for every ``delay``. A growth that is refused, or cut short by ``max_scale``, keeps the bound. Assumes that
+    each overflow backs off: no ``hysteresis``, no floor reached.
+    """
+    a, b = bits(rule)
+    # s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
+    rho = a / b
+    return (rho * (updates - wasted) + rule.growth_interval * descent / b) / (rule.growth_interval + rho)
+
+
+# ------------------------------------------------------------------------------------- T2, T7: a constant ceiling
+
+
+def skip_rate(rule: Rule) -> float:
+    """T2, a constant ceiling: the long-run skip rate; exact for any factors and any start.
+
+    No ceiling that keeps the scale from drifting down costs more (T1).
+    """
+    a, b = bits(rule)
+    # r = rho / (G + rho)
+    return (a / b) / (rule.growth_interval + a / b)
+
+
+def headroom(rule: Rule) -> float:
+    """T2, a constant ceiling: mean headroom in bits.
+
+    Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at clean steps takes q values b / q
+    apart and stays on them: this is the mean over a uniform phase, a single run is at most b / 2q away from it.
+    """
+    # E[u - x] = b / 2
+    return bits(rule)[1] / 2
+
+
+def trade_off(rule: Rule) -> float:
+    """T7, a constant ceiling: skip rate times headroom in bits, which tends to v / 2 as v / b -> 0.
+
+    v = a / G is how fast the scale climbs: at a given v the backoff factor only moves cost between the two.
+    """
+    a, b = bits(rule)
+    v = a / rule.growth_interval
+    # r E[u - x] = v / 2 / (1 + v / b)
+    return v / 2 / (1 + v / b)
+
+
+# -------------------------------------------------------------------------------------- T4: recovery from a spike
+
+
+class Recovery(NamedTuple):
+    """What a transient spike costs."""
+
+    skips: int
+    steps: int  # from the spike's first step until the scale is back where it was, or above
+    deficit: float  # bit-steps below where it was, on the way
+
+
+def recovery(rule: Rule, height: float, steps: int) -> Recovery:
+    """T4: the ceiling falls to `height` bits below the scale for `steps` steps, then no longer matters. Exact.
+
+    Assumes that it is over when the scale first grows, which ``steps <= G`` ensures.
+    """
+    a, b = bits(rule)
+    # m = min(d, ceil(h / b)) backoffs, g = ceil(m b / a) growths
+    m = min(steps, math.ceil(height / b))
+    g = math.ceil(m * b / a)
+    if steps > m + rule.growth_interval:
+        raise ValueError(f"steps={steps}: expected at most {m + rule.growth_interval}, before the scale grows again")
+    # m + g G steps;  b m (m - 1) / 2 + G sum over j < g of (m b - j a) bit-steps;  a = b = 1: m + m G
+    deficit = b * m * (m - 1) / 2 + rule.growth_interval * (g * m * b - a * g * (g - 1) / 2)
+    return Recovery(m, m + g * rule.growth_interval, deficit)
+
+
+# --------------------------------------------------------------------------------- T5: scales that come k steps late
+
+
+class Stale(NamedTuple):
+    """What a pipeline of depth k pays under a constant ceiling, a = b = 1."""
+
+    skip_rate: float
+    headroom: float  # bits, mean over a uniform phase
+    burst: int  # skips in a row
+
+
+def stale(policy: str, growth_interval: int, k: int) -> Stale:
+    """T5: step t uses the scale after t - k updates. Constant ceiling, a = b = 1, k < G. Exact.
+
+    Policies: "cumulative", every overflow backs off the newest scale (RoundPipe; ``Rule(delay=k)``);
+    "deduplicated", an overflow lowers the newest scale at most to half of the scale that overflowed; "probe", one
+    step is sent at twice the scale and the scale waits for its verdict, as does the count of clean steps.
+
+    T1 holds for "cumulative", so staleness cannot raise its skip rate: the price is headroom.
+    """
+    if not 0 <= k < growth_interval:
+        raise ValueError(f"k={k}: expected 0 to {growth_interval - 1}; with more the scale grows again unjudged")
+    g = growth_interval
+    if policy == "cumulative":
+        # r = (k+1) / ((k+1)(G+1) + k);  1/2 + (G k (k+1) / 2 + k (k-1) / 2) / ((k+1) G + k), about (k+1) / 2
+        lost = (g * k * (k + 1) / 2 + k * (k - 1) / 2) / ((k + 1) * g + k)
+        return Stale((k + 1) / ((k + 1) * (g + 1) + k), 0.5 + lost, k + 1)
+    if policy == "deduplicated":
+        # r = (k+1) / (G + 2k + 1)
+        return Stale((k + 1) / (g + 2 * k + 1), 0.5, k + 1)
+    if policy == "probe":
+        # r = 1 / (G + 1 + k)
+        return Stale(1 / (g + 1 + k), 0.5, 1)
+    raise ValueError(f"policy={policy!r}: expected 'cumulative', 'deduplicated' or 'probe'")
+
+
+# ------------------------------------------------------------------------------------------ T6: a drifting ceiling
+
+
+def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
+    """T6: the long-run skip rate when the ceiling moves by `drift` bits a step.
+
+    Upwards exact for any factors; above a / G the scale cannot follow, never overflows, and the headroom grows
+    without end. Downwards for a = b. Exact if gap = a / |drift| is an integer, which a Fraction can say, or if
+    neither integer next to it is a multiple of G + 1; else off by less than one skip in gap steps.
+    """
+    a, b = bits(rule)
+    interval = rule.growth_interval
+    if drift >= 0:
+        # r = (rho - G delta / b) / (G + rho)
+        return max(0.0, (a / b - interval * float(drift) / b) / (interval + a / b))
+    if a != b:
+        raise ValueError(f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1")
+    gap = Fraction(a) / -Fraction(drift)  # steps in which the ceiling falls by one backoff
+    if gap <= 1:
+        return 1.0
+    # r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth in between
+    growths = Fraction(gap // (interval + 1))
+    if gap % (interval + 1) == 0:
+        growths -= Fraction(1, 2)  # every second fall meets a growth, and the next growth comes a step later
+    return float((1 + growths) / gap)
+
+
+# ----------------------------------------------------------------------------------------------- T10: hysteresis
+
+
+def hysteresis_skip_rate(rule: Rule) -> float:
+    """T10: the skip rate when a backoff takes H overflows, refilled at a growth; H / (G + H) if a = b.
+
+    Exact under a constant ceiling if rho >= 1 (if a = b it is the same for the other refills), and T1's bound on
+    the long-run rate of any history. Refilled by a clean step there is no such bound: overflow and clean step in
+    turn skip every second step and never back off.
+    """
+    a, b = bits(rule)
+    # r = (rho + H - 1) / (G + rho + H - 1)
+    lost = a / b + rule.hysteresis - 1
+    return lost / (rule.growth_interval + lost)

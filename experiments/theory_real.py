@@ -1,0 +1,158 @@
+"""Does theorem T3 predict the loss scale of a real fp16 run, with no fitted parameter?
+
+A small MLP on scikit-learn's digits, in fp16 under autocast, with SGD, weight decay, and our scaler at five growth
+intervals G. The weight decay holds the gradients' size steady; a warm-up is left out. At every step the gradient
+is computed in float32 as well, from the same weights and images: its largest element gives the step's *ceiling*,
+the largest power of two at which it still fits into fp16. The ceilings' empirical distribution goes into T3, which
+says how often steps are skipped and where the scale is. What T3 assumes and a run does not give: that ceilings are
+independent, and that the scale has no influence on them.
+
+The arm `fp32` trains in float32 and has ceilings only: a prediction of the fp16 runs made without any.
+
+Takes about 60 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
+"""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ampsim.core import records, theory
+from ampsim.core.machine import Rule
+from ampsim.core.records import Record
+from ampsim.torch import GradScaler
+from experiments import _digits, _fp16, _run
+
+OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 12_000  # optimizer steps a unit
+    seeds: tuple[int, ...] = (0,)  # of weights and batches
+    warmup: int = 4000  # of them left out, while the gradients' size settles
+    batch: int = 32  # images a step
+    width: int = 64  # units a hidden layer, of two
+    lr: float = 0.05  # of SGD
+    weight_decay: float = 0.01
+    growth_intervals: tuple[int, ...] = (5, 10, 20, 50, 100)  # an arm each
+
+
+SMOKE = Config(steps=60, warmup=20, growth_intervals=(5,))
+
+
+def arms(config: Config) -> list[str]:
+    return ["fp32", *(f"G={interval}" for interval in config.growth_intervals)]
+
+
+def inputs() -> dict[str, str]:
+    return {"digits": _digits.sha256()}
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm; the columns are explained in `data/README.md`."""
+    batches = _fp16.prepare(unit.seed)
+    data = _digits.load(device)
+    model = make_model(config.width).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    scaler = make_scaler(unit.arm, device)
+    log = []
+
+    for step in range(config.steps):
+        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
+        x, y = data.train_x[rows], data.train_y[rows]
+        largest = largest_gradient(model, x, y)
+        with _fp16.autocast(device, fp16=unit.arm != "fp32"):
+            loss = cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        log.append((scaler.get_scale(), largest, _fp16.all_finite(_fp16.flat_gradient(model)), loss.item()))
+        scaler.step(optimizer)
+        scaler.update()
+        tick(step + 1)
+
+    return record(log[config.warmup :])
+
+
+def make_model(width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(_digits.PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, _digits.CLASSES),
+    )  # fmt: skip
+
+
+def make_scaler(arm: str, device: str) -> GradScaler:
+    if arm == "fp32":
+        return GradScaler(device, enabled=False)
+    return GradScaler(device, growth_interval=int(arm.removeprefix("G=")))
+
+
+def largest_gradient(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """The largest magnitude in the gradient of the true loss, in float32."""
+    gradients = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
+    return float(torch.stack([gradient.abs().max() for gradient in gradients]).max())
+
+
+def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
+    """One unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
+    scales, largest, finite, losses = _fp16.table(log)
+    foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
+    levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
+    return {
+        "ceilings": counted(levels),
+        "scales": counted([int(math.log2(scale)) for scale in scales]),
+        "skipped": finite.count(False),
+        "unforeseen": sum(a != b for a, b in zip(foreseen, finite, strict=True)),
+        "ceiling_correlation": round(float(np.corrcoef(levels[:-1], levels[1:])[0, 1]), 4),
+        "mean_loss": float(f"{math.fsum(losses) / len(losses):.6g}"),
+    }
+
+
+def counted(levels: Sequence[int]) -> list[list[int]]:
+    """[[log2, steps], ...], rising."""
+    return [[level, count] for level, count in sorted(Counter(levels).items())]
+
+
+def predict(ceilings: Iterable[tuple[int, int]], growth_interval: int) -> tuple[float, float]:
+    """T3's skip rate and mean log2 scale, from counted ceilings."""
+    x, form = theory.of_ceilings(dict(ceilings), growth_interval)
+    return form.skip_rate, float(x @ form.levels)
+
+
+def table(rows: Sequence[Record]) -> Table:
+    """What was measured and what T3 says, from the run's own ceilings and from those of the float32 run."""
+    shown = Table("G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)")
+    reference = next(row for row in rows if row["arm"] == "fp32")
+    for row in (row for row in rows if row["arm"] != "fp32"):
+        interval = int(row["arm"].removeprefix("G="))
+        steps = sum(count for _, count in row["scales"])
+        mean = sum(level * count for level, count in row["scales"]) / steps
+        forms: list[Any] = [predict(source["ceilings"], interval) for source in (row, reference)]
+        shown.add_row(
+            str(interval), f"{row['skipped'] / steps:.4f}", *(f"{rate:.4f}" for rate, _ in forms),
+            f"{theory.skip_rate(Rule(growth_interval=interval)):.4f}", f"{mean:.2f}",
+            *(f"{level:.2f}" for _, level in forms), f"{1 - row['unforeseen'] / steps:.4%}",
+            f"{row['ceiling_correlation']:.2f}",
+        )  # fmt: skip
+    return shown
+
+
+def main(argv: list[str]) -> int:
+    """Run, then show the file that the run left."""
+    status = _run.main("theory_real", argv)
+    if status == 0 and "--smoke" not in argv:
+        Console(width=120).print(table(records.read(_run.parse("theory_real", argv).path)[1]))
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

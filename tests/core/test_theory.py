@@ -1,0 +1,496 @@
+"""Each theorem against the machine: exactly where it is exact, else to the tolerance that stands there."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterable
+from fractions import Fraction
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ampsim.core import laws, theory
+from ampsim.core.machine import Arithmetic, Rule, State, init, update
+
+WIDE = Arithmetic(dtype="float64")  # 2000 bits of scale
+START = 2.0**16
+LONG_RUNS = settings(max_examples=max(50, settings.default.max_examples // 5))
+intervals = st.integers(1, 12)
+flags = st.lists(st.booleans(), max_size=60)
+powers = st.integers(1, 3)  # growth_factor 2^a, backoff_factor 2^-b: the machine is exact in bits
+
+
+def plain(interval: int, a: int = 1, b: int = 1, **more) -> Rule:
+    return Rule(START, 2.0**a, 2.0**-b, interval, arithmetic=WIDE, **more)
+
+
+def follow(rule: Rule, ceilings: Iterable[float]) -> tuple[list[bool], list[float]]:
+    """Overflows and log2 of the scale in force, where step t overflows above log2 ceiling ``ceilings[t]``."""
+    state, found, x = init(rule), [], []
+    for ceiling in ceilings:
+        x.append(math.log2(state.scale))
+        found.append(x[-1] > ceiling)
+        state = update(rule, state, found[-1])
+    return found, x
+
+
+def final(rule: Rule, found: list[bool]) -> State:
+    state = init(rule)
+    for flag in found:
+        state = update(rule, state, flag)
+    return state
+
+
+def window(rule: Rule, ceiling: float, period: int, warm: int) -> tuple[list[bool], list[float]]:
+    """Overflows and headroom at clean steps over one period of a periodic run."""
+    found, x = follow(rule, [ceiling] * (warm + period))
+    return found[warm:], [ceiling - level for level, bad in zip(x[warm:], found[warm:], strict=True) if not bad]
+
+
+# ------------------------------------------------------------------------------------------------------------ T1
+
+
+@given(intervals, powers, powers, flags, st.integers(0, 4))
+@example(1, 1, 1, [True], 0)
+def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(interval, a, b, found, delay) -> None:
+    rule = plain(interval, a, b, delay=delay)
+    descent = 16 - math.log2(final(rule, found).newest)
+    wasted = theory.wasted(found, interval)
+    assert theory.skips(rule, len(found), descent, wasted) == pytest.approx(sum(found), abs=1e-9)
+    assert sum(found) <= theory.skips(rule, len(found), descent) + 1e-9
+
+
+@given(intervals, flags, st.integers(16, 20))
+def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
+    rule = plain(interval, max_scale=2.0**top)
+    descent = 16 - math.log2(final(rule, found).scale)
+    assert sum(found) <= theory.skips(rule, len(found), descent) + 1e-9
+
+
+@given(intervals, powers, powers, flags)
+def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
+    rule = plain(interval, a, b)
+    scales = [START, *(final(rule, found[: i + 1]).scale for i in range(len(found)))]
+    assert laws.skip_budget(laws.History(rule, found, scales)) is None
+    bound = theory.skips(rule, len(found), math.log2(scales[0] / scales[-1]))
+    assume(min(scales) > 2.0**-100)
+    too_many = [True] * min(len(found), math.floor(bound + 1.01)) + [False] * len(found)
+    broken = laws.skip_budget(laws.History(rule, too_many[: len(found)], scales))
+    assert (broken is not None) == (sum(too_many[: len(found)]) > bound + 1e-6)
+
+
+@given(st.integers(1, 9), flags)
+def test_wasted_steps_are_those_that_the_machine_forgets(interval, found) -> None:
+    rule, state, wasted = plain(interval), State(START), 0
+    for flag in found:
+        wasted += state.growth_tracker if flag else 0
+        state = update(rule, state, flag)
+    assert theory.wasted(found, interval) == wasted + state.growth_tracker
+
+
+def test_a_scale_that_never_backs_off_has_no_rate() -> None:
+    with pytest.raises(ValueError, match=r"backoff_factor=1.0: expected below 1"):
+        theory.skip_rate(Rule.unchecked(backoff_factor=1.0))
+
+
+# -------------------------------------------------------------------------------------------------------- T2, T7
+
+
+@given(intervals, powers, powers)
+def test_t2_and_t7_are_exact_over_whole_periods_and_all_phases(interval, a, b) -> None:
+    rule, common = plain(interval, a, b), math.gcd(a, b)
+    period = (b * interval + a) // common
+    phases = [(i + 0.5) * common / 4 for i in range(4 * b // common)]
+    rooms = []
+    for phase in phases:
+        found, room = window(rule, 16 + phase, period, warm=2 * period)
+        assert sum(found) / period == pytest.approx(theory.skip_rate(rule), rel=1e-12)
+        mean = sum(room) / len(room)
+        assert abs(mean - theory.headroom(rule)) <= common / 2  # b / 2q
+        rooms.append(mean)
+    mean = sum(rooms) / len(rooms)
+    assert mean == pytest.approx(theory.headroom(rule), rel=1e-12)
+    assert theory.skip_rate(rule) * mean == pytest.approx(theory.trade_off(rule), rel=1e-12)
+
+
+def test_t2_with_irrational_rho() -> None:
+    rule = Rule(START, 1.5, 0.8, 20, arithmetic=WIDE)
+    found, room = window(rule, 16.1, 20_000, warm=100)
+    assert sum(found) / len(found) == pytest.approx(theory.skip_rate(rule), rel=0.005)
+    assert sum(room) / len(room) == pytest.approx(theory.headroom(rule), rel=0.01)
+
+
+def test_torchs_defaults() -> None:
+    assert theory.skip_rate(Rule()) == 1 / 2001
+    assert theory.headroom(Rule()) == 0.5
+    assert theory.trade_off(Rule()) == pytest.approx(0.5 / 2001)
+    assert 1 / theory.critical_bad_rate(Rule()) == pytest.approx(2885.9, abs=0.1)
+
+
+# ------------------------------------------------------------------------------------------------------------ T3
+
+
+probabilities = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=7).map(sorted)
+
+
+def solved(p: list[float], interval: int, backoff: int) -> np.ndarray:
+    """Shares of (level, count) from the machine's own transitions, its bounds included."""
+    rule = plain(interval, 1, backoff, min_scale=START, max_scale=START * 2.0 ** (len(p) - 1))
+    states = list(itertools.product(range(len(p)), range(interval)))
+    moves = np.zeros((len(states), len(states)))
+    for here, (level, count) in enumerate(states):
+        for found, chance in ((True, p[level]), (False, 1 - p[level])):
+            after = update(rule, State(START * 2.0**level, count), found)
+            moves[here, states.index((round(math.log2(after.scale / START)), after.growth_tracker))] += chance
+    system = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])
+    shares = np.linalg.lstsq(system, np.eye(len(states) + 1)[-1], rcond=None)[0]
+    return shares.reshape(len(p), interval)
+
+
+@LONG_RUNS
+@given(probabilities, st.integers(1, 5), st.integers(1, 3))
+@example([0.0, 0.5], 2, 1)
+@example([0.0, 0.0, 0.2, 1.0, 1.0], 3, 2)
+@example([0.3], 2, 1)
+def test_t3_is_the_stationary_distribution_of_the_machine(p, interval, backoff) -> None:
+    form = theory.stationary(p, interval, backoff)
+    shares = np.stack([form.at(count) for count in range(interval)], axis=1)
+    exact = solved(p, interval, backoff)
+    assert shares == pytest.approx(exact, abs=1e-9)
+    assert form.levels == pytest.approx(exact.sum(axis=1), abs=1e-9)
+    assert form.skip_rate == pytest.approx(float(exact.sum(axis=1) @ p), abs=1e-9)
+    assert form.visits.sum() == pytest.approx(1)
+    clean = exact.sum(axis=1) * (1 - np.array(p))
+    if clean.sum() > 1e-6:
+        assert form.clean == pytest.approx(clean / clean.sum(), abs=1e-7)
+
+
+@pytest.mark.parametrize("interval", [5, 50, 2000])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 6.0])
+def test_t3_without_bounds_is_the_form_of_the_paper(interval: int, sigma: float) -> None:
+    x, p = theory.normal_ceilings(16.5, sigma)
+    form = theory.stationary(p, interval)
+    up = (1 - p) ** interval
+    seen = form.visits > 1e-12
+    both = seen[:-1] & seen[1:]
+    ratio = form.visits[1:][both] / form.visits[:-1][both]
+    assert ratio == pytest.approx(up[:-1][both] / (1 - up[1:][both]), rel=1e-6)
+    assert form.skip_rate == pytest.approx(1 / (2 * form.duration), rel=1e-12)
+    assert form.skip_rate <= theory.skip_rate(plain(interval)) * (1 + 1e-12)  # T1
+    tracked = 16.5 - sigma * NormalDist().inv_cdf(theory.tracked_quantile(interval))
+    assert abs(x[form.visits.argmax()] - tracked) <= 1
+
+
+def test_t3_ceilings_that_do_not_move_are_t2() -> None:
+    form = theory.stationary([0, 0, 0, 1], 50)
+    assert form.skip_rate == pytest.approx(1 / 51, rel=1e-14)
+    assert form.visits == pytest.approx([0, 0, 0.5, 0.5])
+
+
+def test_ranks_arrive_as_one_rank_with_a_longer_interval_does() -> None:
+    p = np.array([1e-6, 1e-3, 0.02, 0.3, 1.0])
+    many = theory.stationary([*(-np.expm1(8 * np.log1p(-p[:-1]))), 1.0], 50)
+    assert many.visits == pytest.approx(theory.stationary(p, 400).visits, rel=1e-9)
+    assert theory.tracked_quantile(50, 8) == theory.tracked_quantile(400)
+    assert 1 - theory.tracked_quantile(2000) == pytest.approx(math.log(2) / 2000, rel=1e-3)
+    assert theory.cost_of_ranks(2.0, 2000, 1024) == pytest.approx(3.15, abs=0.005)
+    assert theory.cost_of_ranks(2.0, 2000, 1) == 0
+
+
+@LONG_RUNS
+@given(st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8), intervals)
+def test_observed_ceilings_are_counted_from_where_none_overflowed_to_where_all_did(ceilings, interval) -> None:
+    x, form = theory.of_ceilings(ceilings, interval)
+    total = sum(ceilings.values())
+    wanted = [sum(n for k, n in ceilings.items() if k < j) / total for j in x]
+    assert form.overflow == pytest.approx(wanted)
+    assert (form.overflow[0], form.overflow[-1]) == (0, 1)
+
+
+def test_normal_ceilings_go_from_never_to_always() -> None:
+    x, p = theory.normal_ceilings(3.0, 2.0)
+    assert p[0] < 1e-300
+    assert p[-1] == 1.0
+    assert p[x == 3] == 0.5
+    assert p[x == 5] == pytest.approx(NormalDist().cdf(1))
+
+
+@pytest.mark.parametrize("bad", [[0.5, 0.4], [-0.1], [1.1], [], [[0.1]]])
+def test_what_is_no_ladder_of_probabilities_is_refused(bad) -> None:
+    with pytest.raises(ValueError, match="expected probabilities that do not decrease"):
+        theory.stationary(bad, 5)
+
+
+# ------------------------------------------------------------------------------------------------------------ T4
+
+
+@given(intervals, powers, powers, st.integers(1, 40).map(lambda n: n / 4), st.integers(0, 20))
+@example(5, 1, 1, 3.0, 8)  # the spike ends with the first growth
+def test_t4_counts_what_the_machine_does(interval, a, b, height, steps) -> None:
+    rule = plain(interval, a, b)
+    if steps > min(steps, math.ceil(height / b)) + interval:
+        with pytest.raises(ValueError, match=f"steps={steps}: expected at most"):
+            theory.recovery(rule, height, steps)
+        return
+    wanted = theory.recovery(rule, height, steps)
+    found, x = follow(rule, [16 - height] * steps + [math.inf] * (wanted.steps - steps + 1))
+    assert sum(found) == wanted.skips
+    back = next(t for t in range(steps, len(x)) if x[t] >= 16) if wanted.skips else 0
+    assert back == wanted.steps
+    assert sum(16 - level for level in x[:back]) == wanted.deficit
+
+
+# ------------------------------------------------------------------------------------------------------------ T5
+
+
+late = st.integers(1, 12).flatmap(lambda g: st.tuples(st.just(g), st.integers(0, min(g - 1, 5))))
+
+
+def longest(found: list[bool]) -> int:
+    return max((len(list(run)) for flag, run in itertools.groupby(found + found) if flag), default=0)
+
+
+@given(late)
+def test_t5_cumulative_is_the_machine_with_a_delay(case) -> None:
+    interval, k = case
+    rule, period = plain(interval, delay=k), (k + 1) * (interval + 1) + k
+    wanted = theory.stale("cumulative", interval, k)
+    rooms = []
+    for phase in (0.25, 0.75):
+        found, room = window(rule, 16 + phase, period, warm=3 * period)
+        assert sum(found) / period == pytest.approx(wanted.skip_rate, rel=1e-12)
+        assert longest(found) == wanted.burst
+        rooms.append(sum(room) / len(room))
+    assert sum(rooms) / 2 == pytest.approx(wanted.headroom, rel=1e-12)
+
+
+def versions(policy: str, interval: int, k: int, steps: int) -> tuple[list[bool], list[int]]:
+    """A pipeline of depth k under a ceiling between 0 and 1: overflows, and the log2 scales in force."""
+    made, count, base, waiting = [0], 0, 0, False  # made[i]: the scale after i updates
+    found, used = [], []
+    for step in range(steps):
+        used.append(made[max(0, step - k)])
+        bad = used[-1] > 0
+        found.append(bad)
+        count = 0 if bad or waiting else count + 1
+        if policy == "deduplicated":
+            base = min(base, used[-1] - 1) if bad else base + (count == interval)
+            made.append(base)
+        else:  # probe: one version is doubled; while its verdict is out nothing is counted
+            waiting = (waiting or count == interval) and not bad
+            made.append(base + 1 if waiting and count == interval else base)
+        count = 0 if count == interval else count
+    return found, used
+
+
+@given(late)
+def test_t5_deduplicated_and_probe(case) -> None:
+    interval, k = case
+    for policy, period in (("deduplicated", interval + 2 * k + 1), ("probe", interval + 1 + k)):
+        wanted = theory.stale(policy, interval, k)
+        found, used = versions(policy, interval, k, 6 * period)
+        found, used = found[3 * period :], used[3 * period :]
+        assert sum(found) / len(found) == pytest.approx(wanted.skip_rate, rel=1e-12)
+        assert longest(found[:period]) == wanted.burst
+        assert {level for level, bad in zip(used, found, strict=True) if not bad} == {0}
+        assert wanted.headroom == 0.5
+
+
+def test_t5_tends_to_half_a_bit_more_for_each_step_of_delay() -> None:
+    assert theory.stale("cumulative", 10**6, 4).headroom == pytest.approx(2.5, abs=1e-5)
+    assert theory.stale("cumulative", 50, 0) == theory.stale("probe", 50, 0) == theory.stale("deduplicated", 50, 0)
+
+
+def test_t5_refuses_a_delay_as_long_as_the_interval_and_other_policies() -> None:
+    with pytest.raises(ValueError, match="k=5: expected 0 to 4"):
+        theory.stale("cumulative", 5, 5)
+    with pytest.raises(ValueError, match="policy='eager': expected 'cumulative'"):
+        theory.stale("eager", 5, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------ T6
+
+
+def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
+    """Skips under a ceiling that starts a third of a bit above the scale and moves exactly."""
+    state, skips = init(rule), 0
+    for t in range(steps):
+        level = round(math.log2(state.scale)) - 16
+        found = (3 * level - 1) * drift.denominator > 3 * drift.numerator * t  # level > 1/3 + drift t
+        skips += found
+        state = update(rule, state, found)
+    return skips
+
+
+@LONG_RUNS
+@given(intervals, powers, powers, st.integers(0, 9))
+@example(1, 3, 1, 6)
+def test_t6_upwards_is_exact_but_for_the_ends(interval, a, b, tenths) -> None:
+    rule, drift = plain(interval, a, b), Fraction(a, interval) * Fraction(tenths, 9)
+    steps = int(min(600, 900 / max(drift, 1)))  # the scale stays below 2^1000
+    slack = (2 * a + b + 1) / b + a / b  # x - ceiling moves by less than 2a + b + 1 in all
+    assert abs(drifting(rule, drift, steps) - theory.drifting_skip_rate(rule, drift) * steps) <= slack
+
+
+def test_t6_a_ceiling_that_outruns_the_scale_is_never_met() -> None:
+    assert theory.drifting_skip_rate(plain(10), Fraction(1, 9)) == 0
+    assert drifting(plain(10), Fraction(1, 9), 2000) == 0
+
+
+gaps = st.fractions(1, 40, max_denominator=7)
+
+
+@LONG_RUNS
+@given(st.integers(1, 9), gaps)
+@example(4, Fraction(10))  # every second fall meets a growth
+@example(1, Fraction(2))
+@example(3, Fraction(1))
+@example(3, Fraction(1, 2))
+@example(50, Fraction(102))
+def test_t6_downwards(interval, gap) -> None:
+    rule, falls = plain(interval), 60
+    steps = int(gap * falls)
+    seen, wanted = drifting(rule, -1 / gap, steps), theory.drifting_skip_rate(rule, -1 / gap) * steps
+    beside = {math.floor(gap) % (interval + 1), math.ceil(gap) % (interval + 1)}
+    if gap.denominator == 1 or 0 not in beside:
+        assert abs(seen - wanted) <= 3
+    else:
+        assert abs(seen - wanted) <= falls + 3  # less than one a fall
+    assert wanted <= steps * (1 + interval / gap) / (interval + 1) + 3 or gap <= 1 or 0 in beside  # T1
+
+
+def test_t6_at_resonance_stays_within_t1_which_the_floor_alone_would_break() -> None:
+    rule, gap = plain(50), Fraction(102)
+    rate = theory.drifting_skip_rate(rule, -1 / gap)
+    bound = theory.skips(rule, 10_200, 100) / 10_200
+    assert rate < bound < (1 + gap // 51) / gap
+    assert drifting(rule, -1 / gap, 10_200) / 10_200 == pytest.approx(rate, abs=2e-4)
+
+
+def test_t6_refuses_unequal_factors_downwards() -> None:
+    with pytest.raises(ValueError, match="expected at least 0 unless"):
+        theory.drifting_skip_rate(plain(5, 1, 2), -0.1)
+
+
+# ------------------------------------------------------------------------------------------------------------ T8
+
+
+@LONG_RUNS
+@given(st.integers(1, 60), st.floats(0.01, 0.95))
+def test_t8_below_the_critical_rate_is_t3(interval, share) -> None:
+    rate = share * theory.critical_bad_rate(plain(interval))
+    form = theory.stationary([rate] * 400 + [1.0], interval)
+    under = form.levels[:-1] / form.levels[:-1].sum()
+    lost = float(under @ np.arange(399, -1, -1))
+    assume(under[0] < 1e-12)  # the lowest level is never felt
+    assert theory.bad_step_skip_rate(interval, rate) == pytest.approx(form.skip_rate, rel=1e-9)
+    assert theory.bad_step_headroom(interval, rate) == pytest.approx(lost, rel=1e-6, abs=1e-12)
+
+
+@given(st.integers(1, 3000), powers, powers)
+def test_t8_at_the_critical_rate_the_scale_stands_and_above_it_falls(interval, a, b) -> None:
+    rule = plain(interval, a, b)
+    rate = theory.critical_bad_rate(rule)
+    assert theory.bad_step_drift(rule, rate) == pytest.approx(0, abs=1e-9)
+    assert theory.bad_step_drift(rule, rate * 1.01) < 0 < theory.bad_step_drift(rule, rate * 0.99)
+    assert theory.bad_step_headroom(interval, 1.01 * theory.critical_bad_rate(plain(interval))) == math.inf
+    assert rate == pytest.approx(math.log1p(a / b) / interval, rel=math.log1p(a / b) / interval)
+
+
+@pytest.mark.parametrize(("a", "b", "rate"), [(1, 1, 0.05), (1, 1, 0.01), (1, 2, 0.04), (3, 1, 0.2)])
+def test_t8_the_drift_is_the_machines_to_six_per_cent(a: int, b: int, rate: float) -> None:
+    luck, rule = random.Random(1), plain(20, a, b)  # noqa: S311 - a simulation
+    moved, runs = 0.0, 60
+    for _ in range(runs):
+        state = init(rule)
+        for _ in range(1000):
+            state = update(rule, state, luck.random() < rate)
+        moved += math.log2(state.scale) - 16
+    assert moved / runs / 1000 == pytest.approx(theory.bad_step_drift(rule, rate), rel=0.06)
+
+
+@pytest.mark.parametrize(("price", "rate"), [(0.1, 1e-3), (0.5, 1e-2), (0.01, 1e-4)])
+def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one(price: float, rate: float) -> None:
+    def cost(g: int) -> float:
+        rule = plain(g)
+        if rate >= theory.critical_bad_rate(rule):
+            return math.inf
+        form = theory.stationary([rate] * 300 + [1.0], g)
+        below = form.levels[:-1] / form.levels[:-1].sum()
+        return form.skip_rate + price * float(below @ np.arange(299, -1, -1))
+
+    best = theory.best_interval(rate, price)
+    assert cost(best) <= min(cost(best - 1), cost(best + 1)) * (1 + 1e-12)
+    assert best < math.log(2) / rate
+    assert theory.best_interval(1e-6, 1.0) == pytest.approx(1000, rel=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------ T9
+
+
+@pytest.mark.parametrize(("sigma", "lost"), [(5.0, 5.0), (8.0, 0.0), (12.0, 2.0)])
+def test_t9_is_what_rounding_to_fp16_makes_zero(sigma: float, lost: float) -> None:
+    count, score = 20_000, 4.75
+    normal = NormalDist(16 - lost - sigma * score, sigma)
+    log2 = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)])  # evenly spread, nothing random
+    with np.errstate(over="ignore"):
+        zero = int((np.exp2(log2).astype(np.float16) == 0).sum())
+    assert abs(zero - theory.flushed_share(sigma, score, lost) * count) <= 1
+
+
+def test_t9_the_budget_is_fp16s() -> None:
+    half = np.array([2.0**-25, 2.0**-25 * 1.001, 65519.0, 65520.0])
+    with np.errstate(over="ignore"):
+        assert half.astype(np.float16).tolist() == [0.0, 2.0**-24, 65504.0, math.inf]
+    assert math.log2(65520) + 25 == pytest.approx(theory.FP16_BINADES, abs=1e-3)
+
+
+@given(st.floats(1, 6), st.floats(1e-9, 0.4), st.floats(0, 10), st.floats(15, 60))
+def test_t9_the_widest_spread_flushes_just_that_share(score, share, lost, binades) -> None:
+    sigma = theory.widest_spread(score, share, lost, binades)
+    assert theory.flushed_share(sigma, score, lost, binades) == pytest.approx(share, rel=1e-6)
+
+
+# ----------------------------------------------------------------------------------------------------------- T10
+
+
+refills = st.sampled_from(["clean", "growth", "backoff"])
+
+
+@given(intervals, st.integers(1, 5), refills)
+def test_t10_is_exact_under_a_constant_ceiling(interval, hysteresis, refill) -> None:
+    rule = plain(interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill}))
+    period = interval + hysteresis
+    found, _ = window(rule, 16.5, period, warm=3 * period)
+    assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
+    assert theory.hysteresis_skip_rate(rule.replace(hysteresis=1)) == theory.skip_rate(rule)
+
+
+@given(intervals, st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_t10_with_growths_of_several_backoffs(interval, hysteresis, b, times) -> None:
+    rule = plain(interval, times * b, b, hysteresis=hysteresis)
+    period = interval + times + hysteresis - 1
+    found, _ = window(rule, 16.1, period, warm=3 * period)
+    assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
+
+
+@given(intervals, powers, powers, flags, st.integers(1, 4))
+@example(2, 1, 1, [True] * 30, 3)
+def test_t10_bounds_any_history_that_does_not_descend(interval, a, b, found, hysteresis) -> None:
+    rule = plain(interval, a, b, hysteresis=hysteresis)
+    descent = 16 - math.log2(final(rule, found).scale)
+    # The same count as T1's, with H - 1 free overflows at the start and after each growth.
+    lost = a / b + hysteresis - 1
+    bound = (lost * len(found) + interval * (descent / b + hysteresis - 1)) / (interval + lost)
+    assert sum(found) <= bound + 1e-9
+    assert lost / (interval + lost) == pytest.approx(theory.hysteresis_skip_rate(rule))
+
+
+def test_t10_has_no_bound_if_a_clean_step_refills() -> None:
+    rule = plain(50, hysteresis=2, hysteresis_refill=frozenset({"clean"}))
+    found = [True, False] * 500
+    assert final(rule, found).scale == START
+    assert sum(found) / len(found) > 10 * theory.hysteresis_skip_rate(rule)

@@ -1,0 +1,240 @@
+"""The batch is the machine bit for bit, what is committed holds, and the figures draw what is committed."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.core import records, theory
+from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from experiments import _pathwise, _run, _simulate, _stochastic, theory_real
+from experiments import theory as experiment
+from experiments._held import Config, Held
+from experiments._simulate import Batch
+from figures import _style
+from figures import theory as figure
+from figures import theory_real as real_figure
+
+HELD = records.read(_run.DATA / "cpu" / "theory.jsonl")[1]
+REAL = records.read(_run.DATA / "cpu" / "theory_real.jsonl")[1]
+
+rules = st.builds(
+    Rule,
+    st.sampled_from([2.0**16, 1.0, 3.0, 2.0**-120, 2.0**127, 2.0**-140]),
+    st.sampled_from([2.0, 1.5, 1.1, 1.0, 2.0**100]),
+    st.sampled_from([0.5, 0.8, 1.0, 2.0**-90]),
+    st.integers(1, 4),
+    arithmetic=st.sampled_from([Arithmetic(), Arithmetic(dtype="float64")]),
+    min_scale=st.none() | st.sampled_from([0.5, 0.3]),
+    max_scale=st.none() | st.sampled_from([5.0, 2.0**20]),
+)
+
+
+def bits(x: float) -> bytes:
+    return np.float64(x).tobytes()
+
+
+@given(rules, st.integers(1, 3).flatmap(lambda size: st.lists(st.tuples(*[st.booleans()] * size), min_size=1)))
+def test_the_batch_is_the_machine_bit_for_bit(rule: Rule, flags: list[tuple[bool, ...]]) -> None:
+    size = len(flags[0])
+    batch, states = Batch(rule, size), [init(rule)] * size
+    for found in flags:
+        batch.update(np.array(found))
+        states = [update(rule, state, flag) for state, flag in zip(states, found, strict=True)]
+        assert [bits(x) for x in batch.scale] == [bits(state.scale) for state in states]
+        assert batch.tracker.tolist() == [state.growth_tracker for state in states]
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "scale"),
+    [
+        (Rule(2.0**127, growth_interval=1), False, 2.0**127),  # a growth to inf is refused
+        (Rule(2.0**127, growth_interval=1, max_scale=2.0**127), False, 2.0**127),
+        (Rule(2.0**-149), True, 0.0),
+        (Rule(3.0, 1.5, growth_interval=1, max_scale=4.0), False, 4.0),
+        (Rule(3.0, min_scale=2.0), True, 2.0),
+    ],
+)
+def test_the_batch_at_the_ends_of_the_format(rule: Rule, found: bool, scale: float) -> None:
+    batch = Batch(rule, 1)
+    batch.update(np.array([found]))
+    assert batch.scale[0] == update(rule, init(rule), found).scale == scale
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [Rule(hysteresis=2), Rule(delay=1), Rule(growth_test=">="), Rule(arithmetic=Arithmetic(flush_subnormals=True))],
+)
+def test_the_batch_refuses_what_it_does_not_do(rule: Rule) -> None:
+    with pytest.raises(ValueError, match="expected torch's arithmetic"):
+        Batch(rule, 3)
+
+
+def test_a_run_under_ceilings_is_the_machines() -> None:
+    found, x = _simulate.follow(Rule(8.0, growth_interval=2), [4.0, 4.0, 4.0, 8.0, 8.0])
+    assert found.tolist() == [True, False, False, False, False]
+    assert x.tolist() == [3, 2, 2, 3, 3]
+
+
+def test_histories_are_of_six_kinds_and_their_waste_is_what_theory_counts() -> None:
+    rule, seen = Rule(2.0**16, growth_interval=3, arithmetic=Arithmetic(dtype="float64")), []
+
+    class Spy(Batch):
+        def update(self, found_inf: Any) -> None:
+            seen.append(found_inf.copy())
+            super().update(found_inf)
+
+    original, _pathwise.Batch = _pathwise.Batch, Spy
+    try:
+        skipped, descent, wasted = _pathwise.histories(rule, 300, 50, np.random.default_rng(0))
+    finally:
+        _pathwise.Batch = original
+    flags = np.array(seen).T
+    assert flags.sum(axis=1).tolist() == skipped.tolist()
+    assert [theory.wasted(row, 3) for row in flags] == wasted.tolist()
+    for row, bits_down in zip(flags[:30], descent, strict=False):
+        state = State(2.0**16)
+        for flag in row:
+            state = update(rule, state, bool(flag))
+        assert 16 - math.log2(state.scale) == bits_down
+
+
+def test_errors_are_relative_unless_nothing_is_predicted() -> None:
+    assert Held("x", 4.0, 5.0).error == 0.25
+    assert Held("x", -4.0, -5.0).error == 0.25
+    assert Held("x", 0, 3).error == 3
+
+
+def test_every_committed_number_is_within_its_tolerance() -> None:
+    beyond = [(row["arm"], h) for row in HELD for h in row["held"] if not h["error"] <= h["tolerance"]]
+    assert not beyond
+    assert [row["arm"] for row in HELD] == experiment.arms(Config())
+    assert {row["theorem"].split()[0] for row in HELD} == {f"T{n}" for n in range(1, 11)}
+    for row in HELD:
+        for h in row["held"]:
+            assert h["error"] == pytest.approx(Held(h["name"], h["predicted"], h["measured"]).error)
+            assert 0 < h["tolerance"] <= 0.2
+
+
+def test_no_case_is_held_to_more_than_it_was() -> None:
+    """A case gives the committed prediction, and where nothing is random the committed measurement."""
+    quick = [arm for arm in experiment.CASES if arm.startswith(("T4", "T5: G=20", "T10")) and "2000" not in arm]
+    for arm in quick:
+        (row,) = [row for row in HELD if row["arm"] == arm]
+        again = experiment.CASES[arm](experiment.SMOKE, np.random.default_rng(9))
+        assert [(h.predicted, h.measured) for h in again] == [(h["predicted"], h["measured"]) for h in row["held"]]
+
+
+def test_the_chain_adds_up_and_stands() -> None:
+    p = np.array([0.1, 0.5, 1.0])
+    shares = _stochastic.chain(p, 2, 1)
+    assert shares.sum() == pytest.approx(1)
+    assert shares[2, 1] == 0  # the third level always overflows
+
+
+def test_the_longest_run_goes_round_the_end() -> None:
+    assert _pathwise.longest_run(np.array([True, False, True, True])) == 3
+    assert _pathwise.longest_run(np.array([False, False])) == 0
+
+
+def test_the_table_shows_every_number_and_what_is_late_in_red() -> None:
+    row = {"theorem": "T2", "parameters": "", "held": [{**Held("a", 1, 1)._asdict(), "error": 0.0},
+                                                       {**Held("b", 1, 2)._asdict(), "error": 1.0}]}  # fmt: skip
+    shown = experiment.table([row])
+    assert [line.style for line in shown.rows] == [None, "red"]
+    assert experiment.table(HELD).row_count == sum(len(row["held"]) for row in HELD)
+
+
+# ------------------------------------------------------------------------------------------------------ a real run
+
+
+def test_a_unit_counts_what_its_steps_say() -> None:
+    log = [(2.0**16, 1.0, False, 0.5), (2.0**15, 1.0, True, 0.5), (2.0**16, 0.99, True, 0.5), (2.0**15, 3.0, True, 2)]
+    row = theory_real.record(log)
+    assert row["scales"] == [[15, 2], [16, 2]]
+    assert row["ceilings"] == [[14, 1], [15, 2], [16, 1]]
+    assert row["skipped"] == 1
+    assert row["unforeseen"] == 1  # the last: 3 x 2^15 overflows
+    assert row["mean_loss"] == 0.875
+
+
+def test_the_committed_run_is_what_t3_says_with_nothing_fitted() -> None:
+    reference = next(row for row in REAL if row["arm"] == "fp32")
+    runs = [row for row in REAL if row["arm"] != "fp32"]
+    assert [row["arm"] for row in runs] == ["G=5", "G=10", "G=20", "G=50", "G=100"]
+    for row in runs:
+        interval = int(row["arm"].removeprefix("G="))
+        steps = sum(count for _, count in row["scales"])
+        rate, mean = row["skipped"] / steps, real_figure.mean_scale(row)
+        for source in (row, reference):
+            t3_rate, t3_mean = theory_real.predict(source["ceilings"], interval)
+            assert rate == pytest.approx(t3_rate, rel=0.06)
+            assert mean == pytest.approx(t3_mean, abs=0.1)
+            assert max(rate, t3_rate) < theory.skip_rate(Rule(growth_interval=interval))
+        assert row["unforeseen"] <= 0.001 * steps
+        assert abs(row["ceiling_correlation"]) < 0.1  # T3 assumes none
+    assert reference["skipped"] == 0
+    assert theory_real.table(REAL).row_count == len(runs)
+
+
+@pytest.mark.parametrize("module", [experiment, theory_real])
+def test_the_smoke_run_ends_and_shows_no_table(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main(["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    rows = records.read(path)[1]
+    assert [row["arm"] for row in rows] == module.arms(module.SMOKE)
+
+
+# --------------------------------------------------------------------------------------------------------- figures
+
+
+def drawn(module: Any) -> Any:
+    with _style.style():
+        return module.plot(_style.load(module.DATA))
+
+
+def test_the_theory_figure_draws_every_number_and_error() -> None:
+    axes = drawn(figure).axes
+    points = [
+        (x, y)
+        for line in axes[0].lines
+        if line.get_label() in figure.LOOK
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+        if not math.isnan(x)
+    ]
+    wanted = [(abs(h["predicted"]), abs(h["measured"])) for _, h in figure.numbers(HELD) if h["predicted"]]
+    assert np.array(sorted(points)) == pytest.approx(np.array(sorted(wanted)))
+    errors = [y for dots in axes[1].collections for y in dots.get_offsets()[:, 1]]
+    assert sorted(errors) == pytest.approx(sorted(max(h["error"], figure.LEAST) for _, h in figure.numbers(HELD)))
+
+
+def test_the_maps_are_t3_and_the_marks_are_simulated() -> None:
+    axes = drawn(figure).axes
+    rates, rooms = figure.maps()
+    assert axes[2].images[0].get_array().data == pytest.approx(np.log10(rates))
+    assert axes[3].images[0].get_array().data == pytest.approx(rooms)
+    marks = dict(zip(("skip rate", "headroom"), (axes[2].collections[0], axes[3].collections[0]), strict=True))
+    for name, mark in marks.items():
+        assert len(mark.get_offsets()) == 9
+        interval, b, value = figure.marked(HELD, name, float)[4]
+        shown = mark.get_array()[4]
+        assert (10**shown if name == "skip rate" else shown) == pytest.approx(value)
+        column = np.searchsorted(figure.INTERVALS, interval) - 1
+        ground = (rates if name == "skip rate" else rooms)[b - 1, column]
+        assert value == pytest.approx(ground, rel=0.15)  # a column is 15 % wide
+
+
+def test_the_real_figure_draws_the_run_and_t3() -> None:
+    axes = drawn(real_figure).axes
+    lines = {line.get_label(): line for line in axes[0].lines}
+    runs = {int(row["arm"][2:]): row for row in REAL if row["arm"] != "fp32"}
+    assert real_figure.runs(REAL) == runs
+    assert list(lines["fp16 run"].get_ydata()) == [row["skipped"] / real_figure.steps(row) for row in runs.values()]
+    own = [theory_real.predict(row["ceilings"], g)[0] for g, row in runs.items()]
+    assert list(lines["T3, own ceilings"].get_ydata()) == pytest.approx(own)
+    means = {line.get_label(): line for line in axes[1].lines}
+    assert list(means["run"].get_ydata()) == pytest.approx([real_figure.mean_scale(row) for row in runs.values()])
