@@ -39,6 +39,7 @@ data: $(STAMP)
 
 bench: $(STAMP)
 	$(PY) -m experiments.overhead --force
+	$(PY) -m experiments.replay_speed --force
 	$(PY) -m figures overhead
 
 figures: $(STAMP)

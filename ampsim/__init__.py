@@ -9,6 +9,7 @@ the standard library and numpy, nothing else.
 """
 
 from ampsim.core import dialects as dialects
+from ampsim.core.ceilings import replay_ceilings as replay_ceilings
 from ampsim.core.machine import Rule as Rule
 from ampsim.core.machine import State as State
 from ampsim.core.machine import init as init

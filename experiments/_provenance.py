@@ -1,5 +1,6 @@
 """Where a data file comes from: the first record of each."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -7,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("torch", "numpy")
+PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba")
 
 
 def collect(stem: str, argv: list[str], config: Mapping[str, Any], inputs: Mapping[str, str], device: str) -> Any:
@@ -27,12 +28,21 @@ def collect(stem: str, argv: list[str], config: Mapping[str, Any], inputs: Mappi
         "config": dict(config),
         "seeds": list(config["seeds"]),
         "inputs_sha256": dict(inputs),
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": versions(),
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "device": describe_device(device),
         "threads": int(os.environ["OMP_NUM_THREADS"]),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of Python, and of the packages that may take part in a result and are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def now() -> str:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "jax", "hypothesis", "matplotlib", "ml_dtypes", "rich", "typer", "sklearn")
+HEAVY = ("torch", "jax", "hypothesis", "matplotlib", "ml_dtypes", "rich", "typer", "sklearn", "numba")
 
 
 def modules_after(statement: str) -> set[str]:
@@ -22,7 +22,7 @@ def test_the_check_can_fail() -> None:
     assert "typer" in modules_after("import ampsim.cli")
 
 
-@pytest.mark.parametrize("name", ["Rule", "State", "init", "update", "replay", "dialects"])
+@pytest.mark.parametrize("name", ["Rule", "State", "init", "update", "replay", "replay_ceilings", "dialects"])
 def test_the_core_names_are_exported(name: str) -> None:
     import ampsim
 

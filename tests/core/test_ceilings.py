@@ -1,0 +1,231 @@
+"""Replay from event to event equals the fold, for every knob, with numba and without."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, example, given, settings
+from hypothesis import strategies as st
+
+from ampsim import Rule, State, init, replay_ceilings, update
+from ampsim.core import ceilings as module
+from ampsim.core import events
+from ampsim.core.ceilings import CeilingReplay, index_ceilings
+from ampsim.core.machine import Arithmetic
+from ampsim.core.sweep import sweep
+
+INF = math.inf
+
+
+@pytest.fixture(scope="module", params=["python", "numba"], autouse=True)
+def _engine(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    chosen = events.PYTHON if request.param == "python" else events.compiled()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "fastest", lambda: chosen)
+        yield
+
+
+# --------------------------------------------------------------------------------------------------- the fold
+
+
+def folded(rule: Rule, ceilings: Any, state: State) -> tuple[list[int], list[tuple[int, float]], State]:
+    """Skipped steps, scale changes and final state, by the machine's own update."""
+    skipped, changes = [], []
+    for step, ceiling in enumerate(ceilings):
+        found_inf, before = state.scale > float(ceiling), repr(state.scale)
+        state = update(rule, state, found_inf)
+        if found_inf:
+            skipped.append(step)
+        if repr(state.scale) != before:
+            changes.append((step, state.scale))
+    return skipped, changes, state
+
+
+def seen(done: CeilingReplay) -> tuple[list[int], list[tuple[int, float]], State]:
+    assert done.skipped.dtype == np.int64
+    assert done.scale_changes.dtype == module.CHANGE
+    return done.skipped.tolist(), done.scale_changes.tolist(), done.state
+
+
+def assert_equals_the_fold(rule: Rule, index: module.CeilingIndex, state: State) -> CeilingReplay:
+    done = replay_ceilings(rule, index, method="events", state=state)
+    assert repr(seen(done)) == repr(folded(rule, index.ceilings, state))  # repr: NaN is NaN, 1.0 is no np.float64
+    return done
+
+
+# ------------------------------------------------------------------------------------------- rules and ceilings
+
+GROWTHS = st.sampled_from([1.0, 1 + 2.0**-20, 2.0 ** (1 / 3), 1.5, 2.0, 3.0, 16.0, 2.0**60, 1e300])
+SCALES = st.sampled_from([1.0, 1000.0, 2.0**16, 2.0**127, 2.0**-126, 2.0**-149, 0.1, 0.7, 3e38, 1e-30])
+ARITHMETICS = st.builds(
+    Arithmetic,
+    dtype=st.sampled_from(["float32", "float64"]),
+    round_factors=st.booleans(),
+    backoff=st.sampled_from(["multiply", "multiply", "divide", "reciprocal"]),
+    flush_subnormals=st.booleans(),
+    keeps_finite=st.booleans(),
+)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rule:
+    arithmetic, growth = draw(ARITHMETICS), draw(GROWTHS)
+    free = arithmetic.backoff == "multiply"
+    bounds = sorted(draw(st.lists(SCALES, min_size=2, max_size=2)))
+    low, high = (bound if draw(st.booleans()) else None for bound in bounds)
+    return Rule(
+        draw(SCALES),
+        growth,
+        draw(st.sampled_from([0.5, 0.25, 0.8, 1.0, 2.0**-60, 1e-50])) if free else 1.0 / growth,
+        draw(st.sampled_from([1, 2, 3, 5, 8, 2000, 2**70])),
+        min_scale=low,
+        max_scale=high,
+        hysteresis=draw(st.sampled_from([1, 1, 2, 3])),
+        hysteresis_refill=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
+        delay=draw(st.sampled_from([0, 0, 1, 2, 5])),
+        growth_test=draw(st.sampled_from(["==", ">="])),
+        arithmetic=arithmetic,
+    )
+
+
+@st.composite
+def starts(draw: st.DrawFn, rule: Rule) -> State:
+    """The first state, or one in the middle of a run, the streak past the interval and the queue half full too."""
+    first = init(rule)
+    if draw(st.booleans()):
+        return first
+    pending = draw(st.lists(st.sampled_from([first.scale, first.scale, 2 * first.scale]), max_size=rule.delay))
+    streak = draw(st.integers(-1, 9))
+    return State(first.scale, streak, draw(st.integers(0, 2)), tuple(map(rule.arithmetic.round, pending)))
+
+
+CEILING_OF = {  # the step's ceiling, given the scale in force
+    "equal": lambda scale: scale,
+    "just below": lambda scale: math.nextafter(scale, 0.0),
+    "float32 below": lambda scale: float(np.nextafter(np.float32(min(scale, 3e38)), np.float32(0))),
+    "just above": lambda scale: math.nextafter(scale, INF),
+    "double": lambda scale: scale * 2,
+    "half": lambda scale: scale / 2,
+    "never": lambda scale: INF,
+    "always": lambda scale: 0.0,
+    "subnormal": lambda scale: 2.0**-149,
+    "1": lambda scale: 1.0,
+}
+
+
+@st.composite
+def traces(draw: st.DrawFn, rule: Rule, state: State) -> np.ndarray:
+    """Ceilings at, just above and just below whatever scale is then in force, in stretches of one kind."""
+    stretches = draw(st.lists(st.tuples(st.sampled_from([*CEILING_OF]), st.integers(1, 12)), min_size=1, max_size=10))
+    dtype, ceilings = draw(st.sampled_from([np.float32, np.float64])), []
+    for kind in itertools.chain.from_iterable([kind] * many for kind, many in stretches):
+        ceiling = CEILING_OF[kind](state.scale)
+        with np.errstate(over="ignore", under="ignore"):
+            ceilings.append(dtype(0.0 if math.isnan(ceiling) else ceiling))
+        state = update(rule, state, state.scale > float(ceilings[-1]))
+    return np.array(ceilings, dtype)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Rule, State, np.ndarray]:
+    rule = draw(rules())
+    state = draw(starts(rule))
+    return rule, state, draw(traces(rule, state))
+
+
+def ones(*ceilings: float) -> np.ndarray:
+    return np.array(ceilings, np.float32)
+
+
+A_QUARTER = settings(max_examples=settings.default.max_examples // 4)
+BLOCKS, ROOMS = st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 5, 4096])
+START = State(1.0)
+
+
+# -------------------------------------------------------------------------------------------------- properties
+
+
+@given(case=cases(), block=BLOCKS, room=ROOMS)
+@example(case=(Rule(1.0), START, ones(1.0, np.nextafter(np.float32(1), np.float32(0)))), block=64, room=4096)
+@example(case=(Rule(1.0), START, ones(2, 2, 2, 0, 2, 2, 2, 0, 0)), block=4, room=1)
+@example(case=(Rule(3e38, growth_interval=2), State(3e38), ones(INF, INF, INF)), block=1, room=1)
+@example(
+    case=(Rule(0.7, arithmetic=Arithmetic(dtype="float64")), State(0.7), ones(0.7)), block=1, room=1
+)  # rounded down
+def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int, room: int) -> None:
+    rule, state, trace = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_ROOM", room)  # events a call of the loop: it is resumed at any event
+        done = assert_equals_the_fold(rule, index_ceilings(trace, block=block), state)
+    event(f"skips {min(3, len(done.skipped))}, changes {min(3, len(done.scale_changes))}")
+    assert repr(seen(done)) == repr(seen(replay_ceilings(rule, trace, method="fold", state=state)))
+    assert len(done.scales()) == done.n == len(trace)
+
+
+@A_QUARTER
+@given(case=cases(), cut=st.floats(0, 1))
+def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut: float) -> None:
+    rule, state, trace = case
+    middle = 1 + int(cut * (len(trace) - 1))
+    first = replay_ceilings(rule, trace[:middle], state=state)
+    skipped, changes, last = seen(first)
+    if middle < len(trace):
+        more, later, last = seen(replay_ceilings(rule, trace[middle:], state=first.state))
+        skipped += [middle + step for step in more]
+        changes += [(middle + step, scale) for step, scale in later]
+    assert repr((skipped, changes, last)) == repr(seen(replay_ceilings(rule, trace, state=state)))
+
+
+@A_QUARTER
+@given(trace=st.lists(st.floats(0, allow_nan=False) | st.just(-0.0), min_size=1, max_size=70), block=BLOCKS,
+       chunk=st.sampled_from([1, 8, 2**24]), dtype=st.sampled_from([np.float32, np.float64]))  # fmt: skip
+def test_the_index_holds_each_blocks_minimum(trace: list[float], block: int, chunk: int, dtype: type) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        values = np.array(trace).astype(dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_CHUNK", chunk)
+        index = index_ceilings(values, block=block)
+    assert index.ceilings is values
+    assert index.minima.tolist() == [values[i : i + block].min() for i in range(0, len(values), block)]
+
+
+@A_QUARTER
+@given(family=st.lists(rules(), min_size=1, max_size=3), data=st.data())
+def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
+    trace = data.draw(traces(family[0], init(family[0])))
+    rows = sweep(iter(family), trace)
+    singles = [replay_ceilings(rule, trace) for rule in family]
+    expected = [(len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale) for one in singles]
+    assert repr(rows.tolist()) == repr(expected)
+
+
+# --------------------------------------------------------------------------------------------- long and realistic
+
+
+@pytest.mark.parametrize("rule", [
+    Rule(),
+    Rule(growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3),
+    Rule(growth_interval=10**6, init_scale=2.0**30),
+], ids=["torch", "restless", "never grows"])  # fmt: skip
+@pytest.mark.parametrize("block", [1, 64, 2**20])
+def test_a_long_walk_equals_the_fold(rule: Rule, block: int) -> None:
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(rng.normal(0, 0.02, 60_000)) + rng.normal(17, 0.3, 60_000)
+    index = index_ceilings(np.exp2(walk).astype(np.float32), block=block)
+    done = assert_equals_the_fold(rule, index, init(rule))
+    scales = done.scales()
+    assert done.mean_log2_scale == pytest.approx(np.log2(scales).mean(), rel=1e-12)
+    assert done.skip_rate == len(done.skipped) / 60_000
+    assert len(done.skipped) >= 5
+
+
+def test_the_mean_is_exact_for_powers_of_two_and_minus_infinite_at_zero() -> None:
+    done = replay_ceilings(Rule(8.0, growth_interval=2), ones(INF, INF, 0, INF))
+    assert done.scales().tolist() == [8, 16, 8, 8]
+    assert done.mean_log2_scale == 13 / 4
+    assert replay_ceilings(Rule(8.0, backoff_factor=2.0**-100), np.zeros(9)).mean_log2_scale == -INF
