@@ -37,9 +37,10 @@ reproduce: data figures
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
 
-bench: $(STAMP)
+bench: $(VENV)/.peers
 	$(PY) -m experiments.overhead --force
 	$(PY) -m experiments.replay_speed --force
+	$(PY) -m experiments.jax_speed --force
 	$(PY) -m figures overhead
 
 figures: $(STAMP)

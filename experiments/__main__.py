@@ -48,7 +48,9 @@ def main(argv: Sequence[str]) -> int:
     from experiments import _run
 
     for stem in stems() if name == "all" else [name]:
-        if status := _run.main(stem, options):
+        if name == "all" and (missing := _run.missing_packages(stem)):
+            print(f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[peers]'")
+        elif status := _run.main(stem, options):
             return status
     return 0
 

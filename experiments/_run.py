@@ -9,6 +9,7 @@ in any order and in any process.
 
 import dataclasses
 import importlib
+import importlib.util
 import math
 import os
 import sys
@@ -102,6 +103,7 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     """Run one experiment from a command line; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
+        require_packages(stem)
         run = parse(stem, argv)
         require_device(run.options.device)
         return execute(run)
@@ -143,6 +145,21 @@ def default_path(stem: str, config: Config, options: Options, default: Config) -
                 "to keep the result of other settings pass --out FILE"
             )
     return path
+
+
+def missing_packages(stem: str) -> list[str]:
+    """What an experiment names in ``REQUIRES`` beyond the ``experiments`` extra, and is not installed."""
+    wanted = getattr(importlib.import_module(f"experiments.{stem}"), "REQUIRES", ())
+    return [name for name in wanted if importlib.util.find_spec(name) is None]
+
+
+def require_packages(stem: str) -> None:
+    """Refuse an experiment on peers that are not installed."""
+    if missing := missing_packages(stem):
+        raise Refused(
+            f"{stem} compares with {', '.join(missing)}: expected it to be installed; "
+            "pip install -c constraints.txt 'ampsim[peers]'"
+        )
 
 
 def require_device(device: str) -> None:

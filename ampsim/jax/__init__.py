@@ -1,0 +1,23 @@
+"""Floor 1: loss scaling in JAX.
+
+>>> from ampsim import Rule
+>>> from ampsim.jax import LossScale
+>>> loss_scale = LossScale.create(Rule(init_scale=1024.0, growth_interval=2))
+>>> float(loss_scale.update(False).update(False).loss_scale)
+2048.0
+
+Start with `loss_scale`; `stepping` is the machine on arrays and `exact` its one product.
+"""
+
+from ampsim.jax.dlpack import to_jax as to_jax
+from ampsim.jax.dlpack import to_torch as to_torch
+from ampsim.jax.finite import all_finite as all_finite
+from ampsim.jax.finite import select_tree as select_tree
+from ampsim.jax.grad import Result as Result
+from ampsim.jax.grad import SkipState as SkipState
+from ampsim.jax.grad import skip_nonfinite as skip_nonfinite
+from ampsim.jax.grad import value_and_grad as value_and_grad
+from ampsim.jax.loss_scale import DEVIATIONS as DEVIATIONS
+from ampsim.jax.loss_scale import LossScale as LossScale
+from ampsim.jax.sweep import Summary as Summary
+from ampsim.jax.sweep import sweep as sweep

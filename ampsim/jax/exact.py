@@ -1,0 +1,164 @@
+"""The product of a scale and a constant on the bits of the scale, in integers.
+
+XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, each as it sees fit, so
+what a float expression gives depends on the compiler, on ``jit`` and on ``vmap``. Integers leave it no choice.
+The result below is the one that ``core.machine.Arithmetic`` gives, for every scale, factor, device and transform:
+a product or quotient in double, then rounded to the format of the scale.
+
+A positive scale is n * 2^e with p bits in n (24 in float32). A factor is K * 2^q with K held in limbs of W - p
+bits, W the word (32 bits), so that n * limb + carry fits a word and the product is one pass over the limbs. A
+division multiplies by K = ceil(2^B / d): its product exceeds the quotient by less than 2^p units in the last
+place, hence after the limbs in `Format.ignored` are dropped it is the quotient rounded down (Granlund and
+Montgomery, "Division by invariant integers using multiplication", PLDI 1994), with so many bits left that a
+quotient which is no tie differs from one in them.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a scale lies in a word."""
+
+    dtype: type[Any]
+    word: type[Any]  # unsigned integer of the same size
+    width: int  # W: bits of a word
+    precision: int  # p: bits of a mantissa, the hidden one included
+    limbs: int  # of a factor that multiplies
+    divisor_limbs: int  # of a factor that divides
+    near_tie: int  # this many units of 2^-W of a word from a tie round to the tie: half an ulp of double
+
+    @property
+    def limb(self) -> int:
+        """Bits of a limb: what a word has beyond n."""
+        return self.width - self.precision
+
+    @property
+    def infinity(self) -> int:
+        """The bits of inf; a NaN's are larger."""
+        return ((1 << (self.width - self.precision)) - 1) << (self.precision - 1)
+
+    @property
+    def smallest_normal(self) -> int:
+        """Its bits; a subnormal's are smaller."""
+        return 1 << (self.precision - 1)
+
+    def ignored(self, limbs: int) -> int:
+        """Low limbs of a product that a reciprocal, rounded up, has spoilt: at least 53 + p bits."""
+        return 10 if limbs == self.divisor_limbs else 0
+
+
+# 77 and 106 bits spoilt, 109 and 108 bits kept.
+FLOAT32 = Format(np.float32, np.uint32, 32, 24, 7, 21, near_tie=2**10)
+FLOAT64 = Format(np.float64, np.uint64, 64, 53, 5, 16, near_tie=0)  # rounded once
+FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
+
+
+class Factor(NamedTuple):
+    """A positive constant, as numpy or JAX arrays."""
+
+    limbs: Any  # (limbs,), words, lowest first; the highest bit of the last is set
+    exponent: Any  # (), int32: floor(log2(factor))
+
+
+def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
+    """The constant with which `product` multiplies by `value`, or divides by it."""
+    exact = Fraction(value) if how == "multiply" else 1 / Fraction(value)
+    exponent = math.frexp(value)[1] - 1 if how == "multiply" else -(math.frexp(value)[1] - 1)
+    if exact < Fraction(2) ** exponent:
+        exponent -= 1
+    whole = math.ceil(exact / Fraction(2) ** exponent * 2 ** (limbs * form.limb - 1))
+    cut = [(whole >> (form.limb * i)) & ((1 << form.limb) - 1) for i in range(limbs)]
+    return Factor(np.array(cut, form.word), np.array(exponent, np.int32))
+
+
+def to_bits(form: Format, x: Array) -> Array:
+    """The bits of a float as an unsigned integer, without its sign."""
+    return jnp.bitwise_and(lax.bitcast_convert_type(x, form.word), form.word((1 << (form.width - 1)) - 1))
+
+
+def from_bits(form: Format, bits: Array) -> Array:
+    """The float that has these bits."""
+    return lax.bitcast_convert_type(bits, form.dtype)
+
+
+def product(form: Format, bits: Array, by: Factor) -> Array:
+    """The bits of scale * factor, correctly rounded; 0, inf and NaN stay what they are.
+
+    Args:
+        form: the format of the scale.
+        bits: (), words: the scale's bits, sign bit clear.
+        by: what to multiply with.
+    """
+    n, exponent = _normalized(form, bits)
+    word, below, inexact = _multiply(form, n, by.limbs)
+    # The product has its highest bit in the word's highest place, or one below.
+    short = word < form.word(1 << (form.width - 1))
+    word = jnp.where(short, (word << 1) | (below >> (form.width - 1)), word)
+    below = jnp.where(short, below << 1, below)
+    exponent = exponent + by.exponent + jnp.where(short, 0, 1)
+    rounded = _round(form, word, below, inexact, exponent)
+    special = (bits == 0) | (bits >= form.word(form.infinity))
+    return jnp.where(special, bits, rounded)
+
+
+def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
+    """The mantissa with its highest bit set, and the exponent field, <= 0 for a subnormal."""
+    field = (bits >> (form.precision - 1)).astype(np.int32)
+    fraction = bits & form.word(form.smallest_normal - 1)
+    lead = jnp.minimum(lax.clz(fraction), form.width - 1).astype(np.int32) - form.limb
+    subnormal = fraction << jnp.maximum(lead, 0).astype(form.word)
+    normal = fraction | form.word(form.smallest_normal)
+    return jnp.where(field == 0, subnormal, normal), jnp.where(field == 0, 1 - lead, field)
+
+
+def _multiply(form: Format, n: Array, limbs: Any) -> tuple[Array, Array, Array]:
+    """The highest word of the product n * K, the 3 limbs below it, and whether any bit below those is set."""
+    count, low_bits = limbs.shape[0], form.word((1 << form.limb) - 1)
+    carry, lows = jnp.zeros_like(n), []
+    for i in range(count):
+        word = n * limbs[i] + carry
+        carry = word >> form.limb
+        lows.append(word & low_bits)
+    *rest, c, b, a, _ = lows
+    below = functools.reduce(lambda high, low: (high << form.limb) | low, (a, b, c))
+    below = below << (form.width - 3 * form.limb)
+    return word, below, _any(form, rest[form.ignored(count) :])
+
+
+def _any(form: Format, words: Sequence[Array]) -> Array:
+    return jnp.not_equal(functools.reduce(jnp.bitwise_or, words), form.word(0))
+
+
+def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Array) -> Array:
+    """Bits of the float nearest to (word + below 2^-W + inexact) * 2^exponent, ties to even."""
+    one = form.word(1)
+    # A subnormal result keeps fewer bits: p - (1 - exponent) of them.
+    drop = form.limb + jnp.clip(1 - exponent, 0, form.precision + 1)
+    vanishes = drop > form.width
+    drop = jnp.minimum(drop, form.width).astype(form.word)
+    kept = (word >> (drop - one)) >> 1
+    tail = word - ((kept << (drop - one)) << 1)
+    half = one << (drop - one)
+    near = form.word(form.near_tie)
+    tie_above = (tail == half) & ((below < near) | ((below == near) & ~inexact))
+    tie_below = (tail == half - one) & (below > form.word(2**form.width - 1) - near)
+    up = jnp.where(tie_above | tie_below, (kept & one) == one, tail >= half)
+    largest = (form.infinity >> (form.precision - 1)) - 1
+    field = (jnp.clip(exponent, 1, largest + 1) - 1).astype(form.word)
+    bits = (field << (form.precision - 1)) + kept + up.astype(form.word)
+    return jnp.where(vanishes, form.word(0), jnp.minimum(bits, form.word(form.infinity)))
+
+
+def choose(which: Array, a: Factor, b: Factor) -> Factor:
+    """`a` where `which`, else `b`."""
+    return Factor(*(jnp.where(which, x, y) for x, y in zip(a, b, strict=True)))

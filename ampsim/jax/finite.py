@@ -1,0 +1,51 @@
+"""Whether a tree of arrays is finite, and choosing between two trees."""
+
+import functools
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+T = TypeVar("T")
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether a leaf is floating point or complex; integers, bools and JAX's float0 are neither."""
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def all_finite(tree: Any, axis_name: str | None = None) -> Array:
+    """Whether every floating-point or complex element of a tree is neither inf nor NaN; True for an empty tree.
+
+    Args:
+        tree: arrays of any shape and dtype.
+        axis_name: a mapped axis (``pmap``, ``shard_map``, ``vmap``): True only if it is true on all of it. One
+            worker that sees inf and skips alone ends with other parameters and another scale than the rest.
+
+    Returns:
+        Array of shape (), bool.
+    """
+    parts = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree) if is_inexact(x)]
+    finite: Array = functools.reduce(jnp.logical_and, parts, jnp.bool_(1))
+    if axis_name is None:
+        return finite
+    everywhere: Array = lax.pmin(finite.astype(jnp.int32), axis_name)  # type: ignore[no-untyped-call]
+    return everywhere.astype(jnp.bool_)
+
+
+def select_tree(pred: ArrayLike, a: T, b: T) -> T:
+    """Tree `a` if `pred` else tree `b`, leaf by leaf and bit by bit; both of one structure.
+
+    Args:
+        pred: shape (), bool.
+        a: arrays.
+        b: arrays of the same shapes and dtypes.
+    """
+    if jnp.shape(pred) != () or jnp.result_type(pred) != jnp.bool_:
+        raise ValueError(
+            f"pred is {jnp.result_type(pred)}{jnp.shape(pred)}: expected one bool; pass all_finite(grads), "
+            "or use select_tree inside vmap"
+        )
+    return jax.tree.map(lambda x, y: jnp.where(pred, x, y), a, b)  # type: ignore[no-any-return]

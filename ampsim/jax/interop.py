@@ -1,0 +1,210 @@
+"""The state of a loss scale to and from torch's ``state_dict``, flax's ``DynamicScale`` and jmp's.
+
+Each pair is inverse to the other, and after it both sides continue alike to the last bit. What the other side
+cannot hold is refused. What it holds but treats otherwise at the ends of float32 is said at each function:
+there the promise ends.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampsim.core import dialects
+from ampsim.core.machine import Arithmetic, Rule, State, round_to_float32
+from ampsim.jax._optional import load
+from ampsim.jax.loss_scale import LossScale
+
+CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
+
+
+def _refuse(name: str, value: Any, expected: Any, peer: str, cure: str) -> ValueError:
+    return ValueError(f"{name}={value!r}: expected {expected}, {peer} holds nothing else; {cure}")
+
+
+def _require(rule: Rule, peer: str, **expected: Any) -> None:
+    for name, only in expected.items():
+        if (value := getattr(rule, name)) != only:
+            raise _refuse(name, value, repr(only), peer, f"convert a loss scale with {name}={only!r}")
+
+
+# ------------------------------------------------------------------------------------------------------ torch
+
+
+def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    """What ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler` load.
+
+    Torch's five keys, and with a delay ``pending``, which only ours reads. The dict has no bounds: name in
+    `elsewhere` those that the other side was constructed with (``min_scale``, ``max_scale``).
+
+    Raises:
+        ValueError: a rule that is not torch's family.
+    """
+    rule, state = loss_scale.rule, loss_scale.state
+    expected: dict[str, Any] = {"hysteresis": 1, "growth_test": "==", "arithmetic": Arithmetic()}
+    bounds = {name: None for name in ("min_scale", "max_scale") if name not in elsewhere}
+    _require(rule, "torch", **expected, **bounds)
+    saved = {
+        "scale": state.scale,
+        **{name: getattr(rule, name) for name in CONSTANTS},
+        "_growth_tracker": state.growth_tracker,
+    }
+    return saved | ({"pending": list(state.pending)} if rule.delay else {})
+
+
+def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) -> LossScale:
+    """The loss scale that goes on where a torch or `ampsim.torch` scaler was saved.
+
+    Args:
+        saved: its ``state_dict()``.
+        rule: what the dict does not hold: bounds and delay. Torch's by default; its factors and interval are
+            replaced by the dict's.
+
+    Raises:
+        ValueError: empty, as a disabled scaler's, or without one of torch's keys.
+    """
+    for key in ("scale", *CONSTANTS, "_growth_tracker"):
+        if key not in saved:
+            raise ValueError(f"no {key!r} in {sorted(saved)}: expected an enabled scaler's state_dict(); save that")
+    rule = (Rule() if rule is None else rule).replace(**{name: saved[name] for name in CONSTANTS})
+    pending = tuple(map(float, saved.get("pending", ())))
+    return LossScale.from_state(rule, State(float(saved["scale"]), int(saved["_growth_tracker"]), 0, pending))
+
+
+# ------------------------------------------------------------------------------------------------------- flax
+
+
+def to_flax(loss_scale: LossScale) -> Any:
+    """A ``flax.training.dynamic_scale.DynamicScale`` that goes on like `loss_scale`.
+
+    flax compares the count before it adds one: our growth_interval G is its G - 1, and the counts are the
+    same number. Promised while the scale stays within [2^-126, 2^127]: flax ends a growth at the largest
+    float32 number instead of refusing it, and flushes subnormals.
+
+    Raises:
+        ValueError: a rule with what flax does not have, or with a factor that is no float32 number, which
+            flax would round before it multiplies.
+    """
+    module = load("flax.training.dynamic_scale", "peers")
+    rule, state = loss_scale.rule, loss_scale.state
+    _require(rule, "flax", hysteresis=1, delay=0, growth_test="==")
+    if rule.max_scale not in (None, math.inf, dialects.FLOAT32_MAX):
+        raise _refuse("max_scale", rule.max_scale, "None", "flax", "convert a loss scale with max_scale=None")
+    _require_multiplication(rule, "flax")
+    return module.DynamicScale(
+        growth_factor=float(rule.growth_factor),
+        backoff_factor=float(rule.backoff_factor),
+        growth_interval=rule.growth_interval - 1,
+        fin_steps=jnp.array(state.growth_tracker, jnp.int32),
+        scale=jnp.array(np.float32(state.scale)),
+        minimum_scale=None if rule.min_scale is None else round_to_float32(rule.min_scale),
+    )
+
+
+def _require_multiplication(rule: Rule, peer: str) -> None:
+    """Refuse what is not the float32 product of the scale and a float32 factor."""
+    arithmetic = rule.arithmetic
+    if arithmetic.dtype != "float32":
+        raise _refuse("dtype", arithmetic.dtype, "'float32'", peer, "use a float32 scale")
+    if arithmetic.backoff != "multiply" and not _is_power_of_two(rule.growth_factor):
+        raise _refuse("backoff", arithmetic.backoff, "'multiply'", peer, "use a growth_factor that is a power of two")
+    for name in ("growth_factor", "backoff_factor"):
+        value = getattr(rule, name)
+        if not arithmetic.round_factors and round_to_float32(value) != value:
+            raise ValueError(
+                f"{name}={value!r} is no float32 number: expected one, {peer} rounds it before it multiplies; "
+                f"convert a loss scale with {name}={round_to_float32(value)!r}"
+            )
+
+
+def _is_power_of_two(x: float) -> bool:
+    return math.frexp(x)[0] == 0.5
+
+
+def from_flax(dynamic_scale: Any) -> LossScale:
+    """The loss scale that goes on like a flax ``DynamicScale`` under ``jit``, flushes and ceiling included.
+
+    Outside of ``jit`` flax's first update is in double if its scale is still a Python float; it is the same
+    unless that float or a factor has more digits than float32.
+    """
+    rule = dialects.get(
+        "flax.DynamicScale",
+        growth=float(dynamic_scale.growth_factor),
+        backoff=float(dynamic_scale.backoff_factor),
+        interval=max(int(dynamic_scale.growth_interval), 1),
+    ).replace(growth_interval=int(dynamic_scale.growth_interval) + 1)
+    low = dynamic_scale.minimum_scale
+    rule = rule.replace(min_scale=None if low is None else float(low))
+    scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
+    return LossScale.from_state(rule, State(scale, int(dynamic_scale.fin_steps)))
+
+
+def _float32_scale(name: str, scale: Any) -> float:
+    if not isinstance(scale, (int, float)) and np.asarray(scale).dtype != np.float32:
+        raise ValueError(f"{name} is {np.asarray(scale).dtype}: expected float32; convert it")
+    return round_to_float32(float(scale))
+
+
+# -------------------------------------------------------------------------------------------------------- jmp
+
+
+def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
+    """A ``jmp.DynamicLossScale`` that goes on like `loss_scale`; `jit` says where it will be used.
+
+    Within ``jit`` jmp 0.0.4 forgets ``min_loss_scale``, which is then 1, and divides by multiplying with a
+    rounded reciprocal; outside it does neither.
+
+    Raises:
+        ValueError: a rule with what jmp does not have. Its backoff is always a division by the growth factor,
+            and a floor there always is.
+    """
+    jmp = load("jmp", "peers")
+    rule, state = loss_scale.rule, loss_scale.state
+    _require(rule, "jmp", hysteresis=1, delay=0, growth_test="==", max_scale=None)
+    _require_division(rule, jit=jit)
+    if rule.min_scale is None or (jit and rule.min_scale != 1.0):
+        raise _refuse("min_scale", rule.min_scale, "1.0", "jmp", "convert a loss scale with min_scale=1.0")
+    if not 0 <= state.growth_tracker < rule.growth_interval:
+        raise ValueError(
+            f"growth_tracker={state.growth_tracker}: expected below growth_interval={rule.growth_interval}, jmp counts "
+            "modulo that; restart the count from 0"
+        )
+    factor = rule.growth_factor
+    return jmp.DynamicLossScale(
+        loss_scale=jnp.array(np.float32(state.scale)),
+        counter=jnp.array(state.growth_tracker, jnp.int32),
+        period=rule.growth_interval,
+        factor=int(factor) if factor == int(factor) else float(factor),
+        min_loss_scale=jnp.array(np.float32(rule.min_scale)),
+    )
+
+
+def _require_division(rule: Rule, *, jit: bool) -> None:
+    """Refuse what is not jmp's backoff: S / factor, or S * (1 / factor) within ``jit``."""
+    arithmetic, factor = rule.arithmetic, rule.growth_factor
+    if rule.backoff_factor != 1.0 / factor:
+        raise _refuse("backoff_factor", rule.backoff_factor, f"1 / growth_factor = {1.0 / factor!r}", "jmp",
+                      "choose the two factors so")  # fmt: skip
+    wanted = "reciprocal" if jit else "divide"
+    if not _is_power_of_two(factor) and arithmetic.backoff != wanted:
+        raise _refuse("backoff", arithmetic.backoff, repr(wanted), f"jmp {'within' if jit else 'outside of'} jit",
+                      "use a growth_factor that is a power of two")  # fmt: skip
+    if arithmetic.dtype != "float32" or not arithmetic.keeps_finite:
+        raise ValueError(f"{arithmetic!r}: expected float32 that keeps_finite, as jmp's; use such an arithmetic")
+    if not arithmetic.round_factors and round_to_float32(factor) != factor:
+        raise _refuse("growth_factor", factor, "a float32 number", "jmp", "round it to float32")
+
+
+def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
+    """The loss scale that goes on like a ``jmp.DynamicLossScale`` used within or outside of ``jit``."""
+    rule = dialects.get(
+        "jmp.DynamicLossScale",
+        init=_float32_scale("loss_scale", loss_scale.loss_scale),
+        factor=float(loss_scale.factor),
+        interval=int(loss_scale.period),
+        min_loss_scale=float(np.asarray(loss_scale.min_loss_scale)),
+        jit=jit,
+    )
+    return LossScale.from_state(rule, State(rule.init_scale, int(loss_scale.counter)))

@@ -1,0 +1,220 @@
+"""The loss scale as a pytree: `core.machine` under ``jit``, ``vmap``, ``scan``, ``grad`` and donation.
+
+A training step, compiled or not, is::
+
+    def train_step(params, loss_scale, batch):
+        grads = jax.grad(lambda p: loss_scale.scale(loss(p, batch)))(params)
+        grads = loss_scale.unscale(grads)
+        finite = all_finite(grads)
+        params = select_tree(finite, apply(params, grads), params)
+        return params, loss_scale.update(~finite)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from ampsim.core import machine
+from ampsim.core.machine import Rule, State
+from ampsim.jax import exact, grad, stepping
+from ampsim.jax.exact import FORMATS, Format
+from ampsim.jax.finite import is_inexact
+
+T = TypeVar("T")
+
+DEVIATIONS = {
+    "subnormal_scale": "A scale below 2^-126 is computed exactly, but XLA on CPU multiplies by it as by 0, so the "
+    "gradients are NaN and every later step is skipped; torch goes on. Pass min_scale=2.0**-126.",
+    "reciprocal_of_a_huge_scale": "Above 2^126 the reciprocal of the scale is subnormal and XLA on CPU takes it for "
+    "0, so gradients unscale to 0; torch keeps them. Pass max_scale=2.0**126.",
+    "subnormal_gradients": "XLA on CPU flushes a gradient below 2^-126 to 0 when it is unscaled; torch keeps it.",
+    "quirks": "What one framework does alone (ampsim.core.quirks) is Python code and is refused at create().",
+    "float64_needs_x64": "A rule whose arithmetic is float64 is refused unless jax_enable_x64 is set.",
+    "counts_are_int32": "Trackers are int32, as torch's is; a growth_interval or hysteresis above is refused.",
+}
+"""Where this package cannot do as `core.machine` and `ampsim.torch` do: name -> what happens instead."""
+
+
+@jax.tree_util.register_dataclass  # from dataclasses.fields: no field can be forgotten
+@dataclass(frozen=True, kw_only=True)
+class LossScale:
+    """A rule and its state. `scale` the loss, `unscale` the gradients, `update` once an iteration.
+
+    Every update equals `ampsim.update` to the last bit, for every rule without quirks, eager or compiled, on
+    every device: it is integer arithmetic (see `exact`). `DEVIATIONS` says what is not so. What the rule never
+    uses is None, no leaf: each leaf costs a compiled call about a microsecond.
+    """
+
+    loss_scale: Array
+    """(), float32 (float64 if the rule's arithmetic is): in force, what the next loss is multiplied by."""
+    growth_tracker: Array
+    """(), int32: clean steps since the last overflow or growth; both reset it to 0."""
+    overflow_tracker: Array | None
+    """(), int32: overflows let pass without a backoff; the rule's ``hysteresis_refill`` resets it to 0. None if
+    ``hysteresis`` is 1."""
+    pending: Array | None
+    """(delay,), as `loss_scale`: computed and not yet in force, oldest first; the last `waiting` of them, the
+    places before hold the scale in force. None if ``delay`` is 0."""
+    waiting: Array | None
+    """(), int32: how many of `pending` wait; counts up to ``delay``. None if ``delay`` is 0."""
+    rule: Rule = field(metadata={"static": True})
+
+    @classmethod
+    def create(cls, rule: Rule | None = None) -> Self:
+        """The state before the first update; the default rule is torch's.
+
+        Raises:
+            ValueError, TypeError: a rule that cannot be followed bit for bit, see `DEVIATIONS`.
+        """
+        rule = Rule() if rule is None else rule
+        stepping.constants(rule)
+        return cls.from_state(rule, machine.init(rule))
+
+    @classmethod
+    def from_state(cls, rule: Rule, state: State) -> Self:
+        """Go on where a reference machine, or another framework's scaler, stands."""
+        stepping.constants(rule)
+        _check_state(rule, state)
+        form = FORMATS[rule.arithmetic.dtype]
+        padded = (state.scale,) * (rule.delay - len(state.pending)) + state.pending
+        return cls(
+            loss_scale=jnp.array(np.array(state.scale, form.dtype)),
+            growth_tracker=jnp.array(state.growth_tracker, jnp.int32),
+            overflow_tracker=jnp.array(state.overflow_tracker, jnp.int32) if rule.hysteresis > 1 else None,
+            pending=jnp.array(np.array(padded, form.dtype)) if rule.delay else None,
+            waiting=jnp.array(len(state.pending), jnp.int32) if rule.delay else None,
+            rule=rule,
+        )
+
+    @property
+    def state(self) -> State:
+        """What must survive a checkpoint, as Python numbers; waits for the device, not under ``jit``."""
+        overflows = 0 if self.overflow_tracker is None else int(self.overflow_tracker)
+        pending: list[float] = []
+        if self.pending is not None and self.waiting is not None:
+            pending = np.asarray(self.pending).tolist()[self.rule.delay - int(self.waiting) :]
+        return State(float(self.loss_scale), int(self.growth_tracker), overflows, tuple(pending))
+
+    @property
+    def newest(self) -> Array:
+        """The scale computed last; equal to `loss_scale` unless updates are delayed."""
+        return self.loss_scale if self.pending is None else self.pending[-1]
+
+    def scale(self, tree: T) -> T:
+        """Multiply every floating-point or complex leaf by the scale; its dtype stays, as in torch.
+
+        float16 and bfloat16 are multiplied in float32 and rounded once. A float16 loss overflows at 65504: keep
+        the loss in float32, as torch's autocast does. Other leaves are returned as they are.
+        """
+        return jax.tree.map(lambda x: _times(x, self.loss_scale, widen=False), tree)  # type: ignore[no-any-return]
+
+    def unscale(self, grads: T, *, widen: bool = False) -> T:
+        """Multiply every floating-point or complex leaf by the reciprocal of the scale; its dtype stays.
+
+        g * f32(1 / S), torch's arithmetic. A division would be the same: XLA turns g / S with a scalar S into this
+        product, in some programs and not in others, so it is written out. Exact if S is a power of two and
+        neither g nor g / S is subnormal.
+
+        Args:
+            grads: arrays; integers and float0 are returned as they are.
+            widen: float16 and bfloat16 leaves become float32, so that a small gradient is not lost again.
+        """
+        inverse = 1.0 / self.loss_scale
+        # XLA repeats a product for each of its readers, and with it the backward pass's conversion from float16; a
+        # quotient it keeps. The divisor is 1, but for the compiler's not knowing; of NaN gradients are NaN anyway.
+        one = jnp.where(jnp.isnan(self.loss_scale), self.loss_scale, 1.0)
+        return jax.tree.map(lambda g: _times(g, inverse, one, widen=widen), grads)  # type: ignore[no-any-return]
+
+    def update(self, found_inf: ArrayLike, *, is_async: bool | None = None) -> Self:
+        """The loss scale after an iteration whose gradients were (`found_inf`) or were not all finite. No branch.
+
+        Args:
+            found_inf: shape (), any dtype; by its truth, so NaN is an overflow. On a mapped axis it must be
+                the same everywhere: ``~all_finite(grads, axis_name)``.
+            is_async: False brings the newest scale into force at once and drops the ones before it.
+        """
+        if jnp.shape(found_inf) != ():
+            raise ValueError(
+                f"found_inf has shape {jnp.shape(found_inf)}: expected (); pass jnp.any(found_inf), or use vmap"
+            )
+        form = FORMATS[self.rule.arithmetic.dtype]
+        queue, (growth, overflow) = stepping.step(
+            form,
+            stepping.constants(self.rule),
+            self._queue(form),
+            (self.growth_tracker, _or_zero(self.overflow_tracker)),
+            jnp.asarray(found_inf) != 0,
+            at_once=is_async is not None and not is_async,
+        )
+        return replace(
+            self,
+            loss_scale=exact.from_bits(form, queue.scale),
+            growth_tracker=growth,
+            overflow_tracker=None if self.overflow_tracker is None else overflow,
+            pending=None if self.pending is None else exact.from_bits(form, queue.pending),
+            waiting=None if self.waiting is None else queue.waiting,
+        )
+
+    def _queue(self, form: Format) -> stepping.Queue:
+        pending = jnp.zeros(0, form.dtype) if self.pending is None else self.pending
+        return stepping.Queue(
+            exact.to_bits(form, self.loss_scale), exact.to_bits(form, pending), _or_zero(self.waiting)
+        )
+
+    def value_and_grad(
+        self,
+        fun: Callable[..., Any],
+        argnums: int | Sequence[int] = 0,
+        has_aux: bool = False,
+        axis_name: str | None = None,
+    ) -> Callable[..., "grad.Result[Self]"]:
+        """``jax.value_and_grad`` with loss scaling; arguments and results as of flax's ``DynamicScale``.
+
+        See `grad.value_and_grad`.
+        """
+        return grad.value_and_grad(self, fun, argnums, has_aux, axis_name)
+
+
+def _times(x: Any, factor: Array, one: Array | None = None, *, widen: bool) -> Any:
+    if not is_inexact(x):
+        return x
+    x = jnp.asarray(x)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    result = x * factor.astype(wide)
+    result = result if one is None else result / one.astype(wide)
+    return result if widen else result.astype(x.dtype)
+
+
+def _or_zero(count: Array | None) -> Array:
+    return jnp.int32(0) if count is None else count
+
+
+def _check_state(rule: Rule, state: State) -> None:
+    if state.memory:
+        raise ValueError(
+            f"memory={state.memory!r}: expected a state without quirks' memory; pass a state of a rule without quirks"
+        )
+    if len(state.pending) > rule.delay:
+        raise ValueError(
+            f"{len(state.pending)} pending scales with delay={rule.delay}: expected at most {rule.delay}; "
+            "pass the rule the state belongs to"
+        )
+    if rule.hysteresis == 1 and state.overflow_tracker:
+        raise ValueError(
+            f"overflow_tracker={state.overflow_tracker} with hysteresis=1: expected 0; pass the state's own rule"
+        )
+    for scale in (state.scale, *state.pending):
+        if not (math.isnan(scale) or (scale >= 0 and rule.arithmetic.round(scale) == scale)):
+            raise ValueError(
+                f"scale={scale!r}: expected a number >= 0 that {rule.arithmetic.dtype} holds; pass a scaler's own scale"
+            )
+    for name in ("growth_tracker", "overflow_tracker"):
+        if not -stepping.LARGEST_COUNT <= getattr(state, name) <= stepping.LARGEST_COUNT:
+            raise ValueError(f"{name}={getattr(state, name)}: expected a count that int32 holds; restart it from 0")

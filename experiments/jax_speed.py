@@ -1,0 +1,220 @@
+"""What does a compiled JAX training step cost with our loss scale, with flax's and with jmp's?
+
+One step of a multilayer perceptron in fp16: scaled loss, gradients, unscale, check, SGD with momentum that a
+non-finite gradient skips, scale updated. The same lines in every arm but for the loss scale, compiled by ``jit``,
+side by side in one run and interleaved, one XLA thread. `bare` scales by a constant and checks nothing.
+
+Needs flax and jmp. Takes about a minute on one CPU core. Device: cpu; the clock is the process's CPU time, which
+others on a shared machine do not enter.
+"""
+
+import os
+
+# Read when jax is first imported.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampsim import Rule
+from ampsim.core import records
+from ampsim.core.records import Record
+from ampsim.jax import LossScale, all_finite, select_tree
+from experiments import _run
+
+REPEATS = False  # it measures time
+REQUIRES = ("flax", "jmp")
+RATE, MOMENTUM = 1e-3, 0.9
+Params = list[dict[str, jax.Array]]
+Grads = tuple[Any, jax.Array, Params]  # the new loss scale, whether finite, unscaled gradients
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 200  # rounds of one trial; each round times every arm once
+    seeds: tuple[int, ...] = (0,)  # of parameters and batch
+    trials: int = 3  # each compiled anew
+    sizes: tuple[str, ...] = ("2x32", "24x32", "3x256")  # layers x width
+    batch: int = 32
+
+
+SMOKE = Config(steps=3, trials=1, sizes=("2x8",))
+
+
+def arms(config: Config) -> list[str]:
+    """One: whatever ran beside it would be measured too."""
+    return ["SGD"]
+
+
+def inputs() -> dict[str, str]:
+    return {}
+
+
+# ---------------------------------------------------------------------------------------------------- the arms
+
+
+def bare(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+    grads = jax.grad(lambda p: loss(p) * scale)(params)
+    return scale, jnp.bool_(1), jax.tree.map(lambda g: g / scale, grads)
+
+
+def ours(scale: LossScale, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+    grads = scale.unscale(jax.grad(lambda p: scale.scale(loss(p)))(params))
+    finite = all_finite(grads)
+    return scale.update(~finite), finite, grads
+
+
+def ours_value_and_grad(scale: LossScale, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+    scale, finite, _, grads = scale.value_and_grad(loss)(params)
+    return scale, finite, grads
+
+
+def of_flax(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+    scale, finite, _, grads = scale.value_and_grad(loss)(params)
+    return scale, finite, grads
+
+
+def of_jmp(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+    import jmp
+
+    grads = scale.unscale(jax.grad(lambda p: scale.scale(loss(p)))(params))
+    finite = jmp.all_finite(grads)
+    return scale.adjust(finite), finite, grads
+
+
+def flax_scale() -> Any:
+    from flax.training.dynamic_scale import DynamicScale
+
+    return DynamicScale(fin_steps=jnp.int32(0), scale=jnp.float32(1024))  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def jmp_scale() -> Any:
+    import jmp
+
+    return jmp.DynamicLossScale(jnp.float32(1024.0), jnp.int32(0))
+
+
+ARMS: dict[str, tuple[Callable[..., Grads], Callable[[], Any]]] = {  # gradients, first loss scale
+    "bare": (bare, lambda: jnp.float32(1024.0)),
+    "ours": (ours, lambda: LossScale.create(Rule(1024.0))),
+    "ours, value_and_grad": (ours_value_and_grad, lambda: LossScale.create(Rule(1024.0))),
+    "flax": (of_flax, flax_scale),
+    "jmp": (of_jmp, jmp_scale),
+}
+RATIOS = {"flax": "ours, value_and_grad", "jmp": "ours"}  # each peer beside what is written as it is
+
+
+# ---------------------------------------------------------------------------------------------------- the step
+
+
+def make(layers: int, width: int, seed: int) -> Params:
+    keys = jax.random.split(jax.random.key(seed), layers)
+    return [{"w": jax.random.normal(key, (width, width)) * width**-0.5, "b": jnp.zeros(width)} for key in keys]
+
+
+def loss_of(x: jax.Array) -> Callable[[Params], jax.Array]:
+    """Mean square of the outputs, computed in fp16, as float32."""
+
+    def loss(params: Params) -> jax.Array:
+        h = x.astype(jnp.float16)
+        for layer in params:
+            h = jax.nn.relu(h @ layer["w"].astype(jnp.float16) + layer["b"].astype(jnp.float16))
+        return jnp.mean(h.astype(jnp.float32) ** 2)
+
+    return loss
+
+
+def compiled(gradients: Callable[..., Grads], *, checks: bool) -> Callable[..., Any]:
+    """The whole step, its buffers donated."""
+
+    def step(params: Params, velocity: Params, scale: Any, x: jax.Array) -> Any:
+        scale, finite, grads = gradients(scale, loss_of(x), params)
+        moving = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
+        moved = jax.tree.map(lambda p, v: p - RATE * v, params, moving)
+        if checks:
+            moved, moving = select_tree(finite, (moved, moving), (params, velocity))
+        return moved, moving, scale
+
+    return jax.jit(step, donate_argnums=(0, 1, 2))
+
+
+class Trial:
+    """Every arm on its own copy of the same parameters, and its times in seconds."""
+
+    def __init__(self, size: str, config: Config, seed: int) -> None:
+        layers, width = map(int, size.split("x"))
+        self.x = jax.random.normal(jax.random.key(seed + 1), (config.batch, width))
+        self.steps = {arm: compiled(gradients, checks=arm != "bare") for arm, (gradients, _) in ARMS.items()}
+        self.carry = {
+            arm: (make(layers, width, seed), jax.tree.map(jnp.zeros_like, make(layers, width, seed)), first())
+            for arm, (_, first) in ARMS.items()
+        }
+        self.times: dict[str, list[float]] = {arm: [] for arm in ARMS}
+
+    def round(self, first: int, *, keep: bool) -> None:
+        """Every arm once, in an order that turns from round to round."""
+        order = [*ARMS]
+        for arm in order[first:] + order[:first]:
+            start = time.process_time()
+            self.carry[arm] = jax.block_until_ready(self.steps[arm](*self.carry[arm], self.x))  # type: ignore[no-untyped-call]
+            if keep:
+                self.times[arm].append(time.process_time() - start)
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Time every size."""
+    if device != "cpu":
+        raise _run.Refused(f"device={device}: expected cpu; leave --device out")
+    rows = []
+    for size in config.sizes:
+        medians: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        for _ in range(config.trials):
+            trial = Trial(size, config, unit.seed)
+            for index in range(config.steps + 10):
+                trial.round(index % len(ARMS), keep=index >= 10)
+                tick(max(0, index - 9))
+            for arm, times in trial.times.items():
+                medians[arm].append(1e6 * median(times))
+        rows.append({"size": size, **summary(medians)})
+    return {"clock": "process CPU time", "rows": rows}
+
+
+def summary(medians: dict[str, list[float]]) -> Record:
+    """Microseconds of each arm and the ratios ours / theirs, one a trial."""
+    ratios = {
+        peer: [round(a / b, 3) for a, b in zip(medians[arm], medians[peer], strict=True)]
+        for peer, arm in RATIOS.items()
+    }
+    return {"microseconds": {arm: [round(t, 1) for t in times] for arm, times in medians.items()}, "ratios": ratios}
+
+
+def table(rows: Sequence[Record]) -> str:
+    """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
+    lines = [f"{'layers x width':<16}" + "".join(f"{arm:>22}" for arm in ARMS)]
+    lines += [
+        f"{row['size']:<16}" + "".join(f"{median(row['microseconds'][arm]):22.1f}" for arm in ARMS) for row in rows
+    ]
+    lines.append("microseconds a step; ours / theirs (lowest to highest trial):")
+    for row in rows:
+        ratios = (f"{peer} {median(r):.2f} ({min(r):.2f} to {max(r):.2f})" for peer, r in row["ratios"].items())
+        lines.append(f"{row['size']:<16}" + "   ".join(ratios))
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    """Run, then print the table of the file that the run left."""
+    status = _run.main("jax_speed", argv)
+    if status == 0 and "--smoke" not in argv:
+        print(table(records.read(_run.parse("jax_speed", argv).path)[1][0]["rows"]))
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

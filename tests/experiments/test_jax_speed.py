@@ -1,0 +1,45 @@
+"""Every arm makes the same step and the ratios are what the times give; nothing here asserts a time."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ampsim.core import records
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("flax")
+pytest.importorskip("jmp")
+jax_speed = importlib.import_module("experiments.jax_speed")
+
+
+@pytest.mark.parametrize("poison", [1.0, float("inf")])
+def test_every_arm_makes_the_same_step(poison) -> None:
+    trial = jax_speed.Trial("3x16", jax_speed.SMOKE, 0)
+    trial.x = trial.x * poison
+    before = jax.tree.map(np.asarray, trial.carry["ours"][:2])
+    trial.round(0, keep=True)
+    expected = jax.tree.map(np.asarray, trial.carry["flax"][:2])
+    for arm in ("ours", "ours, value_and_grad", "jmp"):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9), trial.carry[arm][:2], expected
+        )
+    same = jax.tree.map(np.array_equal, before, expected)
+    assert all(jax.tree.leaves(same)) == (poison != 1.0)
+    scales = [float(getattr(trial.carry[arm][2], name)) for arm, name in
+              (("ours", "loss_scale"), ("flax", "scale"), ("jmp", "loss_scale"))]  # fmt: skip
+    assert scales == [1024.0 if poison == 1.0 else 512.0] * 3
+
+
+def test_the_ratios_are_ours_over_theirs() -> None:
+    medians = {"ours": [2.0, 3.0], "ours, value_and_grad": [1.0, 1.0], "flax": [2.0, 4.0], "jmp": [4.0, 2.0]}
+    assert jax_speed.summary(medians)["ratios"] == {"flax": [0.5, 0.25], "jmp": [0.5, 1.5]}
+
+
+def test_the_smoke_run_ends_and_the_table_names_every_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert jax_speed.main(["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    rows = records.read(path)[1][0]["rows"]
+    assert [row["size"] for row in rows] == list(jax_speed.SMOKE.sizes)
+    assert all(size in jax_speed.table(rows) for size in jax_speed.SMOKE.sizes)

@@ -1,0 +1,53 @@
+"""`all_finite` and `select_tree`."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.jax import all_finite, select_tree
+
+VALUES = st.sampled_from([0.0, -1.0, 65504.0, math.inf, -math.inf, math.nan])
+DTYPES = st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16, np.complex64])
+leaves = st.builds(lambda values, dtype: np.array(values, dtype), st.lists(VALUES, max_size=3), DTYPES)
+
+
+@given(st.lists(leaves, max_size=3))
+def test_all_finite_is_numpys_isfinite_of_every_leaf(tree) -> None:
+    result = all_finite({"a": tree, "n": np.arange(3)})
+    assert (result.shape, result.dtype) == ((), bool)
+    assert bool(result) == all(np.isfinite(leaf).all() for leaf in tree)
+
+
+@pytest.mark.parametrize("tree", [None, [], {"n": 3}, (True, np.int8(1))], ids=str)
+def test_nothing_to_check_is_finite(tree) -> None:
+    assert bool(jax.jit(all_finite)(tree))
+
+
+def test_all_finite_over_a_mapped_axis() -> None:
+    rows = jnp.array([[1.0, 2.0], [1.0, jnp.inf]])
+    assert jax.vmap(all_finite)(rows).tolist() == [True, False]
+    assert jax.vmap(lambda x: all_finite(x, "d"), axis_name="d")(rows).tolist() == [False, False]
+    assert jax.vmap(lambda x: all_finite(x, "d"), axis_name="d")(rows[:1]).tolist() == [True]
+
+
+@pytest.mark.parametrize("pred", [True, False])
+def test_select_tree_takes_every_bit_of_one_side(pred) -> None:
+    a = {"x": jnp.array([math.nan, -0.0, 1e-45]), "n": jnp.array(3)}
+    b = {"x": jnp.array([1.0, math.inf, 0.0]), "n": jnp.array(4)}
+    for select in (select_tree, jax.jit(select_tree)):
+        got, expected = select(jnp.array(pred), a, b), a if pred else b
+        assert jax.tree.map(lambda x: np.asarray(x).tobytes(), got) == jax.tree.map(
+            lambda x: np.asarray(x).tobytes(), expected
+        )
+
+
+@pytest.mark.parametrize("pred", [1, 1.0, np.ones(2, bool)], ids=str)
+def test_select_tree_refuses_what_is_not_one_bool(pred) -> None:
+    with pytest.raises(ValueError, match="expected one bool"):
+        select_tree(pred, 1.0, 2.0)

@@ -1,0 +1,211 @@
+"""`value_and_grad` has flax's shape and the true loss; `skip_nonfinite` leaves the optimizer's state alone."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim import Rule, State, init, update
+from ampsim.jax import LossScale, skip_nonfinite
+
+RULE = Rule(1024.0, growth_interval=2)
+
+
+def loss(p, x):
+    return jnp.sum(p["w"].astype(jnp.float16) * x).astype(jnp.float32)
+
+
+P = {"w": jnp.array([1.0, 2.0])}
+X = jnp.array([3.0, 4.0], jnp.float16)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_value_and_grad_returns_what_flax_does_in_its_order(compiled) -> None:
+    run = lambda scaler, p, x: scaler.value_and_grad(loss)(p, x)  # noqa: E731
+    result = (jax.jit(run) if compiled else run)(LossScale.create(RULE), P, X)
+    scaler, finite, value, grads = result
+    assert result._fields == ("loss_scale", "finite", "aux", "grad")
+    assert (bool(finite), float(value), grads["w"].tolist()) == (True, 11.0, [3.0, 4.0])
+    assert grads["w"].dtype == jnp.float32
+    assert scaler.state == update(RULE, init(RULE), found_inf=False)
+
+
+@pytest.mark.peer("flax")
+@pytest.mark.parametrize("scale", [1024.0, 3000.0])
+@pytest.mark.parametrize("poison", [1.0, math.inf, math.nan, 60000.0])
+def test_value_and_grad_agrees_with_flax(scale, poison) -> None:
+    from flax.training.dynamic_scale import DynamicScale
+
+    def fun(p, x):
+        return loss(p, x * jnp.float16(poison)), {"aux": x}
+
+    ours = LossScale.from_state(Rule(growth_interval=2001), State(scale)).value_and_grad(fun, has_aux=True)(P, X)
+    theirs = DynamicScale(scale=jnp.float32(scale)).value_and_grad(fun, has_aux=True)(P, X)
+    assert float(ours.loss_scale.loss_scale) == float(theirs.dynamic_scale.scale)
+    assert bool(ours.finite) == bool(theirs.finite)
+    assert ours.aux[1]["aux"] is X
+    if ours.finite:
+        np.testing.assert_allclose(ours.grad["w"], theirs.grad["w"], rtol=1e-6)
+        np.testing.assert_allclose(ours.aux[0], theirs.aux[0], rtol=1e-6)
+
+
+def test_the_loss_is_the_true_one_though_the_scaled_one_overflows() -> None:
+    scaler = LossScale.from_state(Rule(), State(2.0**100))
+    new, finite, value, _ = scaler.value_and_grad(lambda p: p * 2.0**100)(2.0)
+    assert (float(value), bool(finite), float(new.loss_scale)) == (2.0**101, False, 2.0**99)
+
+
+def test_a_gradient_that_only_unscaling_makes_inf_is_found() -> None:
+    scaler = LossScale.from_state(Rule(), State(2.0**-10))
+    result = scaler.value_and_grad(lambda p: p * jnp.float32(3e38) * 4)(jnp.float32(0.0))
+    assert not result.finite
+    assert float(result.loss_scale.loss_scale) == 2.0**-11
+
+
+def test_argnums_has_aux_and_keywords() -> None:
+    def fun(a, b, *, c):
+        return a * b * c, "static"[0] and c
+
+    result = LossScale.create(RULE).value_and_grad(fun, argnums=(0, 1), has_aux=True)(2.0, 3.0, c=4.0)
+    assert tuple(map(float, result.grad)) == (12.0, 8.0)
+    assert tuple(map(float, result.aux)) == (24.0, 4.0)
+
+
+# ------------------------------------------------------------------------------------------------------- optax
+
+
+def bits(tree) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.fixture(scope="module")
+def adam():
+    optax = pytest.importorskip("optax")
+    tx = skip_nonfinite(optax.adam(0.1), RULE)
+    return tx, jax.jit(tx.update), optax.adam(0.1)
+
+
+@given(flags=st.lists(st.booleans(), min_size=1, max_size=8))
+def test_a_skip_touches_no_bit_and_a_step_is_the_optimizers(adam, flags) -> None:
+    tx, step, plain = adam
+    state, inner = tx.init(P), plain.init(P)
+    expected = init(RULE)
+    for t, found in enumerate(flags):
+        true = {"w": jnp.array([0.25 * (t + 1), -1.0])}
+        scaled = jax.tree.map(lambda g, s=state.loss_scale.loss_scale: g * s, true)
+        scaled = {"w": scaled["w"].at[0].set(jnp.nan)} if found else scaled
+        before = bits(state.inner)
+        updates, state = step(scaled, state, P)
+        if found:
+            assert bits(state.inner) == before
+            assert updates["w"].tolist() == [0.0, 0.0]
+        else:
+            wanted, inner = jax.jit(plain.update)(true, inner, P)
+            assert bits(state.inner) == bits(inner)
+            np.testing.assert_allclose(updates["w"], wanted["w"], rtol=1e-6)
+        expected = update(RULE, expected, found)
+        assert (state.loss_scale.state, bool(state.finite)) == (expected, not found)
+
+
+def test_half_gradients_reach_the_optimizer_in_float32_and_extra_arguments_too() -> None:
+    optax = pytest.importorskip("optax")
+    seen = {}
+
+    def record(grads, state, params=None, *, value):
+        seen.update(grads=grads, value=value)
+        return jax.tree.map(lambda g: -g, grads), state + 1
+
+    tx = skip_nonfinite(optax.GradientTransformationExtraArgs(lambda p: jnp.array(0), record), Rule(2.0**20))
+    updates, state = tx.update({"w": jnp.full(2, 2.0**-10, jnp.float16)}, tx.init(P), P, value=7.0)
+    assert updates["w"].tolist() == [-(2.0**-30)] * 2
+    assert (updates["w"].dtype, seen["value"], int(state.inner)) == ("float32", 7.0, 1)
+
+
+def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:
+    optax = pytest.importorskip("optax")
+    tx = skip_nonfinite(optax.sgd(0.5, momentum=0.9), Rule(2.0**15, growth_interval=3))
+
+    def body(carry, x):
+        p, state = carry
+        scaled = jax.grad(lambda p: state.loss_scale.scale(loss(p, x)))(p)
+        updates, state = tx.update(scaled, state, p)
+        return (optax.apply_updates(p, updates), state), state.finite
+
+    run = jax.jit(lambda carry, xs: jax.lax.scan(body, carry, xs), donate_argnums=0)
+    start = jax.tree.map(jnp.copy, P)
+    (p, state), finite = run((start, tx.init(P)), jnp.stack([X] * 8))
+    expected = init(Rule(2.0**15, growth_interval=3))
+    for ok in finite.tolist():
+        expected = update(Rule(2.0**15, growth_interval=3), expected, not ok)
+    assert state.loss_scale.state == expected
+    assert not all(finite.tolist())
+    assert any(finite.tolist())
+    assert np.isfinite(p["w"]).all()
+
+
+def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:
+    optax = pytest.importorskip("optax")
+    tx = skip_nonfinite(optax.sgd(1.0), RULE, axis_name="d")
+    grads = jnp.array([[1024.0, 2048.0], [1024.0, math.inf]])
+    updates, state = jax.vmap(lambda g: tx.update(g, tx.init(g)), axis_name="d")(grads)
+    assert updates.tolist() == [[0.0, 0.0]] * 2
+    assert state.loss_scale.loss_scale.tolist() == [512.0, 512.0]
+
+
+# ------------------------------------------------------------------------------------------------- two devices
+
+TWO_DEVICES = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec as P
+from ampsim import Rule
+from ampsim.jax import LossScale, all_finite
+
+mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+w = jnp.ones(3)
+loss = lambda w, x: jnp.mean(x @ w)
+
+def step(scaler, w, x):
+    result = scaler.value_and_grad(loss, axis_name="d")(w, x)
+    own = all_finite(x)  # what a device would find alone
+    return result.loss_scale, result.finite[None], own[None], result.grad
+
+for poison in (1.0, jnp.inf):
+    x = jnp.arange(1.0, 13.0).reshape(4, 3).at[3, 0].mul(poison)  # rows 2 and 3 are the second device's
+    for check in (False, True):
+        out = (P(), P("d"), P("d"), P())
+        run = jax.shard_map(step, mesh=mesh, in_specs=(P(), P(), P("d")), out_specs=out, check_vma=check)
+        scaler, finite, own, grad = jax.jit(run)(LossScale.create(Rule(1024.0, growth_interval=1)), w, x)
+        shards = [float(s.data) for s in scaler.loss_scale.addressable_shards]
+        right = bool(jnp.array_equal(grad, jax.grad(loss)(w, x)))
+        print(check, shards, finite.tolist(), own.tolist(), right)
+scaler = jax.pmap(lambda s, w, x: s.value_and_grad(loss, axis_name="d")(w, x).loss_scale, axis_name="d",
+                  in_axes=(None, None, 0))(LossScale.create(Rule(1024.0)), w, x.reshape(2, 2, 3))
+print(scaler.loss_scale.tolist())
+"""
+
+
+def test_two_devices_share_one_found_inf() -> None:
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "error", "-c", TWO_DEVICES],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "False [2048.0, 2048.0] [True, True] [True, True] True",
+        "True [2048.0, 2048.0] [True, True] [True, True] True",
+        "False [512.0, 512.0] [False, False] [True, False] True",
+        "True [512.0, 512.0] [False, False] [True, False] True",
+        "[512.0, 512.0]",
+    ]

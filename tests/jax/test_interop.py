@@ -1,0 +1,312 @@
+"""After a conversion the other side goes on to the last bit: the real torch, flax and jmp, over random histories."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ampsim import Rule, State, update
+from ampsim.core import dialects
+from ampsim.core.machine import Arithmetic
+from ampsim.jax import LossScale, interop
+
+STEPS = 16
+histories = st.lists(st.booleans(), max_size=STEPS)
+a_quarter = settings(max_examples=settings().max_examples // 4)  # real peers are slow
+F32 = Arithmetic(round_factors=True)
+
+
+def fold(rule: Rule, state: State, history: list[bool]) -> list[State]:
+    return [state := update(rule, state, found) for found in history]
+
+
+def padded(history: list[bool]) -> np.ndarray:
+    return np.array(history + [False] * (STEPS - len(history)))
+
+
+# ------------------------------------------------------------------------------------------------------- torch
+
+torch_rules = st.builds(
+    Rule,
+    growth_factor=st.sampled_from([2.0, 1.1, 3.0]),
+    backoff_factor=st.sampled_from([0.5, 1 / 3, 0.9]),
+    growth_interval=st.integers(1, 4),
+)
+
+
+@a_quarter
+@given(torch_rules, st.integers(-120, 120), st.integers(0, 5), histories, histories)
+def test_torch_goes_on_both_ways(rule, exponent, tracker, before, after) -> None:
+    torch = pytest.importorskip("torch")
+    state = State(1.5 * 2.0**exponent, tracker)
+    theirs = torch.amp.GradScaler("cpu")
+    theirs._lazy_init_scale_growth_tracker(torch.device("cpu"))
+    theirs.load_state_dict(interop.to_torch_state_dict(LossScale.from_state(rule, state)))
+    for found, expected in zip(before, fold(rule, state, before), strict=True):
+        torch_update(torch, theirs, found)
+        assert (theirs.get_scale(), theirs._get_growth_tracker()) == (expected.scale, expected.growth_tracker)
+    back = interop.from_torch_state_dict(theirs.state_dict())
+    assert (back.rule, back.state) == (
+        rule.replace(init_scale=65536.0),
+        fold(rule, state, before)[-1] if before else state,
+    )
+    for found, expected in zip(after, fold(rule, back.state, after), strict=True):
+        back = back.update(found)
+        assert back.state == expected
+
+
+def torch_update(torch, scaler, found: bool) -> None:
+    scaler._per_optimizer_states[0]["found_inf_per_device"] = {torch.device("cpu"): torch.tensor(float(found))}
+    scaler.update()
+
+
+@a_quarter
+@given(histories, histories)
+def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
+    rule = Rule(growth_interval=2, delay=2, min_scale=2.0**-126)
+    scaler = LossScale.create(rule)
+    for found in before:
+        scaler = scaler.update(found)
+    saved = interop.to_torch_state_dict(scaler, elsewhere=("min_scale",))
+    pytest.importorskip("torch")
+    from ampsim.torch import GradScaler
+
+    theirs = GradScaler("cpu", depth=2)
+    theirs.load_state_dict(saved)
+    assert theirs.state_dict() == saved
+    back = interop.from_torch_state_dict(theirs.state_dict(), rule)
+    assert back.state == scaler.state
+    for found, expected in zip(after, fold(rule, scaler.state, after), strict=True):
+        back = back.update(found)
+        assert back.state == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(hysteresis=2), "^hysteresis=2: expected 1, torch holds nothing else; convert a loss scale with hyst"),
+        (Rule(min_scale=1.0), "^min_scale=1.0: expected None"),
+        (Rule(growth_test=">="), "^growth_test='>=': expected '=='"),
+        (Rule(arithmetic=F32), "^arithmetic="),
+    ],
+)
+def test_what_torch_cannot_hold(rule, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        interop.to_torch_state_dict(LossScale.create(rule))
+
+
+@pytest.mark.parametrize("saved", [{}, {"scale": 1.0}])
+def test_an_incomplete_state_dict(saved) -> None:
+    with pytest.raises(ValueError, match=r"expected an enabled scaler's state_dict\(\)"):
+        interop.from_torch_state_dict(saved)
+
+
+# -------------------------------------------------------------------------------------------------------- flax
+
+FLAX_RULES = [
+    Rule(growth_interval=1),
+    Rule(growth_interval=3),
+    Rule(growth_factor=3.0, backoff_factor=0.25, growth_interval=2),
+    Rule(growth_factor=1.1, backoff_factor=0.7, growth_interval=2, min_scale=1.0, arithmetic=F32),
+    Rule(growth_interval=4, min_scale=2.0**-126, max_scale=dialects.FLOAT32_MAX),
+]
+
+
+@jax.jit
+def flax_scan(dynamic_scale, history):
+    def body(scale, found):
+        x = jnp.where(found, jnp.inf, 0.0)
+        after = scale.value_and_grad(lambda p: p * x)(1.0).dynamic_scale
+        return after, (after.scale, after.fin_steps)
+
+    dynamic_scale = dynamic_scale.replace(
+        fin_steps=jnp.asarray(dynamic_scale.fin_steps, jnp.int32), scale=jnp.asarray(dynamic_scale.scale, jnp.float32)
+    )
+    return jax.lax.scan(body, dynamic_scale, history)[1]
+
+
+def assert_goes_on(scan_of_peer, peer, rule: Rule, state: State, history: list[bool], largest: float) -> None:
+    """The peer's scale and count after every update, while the scale is in the promised range."""
+    scales, counts = map(np.asarray, scan_of_peer(peer, padded(history)))
+    ours = LossScale.from_state(rule, state)
+    for t, expected in enumerate(fold(rule, state, history)):
+        if not 2.0**-126 <= expected.scale <= largest:
+            return
+        ours = ours.update(history[t])
+        assert ours.state == expected
+        assert (float(scales[t]), int(counts[t])) == (expected.scale, expected.growth_tracker)
+
+
+@pytest.mark.peer("flax")
+@a_quarter
+@given(st.sampled_from(FLAX_RULES), st.integers(-125, 126), st.integers(0, 4), histories)
+@example(FLAX_RULES[0], 10, 0, [False, False, True, False])
+@example(FLAX_RULES[1], 10, 2, [False] * 4)
+@example(FLAX_RULES[1], 10, 3, [False] * 4)  # past its interval: never grows, in both
+def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
+    state = State(1.25 * 2.0**exponent, tracker)
+    peer = interop.to_flax(LossScale.from_state(rule, state))
+    assert_goes_on(flax_scan, peer, rule, state, history, 2.0**127 / rule.growth_factor)
+
+
+@pytest.mark.peer("flax")
+@a_quarter
+@given(st.sampled_from([0, 1, 3]), st.sampled_from([2.0, 1.1]), st.sampled_from([None, 2.0**-126, 1.0]),
+       st.integers(-126, 127), st.integers(0, 4), histories)  # fmt: skip
+@example(1, 2.0, None, -126, 0, [True] * 3)  # flushed to 0
+@example(0, 2.0, None, 127, 0, [False] * 3 + [True])  # FLT_MAX
+def test_we_go_on_after_from_flax_at_both_ends_too(interval, growth, low, exponent, steps, history) -> None:
+    from flax.training.dynamic_scale import DynamicScale
+
+    peer = DynamicScale(
+        growth_factor=growth, growth_interval=interval, fin_steps=steps, scale=2.0**exponent, minimum_scale=low
+    )
+    ours = interop.from_flax(peer)
+    scales, counts = map(np.asarray, flax_scan(peer, padded(history)))
+    for t, found in enumerate(history):
+        ours = ours.update(found)
+        if float(scales[t]) == 0.0:  # flax: 0 * inf and g / 0 are not finite, so every step is now an overflow
+            assert ours.state.scale == 0.0
+            return
+        assert (ours.state.scale, ours.state.growth_tracker) == (float(scales[t]), int(counts[t]))
+
+
+@pytest.mark.peer("flax")
+@a_quarter
+@given(st.sampled_from(FLAX_RULES), st.integers(-20, 20), st.integers(0, 5))
+def test_flax_there_and_back(rule, exponent, tracker) -> None:
+    there = interop.to_flax(LossScale.from_state(rule, State(2.0**exponent, tracker)))
+    back = interop.from_flax(there)
+    assert back.state == State(2.0**exponent, tracker)
+    assert back.rule.growth_interval == rule.growth_interval
+    assert interop.to_flax(back) == there
+
+
+@pytest.mark.peer("flax")
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(delay=1), "^delay=1: expected 0, flax holds nothing else"),
+        (Rule(hysteresis=2), "^hysteresis=2: expected 1"),
+        (Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
+        (Rule(growth_factor=1.1), "^growth_factor=1.1 is no float32 number: expected one, flax rounds it"),
+        (Rule(backoff_factor=0.3), "^backoff_factor=0.3 is no float32 number"),
+        (
+            Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(round_factors=True, backoff="divide")),
+            "^backoff='divide': expected 'multiply'",
+        ),
+    ],
+)
+def test_what_flax_cannot_hold(rule, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        interop.to_flax(LossScale.create(rule))
+
+
+@pytest.mark.peer("flax")
+def test_a_flax_scale_of_another_dtype() -> None:
+    from flax.training.dynamic_scale import DynamicScale
+
+    with pytest.raises(ValueError, match=r"^DynamicScale.scale is float16: expected float32"):
+        interop.from_flax(DynamicScale(scale=jnp.float16(1024)))
+
+
+# --------------------------------------------------------------------------------------------------------- jmp
+
+DIVIDE, RECIPROCAL = (
+    Arithmetic(round_factors=True, backoff="divide"),
+    Arithmetic(round_factors=True, backoff="reciprocal"),
+)
+JMP_RULES = [  # within jit, outside of it, or both
+    (Rule(growth_interval=1, min_scale=1.0), (True, False)),
+    (Rule(growth_interval=3, min_scale=1.0), (True, False)),
+    (Rule(growth_interval=3, min_scale=2.0**-10), (False,)),
+    (Rule(growth_factor=3.0, backoff_factor=1 / 3, growth_interval=2, min_scale=1.0, arithmetic=DIVIDE), (False,)),
+    (Rule(growth_factor=3.0, backoff_factor=1 / 3, growth_interval=2, min_scale=1.0, arithmetic=RECIPROCAL), (True,)),
+]
+
+
+@jax.jit
+def jmp_scan(peer, history):
+    def body(scale, found):
+        after = scale.adjust(~found)
+        return after, (after.loss_scale, after.counter)
+
+    return jax.lax.scan(body, peer, history)[1]
+
+
+def jmp_eager(peer, history):
+    out = []
+    for found in history:
+        peer = peer.adjust(jnp.array(not found))
+        out.append((peer.loss_scale, peer.counter))
+    return tuple(zip(*out, strict=True))
+
+
+@pytest.mark.peer("jmp")
+@pytest.mark.parametrize("jit", [True, False])
+@a_quarter
+@given(data=st.data(), exponent=st.one_of(st.just(0), st.integers(0, 126)), history=histories)
+def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
+    rule = data.draw(st.sampled_from([rule for rule, where in JMP_RULES if jit in where]))
+    assume(jit or len(history) <= 4)  # eager jmp takes milliseconds an update
+    state = State(1.25 * 2.0**exponent, data.draw(st.integers(0, rule.growth_interval - 1)))
+    peer = interop.to_jmp(LossScale.from_state(rule, state), jit=jit)
+    run = jmp_scan if jit else lambda peer, flags: jmp_eager(peer, flags[:4])
+    assert_goes_on(run, peer, rule, state, history, math.inf)
+    back = interop.from_jmp(peer, jit=jit)
+    assert back.state == state
+    assert fold(back.rule, state, history) == fold(rule, state, history)
+
+
+@pytest.mark.peer("jmp")
+def test_jmp_keeps_a_floor_outside_of_jit() -> None:
+    rule, state = JMP_RULES[2][0], State(2.0**-9)
+    peer = interop.to_jmp(LossScale.from_state(rule, state), jit=False)
+    assert_goes_on(jmp_eager, peer, rule, state, [True] * STEPS, math.inf)
+
+
+@pytest.mark.peer("jmp")
+@pytest.mark.parametrize(
+    ("rule", "jit", "text"),
+    [
+        (Rule(), True, "^min_scale=None: expected 1.0, jmp holds nothing else"),
+        (Rule(min_scale=0.5), True, "^min_scale=0.5: expected 1.0"),
+        (Rule(min_scale=1.0, backoff_factor=0.25), True, "^backoff_factor=0.25: expected 1 / growth_factor = 0.5"),
+        (Rule(min_scale=1.0, growth_factor=3.0, backoff_factor=1 / 3), True, "^backoff='multiply': expected 'reciproc"),
+        (JMP_RULES[3][0], True, "^backoff='divide': expected 'reciprocal', jmp within jit"),
+        (JMP_RULES[4][0], False, "^backoff='reciprocal': expected 'divide', jmp outside of jit"),
+        (Rule(min_scale=1.0, max_scale=8e4), True, "^max_scale=80000.0: expected None"),
+        (Rule(min_scale=1.0, delay=1), True, "^delay=1: expected 0"),
+    ],
+)
+def test_what_jmp_cannot_hold(rule, jit, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        interop.to_jmp(LossScale.create(rule), jit=jit)
+
+
+@pytest.mark.peer("jmp")
+def test_a_count_past_the_period_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^growth_tracker=5: expected below growth_interval=3"):
+        interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, 5)))
+
+
+@functools.cache
+def without(package: str) -> str:
+    import subprocess
+    import sys
+
+    code = f"import sys; sys.modules[{package!r}] = None\nfrom ampsim.jax import LossScale, interop, skip_nonfinite\n"
+    code += {"flax": "interop.to_flax(LossScale.create())", "jmp": "interop.to_jmp(LossScale.create())",
+             "optax": "skip_nonfinite(None)"}[package]  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("package", ["flax", "jmp", "optax"])
+def test_a_missing_peer_says_how_to_get_it(package) -> None:
+    assert without(package) == f"ImportError: {package} is not installed: pip install 'ampsim[peers]'"

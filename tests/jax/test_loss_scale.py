@@ -1,0 +1,360 @@
+"""`LossScale` is the machine: eager, jit and scan, for every rule without quirks, to the last bit."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ampsim import Rule, State, dialects, init, update
+from ampsim.core.machine import Arithmetic
+from ampsim.core.quirks import RaiseAtMin, StreakStartsAt
+from ampsim.jax import DEVIATIONS, LossScale, exact, loss_scale, stepping
+
+STEPS = 24  # of the compiled scan: one shape for every history
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rule:
+    backoff = draw(st.sampled_from(["multiply", "divide", "reciprocal"]))
+    growth = draw(st.one_of(st.sampled_from([1.0, 2.0, 3.0, 1.1]), st.floats(1.0, 8.0)))
+    down = draw(st.one_of(st.sampled_from([0.5, 1.0, 1 / 3]), st.floats(2.0**-20, 1.0)))
+    low = draw(st.one_of(st.none(), st.floats(0.0, 2.0**16)))
+    high = draw(st.one_of(st.none(), st.just(math.inf), st.floats(2.0**17, 2.0**120)))
+    return Rule(
+        init_scale=draw(st.one_of(st.floats(2.0**-20, 2.0**20), st.sampled_from([2.0**127, 2.0**-126, 1e-45]))),
+        growth_factor=growth,
+        backoff_factor=down if backoff == "multiply" else 1.0 / growth,
+        growth_interval=draw(st.integers(1, 5)),
+        min_scale=low,
+        max_scale=high,
+        hysteresis=draw(st.integers(1, 3)),
+        hysteresis_refill=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
+        delay=draw(st.sampled_from([0, 1, 3])),
+        growth_test=draw(st.sampled_from(["==", ">="])),
+        arithmetic=Arithmetic(
+            round_factors=draw(st.booleans()),
+            backoff=backoff,
+            flush_subnormals=draw(st.booleans()),
+            keeps_finite=draw(st.booleans()),
+        ),
+    )
+
+
+histories = st.lists(st.booleans(), min_size=1, max_size=STEPS)
+
+
+def reference(rule: Rule, history: list[bool], state: State | None = None) -> list[State]:
+    state = init(rule) if state is None else state
+    return [state := update(rule, state, found) for found in history]
+
+
+def eager(rule: Rule, history: list[bool], state: State | None = None) -> list[State]:
+    scaler = LossScale.create(rule) if state is None else LossScale.from_state(rule, state)
+    return [(scaler := scaler.update(found)).state for found in history]
+
+
+@jax.jit
+def scan(constants, queue, trackers, history):
+    """The machine with its constants as data, so that rules share what is compiled."""
+
+    def body(carry, found):
+        after = stepping.step(exact.FLOAT32, constants, *carry, found)
+        return after, after
+
+    return jax.lax.scan(body, (queue, trackers), history)[1]
+
+
+def scanned(rule: Rule, history: list[bool]) -> list[State]:
+    start = LossScale.create(rule)
+    padded = np.array(history + [False] * (STEPS - len(history)))
+    out = scan(stepping.constants(rule), start._queue(exact.FLOAT32), (np.int32(0), np.int32(0)), padded)
+    (scales, pending, waiting), (growth, overflow) = jax.tree.map(np.asarray, out)
+    return [
+        State(
+            float(scales[t].view(np.float32)),
+            int(growth[t]),
+            int(overflow[t]),
+            tuple(float(x) for x in pending[t].view(np.float32)[rule.delay - waiting[t] :]),
+        )
+        for t in range(len(history))
+    ]
+
+
+@given(rules(), histories)
+@example(Rule(1e-45, 1.5, 1.0, 1), [False] * 5)
+@example(Rule(2.0**127, growth_interval=1), [False] * 3)
+@example(Rule(2.0**127, growth_interval=1, arithmetic=Arithmetic(keeps_finite=False)), [False, False, True])
+@example(Rule(2.0**-125, arithmetic=Arithmetic(flush_subnormals=True)), [True] * 3)
+@example(Rule(1000.0, hysteresis=2, delay=3, growth_interval=2), [True, True, False, False, True] * 4)
+@example(Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(backoff="reciprocal")), [True] * 9)
+def test_reference_eager_and_scan_agree(rule, history) -> None:
+    expected = reference(rule, history)
+    assert eager(rule, history) == expected
+    assert scanned(rule, history) == expected
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(rules(), histories, st.data())
+def test_a_state_taken_anywhere_goes_on(rule, history, data) -> None:
+    cut = data.draw(st.integers(0, len(history)))
+    states = [init(rule), *reference(rule, history)]
+    assert LossScale.from_state(rule, states[cut]).state == states[cut]
+    assert eager(rule, history[cut:], states[cut]) == states[cut + 1 :]
+
+
+@pytest.mark.parametrize("growth_test", ["==", ">="])
+def test_a_count_past_the_interval(growth_test) -> None:
+    rule = Rule(8.0, growth_interval=3, growth_test=growth_test)
+    assert eager(rule, [False] * 5, State(8.0, 3)) == reference(rule, [False] * 5, State(8.0, 3))
+
+
+def expressible() -> list[str]:
+    rules = {name: dialects.get(name) for name in dialects.names()}
+    return [name for name, rule in rules.items() if not rule.quirks]
+
+
+@jax.jit
+def scan_scaler(scaler, history):
+    return jax.lax.scan(lambda s, found: ((s := s.update(found)), s.newest), scaler, history)
+
+
+jitted_update = jax.jit(LossScale.update)
+
+
+@pytest.mark.parametrize("name", expressible())
+def test_every_dialect_under_jit_and_scan(name) -> None:
+    rule = dialects.get(name).replace(growth_interval=2)
+    history = [False] * 5 + [True] * 3 + [False, True] * 3
+    with jax.enable_x64(rule.arithmetic.dtype == "float64"):
+        expected = reference(rule, history)
+        scaler = start = LossScale.create(rule)
+        assert [(scaler := jitted_update(scaler, found)).state for found in history] == expected
+        final, newest = scan_scaler(start, np.array(history))
+    assert np.asarray(newest, float).tolist() == [state.newest for state in expected]
+    assert final.state == expected[-1]
+
+
+def test_factor_3_is_alike_eager_and_under_jit() -> None:
+    """Jmp's two answers (its J4): XLA makes a product of a division by a constant."""
+    rule = Rule(1000.0, 3.0, 1 / 3, 2, arithmetic=Arithmetic(backoff="divide"))
+    history = [True] * 12
+    final, _ = scan_scaler(LossScale.create(rule), np.array(history))
+    assert final.state == eager(rule, history)[-1] == reference(rule, history)[-1]
+
+
+def test_without_any_compilation() -> None:
+    rule, history = Rule(1000.0, 1.7, 0.3, 2, delay=1), [False, False, True, False]
+    with jax.disable_jit():
+        assert eager(rule, history) == reference(rule, history)
+
+
+def test_is_async_false_brings_the_newest_into_force() -> None:
+    rule = Rule(1024.0, delay=2)
+    scaler, state = LossScale.create(rule), init(rule)
+    for found, is_async in [(True, None), (True, True), (True, False), (True, True), (False, None)]:
+        scaler, state = scaler.update(found, is_async=is_async), update(rule, state, found, is_async=is_async)
+        assert scaler.state == state
+
+
+@pytest.mark.parametrize("found", [math.nan, 1, -1.0, np.float32(1), np.bool_(1), math.inf])
+def test_found_inf_is_taken_by_its_truth(found) -> None:
+    assert float(LossScale.create().update(found).loss_scale) == 32768.0
+    assert float(jax.jit(lambda s, f: s.update(f))(LossScale.create(), found).loss_scale) == 32768.0
+
+
+# -------------------------------------------------------------------------------------------------- the pytree
+
+
+def test_no_field_is_lost_in_a_tree_map() -> None:
+    rule = Rule(1000.0, delay=2, hysteresis=3)
+    scaler = LossScale.from_state(rule, State(1000.0, 5, 2, (250.0,)))
+    again = jax.tree.map(lambda x: x, scaler)
+    for field in dataclasses.fields(LossScale):
+        assert np.array_equal(getattr(again, field.name), getattr(scaler, field.name)), field.name
+    assert len(jax.tree.leaves(scaler)) == len(dataclasses.fields(LossScale)) - 1  # all but the rule
+    flat, tree = jax.tree.flatten(scaler)
+    assert jax.tree.unflatten(tree, flat).state == scaler.state == State(1000.0, 5, 2, (250.0,))
+    assert jax.tree.unflatten(tree, flat).rule is rule
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LossScale.create().loss_scale = 1.0
+
+
+def test_dtypes_and_shapes_stay() -> None:
+    scaler = LossScale.create(Rule(delay=2))
+    after = jax.jit(LossScale.update)(scaler, True)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), scaler) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
+    assert (scaler.loss_scale.dtype, scaler.growth_tracker.dtype, scaler.pending.shape) == ("float32", "int32", (2,))
+
+
+def test_a_rule_carries_only_what_it_uses() -> None:
+    leaves = [len(jax.tree.leaves(LossScale.create(rule))) for rule in (Rule(), Rule(hysteresis=2), Rule(delay=1))]
+    assert leaves == [2, 3, 4]
+
+
+def test_donated_buffers() -> None:
+    donating = jax.jit(LossScale.update, donate_argnums=0)
+    scaler = first = LossScale.create(Rule(growth_interval=2, delay=1))
+    for found in (True, False, False, True):
+        scaler = donating(scaler, found)
+    assert scaler.state == reference(scaler.rule, [True, False, False, True])[-1]
+    assert first.growth_tracker.is_deleted()
+
+
+def test_vmap_over_scalers_and_flags() -> None:
+    scaler = LossScale.create(Rule(growth_interval=1))
+    after = jax.vmap(LossScale.update, in_axes=(None, 0))(scaler, jnp.array([True, False]))
+    assert after.loss_scale.tolist() == [32768.0, 131072.0]
+    again = jax.vmap(LossScale.update)(after, jnp.array([False, True]))
+    assert again.loss_scale.tolist() == [65536.0, 65536.0]
+
+
+# ------------------------------------------------------------------------------------------- scale and unscale
+
+SCALES = st.one_of(st.floats(2.0**-100, 2.0**100, width=32), st.integers(-100, 120).map(lambda k: 2.0**k))
+
+
+def at(scale: float) -> LossScale:
+    return LossScale.from_state(Rule(), State(scale))
+
+
+@given(SCALES, st.lists(st.floats(-(2.0**66), 2.0**66, width=32), min_size=4, max_size=4))
+def test_unscale_is_torchs_arithmetic_eager_and_compiled(scale, values) -> None:
+    grads = np.array(values, np.float32)
+    grads[np.abs(grads) < 1e-8] = 0
+    with np.errstate(all="ignore"):
+        expected = grads * np.float32(1.0 / np.float64(scale))
+        expected = np.where(np.abs(expected) < 2.0**-126, 0, expected)  # `subnormal_gradients`
+    for run in (LossScale.unscale, _unscale):
+        got = np.asarray(run(at(scale), grads))
+        assert np.where(np.abs(got) < 2.0**-126, 0, got).tolist() == expected.tolist()
+
+
+_unscale = jax.jit(LossScale.unscale)
+
+
+def test_dtypes_stay_as_in_torch() -> None:
+    tree = {"half": jnp.ones(2, jnp.float16), "bf": jnp.ones(2, jnp.bfloat16), "full": jnp.ones(()), "n": jnp.arange(2)}
+    scaler = at(1024.0)
+    for result in (scaler.scale(tree), scaler.unscale(tree)):
+        assert {k: v.dtype for k, v in result.items()} == {k: v.dtype for k, v in tree.items()}
+        assert result["n"] is tree["n"]
+    wide = scaler.unscale(tree, widen=True)
+    assert (wide["half"].dtype, wide["bf"].dtype, wide["full"].dtype) == ("float32",) * 3
+    assert float(scaler.unscale(jnp.float16(2.0**-20), widen=True)) == 2.0**-30  # float16 has no such number
+    with jax.enable_x64(True):
+        assert scaler.unscale(jnp.ones(1, jnp.float64)).dtype == jnp.float64
+
+
+def test_half_is_multiplied_in_float32_and_rounded_once() -> None:
+    x = np.float16(1.3)
+    scale = np.float32(3.3)
+    assert float(at(float(scale)).scale(jnp.asarray(x))) == float(np.float16(np.float32(x) * scale))
+    assert at(2.0**16).scale(jnp.float16(1.0)) == math.inf
+
+
+def test_gradients_pass_through_scale_and_unscale() -> None:
+    scaler = at(1024.0)
+    assert jax.grad(lambda x: scaler.scale(x) ** 2)(1.5) == 2 * 1024.0**2 * 1.5
+    assert jax.jit(jax.grad(lambda x: scaler.unscale(scaler.scale(x) * 3)))(1.5) == 3.0
+    assert jax.jvp(scaler.scale, (1.0,), (1.0,))[1] == 1024.0
+
+
+def test_float0_gradients_are_left_alone() -> None:
+    grads = jax.grad(lambda x, n: x * n, argnums=(0, 1), allow_int=True)(2.0, 3)
+    assert at(4.0).unscale(grads)[1].dtype == jax.dtypes.float0
+
+
+# -------------------------------------------------------------------------------------------------- deviations
+
+
+def test_deviation_subnormal_scale() -> None:
+    scaler = at(2.0**-126).update(True)
+    assert scaler.state.scale == 2.0**-127  # computed exactly
+    assert float(_scale(scaler, jnp.float32(2.0))) == 0.0  # and of no use
+    assert not np.isfinite(_unscale(scaler, jnp.zeros(2))).any()
+
+
+_scale = jax.jit(LossScale.scale)
+
+
+def test_deviation_reciprocal_of_a_huge_scale() -> None:
+    assert _unscale(at(2.0**126), jnp.float32(2.0**126)) == 1.0
+    assert _unscale(at(2.0**127), jnp.float32(2.0**126)) == 0.0
+
+
+def test_deviation_subnormal_gradients() -> None:
+    assert float(_unscale(at(2.0), jnp.float32(2.0**-126))) == 0.0
+
+
+def test_deviation_quirks() -> None:
+    with pytest.raises(ValueError, match=r"^quirks=StreakStartsAt, RaiseAtMin: expected a rule without quirks"):
+        LossScale.create(Rule(quirks=(StreakStartsAt(), RaiseAtMin())))
+
+
+def test_deviation_float64_needs_x64() -> None:
+    rule = Rule(arithmetic=Arithmetic(dtype="float64"))
+    with pytest.raises(ValueError, match=r"^dtype='float64' without jax_enable_x64: expected a float32 scale"):
+        LossScale.create(rule)
+    with jax.enable_x64(True):
+        assert LossScale.create(rule).loss_scale.dtype == jnp.float64
+
+
+def test_deviation_counts_are_int32() -> None:
+    with pytest.raises(ValueError, match=r"^growth_interval=2147483648: expected at most 2\*\*31 - 1"):
+        LossScale.create(Rule(growth_interval=2**31))
+
+
+def test_every_deviation_has_its_test() -> None:
+    tests = {name.removeprefix("test_deviation_") for name in globals() if name.startswith("test_deviation_")}
+    assert tests == DEVIATIONS.keys() == loss_scale.DEVIATIONS.keys()
+
+
+# ---------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (State(1.0, memory=(("a", 1),)), "expected a state without quirks' memory"),
+        (State(1.0, pending=(1.0,)), "^1 pending scales with delay=0: expected at most 0"),
+        (State(-1.0), r"^scale=-1.0: expected a number >= 0 that float32 holds"),
+        (State(0.1), r"^scale=0.1: expected a number >= 0 that float32 holds"),
+        (State(1.0, 0, 1), "^overflow_tracker=1 with hysteresis=1: expected 0"),
+        (State(1.0, 2**40), "^growth_tracker=1099511627776: expected a count that int32 holds"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused(state, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        LossScale.from_state(Rule(), state)
+
+
+def test_nan_once_loaded_stays() -> None:
+    scaler = LossScale.from_state(Rule(max_scale=2.0**20, min_scale=1.0, growth_interval=1), State(math.nan))
+    assert math.isnan(scaler.update(True).loss_scale)
+    assert math.isnan(scaler.update(False).loss_scale)
+
+
+@pytest.mark.parametrize("rule", [None, "torch", 2.0**16], ids=str)
+def test_what_is_no_rule_is_refused(rule) -> None:
+    with pytest.raises(TypeError, match=r"expected an ampsim.Rule"):
+        stepping.constants(rule)
+
+
+def test_factors_that_float32_cannot_hold_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^growth_factor=1e\+39 is inf in float32: expected a positive finite"):
+        LossScale.create(Rule(growth_factor=1e39, arithmetic=Arithmetic(round_factors=True)))
+    with pytest.raises(ValueError, match=r"^backoff_factor=1e-46 is 0.0 in float32"):
+        LossScale.create(Rule(backoff_factor=1e-46, arithmetic=Arithmetic(round_factors=True)))
+
+
+def test_found_inf_must_be_one_flag() -> None:
+    with pytest.raises(ValueError, match=r"^found_inf has shape \(2,\): expected \(\)"):
+        LossScale.create().update(jnp.zeros(2))

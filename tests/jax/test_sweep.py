@@ -1,0 +1,90 @@
+"""Row i of a sweep is the replay of rule i."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsim import Rule, init, replay, update
+from ampsim.core.machine import Arithmetic
+from ampsim.core.quirks import StreakStartsAt
+from ampsim.jax import sweep
+from tests.jax.test_loss_scale import rules
+
+BATCH, STEPS = 8, 40
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Rule]:
+    delay = draw(st.sampled_from([0, 2]))
+    return [draw(rules()).replace(delay=delay) for _ in range(BATCH - 1)] + [
+        Rule(3.0, 3.0, 1 / 3, arithmetic=Arithmetic(backoff="divide"), delay=delay)  # so that all have long factors
+    ]
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(batches(), st.integers(0, 2**32 - 1))
+def test_every_row_is_a_replay(batch, seed) -> None:
+    found = np.random.default_rng(seed).random((BATCH, STEPS)) < 0.3
+    scales = np.asarray(sweep(batch, found), np.float64)
+    end = sweep(batch, found, summary=True)
+    for i, rule in enumerate(batch):
+        assert scales[i].tolist() == replay(rule, found[i]).tolist()
+    assert np.asarray(end.scale, np.float64).tolist() == scales[:, -1].tolist()
+    assert end.skipped.tolist() == found.sum(axis=1).tolist()
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(batches(), st.integers(0, 2**32 - 1))
+def test_ceilings(batch, seed) -> None:
+    rng = np.random.default_rng(seed)
+    ceilings = 2.0 ** rng.uniform(-10, 20, STEPS)
+    ceilings[rng.random(STEPS) < 0.2] = rng.choice([0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1])
+    scales = np.asarray(sweep(batch, ceilings=ceilings), np.float64)
+    for i, rule in enumerate(batch):
+        state = init(rule)
+        expected = [(state := update(rule, state, state.scale > c)).scale for c in ceilings]
+        assert scales[i].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "skipped"), [(65536.0, 0), (65536.0 - 2.0**-20, 1), (65535.0, 1), (math.nan, 0), (-0.0, 1), (-1.0, 1)]
+)
+def test_a_ceiling_is_compared_as_the_double_it_is(ceiling, skipped) -> None:
+    assert sweep([Rule()], ceilings=[ceiling], summary=True).skipped.tolist() == [skipped]
+
+
+def test_thousands_of_rules_and_one_history() -> None:
+    many = [Rule(2.0**16, 2.0, 0.5, g) for g in range(1, 2001)]
+    found = np.random.default_rng(0).random(300) < 0.02
+    scales = np.asarray(sweep(many, found))
+    assert scales.shape == (2000, 300)
+    for i in (0, 1, 17, 1999):
+        assert scales[i].tolist() == replay(many[i], found).tolist()
+
+
+def test_float64_rules() -> None:
+    with jax.enable_x64(True):
+        rule = Rule(3.0, 3.0, 1 / 3, 2, arithmetic=Arithmetic(dtype="float64", backoff="divide"))
+        found = np.arange(50) % 3 > 0
+        assert np.asarray(sweep([rule], found))[0].tolist() == replay(rule, found).tolist()
+        assert np.asarray(sweep([rule], ceilings=np.full(50, 0.1))).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        (([],), {"found_inf": [True]}, "expected one or more rules that share them"),
+        (([Rule(), Rule(delay=1)],), {"found_inf": [True]}, "expected one or more rules that share them"),
+        (([Rule()],), {}, "expected found_inf or ceilings, and not both"),
+        (([Rule()],), {"found_inf": [True], "ceilings": [1.0]}, "expected found_inf or ceilings, and not both"),
+        (([Rule()],), {"found_inf": [[True], [False]]}, r"^shape \(2, 1\): expected \(steps,\) or \(1, steps\)"),
+        (([Rule(quirks=(StreakStartsAt(),))],), {"found_inf": [True]}, "^quirks=StreakStartsAt"),
+    ],
+)
+def test_refused(args, kwargs, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        sweep(*args, **kwargs)
