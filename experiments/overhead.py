@@ -1,20 +1,24 @@
 """What does loss scaling cost above the bare optimizer step: torch's scaler and clip, or one read of the gradients?
 
-Fused AdamW over many small and over few large tensors. Side by side in one run and interleaved: the bare
-``optimizer.step()``; torch.amp.GradScaler with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``; ours
-with ``unscale_and_clip_``, ``step``, ``update``; and both without the clip. All five step the same optimizer,
-so that no arm has the better addresses. Also what was tried for the one read.
+Fused AdamW over many small and over few large tensors. Side by side in one run and interleaved, each after a
+backward pass that is timed with it and subtracted again: the bare ``optimizer.step()``; torch.amp.GradScaler
+with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``; ours with ``unscale_and_clip_``, ``step``,
+``update``; ours with `norm_hooks`, whose reading happens in the backward pass and is counted; and all without
+the clip. All step the same optimizer, so that no arm has the better addresses. If RoundPipe is installed, the
+same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place. Also what was tried
+for the one read.
 
 Takes about a minute on one CPU core, in one unit so that no second unit runs beside it. Device: cpu, where
-the clock is the thread's CPU time, which other processes on a shared machine do not enter; or cuda, between
+the clock is the process's CPU time, which others on a shared machine do not enter; or cuda, between
 two events, with the calls counted that wait for the device. The latter has not been run yet.
 """
 
+import contextlib
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +27,12 @@ from torch import nn
 
 from ampsim.core import records
 from ampsim.core.records import Record
-from ampsim.torch import GradScaler
-from experiments import _norms, _run
+from ampsim.torch import GradScaler, norm_hooks, roundpipe
+from experiments import _norms, _roundpipe, _run
 
 MAX_NORM = 1.0
-ARMS = ("bare", "torch clip", "ours clip", "torch", "ours")
+STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
+ARMS = ("backward", "bare", "torch clip", "ours clip", "hooks clip", "torch", "ours", "hooks")
 
 
 REPEATS = False  # it measures time
@@ -65,7 +70,7 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
         rows.append({"size": size, **trials[0].facts, **summary([trial.times for trial in trials])})
     tried = [_norms.tried(shapes(size), config.steps, clock_of(device)) for size in sizes] if device == "cpu" else []
     return {
-        "clock": "thread CPU time" if device == "cpu" else "CUDA events",
+        "clock": "process CPU time" if device == "cpu" else "CUDA events",
         "rows": rows,
         "tried": dict(zip(sizes, tried, strict=False)),
     }
@@ -84,60 +89,93 @@ def shapes(size: str) -> list[tuple[int, ...]]:
 
 
 class Trial:
-    """One optimizer, the five ways to step it, and their times in seconds."""
+    """One optimizer, the ways to step it, and their times in seconds, the backward pass before each included."""
 
     def __init__(self, size: str, device: str) -> None:
         self.params = [nn.Parameter(torch.randn(shape, device=device)) for shape in shapes(size)]
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-4, fused=True)
-        self.scalers: dict[str, Any] = {"torch": torch.amp.GradScaler(device), "ours": GradScaler(device)}
-        self.one = torch.ones((), device=device)
+        ours = GradScaler(device)
+        self.scalers: dict[str, Any] = {"torch": torch.amp.GradScaler(device), "ours": ours, "hooks": ours}
+        self.roundpipe = _roundpipe.load()
+        if self.roundpipe is not None:
+            self.scalers["stream roundpipe"] = self.roundpipe.scaler()
+            self.scalers["stream ours"] = roundpipe.GradScaler()
+        arms = ARMS if self.roundpipe is None else (*ARMS, *STREAM)
+        self.arms = [arm for arm in arms if device == "cpu" or "hooks" not in arm]
         self.pattern = torch.randn(max(p.numel() for p in self.params), device=device)
-        self.times: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        self.times: dict[str, list[float]] = {arm: [] for arm in self.arms}
         self.norms: dict[str, float] = {}
         self.syncs: dict[str, int] = {}
         self.facts: Record = {}
         for p in self.params:
-            p.grad = torch.empty_like(p)
+            p.grad = torch.zeros_like(p)
 
-    def refill(self) -> None:
-        """Fresh scaled gradients, the last parameter's first, as a backward pass leaves them."""
-        scale = self.scalers["torch"].get_scale()
-        for p in reversed(self.params):
-            torch.mul(self.pattern[: p.numel()].view_as(p), 1e-3 * scale, out=p.grad)
+    def forward(self) -> torch.Tensor:
+        """A scaled loss whose gradient is 1e-3 of the pattern. Gradients are 0, to be accumulated in place."""
+        self.optimizer.zero_grad(set_to_none=False)
+        parts = [torch.dot(p.view(-1), self.pattern[: p.numel()]) for p in self.params]
+        losses = [scaler.scale(1e-3 * torch.stack(parts).sum()) for scaler in self.scalers.values()]
+        return losses[0]  # type: ignore[no-any-return]
 
     def step(self, arm: str) -> None:
-        """What is timed."""
+        """What is timed after the backward pass."""
         name, _, clip = arm.partition(" ")
-        if name == "bare":
+        if name == "stream":
+            self.step_on_stream(arm)
+        elif name == "bare":
             self.optimizer.step()
-            return
-        scaler = self.scalers[name]
-        if clip and name == "torch":
+        elif name != "backward":
+            scaler = self.scalers[name]
+            if clip:
+                self.clip(scaler)
+            scaler.step(self.optimizer)
+            scaler.update()
+
+    def clip(self, scaler: Any) -> None:
+        """Ours in one read; torch's way with anyone else's."""
+        if isinstance(scaler, GradScaler):
+            self.total = scaler.unscale_and_clip_(self.optimizer, MAX_NORM)
+        else:
             scaler.unscale_(self.optimizer)
             self.total = nn.utils.clip_grad_norm_(self.params, MAX_NORM)
-        elif clip:
-            self.total = scaler.unscale_and_clip_(self.optimizer, MAX_NORM)
-        scaler.step(self.optimizer)
-        scaler.update()
 
-    def round(self, first: int, clock: "Clock", *, keep: bool) -> None:
-        """Every arm once, in an order that turns from round to round."""
-        for arm in ARMS[first:] + ARMS[:first]:
-            self.refill()
-            for scaler in self.scalers.values():
-                scaler.scale(self.one)
-            seconds = clock(lambda arm=arm: self.step(arm))  # type: ignore[misc]
-            if keep:
-                self.times[arm].append(seconds)
-            if arm.endswith("clip"):
-                self.norms[arm.split()[0]] = float(self.total)
+    def step_on_stream(self, arm: str) -> None:
+        """As RoundPipe's loop does; the thread is waited for."""
+        assert self.roundpipe is not None  # noqa: S101 - or there were no such arm
+        scaler = self.scalers.get(arm)
+
+        def work() -> None:
+            if scaler is None:
+                self.optimizer.step()
+            else:
+                self.clip(scaler)
+                scaler.step(self.optimizer)
+
+        self.roundpipe.launch(work)
+        if scaler is not None:
+            scaler.update()
+        self.roundpipe.synchronize()
+
+    def once(self, arm: str, clock: "Clock") -> float:
+        """Seconds of a backward pass and one arm."""
+        loss = self.forward()
+
+        def work() -> None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.step(arm)
+
+        with norm_hooks(self.optimizer) if arm.startswith("hooks") else contextlib.nullcontext():
+            seconds = clock(work)
+        if arm.endswith("clip") or arm in self.scalers:
+            self.norms[arm.removesuffix(" clip")] = float(self.total)
+        return seconds
 
     def finish(self, device: str) -> None:
         """Note elements, how far the norms are from float64's, and on CUDA what waited; there also make room.
 
         On the CPU the tensors stay, so that the next trial's lie elsewhere.
         """
-        self.refill()
+        self.forward().backward()  # type: ignore[no-untyped-call]
         scale = self.scalers["torch"].get_scale()
         square = sum(float(p.grad.double().square().sum()) for p in self.params if p.grad is not None)
         errors = {name: abs(norm / (square**0.5 / scale) - 1) for name, norm in self.norms.items()}
@@ -150,13 +188,17 @@ Clock = Callable[[Callable[[], None]], float]
 
 
 def time_trial(size: str, rounds: int, device: str, tick: Callable[[int], None]) -> Trial:
-    """Three rounds to warm up, then `rounds` that count."""
+    """Three rounds to warm up, then `rounds` that count; every arm once a round, in an order that turns."""
     trial, clock = Trial(size, device), clock_of(device)
     for index in range(rounds + 3):
-        trial.round(index % len(ARMS), clock, keep=index >= 3)
+        first = index % len(trial.arms)
+        for arm in trial.arms[first:] + trial.arms[:first]:
+            seconds = trial.once(arm, clock)
+            if index >= 3:
+                trial.times[arm].append(seconds)
         tick(max(0, index - 2))
     if device == "cuda":
-        trial.syncs = {arm: count_syncs(trial, arm) for arm in ARMS}
+        trial.syncs = {arm: count_syncs(trial, arm) for arm in trial.arms}
     trial.finish(device)
     return trial
 
@@ -165,9 +207,9 @@ def clock_of(device: str) -> Clock:
     """Seconds that a function takes, by the clock that fits the device."""
 
     def cpu(work: Callable[[], None]) -> float:
-        start = time.thread_time()
+        start = time.process_time()
         work()
-        return time.thread_time() - start
+        return time.process_time() - start
 
     def cuda(work: Callable[[], None]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -183,7 +225,7 @@ def clock_of(device: str) -> Clock:
 
 def count_syncs(trial: Trial, arm: str) -> int:
     """Calls in one step that wait for the device, as torch's debug mode sees them."""
-    trial.refill()
+    trial.forward().backward()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -196,38 +238,42 @@ def count_syncs(trial: Trial, arm: str) -> int:
 
 
 def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
-    """Microseconds of each arm, one median a trial; and the ratios, one a trial."""
-    medians = {arm: [1e6 * statistics.median(times[arm]) for times in trials] for arm in ARMS}
-    spread = {arm: quartiles([t for times in trials for t in times[arm]]) for arm in ARMS}
+    """Microseconds of each arm above the backward pass, one median a trial; and the ratios, one a trial."""
+    middle = [{arm: 1e6 * statistics.median(seconds) for arm, seconds in times.items()} for times in trials]
+    above = {arm: [m[arm] - m["backward"] for m in middle] for arm in middle[0] if arm != "backward"}
     ratios = {}
-    for kind in (" clip", ""):
-        triples = list(zip(medians["bare"], medians["torch" + kind], medians["ours" + kind], strict=True))
-        name = kind.strip() or "plain"
-        ratios[f"{name} cost"] = [(theirs - bare) / (ours - bare) for bare, theirs, ours in triples]
-        ratios[f"{name} whole"] = [theirs / ours for _, theirs, ours in triples]
+    for label, (base, them, us) in compared(above).items():
+        triples = list(zip(above[base], above[them], above[us], strict=True))
+        ratios[f"{label} cost"] = [(theirs - bare) / (ours - bare) for bare, theirs, ours in triples]
+        ratios[f"{label} whole"] = [theirs / ours for _, theirs, ours in triples]
     return {
-        "microseconds": {arm: [round(t, 1) for t in times] for arm, times in medians.items()},
-        "quartiles": spread,
+        "backward": [round(m["backward"], 1) for m in middle],
+        "microseconds": {arm: [round(t, 1) for t in times] for arm, times in above.items()},
         "ratios": {name: [round(r, 3) for r in values] for name, values in ratios.items()},
     }
 
 
-def quartiles(seconds: Sequence[float]) -> list[float]:
-    """Of all rounds of all trials, microseconds."""
-    cuts = statistics.quantiles(seconds, n=4)
-    return [round(1e6 * cut, 1) for cut in cuts]
+def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
+    """What is held against what: by name, the bare step's arm, theirs and ours."""
+    pairs = [(name, kind) for kind in (" clip", "") for name in ("ours", "hooks")]
+    rows = {name + (kind or " plain"): ("bare", "torch" + kind, name + kind) for name, kind in pairs}
+    rows["roundpipe clip"] = STREAM
+    return {label: row for label, row in rows.items() if row[2] in arms}
 
 
 def table(rows: Sequence[Record]) -> str:
     """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
-    lines = [f"{'tensors':<16}{'':<8}{'bare':>9}{'torch':>9}{'ours':>9}   cost above bare     whole"]
+    lines = [f"{'tensors':<16}{'':<16}{'bare':>9}{'theirs':>9}{'ours':>9}   cost above bare     whole"]
     for row in rows:
-        for kind, suffix in (("clip", " clip"), ("plain", "")):
-            times = [statistics.median(row["microseconds"][arm]) for arm in ("bare", "torch" + suffix, "ours" + suffix)]
-            ratios = [ratio_text(row["ratios"][f"{kind} {what}"]) for what in ("cost", "whole")]
+        for label, arms in compared(row["microseconds"]).items():
+            times = [statistics.median(row["microseconds"][arm]) for arm in arms]
+            ratios = [ratio_text(row["ratios"][f"{label} {what}"]) for what in ("cost", "whole")]
             numbers = "".join(f"{t:9.0f}" for t in times)
-            lines.append(f"{row['size']:<16}{kind:<8}{numbers}   {ratios[0]:<20}{ratios[1]}")
-    return "\n".join([*lines, "microseconds; ratios are torch / ours (lowest to highest trial)"])
+            lines.append(f"{row['size']:<16}{label:<16}{numbers}   {ratios[0]:<20}{ratios[1]}")
+    legend = "theirs: torch's scaler and clip, in the last row RoundPipe's on its thread; hooks: with norm_hooks"
+    return "\n".join(
+        [*lines, f"microseconds above the backward pass; theirs / ours (lowest to highest trial)\n{legend}"]
+    )
 
 
 def ratio_text(values: Sequence[float]) -> str:

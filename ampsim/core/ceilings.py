@@ -261,4 +261,4 @@ def _observer(rule: Any, top: float) -> Callable[[bool, float], Any]:
         return lambda found_inf, ceiling: found_inf
     from ampsim.core.policy import Seen
 
-    return lambda found_inf, ceiling: Seen(found_inf, amax=top / ceiling if ceiling else math.inf)
+    return lambda found_inf, ceiling: Seen(found_inf, top / ceiling if ceiling else math.inf, float(found_inf))

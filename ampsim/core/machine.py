@@ -246,12 +246,18 @@ def _(rule: Rule, state: State, found_inf: bool, *, is_async: bool | None = None
     return _publish(rule, state, after, is_async)
 
 
-def override(rule: Rule, state: State, new_scale: float, *, is_async: bool | None = None) -> State:
+@singledispatch
+def override(rule: Any, state: Any, new_scale: float, *, is_async: bool | None = None) -> Any:
     """The state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
 
     With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour). Any number is taken,
     NaN and 0 too, as torch takes it, and bounds are not applied; only the format rounds it.
     """
+    raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with override")
+
+
+@override.register
+def _(rule: Rule, state: State, new_scale: float, *, is_async: bool | None = None) -> State:
     return _publish(rule, state, dataclasses.replace(state, scale=rule.arithmetic.round(new_scale)), is_async)
 
 

@@ -21,9 +21,10 @@ Every function is pure and either returns a new `Pipeline` or raises and changes
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ampsim.core.checks import whole
-from ampsim.core.machine import Rule, State, init, override, update
+from ampsim.core.machine import Rule, init, override, update
 
 
 class WouldBlockError(RuntimeError):
@@ -34,9 +35,9 @@ class WouldBlockError(RuntimeError):
 class Pipeline:
     """All that is known: which versions exist, and which version each ticket carries."""
 
-    rule: Rule
+    rule: Any  # a Rule, or a policy
     depth: int
-    versions: tuple[State, ...]  # after[0], after[1], ...; one more than updates applied
+    versions: tuple[Any, ...]  # after[0], after[1], ...; one more than updates applied
     carried: tuple[int, ...] = ()  # of each ticket begun, the version it carries
     floor: int = 0  # no later ticket carries an older version
 
@@ -52,14 +53,19 @@ class Pipeline:
 
     def scale(self, ticket: int) -> float:
         """The loss scale of a ticket, from its beginning to its end."""
-        return self.versions[self.carried[ticket]].scale
+        return self.versions[self.carried[ticket]].newest  # type: ignore[no-any-return]
 
 
-def start(rule: Rule, depth: int = 0) -> Pipeline:
-    """A pipeline before its first ticket. The rule's own ``delay`` must be 0: depth takes its place."""
+def start(rule: Any, depth: int = 0) -> Pipeline:
+    """A pipeline before its first ticket.
+
+    A Rule's own ``delay`` must be 0: depth takes its place. A policy's must be `depth`: it needs to know.
+    """
     whole("depth", depth, 0, "to run synchronously pass depth=0")
-    if rule.delay:
+    if isinstance(rule, Rule) and rule.delay:
         raise ValueError(f"delay={rule.delay}: expected a rule with delay=0; pass depth={rule.delay} instead")
+    if not isinstance(rule, Rule) and rule.delay != depth:
+        raise ValueError(f"delay={rule.delay}: expected a policy with delay=depth={depth}")
     return Pipeline(rule, depth, (init(rule),))
 
 
@@ -71,16 +77,19 @@ def begin(pipe: Pipeline) -> Pipeline:
 
 
 def finish(
-    pipe: Pipeline, ticket: int, found_inf: bool, *, new_scale: float | None = None, is_async: bool = True
+    pipe: Pipeline, ticket: int, found_inf: Any, *, new_scale: float | None = None, is_async: bool = True
 ) -> Pipeline:
-    """The update of a ticket: makes version ``ticket + 1``.
+    """The update of a ticket: makes version ``ticket + 1``. `found_inf` by its truth; policies take a `Seen`.
 
     With `new_scale` the scale is set to it and `found_inf` is not looked at. Raises RuntimeError, and
     changes nothing, for a ticket that never began, was updated already, or is not the next in order.
     """
     check_turn(ticket, pipe.applied, len(pipe.carried))
     newest = pipe.versions[-1]
-    made = update(pipe.rule, newest, found_inf) if new_scale is None else override(pipe.rule, newest, new_scale)
+    if new_scale is None:
+        made = update(pipe.rule, newest, found_inf, is_async=is_async)
+    else:
+        made = override(pipe.rule, newest, new_scale, is_async=is_async)
     floor = pipe.floor if is_async else ticket + 1
     return replace(pipe, versions=(*pipe.versions, made), floor=floor)
 
@@ -97,13 +106,13 @@ def check_turn(ticket: int, applied: int, begun: int) -> None:
         )
 
 
-def change_rule(pipe: Pipeline, rule: Rule) -> Pipeline:
+def change_rule(pipe: Pipeline, rule: Any) -> Pipeline:
     """The pipeline under another rule from the next update on; tickets keep the scales they carry."""
     return replace(pipe, rule=rule)
 
 
 def trajectory(
-    rule: Rule, depth: int, found_inf: Sequence[bool], *, is_async: Iterable[bool] | None = None
+    rule: Any, depth: int, found_inf: Sequence[Any], *, is_async: Iterable[bool] | None = None
 ) -> list[float]:
     """The scale of ticket 0, 1, ... when each begins as soon as it may and updates come as late as they may.
 

@@ -19,5 +19,6 @@ from ampsim.jax.grad import skip_nonfinite as skip_nonfinite
 from ampsim.jax.grad import value_and_grad as value_and_grad
 from ampsim.jax.loss_scale import DEVIATIONS as DEVIATIONS
 from ampsim.jax.loss_scale import LossScale as LossScale
+from ampsim.jax.policy import PolicyScale as PolicyScale
 from ampsim.jax.sweep import Summary as Summary
 from ampsim.jax.sweep import sweep as sweep

@@ -1,5 +1,6 @@
 """What a GradScaler is constructed with: checks with torch's types and texts where torch has them."""
 
+import dataclasses
 import numbers
 import warnings
 from typing import Any, Literal, get_args
@@ -108,7 +109,7 @@ def bounds_of(rule: Rule) -> tuple[float, float]:
 def changed(rule: Rule, *, strict: bool, **change: Any) -> Rule:
     """The rule with constants changed; `strict` does not check them."""
     if not strict:
-        return rule.replace(**change)
+        return dataclasses.replace(rule, **change)
     return Rule.unchecked(**{**{name: getattr(rule, name) for name in Rule.__dataclass_fields__}, **change})
 
 

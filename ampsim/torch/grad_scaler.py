@@ -1,28 +1,27 @@
 """The thread-safe, asynchronous loss scaler: torch.amp.GradScaler's interface over tickets."""
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core.machine import Rule, State
-from ampsim.torch import config, saving, stepping, unscale
+from ampsim.core.machine import State
+from ampsim.core.policy import Policy
+from ampsim.torch import checkpointed, config, kinds, stepping, unscale
+from ampsim.torch.checkpointed import Checkpointed
 from ampsim.torch.constants import Constants
 from ampsim.torch.iterations import Iterations
 from ampsim.torch.ledger import Ledger, Record, Stage, StepReport
 from ampsim.torch.ownership import Ownership
 from ampsim.torch.tickets import Register, Ticket
-from ampsim.torch.versions import HostVersion, StaticVersion, Version, first_version, static_version
+from ampsim.torch.versions import HostVersion, Version
 
 
-class GradScaler(Constants):
+class GradScaler(Constants, Checkpointed):
     """Scales losses and unscales gradients, at any depth, from any thread. Drop-in for torch.amp.GradScaler.
 
     Guarantees:
@@ -75,6 +74,8 @@ class GradScaler(Constants):
         launch: runs a function later, in order, on the thread that owns the optimizer, such as
             ``OptimizerThread().launch``. None runs everything on the caller's thread.
         allow_fp16: unscale float16 gradients instead of refusing them.
+        rule: a policy of `ampsim.core.policies` with ``delay`` equal to `depth`, in place of constants and bounds,
+            which must be left at their defaults. It is computed on the host: elsewhere each update waits.
         capturable: for CUDA graphs: every `update` writes the same two tensors, so that a replayed `scale` reads
             what the replayed `update` before it wrote. Before the capture run iterations until one was not
             skipped. The constants are captured as they are. In the captured iteration `update` comes after the
@@ -82,7 +83,7 @@ class GradScaler(Constants):
             replay; `update` with a new scale and `load_state_dict` work between replays. Depth 0, one stream.
     """
 
-    _sync: ClassVar[Any] = threading  # where locks come from; a test's scheduler takes its place
+    _sync: Any = threading  # where locks come from; a test's scheduler takes its place
 
     def __init__(
         self,
@@ -100,16 +101,19 @@ class GradScaler(Constants):
         launch: Callable[..., Any] | None = None,
         allow_fp16: bool = False,
         capturable: bool = False,
+        rule: Policy | None = None,
     ) -> None:
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
         self._policy, self._depth = config.check_policy(policy), config.check_depth(depth)
         self._allow_fp16, self._launch = allow_fp16, launch
-        self._capturable = config.check_capturable(capturable, self._depth, self._policy, launch)
         if self._enabled:
-            numbers = (init_scale, growth_factor, backoff_factor, growth_interval)
-            self._rule = config.make_rule(*numbers, min_scale, max_scale, strict=self._strict)
-            # What is to be rounded to float32 when `scale` or `begin` makes the first version, as in torch.
-            self._first: tuple[State, ...] = (State(init_scale),)
+            self._kind, self._rule, self._first = kinds.make(
+                (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale),
+                self._depth,
+                strict=self._strict,
+                capturable=config.check_capturable(capturable, self._depth, self._policy, launch),
+                rule=rule,
+            )
         self._reset()
 
     @property
@@ -125,17 +129,12 @@ class GradScaler(Constants):
         self._report = StepReport()
         self._ownership = Ownership(self._iterations.is_outstanding) if self._depth else None
         if self._sync is threading:
-            _alive.add(self)
+            checkpointed.alive.add(self)
 
     def _start(self, device: torch.device) -> Register[Version]:
         """Make the first version: on the device of the first output, as torch does; a "cpu" scaler's on the CPU."""
         device = torch.device("cpu") if self._device == "cpu" else device
-        return self._iterations.start(lambda: self._versions(self._first, self._rule, device))
-
-    def _versions(self, states: tuple[State, ...], rule: Rule, device: torch.device) -> tuple[Version, ...]:
-        if self._capturable:
-            return tuple(static_version(state, device) for state in states)
-        return tuple(first_version(state, device, rule, strict=self._strict) for state in states)
+        return self._iterations.start(lambda: self._kind.versions(self._first, self._rule, device))
 
     def begin(self, timeout: float | None = None) -> Ticket[Version]:
         """The next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
@@ -186,7 +185,7 @@ class GradScaler(Constants):
         ticket = ticket or self._scaled
         if not self._enabled or ticket is None:
             return loss.detach()
-        if self._capturable:  # update() writes the scale
+        if self._kind.in_place:  # update() writes the scale
             self._iterations.checked("loss_value", ticket)
         return ticket.value.divide(loss.detach())
 
@@ -226,6 +225,7 @@ class GradScaler(Constants):
         with self._ledger.holding(ticket.index, optimizer) as record:
             record.check_unscalable()
             try:
+                record.observed = self._kind.observe(self._rule, optimizer, ticket.value)
                 result = work(optimizer, ticket.value, record, allow_fp16=self._allow_fp16, **options)
                 record.stage = Stage.UNSCALED
             except BaseException:
@@ -265,6 +265,8 @@ class GradScaler(Constants):
     ) -> Any:
         if stepping.is_fused(optimizer):
             self._check_owner(optimizer, ticket)
+            if record.stage is Stage.READY:
+                record.observed = self._kind.observe(self._rule, optimizer, ticket.value)
             safe = not self._strict
             return stepping.step_fused(optimizer, ticket.value, record, args, kwargs, safe=safe)
         if record.stage is Stage.READY:
@@ -320,7 +322,7 @@ class GradScaler(Constants):
             if new_scale is not None:
                 return version.override(rule, new_scale)
             config.check_floor(self._policy, rule, version, flags)
-            return version.next(rule, flags)
+            return self._kind.next(version, rule, flags, self._ledger.observed(ticket.index), is_async)
 
         self._iterations.started("update").apply(ticket, advance, is_async=is_async)
         self._ledger.close(ticket.index)
@@ -343,7 +345,7 @@ class GradScaler(Constants):
             self.synchronize()
         register = self._iterations.register
         if register is None:
-            return self._first[-1 if up_to_date else 0].scale
+            return self._first[-1].newest if up_to_date else self._first[0].scale  # type: ignore[no-any-return]
         return (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
 
     def _get_growth_tracker(self) -> int:
@@ -356,81 +358,10 @@ class GradScaler(Constants):
         """Whether this scaler does anything."""
         return self._enabled
 
-    # ------------------------------------------------------------------------------------- saving, ending
-
-    def _states(self) -> tuple[State, ...]:
-        """The state the next ticket carries, and every newer one."""
-        register = self._iterations.register
-        if register is None:
-            return self._first
-        if self._depth == 0:
-            return (register.newest.read(),)
-        return tuple(version.read() for version in register.pending())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Torch's five keys, and with depth > 0 ``pending``: the scales computed and not yet in force.
-
-        Waits for the optimizer's thread. With depth > 0 no ticket may be outstanding. {} if disabled.
-        """
-        if not self._enabled:
-            return {}
-        self.synchronize()
-        return saving.to_dict(self._rule, self._states(), self._depth)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
-        if not self._enabled:
-            return
-        self.synchronize()
-        rule, states = saving.from_dict(state_dict, self._rule, strict=self._strict)
-        newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
-        if isinstance(newest, StaticVersion):
-            self._iterations.restore((newest.write(static_version(states[-1], newest.device)),))
-            self._report = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
-        else:
-            self._iterations.restore(() if newest is None else self._versions(states, rule, newest.device))
-            self._scaled, self._report = None, StepReport()
-        self._rule, self._first = rule, states
-        self._ledger.clear()
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
-        if self._enabled:
-            self.synchronize()
-            if self._ledger:
-                raise AssertionError(
-                    "A GradScaler instance may only be pickled at the beginning "
-                    "of an iteration, or at the end after scaler.update()."
-                )
-            kept["_first"] = self._states()
-        return kept
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._launch = None  # a thread does not travel: the copy works on its caller's
-        self._reset()
-
     def close(self) -> None:
         """Refuse further work and wake every thread that waits for a ticket. Idempotent."""
         self._iterations.close()
 
-    def _after_fork(self) -> None:
-        self._lock = self._sync.Lock()
-        self._ledger.after_fork()
-        self._iterations.after_fork()
-
 
 _NOTHING_CHECKED = "No inf checks were recorded prior to update."
-_PICKLED = {"_device", "_enabled", "_policy", "_depth", "_allow_fp16", "_capturable", "_rule", "_first"} | {
-    f"_{name}" for name in saving.CONSTANTS
-}
 _NO_TICKET: Ticket[Version] = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
-_alive: "weakref.WeakSet[GradScaler]" = weakref.WeakSet()
-
-
-def _fork_all() -> None:
-    for scaler in list(_alive):
-        scaler._after_fork()  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_fork_all)

@@ -21,6 +21,7 @@ class Record:
     stage: Stage = Stage.READY
     found_inf: dict[torch.device, Tensor] = field(default_factory=dict)  # (), float32, 0.0 or 1.0
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
+    observed: Any = None  # what a policy needs to know of the gradients, see kinds
     holder: int | None = None  # ident of the thread that unscales or steps this optimizer now
 
     def found_on(self, device: torch.device) -> Tensor:
@@ -44,7 +45,7 @@ class Record:
     def forget(self) -> None:
         """Back to the beginning, after an unscale that failed."""
         self.found_inf.clear()
-        self.stage, self.folded = Stage.READY, None
+        self.stage, self.folded, self.observed = Stage.READY, None, None
 
 
 class Ledger:
@@ -89,6 +90,10 @@ class Ledger:
     def flags(self, ticket: int) -> list[Tensor]:
         """Every found_inf of a ticket, shape (), float32, on its own device."""
         return [flag for record in list(self.of(ticket).values()) for flag in record.found_inf.values()]
+
+    def observed(self, ticket: int) -> list[Any]:
+        """What was observed of a ticket's gradients."""
+        return [record.observed for record in list(self.of(ticket).values()) if record.observed is not None]
 
     def close(self, ticket: int) -> None:
         """Forget a ticket: it was updated."""

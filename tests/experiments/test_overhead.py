@@ -14,24 +14,32 @@ COMMITTED = records.read(_run.DATA / "cpu" / "overhead.jsonl")[1][0]
 
 
 @pytest.mark.parametrize("size", ["7x300", "3x20000", "gpt2-1x16"])
-def test_both_ways_give_the_same_step(size: str) -> None:
+def test_all_ways_give_the_same_step(size: str) -> None:
     stepped = {}
-    for arm in ("torch clip", "ours clip"):
+    for arm in ("torch clip", "ours clip", "hooks clip"):
         torch.manual_seed(0)
         trial = overhead.Trial(size, "cpu")
         before = [p.detach().clone() for p in trial.params]
-        trial.refill()
-        for scaler in trial.scalers.values():
-            scaler.scale(trial.one)
-        exact = sum(float(p.grad.double().square().sum()) for p in trial.params) ** 0.5 / 2**16
-        trial.step(arm)
+        trial.once(arm, overhead.clock_of("cpu"))
         moved = [p.detach() - b for p, b in zip(trial.params, before, strict=True)]
         stepped[arm] = (trial.total, [p.grad for p in trial.params], moved)
-    (norm, grads, moves), (our_norm, our_grads, our_moves) = stepped.values()
-    assert our_norm.item() == pytest.approx(exact, rel=1e-6)
+    exact = sum(float((1e-3 * trial.pattern[: p.numel()]).double().square().sum()) for p in trial.params) ** 0.5
+    norm, grads, moves = stepped.pop("torch clip")
     rtol = 2 * abs(norm.item() / exact - 1) + 1e-6  # clip_grad_norm_ loses digits in a tensor of 800,000
-    torch.testing.assert_close(our_grads, grads, rtol=rtol, atol=0.0)
-    torch.testing.assert_close(our_moves, moves, rtol=1e-4, atol=1e-9)
+    for our_norm, our_grads, our_moves in stepped.values():
+        assert our_norm.item() == pytest.approx(exact, rel=1e-6)
+        torch.testing.assert_close(our_grads, grads, rtol=rtol, atol=0.0)
+        torch.testing.assert_close(our_moves, moves, rtol=1e-4, atol=1e-9)
+
+
+def test_hooks_read_in_the_backward_pass_and_in_their_own_arm_only() -> None:
+    trial = overhead.Trial("2x20000", "cpu")
+    for arm in overhead.ARMS:
+        trial.once(arm, overhead.clock_of("cpu"))
+        assert not any(p._post_accumulate_grad_hooks for p in trial.params)
+        assert [bool(vars(p.grad)) for p in trial.params] == [arm.startswith("hooks")] * 2
+        for p in trial.params:
+            p.grad = torch.zeros_like(p)
 
 
 def test_gpt2_small_has_its_parameters() -> None:
@@ -40,12 +48,20 @@ def test_gpt2_small_has_its_parameters() -> None:
     assert len(overhead.shapes("gpt2-12x768")) == 148
 
 
-def test_the_summary_is_of_medians() -> None:
-    times = {"bare": [1.0, 1.0, 9.0], "torch clip": [5.0, 5.0, 1.0], "ours clip": [3.0, 3.0, 3.0]}
-    times |= {"torch": [4.0] * 3, "ours": [2.0] * 3}
+def test_the_summary_is_of_medians_above_the_backward_pass() -> None:
+    times = {
+        "backward": [1.0, 1.0, 1.0],
+        "bare": [2.0, 2.0, 9.0],
+        "torch clip": [6.0, 6.0, 1.0],
+        "ours clip": [4.0] * 3,
+    }
+    times |= {"hooks clip": [3.0] * 3, "torch": [5.0] * 3, "ours": [3.0] * 3}
     row = overhead.summary([times])
-    assert row["ratios"] == {"clip cost": [2.0], "clip whole": [1.667], "plain cost": [3.0], "plain whole": [2.0]}
-    assert row["microseconds"]["bare"] == [1e6]
+    assert row["ratios"] == {
+        "ours clip cost": [2.0], "ours clip whole": [1.667], "hooks clip cost": [4.0], "hooks clip whole": [2.5],
+        "ours plain cost": [3.0], "ours plain whole": [2.0],
+    }  # fmt: skip
+    assert (row["microseconds"]["bare"], row["backward"]) == ([1e6], [1e6])
 
 
 def test_the_table_shows_the_middle_trial_and_the_extremes() -> None:
@@ -70,6 +86,7 @@ def test_the_committed_run_has_both_sizes_and_exact_norms() -> None:
     assert [row["size"] for row in COMMITTED["rows"]] == list(overhead.Config().sizes)
     for row in COMMITTED["rows"]:
         assert row["norm_error"]["ours"] < 1e-6
+        assert row["norm_error"]["hooks"] < 1e-6
         assert all(len(times) == overhead.Config().trials for times in row["microseconds"].values())
 
 
@@ -80,7 +97,7 @@ def test_the_figure_draws_the_medians() -> None:
     for axes, row in zip(panels, COMMITTED["rows"], strict=True):
         tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
         middle = {arm: sorted(times)[len(times) // 2] / 1000 for arm, times in row["microseconds"].items()}
-        wanted = [top for arm, _ in figure.BARS for top in (middle["bare"], middle[arm])]
+        wanted = [top for arm in figure.BARS for top in (middle["bare"], middle[arm])]
         assert tops == pytest.approx(wanted)
 
 

@@ -440,7 +440,7 @@ def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
         loop.eager(1.0)
     assert loops[0].bits() == loops[1].bits()
     assert type(loops[1].scaler._iterations.register.newest) is versions.StaticVersion
-    assert copy.deepcopy(loops[1].scaler)._capturable
+    assert copy.deepcopy(loops[1].scaler)._kind.in_place
 
 
 def test_a_load_that_raises_has_changed_nothing() -> None:

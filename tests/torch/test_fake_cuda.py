@@ -161,7 +161,7 @@ def world(monkeypatch):
     def on_device(state, device, rule, *, strict):
         return first(state, device, rule, strict=True)  # the versions that live on a device
 
-    monkeypatch.setattr("ampsim.torch.grad_scaler.first_version", on_device)
+    monkeypatch.setattr("ampsim.torch.kinds.first_version", on_device)
     return world
 
 

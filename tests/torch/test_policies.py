@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -85,6 +85,7 @@ def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Seen:
 
 @few
 @given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), st.sampled_from(KINDS), histories)
+@example(MAKERS[2], 0, "plain", [(1.0, 1.0)] * 7)  # saturated: exactly at the top
 def test_the_scales_are_the_policys_replay(make: Any, k: int, kind: str, history: Any) -> None:
     """Depth k and delay k: iteration i uses what replay of delay k has in force before update i."""
     loop = Loop(make(k), kind.split()[0], clip="clip" in kind)
@@ -124,6 +125,10 @@ def test_a_synchronous_update_recalls_a_probe_and_the_next_ticket_carries_the_ba
     loop.scaler.step(loop.optimizer, ticket=ticket)
     loop.scaler.update(ticket=ticket, is_async=False)
     assert loop.scaler.begin().value.read().scale == 4
+    at_once = GradScaler("cpu", depth=1, rule=Probe(init_scale=4.0, growth_interval=1, delay=1))
+    at_once.step(loop.optimizer, ticket=(first := at_once.begin()))
+    at_once.update(ticket=first, is_async=False)
+    assert at_once.get_scale(up_to_date=True) == 4  # a probe would fill the queue
 
 
 def test_a_scale_set_by_hand_becomes_the_base() -> None:
@@ -150,3 +155,15 @@ def test_what_does_not_fit_is_refused_with_value_expectation_and_cure() -> None:
         GradScaler("cpu", rule=Headroom()).load_state_dict(saved)
     with pytest.raises(ValueError, match="6 numbers: expected the 4"):
         GradScaler("cpu", rule=dataclasses.replace(policy, delay=0)).load_state_dict(saved)
+
+
+def test_a_loop_without_tickets_is_torchs_and_can_be_saved_in_the_middle() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = GradScaler("cpu", rule=Headroom(init_scale=2.0**16, margin=1))
+    scaler.scale((3 * weight).sum()).backward()
+    assert scaler.state_dict()["state"][0] == 2.0**16
+    scaler.step(optimizer)
+    scaler.update()
+    assert weight.tolist() == pytest.approx([0.7, 0.7])
+    assert scaler.get_scale() == 2.0**13  # 3 * 2^13 <= 65504 / 2 < 3 * 2^14

@@ -1,0 +1,60 @@
+"""A loss-scale policy of `ampsim.core.policies` as a pytree, for jit, vmap, scan and donation.
+
+The same lines run here and in core. States are core's to the last bit, except `LogMax`'s: its logarithms and powers
+are XLA's and its variance is a small difference of them, so its scale agrees to 0.1 bit, not to the last.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ampsim.core.policy import Policy, PolicyState, Seen
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["state"], meta_fields=["policy"])
+@dataclass(frozen=True)
+class PolicyScale:
+    """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static."""
+
+    policy: Policy
+    state: PolicyState
+
+    @classmethod
+    def create(cls, policy: Policy) -> Self:
+        """Before the first update."""
+        return cls(policy, policy.init(jnp))
+
+    @property
+    def loss_scale(self) -> Array:
+        """Shape (), float32: of the step that the next update reports on, as in replay."""
+        scale: Array = self.state.scale
+        return scale
+
+    @property
+    def newest(self) -> Array:
+        """Shape (), float32: of the step begun next in a pipeline that is ``policy.delay`` steps ahead."""
+        scale: Array = self.state.newest
+        return scale
+
+    def update(self, found_inf: Any, amax: Any = None, saturated: Any = None) -> "PolicyScale":
+        """After one step.
+
+        Args:
+            found_inf: shape (); whether the gradients overflowed, taken by its truth, so that NaN is True.
+            amax: shape (); largest magnitude of the unscaled gradients. Needed if ``policy.needs`` names it.
+            saturated: shape (); share of the elements at their format's maximum. Likewise.
+
+        Raises:
+            ValueError: what the policy needs is missing.
+        """
+        rest = (None if value is None else jnp.asarray(value, jnp.float32) for value in (amax, saturated))
+        seen = Seen(jnp.asarray(found_inf) != 0, *rest)
+        return PolicyScale(self.policy, self.policy.update(jnp, self.state, seen))
+
+    def override(self, new_scale: Any) -> "PolicyScale":
+        """With the scale set by hand; with a delay it waits its turn. Bounds are not applied."""
+        return PolicyScale(self.policy, self.policy.override(jnp, self.state, new_scale))

@@ -1,0 +1,179 @@
+"""What does a loss scale cost that comes k steps late, and who pays it: skipped steps or unused bits?
+
+In a pipeline of depth k an iteration takes its scale before the k iterations ahead of it were judged. Three policies:
+*cumulative*, torch's machine behind a queue (RoundPipe's with k = 1), which backs off once for each of the k + 1
+overflows that one growth causes; *deduplicated*, which lowers the scale at most to half of the one that overflowed;
+*probe*, which sends one step at the doubled scale and waits for its verdict.
+
+First under a ceiling that stands still, against the closed forms of T5 (`ampsim.core.theory.stale`), over whole
+periods. Then where it moves: a network trained in fp16 with SGD in a real pipeline, `ampsim.torch.GradScaler`
+with `depth` k and k + 1 tickets outstanding, so that gradients are k steps late as well.
+
+Takes about a minute on one CPU core. Device: cpu.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ampsim import Rule, init, update
+from ampsim.core.policies import Deduplicated, Probe
+from ampsim.core.records import Record
+from ampsim.core.theory import stale
+from ampsim.torch import GradScaler
+from experiments import _digits, _fp16, _run
+
+TOP = 65504.0  # of fp16
+MAKERS: dict[str, Any] = {"cumulative": Rule, "deduplicated": Deduplicated, "probe": Probe}
+PHASES = (1 / 8, 3 / 8, 5 / 8, 7 / 8)  # bits from a power of two up to the ceiling
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 1000  # backward passes a unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    depths: tuple[int, ...] = (0, 1, 2, 4)  # k
+    interval: int = 50  # G under the ceiling that stands
+    periods: int = 6  # of the scale, measured there
+    trained_interval: int = 20  # G in training
+    warm_up: int = 100  # steps left out of what is measured in training
+    batch: int = 32  # images a step
+    width: int = 64
+    lr: float = 0.05
+
+
+SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, trained_interval=3, warm_up=5)
+
+
+def arms(config: Config) -> list[str]:
+    """`standing`, and `probe k=2` and so on as they are trained."""
+    return ["standing", *(f"{policy} k={k}" for k in config.depths for policy in MAKERS)]
+
+
+def inputs() -> dict[str, str]:
+    return {"digits": _digits.sha256()}
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """One arm; the columns are explained in `data/README.md`."""
+    if device != "cpu":
+        raise _run.Refused(f"device={device}: expected cpu, where this was measured; leave --device out")
+    if unit.arm == "standing":
+        return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
+    policy, _, k = unit.arm.partition(" k=")
+    return trained(policy, int(k), unit.seed, config, tick)
+
+
+# ---------------------------------------------------------------------------------- a ceiling that stands still
+
+
+def standing(name: str, k: int, config: Config) -> Record:
+    """Skip rate, headroom and burst over whole periods, measured and as T5 has them."""
+    rule = MAKERS[name](init_scale=2.0**20, growth_interval=config.interval, delay=k)
+    runs = [whole_periods(rule, 2.0 ** (20 + phase), config.periods) for phase in PHASES]
+    clean = [
+        phase + 20 - math.log2(scale) for phase, run in zip(PHASES, runs, strict=True) for scale, bad in run if not bad
+    ]
+    flags = [bad for run in runs for _, bad in run]
+    theory = stale(name, config.interval, k)
+    return {
+        "policy": name,
+        "k": k,
+        "steps": len(flags),
+        "skip_rate": sum(flags) / len(flags),
+        "headroom": math.fsum(clean) / len(clean),
+        "burst": max(map(len, "".join(" x"[bad] for bad in flags).split())),
+        "predicted": theory._asdict(),
+    }
+
+
+def whole_periods(rule: Any, ceiling: float, periods: int) -> list[tuple[float, bool]]:
+    """Scale and overflow of each step, from the start of one burst to that of another, `periods` later."""
+    state = init(rule)
+    steps: list[tuple[float, bool]] = []
+    starts: list[int] = []  # of bursts
+    while len(starts) < periods + 2:  # the first period has no burst before it
+        bad = state.scale > ceiling
+        if bad and not steps[-1][1]:
+            starts.append(len(steps))
+        steps.append((state.scale, bad))
+        state = update(rule, state, bad)
+    return steps[starts[1] : starts[-1]]
+
+
+# --------------------------------------------------------------------------------------------- a real pipeline
+
+
+class Pipeline:
+    """A network whose optimizer runs k steps behind; each iteration's gradients wait with its ticket."""
+
+    def __init__(self, name: str, k: int, config: Config) -> None:
+        self.model = nn.Sequential(
+            nn.Linear(_digits.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, _digits.CLASSES)
+        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
+        if name == "cumulative":
+            self.scaler = GradScaler("cpu", growth_interval=config.trained_interval, depth=k)
+        else:
+            policy = MAKERS[name](growth_interval=config.trained_interval, delay=k)
+            self.scaler = GradScaler("cpu", rule=policy, depth=k)
+        self.waiting: deque[tuple[Any, list[Tensor]]] = deque()
+        self.log: list[tuple[float, float, bool]] = []  # scale, headroom in bits, overflow
+
+    def forward(self, x: Tensor, y: Tensor) -> float:
+        """Begin one iteration, up to its gradients; returns the true loss."""
+        ticket = self.scaler.begin()
+        with _fp16.autocast("cpu", fp16=True):
+            loss = cross_entropy(self.model(x), y)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss, ticket=ticket).backward()
+        self.waiting.append((ticket, [p.grad for p in self.model.parameters() if p.grad is not None]))
+        return float(loss.item())
+
+    def optimize(self) -> None:
+        """Finish the oldest iteration."""
+        ticket, grads = self.waiting.popleft()
+        for p, grad in zip(self.model.parameters(), grads, strict=True):
+            p.grad = grad
+        largest = max(grad.abs().max().item() for grad in grads)
+        scale = ticket.value.read().scale
+        self.scaler.step(self.optimizer, ticket=ticket)
+        bad = self.scaler.last_step.skipped
+        self.log.append((scale, math.log2(TOP / largest) if not bad else 0.0, bad))
+        self.scaler.update(ticket=ticket)
+
+
+def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], None]) -> Record:
+    """Train in a pipeline of depth k."""
+    batches, data, losses = _fp16.prepare(seed), _digits.load("cpu"), []
+    pipe = Pipeline(name, k, config)
+    for step in range(config.steps):
+        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches)
+        losses.append(pipe.forward(data.train_x[rows], data.train_y[rows]))
+        if len(pipe.waiting) > k:
+            pipe.optimize()
+        tick(step + 1)
+    while pipe.waiting:
+        pipe.optimize()
+    log = pipe.log[config.warm_up :]
+    clean = [headroom for _, headroom, bad in log if not bad]
+    runs = "".join(" x"[bad] for _, _, bad in log).split()
+    return {
+        "skip_rate": sum(bad for _, _, bad in log) / len(log),
+        "headroom": math.fsum(clean) / max(1, len(clean)),
+        "bursts": sorted(map(len, runs), reverse=True)[:5],
+        "mean_log2_scale": math.fsum(math.log2(scale) for scale, _, _ in log) / len(log),
+        "final_loss": _fp16.six_digits([sum(losses[-100:]) / len(losses[-100:])])[0],
+        "scale_changes": _fp16.changes([scale for scale, _, _ in pipe.log]),
+        "found_inf": [step for step, (_, _, bad) in enumerate(pipe.log) if bad],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("staleness"))

@@ -1,0 +1,373 @@
+"""Each policy does what its docstring says, stays in its bounds, and costs what theory says it costs."""
+
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ampsim.core import machine, pipeline
+from ampsim.core.machine import Rule, init, override, update
+from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, PolicyState, Probe, Ratio, Seen
+from ampsim.core.policy import flatten, unflatten
+from ampsim.core.replay import replay, states
+from ampsim.core.theory import stale
+
+INF, NAN = math.inf, math.nan
+few = settings(max_examples=max(10, settings().max_examples // 5))  # an example is up to 200 updates
+DELAYS = st.sampled_from([0, 1, 2, 4])
+MILESTONES = ((3, 2.0), (7, 2.0**10))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """One of each, small enough to reach its bounds within a short history."""
+    delay, low, high = draw(DELAYS), draw(st.integers(-126, 0)), draw(st.integers(15, 126))
+    common = {
+        "delay": delay,
+        "min_scale": 2.0**low,
+        "max_scale": 2.0**high,
+        "init_scale": 2.0 ** draw(st.integers(0, 15)),
+    }
+    factors = {
+        "growth_factor": draw(st.sampled_from([2.0, 1.7, 1.0, 1e6])),
+        "backoff_factor": draw(st.sampled_from([0.5, 0.3, 1.0, 1e-6])),
+        "growth_interval": draw(st.integers(1, 4)),
+    }
+    made: list[Policy] = [
+        Deduplicated(**common, **factors),
+        Probe(**common, **factors),
+        Ratio(**common, **factors),
+        FloorSchedule(**common, **factors, milestones=MILESTONES),
+        Headroom(**common, margin=draw(st.integers(0, 12)), interval=draw(st.integers(1, 4))),
+        LogMax(**common, beta1=draw(st.sampled_from([0.0, 0.9, 0.99]))),
+    ]
+    return draw(st.sampled_from(made))
+
+
+float32s = st.floats(0, float(np.float32(3e38)), width=32)
+seens = st.builds(
+    lambda found, amax, odd, saturated: Seen(found, odd if found else amax, saturated),
+    st.booleans(),
+    float32s | st.sampled_from([0.0, 1.0, 2.0**-126, 2.0**-149, INF, NAN]),
+    st.sampled_from([INF, NAN, 1.0]),
+    st.sampled_from([0.0, 1e-6, 1e-5, 1e-4, 1.0]),
+)
+histories = st.lists(seens, max_size=40)
+
+
+def numbers(state: PolicyState) -> list[float]:
+    return flatten(state)
+
+
+@few
+@given(policies(), histories)
+@example(Headroom(), [Seen(found_inf=False, amax=0.0)])
+@example(LogMax(), [Seen(found_inf=False, amax=0.0)] * 3)
+@example(LogMax(beta1=0.0), [Seen(found_inf=True, amax=INF)] * 3)
+@example(Probe(min_scale=2.0**15), [Seen(found_inf=True)] * 3)
+@example(Probe(max_scale=2.0**17, growth_interval=1), [Seen(found_inf=False)] * 6)
+def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, history: list[Seen]) -> None:
+    for state in states(policy, history):
+        assert all(map(math.isfinite, numbers(state)))
+        assert all(policy.min_scale <= scale <= policy.max_scale for scale in (state.scale, *state.pending))
+        assert len(state.pending) == policy.delay
+        if isinstance(policy, Probe):
+            assert policy.min_scale <= state.memory.base <= policy.max_scale
+        assert all(float(np.float32(number)) == number for number in numbers(state))
+
+
+@few
+@given(policies(), histories, st.data())
+def test_a_resumed_run_is_the_unbroken_one(policy: Policy, history: list[Seen], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(history)))
+    after = [init(policy), *states(policy, history)]
+    state = unflatten(policy, flatten(pickle.loads(pickle.dumps(after[cut]))))  # noqa: S301 - our own bytes
+    assert state == after[cut]
+    assert hash(state) == hash(after[cut])
+    for seen, wanted in zip(history[cut:], after[cut + 1 :], strict=True):
+        before = state
+        state = update(policy, state, seen)
+        assert (state, before) == (wanted, before)
+        assert list(map(type, numbers(state))) == list(map(type, numbers(wanted)))
+
+
+@few
+@given(policies(), histories)
+def test_a_delay_moves_every_decision_behind_a_queue(policy: Policy, history: list[Seen]) -> None:
+    """Iteration i's scale is what was newest after i - k updates: the pipeline's view of the same numbers."""
+    after = [init(policy), *states(policy, history)]
+    for i, state in enumerate(after):
+        assert state.scale == after[max(0, i - policy.delay)].newest
+
+
+@few
+@given(histories, DELAYS, st.integers(1, 3))
+def test_without_a_delay_deduplicated_backoff_is_the_machine(history: list[Seen], delay: int, interval: int) -> None:
+    rule = Rule(init_scale=4.0, growth_interval=interval, min_scale=0.5, max_scale=16.0)
+    same = {"init_scale": 4.0, "growth_interval": interval, "min_scale": 0.5, "max_scale": 16.0}
+    assert replay(Deduplicated(**same), history).tolist() == replay(rule, history).tolist()
+    # ... and a schedule without milestones is it with any delay.
+    assert (
+        replay(FloorSchedule(**same, delay=delay), history).tolist()
+        == replay(rule.replace(delay=delay), history).tolist()
+    )
+
+
+def run(rule: Any, ceilings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Scales used and which overflowed, closed over the ceilings (the largest scales that do not)."""
+    state, used, found = init(rule), [], []
+    for ceiling in ceilings:
+        used.append(state.scale)
+        found.append(state.scale > ceiling)
+        amax = INF if found[-1] else 65504.0 / ceiling
+        state = update(rule, state, Seen(found[-1], amax, float(found[-1])))
+    return np.array(used), np.array(found)
+
+
+def bursts(found: np.ndarray) -> set[int]:
+    """Lengths of the runs of overflows."""
+    return {len(part) for part in "".join("x" if f else " " for f in found).split()}
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 4])
+@pytest.mark.parametrize("interval", [5, 50])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("cumulative", Rule),
+        ("cumulative", FloorSchedule),
+        ("deduplicated", Deduplicated),
+        ("deduplicated", Ratio),
+        ("probe", Probe),
+    ],
+)
+def test_skips_on_a_stationary_ceiling_are_those_of_t5(name: str, make: Any, interval: int, k: int) -> None:
+    """Exactly: over whole periods of the run, counted in integers."""
+    theory = stale(name, interval, k)
+    used, found = run(make(growth_interval=interval, delay=k), [2.0**20] * (40 * (interval + 1) * (k + 2)))
+    starts = [i for i in range(1, len(found)) if found[i] and not found[i - 1]][2:]
+    assert len(starts) > 10
+    length, skips = starts[-1] - starts[0], int(found[starts[0] : starts[-1]].sum())
+    assert skips / length == pytest.approx(theory.skip_rate, rel=1e-12)
+    assert bursts(found) == {theory.burst}
+    assert used.max() == 2.0**21
+
+
+@few
+@given(st.floats(2.0**-6, 2.0**6), st.integers(0, 4))
+def test_headroom_never_overflows_under_a_ceiling_that_stands(ceiling: float, k: int) -> None:
+    policy = Headroom(init_scale=2.0**-6, margin=1, interval=2, delay=k)
+    used, found = run(policy, [ceiling] * (30 + k))
+    assert not found.any()
+    assert used[-1] == 2.0 ** (math.floor(math.log2(ceiling)) - 1) or math.log2(ceiling).is_integer()
+
+
+@given(st.floats(2.0**-100, 2.0**100, width=32), st.integers(0, 12))
+@example(amax=float(np.nextafter(np.float32(65504 / 2**14), np.float32(9))), margin=0)
+@example(amax=65504 / 2**14, margin=0)
+@example(amax=float(np.float32(1.9999389)), margin=2)
+@example(amax=2.0**-100, margin=12)
+def test_headroom_takes_the_largest_power_of_two_that_fits(amax: float, margin: int) -> None:
+    policy = Headroom(init_scale=2.0**126, margin=margin)
+    scale = update(policy, init(policy), Seen(found_inf=False, amax=amax)).scale
+    limit = 65504.0 / 2.0**margin
+    assert scale * amax <= limit < 2 * scale * amax or scale == policy.max_scale
+
+
+def test_headroom_rises_one_factor_an_interval_by_the_largest_of_the_interval() -> None:
+    policy = Headroom(init_scale=1.0, margin=0, interval=3)
+    amaxes = [1.0, 40000.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    history = [Seen(found_inf=False, amax=a) for a in amaxes]
+    # 40000 leaves no bit at scale 2 and stands in the first interval.
+    assert replay(policy, history).tolist() == [1, 1, 1, 1, 1, 2, 2, 2, 4, 4]
+    assert replay(policy, [history[0]] * 10).tolist() == [1, 1, 2, 2, 2, 4, 4, 4, 8, 8]
+
+
+def test_a_probe_is_one_step_and_a_good_one_becomes_the_base() -> None:
+    policy = Probe(init_scale=4.0, growth_interval=2, delay=2)
+    newest = [state.newest for state in states(policy, [False] * 12)]
+    assert newest == [4, 8, 4, 4, 8, 8, 16, 8, 8, 16, 16, 32]
+    assert [s.newest for s in states(policy, [False, False, False, False, True, False, False])][3:] == [4, 4, 4, 8]
+    # An overflow of another step recalls the probe, and lowers the base.
+    recalled = list(states(policy, [False, False, True, False, False, False]))
+    assert [state.newest for state in recalled] == [4, 8, 2, 2, 4, 2]
+
+
+def test_deduplicated_backoff_lowers_by_the_scale_that_was_used() -> None:
+    policy = Deduplicated(init_scale=16.0, growth_interval=99, delay=2)
+    assert [s.newest for s in states(policy, [True] * 6)] == [8, 8, 8, 4, 4, 4]
+    # A clean step at an older scale says nothing of the newest.
+    rising = Deduplicated(init_scale=4.0, growth_interval=2, delay=2)
+    assert [s.newest for s in states(rising, [False] * 6)] == [4, 8, 8, 8, 8, 16]
+    assert [s.newest for s in states(Rule(16.0, delay=2), [True] * 6)] == [8, 4, 2, 1, 0.5, 0.25]
+
+
+def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below() -> None:
+    policy = Ratio(init_scale=4.0, growth_interval=2)
+    shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
+    assert replay(policy, [Seen(False, saturated=s) for s in shares]).tolist() == [2, 2, 4, 4, 8, 4]
+    smooth = Ratio(init_scale=1.0, growth_factor=2 ** (1 / 1000), growth_interval=1)
+    assert replay(smooth, [Seen(found_inf=False, saturated=0.0)] * 1000)[-1] == pytest.approx(2, rel=1e-4)
+
+
+def test_a_floor_rises_at_its_milestone_and_holds() -> None:
+    policy = FloorSchedule(init_scale=1.0, growth_interval=99, milestones=MILESTONES)
+    assert replay(policy, [True] * 8).tolist() == [0.5, 0.25, 2, 2, 2, 2, 1024, 1024]
+
+
+def log_max(policy: LogMax, amaxes: list[float]) -> float:
+    """The formula in float64, apart from the averages' recursion."""
+    x, n = np.log2(amaxes), len(amaxes)
+
+    def mean(values: Any, beta: float) -> float:
+        weights = (1 - beta) * beta ** np.arange(n - 1, -1, -1)
+        return float((weights * values).sum() / (1 - beta**n))
+
+    slow = mean(x, policy.beta2)
+    sigma = math.sqrt(max(mean(x * x, policy.beta2) - slow * slow, 0.0))
+    return float(np.clip(2.0 ** (16 - mean(x, policy.beta1) - 3.09 * sigma), policy.min_scale, policy.max_scale))
+
+
+@few
+@given(st.lists(st.floats(2.0**-8, 2.0**8, width=32), min_size=1, max_size=60), st.booleans())
+def test_log_max_is_its_formula(amaxes: list[float], faithful: bool) -> None:
+    policy = LogMax(beta1=0.9, beta2=0.95, faithful=faithful)
+    scale = replay(policy, [Seen(found_inf=False, amax=a) for a in amaxes])[-1]
+    # sigma^2 is a difference of float32 numbers near x^2, up to 64: 64 * 60 steps * 2^-24 before the square root
+    assert math.log2(scale) == pytest.approx(math.log2(log_max(policy, amaxes)), abs=0.25)
+
+
+def test_log_max_tracks_the_999th_of_a_thousand() -> None:
+    x = np.random.default_rng(0).normal(-3.0, 1.0, 20_000)
+    policy = LogMax(beta1=0.999, beta2=0.999)
+    scales = replay(policy, [Seen(found_inf=False, amax=float(2.0**v)) for v in x])
+    assert float(np.log2(scales[5000:]).mean()) == pytest.approx(16 + 3 - 3.09, abs=0.1)
+    assert np.mean(np.log2(scales[4999:-1]) + x[5000:] > 16) == pytest.approx(0.001, abs=0.001)
+
+
+def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> None:
+    clean, overflow = Seen(found_inf=False, amax=1.0), Seen(found_inf=True, amax=INF)
+    history = [clean] * 100 + [overflow] + [clean] * 11_900
+    theirs, ours = (replay(LogMax(faithful=flag), history) for flag in (True, False))
+    assert theirs[99] == ours[99] == 2.0**16
+    assert set(theirs[100:]) == {1.0}  # O1
+    assert ours[100:].min() > 2.0**12
+    assert ours[-1] == pytest.approx(2.0**16, rel=0.01)
+
+
+def test_openseq2seqs_one_gradient_of_zeros_is_nan_for_ever_and_ours_leaves_it_out() -> None:
+    clean, zeros = Seen(found_inf=False, amax=1.0), Seen(found_inf=False, amax=0.0)
+    history = [clean] * 10 + [zeros] + [clean] * 100
+    assert np.isnan(replay(LogMax(faithful=True), history)[10:]).all()  # O2
+    ours = replay(LogMax(), history)
+    assert ours[10] == ours[9]
+    assert ours.tolist()[11:] == replay(LogMax(), [clean] * 110).tolist()[10:]
+
+
+@few
+@given(policies(), histories, st.floats(2.0**-60, 2.0**60, width=32))
+def test_a_scale_set_by_hand_waits_its_turn(policy: Policy, history: list[Seen], new: float) -> None:
+    state = [init(policy), *states(policy, history)][-1]
+    after = override(policy, state, new)
+    assert (*after.pending, after.scale)[-1 if not policy.delay else policy.delay - 1] == after.newest == new
+    assert (state.scale, *state.pending)[1:] == (after.scale, *after.pending)[:-1]
+    at_once = override(policy, state, new, is_async=False)
+    assert {at_once.scale, *at_once.pending} == {new}
+
+
+@few
+@given(policies(), histories, seens)
+def test_a_synchronous_update_leaves_one_scale_in_the_queue(policy: Policy, history: list[Seen], last: Seen) -> None:
+    state = [init(policy), *states(policy, history)][-1]
+    delayed, at_once = update(policy, state, last), update(policy, state, last, is_async=False)
+    assert len({at_once.scale, *at_once.pending}) == 1
+    assert len(at_once.pending) == policy.delay
+    if not isinstance(policy, Probe):
+        assert at_once.scale == delayed.newest
+
+
+def test_a_synchronous_update_recalls_a_probe() -> None:
+    policy = Probe(init_scale=4.0, growth_interval=2, delay=1)
+    state = update(policy, update(policy, init(policy), False), False, is_async=False)
+    assert (state.scale, *state.pending, *state.memory) == (4, 4, 4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "missing"),
+    [
+        (Headroom(), False, "amax=None: Headroom expected amax"),
+        (LogMax(), Seen(found_inf=False, saturated=0.0), "amax=None: LogMax expected amax"),
+        (Ratio(), True, "saturated=None: Ratio expected saturated"),
+    ],
+)
+def test_what_a_policy_needs_and_does_not_get_is_named(policy: Policy, seen: Any, missing: str) -> None:
+    with pytest.raises(ValueError, match=missing):
+        update(policy, init(policy), seen)
+
+
+def test_seen_is_true_for_an_overflow_and_every_rule_takes_it() -> None:
+    history = [Seen(found_inf=False, amax=1.0), Seen(found_inf=True, amax=INF), Seen(NAN)]
+    assert list(map(bool, history)) == [False, True, True]
+    assert replay(Rule(8.0), history).tolist() == replay(Deduplicated(init_scale=8.0), history).tolist() == [8, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Probe(init_scale=0.0), "init_scale=0.0: expected a number from"),
+        (lambda: Probe(init_scale=NAN), "init_scale=nan: expected"),
+        (lambda: Probe(min_scale=2.0**17), r"init_scale=65536.0: expected within \[min_scale"),
+        (lambda: Probe(max_scale=INF), "max_scale=inf: expected"),
+        (lambda: Probe(init_scale=True), "init_scale=True is a bool: expected a real number"),
+        (lambda: Probe(init_scale="8"), "init_scale='8' is a str"),
+        (lambda: Probe(delay=-1), "delay=-1: expected at least 0"),
+        (lambda: Probe(growth_interval=0), "growth_interval=0: expected at least 1; to never grow"),
+        (lambda: Deduplicated(growth_factor=0.5), "growth_factor=0.5: expected a finite number >= 1"),
+        (lambda: Deduplicated(backoff_factor=0.0), "backoff_factor=0.0: expected a number in"),
+        (lambda: Ratio(threshold=1.0), "threshold=1.0: expected a share"),
+        (lambda: Ratio(top=0.0), "top=0.0: expected a positive"),
+        (lambda: Headroom(init_scale=3.0), "init_scale=3.0: expected a power of two"),
+        (lambda: Headroom(max_scale=2.0**127), "expected at most 2.0"),
+        (lambda: Headroom(margin=13), "margin=13: expected at most 12"),
+        (lambda: Headroom(interval=0), "interval=0: expected at least 1"),
+        (lambda: Headroom(top=1e5), "top=100000.0: expected a number from 1"),
+        (lambda: LogMax(beta1=1.0), r"beta1=1.0: expected a number in \[0, 1\)"),
+        (lambda: LogMax(log_max=200.0), "log_max=200.0: expected"),
+        (lambda: FloorSchedule(milestones=((0, 2.0),)), "milestone=0: expected at least 1"),
+        (lambda: FloorSchedule(milestones=((5, 2.0), (5, 4.0))), "expected rising steps"),
+        (lambda: FloorSchedule(milestones=((5, 4.0), (6, 2.0))), "expected floors that do not fall"),
+        (lambda: FloorSchedule(milestones=((5, 4.0),), max_scale=2.0, init_scale=1.0), "widen the bounds"),
+        (lambda: unflatten(Probe(), [1.0]), r"1 numbers: expected the 4 of Probe\(delay=0\)"),
+    ],
+)
+def test_nonsense_is_refused_with_value_expectation_and_cure(make: Any, said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        make()
+
+
+@few
+@given(policies())
+def test_a_policy_is_a_hashable_value(policy: Policy) -> None:
+    assert hash(dataclasses.replace(policy)) == hash(policy)
+    assert dataclasses.replace(policy) == policy
+    assert machine.init(policy) == machine.init(dataclasses.replace(policy))
+
+
+@few
+@given(policies(), histories, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_a_pipeline_of_that_depth_gives_every_ticket_the_scale_that_replay_has(
+    policy: Policy, history: list[Seen], modes: list[bool]
+) -> None:
+    for is_async in ([True] * len(history), modes[: len(history)]):
+        scales = [init(policy).scale, *replay(policy, history, is_async=is_async)]
+        assert pipeline.trajectory(policy, policy.delay, history, is_async=is_async) == scales
+
+
+def test_a_pipeline_refuses_a_policy_for_another_depth() -> None:
+    with pytest.raises(ValueError, match=r"^delay=2: expected a policy with delay=depth=1"):
+        pipeline.start(Probe(delay=2), 1)
