@@ -5,6 +5,7 @@
 
 import ast
 import difflib
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,12 +48,24 @@ def main(argv: Sequence[str]) -> int:
         return 2
     from experiments import _run
 
-    for stem in stems() if name == "all" else [name]:
-        if name == "all" and (missing := _run.missing_packages(stem)):
-            print(f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[peers]'")
-        elif status := _run.main(stem, options):
+    if name != "all":
+        return _run.main(name, options)
+    for stem in stems():
+        if missing := _run.missing_packages(stem):
+            print(f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[peers]'", flush=True)
+        elif status := alone(stem, options):
             return status
     return 0
+
+
+def alone(stem: str, options: Sequence[str]) -> int:
+    """One experiment in a process of its own: another one's threads and settings of XLA would be measured with it."""
+    child = subprocess.Popen([sys.executable, "-m", "experiments", stem, *options])  # noqa: S603 - our own names
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:  # the child has it too, and says what it kept
+            continue
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import experiments.__main__
 from ampsim.core import records
 from experiments import _pool, _run, scale_crash
 from experiments.__main__ import main as experiments_main
@@ -203,11 +204,31 @@ def test_an_unknown_experiment_exits_with_2_and_the_nearest_name(capsys: pytest.
     assert error.count("\n") == 1
 
 
-def test_all_reuses_the_committed_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("stem", stems())
+def test_the_committed_data_is_up_to_date(
+    stem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if missing := _run.missing_packages(stem):
+        assert _run.main(stem, []) == 2
+        assert f"compares with {', '.join(missing)}: expected it to be installed; pip" in capsys.readouterr().err
+        return
     monkeypatch.setattr(_run, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
-    assert experiments_main(["all"]) == 0
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "reused" in line] == stems()
+    assert _run.main(stem, []) == 0
+    assert f"{stem}: reused" in capsys.readouterr().out
+
+
+def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: started.append(stem) or len(started) // 3)
+    monkeypatch.setattr(_run, "missing_packages", lambda stem: ["a_peer"] if stem == stems()[1] else [])
+    assert experiments_main(["all", "--smoke"]) == 1
+    assert started == [stems()[0], *stems()[2:4]]
     assert experiments_main(["all", "--width", "3"]) == 2
+
+
+def test_an_experiment_of_all_has_its_own_process(capfd: pytest.CaptureFixture[str]) -> None:
+    assert experiments.__main__.alone("scale_crash", []) == 0
+    assert "scale_crash: reused, 50 units" in capfd.readouterr().out
 
 
 class Fatal:
