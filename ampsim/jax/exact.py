@@ -66,16 +66,18 @@ FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
 class Factor(NamedTuple):
     """A positive constant, as numpy or JAX arrays."""
 
-    limbs: Any  # (limbs,), words, lowest first; the highest bit of the last is set
+    limbs: Any  # (limbs,), words, lowest first; the highest bit of the last is set. (0,): a power of two
     exponent: Any  # (), int32: floor(log2(factor))
 
 
 def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
-    """The constant with which `product` multiplies by `value`, or divides by it."""
+    """The constant with which `product` multiplies by `value`, or divides by it; no limbs for a power of two."""
     exact = Fraction(value) if how == "multiply" else 1 / Fraction(value)
     exponent = math.frexp(value)[1] - 1 if how == "multiply" else -(math.frexp(value)[1] - 1)
     if exact < Fraction(2) ** exponent:
         exponent -= 1
+    if limbs == 0:
+        return Factor(np.zeros(0, form.word), np.array(exponent, np.int32))
     whole = math.ceil(exact / Fraction(2) ** exponent * 2 ** (limbs * form.limb - 1))
     cut = [(whole >> (form.limb * i)) & ((1 << form.limb) - 1) for i in range(limbs)]
     return Factor(np.array(cut, form.word), np.array(exponent, np.int32))
@@ -100,12 +102,16 @@ def product(form: Format, bits: Array, by: Factor) -> Array:
         by: what to multiply with.
     """
     n, exponent = _normalized(form, bits)
-    word, below, inexact = _multiply(form, n, by.limbs)
-    # The product has its highest bit in the word's highest place, or one below.
-    short = word < form.word(1 << (form.width - 1))
-    word = jnp.where(short, (word << 1) | (below >> (form.width - 1)), word)
-    below = jnp.where(short, below << 1, below)
-    exponent = exponent + by.exponent + jnp.where(short, 0, 1)
+    exponent = exponent + by.exponent
+    if by.limbs.shape[0] == 0:
+        word, below, inexact = n << form.limb, jnp.zeros_like(n), jnp.bool_(0)
+    else:
+        word, below, inexact = _multiply(form, n, by.limbs)
+        # The product has its highest bit in the word's highest place, or one below.
+        short = word < form.word(1 << (form.width - 1))
+        word = jnp.where(short, (word << 1) | (below >> (form.width - 1)), word)
+        below = jnp.where(short, below << 1, below)
+        exponent = exponent + jnp.where(short, 0, 1)
     rounded = _round(form, word, below, inexact, exponent)
     special = (bits == 0) | (bits >= form.word(form.infinity))
     return jnp.where(special, bits, rounded)

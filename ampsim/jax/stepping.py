@@ -77,11 +77,16 @@ def divides(rule: Rule) -> bool:
 
 
 def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
-    """A checked rule as numpy arrays; `divisor`: with factors as long as a division's, to stack with one."""
+    """A checked rule as numpy arrays.
+
+    Powers of two have short factors, unless `divisor` says how long: as a division's, or as a product's, to be
+    stacked with others.
+    """
     check(rule)
     form = FORMATS[rule.arithmetic.dtype]
     long = divides(rule) if divisor is None else divisor
-    growth, backoff = _factors(rule, form, form.divisor_limbs if long else form.limbs)
+    limbs = form.divisor_limbs if long else form.limbs
+    growth, backoff = _factors(rule, form, 0 if divisor is None and _by_powers_of_two(rule) else limbs)
     return Constants(
         growth=growth,
         backoff=backoff,
@@ -96,6 +101,11 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
         keeps_finite=np.bool_(rule.arithmetic.keeps_finite),
         flush_subnormals=np.bool_(rule.arithmetic.flush_subnormals),
     )
+
+
+def _by_powers_of_two(rule: Rule) -> bool:
+    used = (rule.growth_factor,) if rule.arithmetic.backoff != "multiply" else (rule.growth_factor, rule.backoff_factor)
+    return all(math.frexp(factor)[0] == 0.5 for factor in used)
 
 
 def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:

@@ -47,12 +47,16 @@ def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("stem", stems())
 def test_smoke_runs_end_to_end_outside_of_data(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if _run.missing_packages(stem):
+        pytest.skip(f"{stem} needs its peers: pip install -c constraints.txt 'ampsim[peers]'")
     assert _run.main(stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert not path.is_relative_to(_run.DATA)
     provenance, rows = records.read(path)
     assert rows
-    assert all(len(row["loss"]) == provenance["config"]["steps"] for row in rows if "loss" in row)
+    every = 10 if stem == "interop" else 1
+    steps = len(range(0, provenance["config"]["steps"], every))
+    assert all(len(row["loss"]) == steps for row in rows if "loss" in row)
     wanted = {"script", "argv", "commit", "dirty", "config", "seeds", "inputs_sha256", "versions", "platform"}
     assert wanted | {"cpu", "device", "threads", "date"} <= provenance.keys()
     assert {"python", "torch", "numpy"} <= provenance["versions"].keys()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ampsim.core.machine import round_to_float32
-from ampsim.jax import exact
+from ampsim.core.machine import Arithmetic, Rule, round_to_float32
+from ampsim.jax import exact, stepping
 from ampsim.jax.exact import FLOAT32, FLOAT64
 
 HOW = st.sampled_from(["multiply", "divide"])
@@ -47,6 +47,28 @@ factors = st.one_of(st.floats(2.0**-40, 2.0**40), small, small.map(lambda n: 1 /
 @example(0.0, 2.0, "multiply")
 def test_equals_double_then_float32(scale, value, how) -> None:
     assert ours(scale, value, how) == round_to_float32(double(scale, value, how))
+
+
+@given(st.one_of(float32s, subnormals, small), st.integers(-160, 160), HOW)
+@example(3 * 2.0**-149, -1, "multiply")  # a tie among subnormals
+@example(2.0**127, 1, "multiply")
+@example(math.inf, -1, "multiply")
+@example(0.0, 1, "divide")
+def test_a_power_of_two_needs_no_limbs(scale, exponent, how) -> None:
+    value = 2.0**exponent
+    bits = product32(np.float32(scale).view(np.uint32), *exact.factor(FLOAT32, value, how, 0))
+    assert float(np.asarray(bits).view(np.float32)) == round_to_float32(double(scale, value, how))
+
+
+def test_a_rule_of_powers_of_two_has_short_factors_unless_it_is_stacked() -> None:
+    lengths = {
+        (growth, backoff, how): stepping.constants(
+            Rule(growth_factor=growth, backoff_factor=backoff, arithmetic=Arithmetic(backoff=how))
+        ).growth.limbs.shape[0]
+        for growth, backoff, how in [(2.0, 0.5, "multiply"), (2.0, 0.3, "multiply"), (4.0, 0.25, "reciprocal")]
+    }
+    assert list(lengths.values()) == [0, FLOAT32.limbs, 0]
+    assert stepping.stacked([Rule(), Rule(growth_factor=3.0)]).growth.limbs.shape == (FLOAT32.limbs, 2)
 
 
 @given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-3, 3), HOW)
