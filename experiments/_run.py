@@ -104,8 +104,8 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     """Run one experiment from a command line; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
-        require_packages(stem)
         run = parse(stem, argv)
+        require_packages(stem)
         require_device(run.options.device)
         return execute(run)
     except Refused as error:

@@ -119,7 +119,7 @@ def skip_nonfinite(optimizer: Any, rule: Rule | None = None, *, axis_name: str |
     Returns:
         An ``optax.GradientTransformationExtraArgs`` whose state is a `SkipState`.
     """
-    optax = load("optax", "peers")
+    optax = load("optax", "jax")
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> SkipState:

@@ -333,6 +333,7 @@ MUTANTS = {
     MissesASubnormalFoundInf: {
         "overflow_backs_off_once",
         "any_optimizer_overflow_backs_off",
+        "overflow_restarts_the_streak",
         "never_steps_on_nonfinite",  # the law of the flag itself
     },
     RoundsFactorsFirst: {"scale_is_exact_float32"},
