@@ -20,5 +20,7 @@ from ampsim.jax.grad import value_and_grad as value_and_grad
 from ampsim.jax.loss_scale import DEVIATIONS as DEVIATIONS
 from ampsim.jax.loss_scale import LossScale as LossScale
 from ampsim.jax.policy import PolicyScale as PolicyScale
+from ampsim.jax.policy_sweep import PolicySummary as PolicySummary
+from ampsim.jax.policy_sweep import sweep_policies as sweep_policies
 from ampsim.jax.sweep import Summary as Summary
 from ampsim.jax.sweep import sweep as sweep

@@ -55,7 +55,7 @@ def sweep(
     if (found_inf is None) == (ceilings is None):
         raise ValueError("expected found_inf or ceilings, and not both; pass one of them")
     # A found_inf of NaN is an overflow.
-    inputs = _keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
+    inputs = keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
         raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row a rule")
     start = np.array([machine.init(rule).scale for rule in rules], form.dtype)
@@ -74,7 +74,7 @@ def _shared(rules: Sequence[Rule]) -> tuple[Format, int]:
     return FORMATS[dtype], delay
 
 
-def _keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
     """Ceilings as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
 
     Rounded down, since no scale lies between c and the next smaller number of its format.
