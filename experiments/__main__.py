@@ -52,7 +52,10 @@ def main(argv: Sequence[str]) -> int:
         return _run.main(name, options)
     for stem in stems():
         if missing := _run.missing_packages(stem):
-            print(f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[peers]'", flush=True)
+            print(
+                f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[experiments,peers]'",
+                flush=True,
+            )
         elif status := alone(stem, options):
             return status
     return 0

@@ -104,8 +104,9 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     """Run one experiment from a command line; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
+        if "--help" not in argv and "-h" not in argv:
+            require_packages(stem)  # before they are imported
         run = parse(stem, argv)
-        require_packages(stem)
         require_device(run.options.device)
         return execute(run)
     except Refused as error:
@@ -149,7 +150,7 @@ def default_path(stem: str, config: Config, options: Options, default: Config) -
 
 
 def missing_packages(stem: str) -> list[str]:
-    """What an experiment names in ``REQUIRES`` beyond the ``experiments`` extra, and is not installed."""
+    """What an experiment names in ``REQUIRES``, beside torch and the like, and is not installed."""
     tree = ast.parse((Path(__file__).parent / f"{stem}.py").read_text(encoding="utf-8"))  # importing it takes seconds
     named = [
         ast.literal_eval(node.value)
@@ -160,11 +161,11 @@ def missing_packages(stem: str) -> list[str]:
 
 
 def require_packages(stem: str) -> None:
-    """Refuse an experiment on peers that are not installed."""
+    """Refuse an experiment whose packages are not installed."""
     if missing := missing_packages(stem):
         raise Refused(
-            f"{stem} compares with {', '.join(missing)}: expected it to be installed; "
-            "pip install -c constraints.txt 'ampsim[peers]'"
+            f"{stem} needs {' and '.join(missing)}: expected it to be installed; "
+            "pip install -c constraints.txt 'ampsim[experiments,peers]'"
         )
 
 

@@ -27,6 +27,7 @@ from ampsim.jax import LossScale, SkipState, interop, skip_nonfinite, to_jax, to
 from ampsim.torch import GradScaler
 from experiments import _digits, _fp16, _run
 
+REQUIRES = ("jax", "optax")
 ARMS = ("torch to optax", "jax to torch")
 
 

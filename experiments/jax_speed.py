@@ -30,7 +30,7 @@ from ampsim.jax import LossScale, all_finite, select_tree
 from experiments import _run
 
 REPEATS = False  # it measures time
-REQUIRES = ("flax", "jmp")
+REQUIRES = ("jax", "flax", "jmp")
 RATE, MOMENTUM = 1e-3, 0.9
 Params = list[dict[str, jax.Array]]
 Grads = tuple[Any, jax.Array, Params]  # the new loss scale, whether finite, unscaled gradients

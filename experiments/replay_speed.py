@@ -30,6 +30,7 @@ from ampsim.core.sweep import sweep
 from experiments import _run
 
 REPEATS = False  # it measures time
+REQUIRES = ("numba",)
 TRACES = ("walk", "spikes")
 Trace = npt.NDArray[np.float32]
 

@@ -214,7 +214,7 @@ def test_the_committed_data_is_up_to_date(
 ) -> None:
     if missing := _run.missing_packages(stem):
         assert _run.main(stem, []) == 2
-        assert f"compares with {', '.join(missing)}: expected it to be installed; pip" in capsys.readouterr().err
+        assert f"needs {' and '.join(missing)}: expected it to be installed; pip" in capsys.readouterr().err
         return
     monkeypatch.setattr(_run, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
     assert _run.main(stem, []) == 0
