@@ -1,5 +1,6 @@
 """Where a data file comes from: the first record of each."""
 
+import ast
 import contextlib
 import hashlib
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+RUNNERS = ("_run", "_pool", "_progress", "_provenance", "_made")
 PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba")
 
 
@@ -72,13 +74,26 @@ def _git(*args: str) -> str | None:
 
 
 def source_sha256(stem: str) -> str:
-    """Of the experiment and the models and helpers it may use: units of two versions are never mixed."""
-    folder = ROOT / "experiments"
-    names = [f"{stem}.py", "_digits.py", "_fp16.py"]
+    """Of the experiment and what it imports from this folder: units of two versions are never mixed."""
     digest = hashlib.sha256()
-    for path in [*(folder / name for name in names), *sorted(folder.glob("models/*.py"))]:
-        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(sources(ROOT / "experiments" / f"{stem}.py")):
+        digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def sources(path: Path) -> set[Path]:
+    """A module and, by its imports, those below it in ``experiments``; not what runs every experiment alike."""
+    found, waiting = set(), [path]
+    while waiting:
+        path = waiting.pop()
+        if path in found or path.stem in RUNNERS or not path.exists():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("experiments"):
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                waiting += [ROOT / f"{str(name).replace('.', '/')}.py" for name in names]
+    return found
 
 
 def cpu_name() -> str:

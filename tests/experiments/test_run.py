@@ -8,7 +8,7 @@ import pytest
 
 import experiments.__main__
 from ampsim.core import records
-from experiments import _pool, _run, scale_crash
+from experiments import _pool, _provenance, _run, scale_crash
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import question, stems
 
@@ -233,6 +233,15 @@ def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypa
 def test_an_experiment_of_all_has_its_own_process(capfd: pytest.CaptureFixture[str]) -> None:
     assert experiments.__main__.alone("scale_crash", []) == 0
     assert "scale_crash: reused, 50 units" in capfd.readouterr().out
+
+
+def test_the_source_of_an_experiment_is_what_it_imports() -> None:
+    folder = ROOT / "experiments"
+    found = {path.relative_to(folder).as_posix() for path in _provenance.sources(folder / "theory.py")}
+    assert found == {"theory.py", "_held.py", "_pathwise.py", "_simulate.py", "_stochastic.py"}
+    found = {path.relative_to(folder).as_posix() for path in _provenance.sources(folder / "sigmoid_underflow.py")}
+    assert {"sigmoid_underflow.py", "models/sigmoid_mlp.py", "_digits.py", "_fp16.py"} <= found
+    assert not any("gpt" in name or "_run" in name for name in found)
 
 
 class Fatal:

@@ -1,0 +1,184 @@
+"""What the transformer experiment must show, whatever the exact numbers are; its text; its arms."""
+
+import dataclasses
+import gzip
+import hashlib
+import math
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ampsim import Rule, replay
+from ampsim.core import records
+from experiments import _fp16, _run, _text, gpt_fp16
+
+CONFIG = gpt_fp16.Config()
+DATA = records.read(_run.DATA / "cpu" / "gpt_fp16.jsonl")[1]
+SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=(256, 32, 2, 4, 64), batch=8, count_every=1)
+RULES = {
+    "dynamic G=50": Rule(growth_interval=50),
+    "dynamic G=200": Rule(growth_interval=200),
+    "dynamic G=2000": Rule(growth_interval=2000),
+    "init 2^8": Rule(init_scale=2.0**8, growth_interval=50),
+    "init 2^32": Rule(init_scale=2.0**32, growth_interval=50),
+    "sum": Rule(growth_interval=50),
+    "global dynamic": Rule(growth_interval=50),
+}
+
+
+def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    unit = _run.Unit(arm, seed)
+    config = dataclasses.replace(SHORT, **changes)
+    return {"arm": arm, "seed": seed, **gpt_fp16.run(config, unit, "cpu", lambda step: None)}
+
+
+def of_arm(name: str) -> list[dict[str, Any]]:
+    return [row for row in DATA if row["arm"] == name]
+
+
+def final(name: str) -> list[float]:
+    return [row["test_loss"] for row in of_arm(name)]
+
+
+def scales(row: dict[str, Any]) -> list[float]:
+    """In force at each step."""
+    starts, values = zip(*row["scale_changes"], strict=True)
+    return [values[sum(start <= step for start in starts) - 1] for step in range(len(row["loss"]))]
+
+
+def assert_replayed(row: dict[str, Any], rule: Rule) -> None:
+    found_inf = np.isin(np.arange(len(row["loss"])), row["found_inf"])
+    assert scales(row) == [rule.init_scale, *replay(rule, found_inf.tolist()).tolist()[:-1]]
+
+
+# --------------------------------------------------------------------------------------------------- the text
+
+
+def test_the_text_and_its_split_are_constant() -> None:
+    text = _text.load("cpu")
+    joined = bytes(torch.cat(text).tolist())
+    assert len(joined) == 2**18
+    assert hashlib.sha256(joined).hexdigest().startswith("5e85c58ecdd85155")
+    assert _text.sha256().startswith("d29a5068821b88db")
+    assert bytes(text.train[:22].tolist()) == b'The "assert" statement'
+    assert [len(part) for part in text] == [229376, 32768]
+    assert gzip.decompress(_text.FILE.read_bytes()) == joined
+
+
+def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
+    tokens = torch.arange(40)
+    x, y = _text.windows(tokens, torch.tensor([0, 29]), 10)
+    assert x.tolist() == [list(range(10)), list(range(29, 39))]
+    assert torch.equal(y, x + 1)
+    x, y = _text.spaced(tokens, 4, 10)
+    assert (x[0, 0], y[-1, -1]) == (0, 39)
+    draws = [_text.draw(tokens, 8, 10, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(draws[0][0], draws[1][0])
+    assert not torch.equal(draws[0][0], draws[2][0])
+    many = _text.draw(tokens, 1000, 10, torch.Generator().manual_seed(0))
+    assert (many[0].min(), many[1].max()) == (0, 39)  # every window can be drawn
+
+
+# --------------------------------------------------------------------------------------------------- the arms
+
+
+def test_every_arm_has_a_rule_a_fixed_scale_or_no_scaler() -> None:
+    for arm in gpt_fp16.arms(CONFIG):
+        scaler = gpt_fp16.make_scaler(arm, "cpu")
+        assert scaler.is_enabled() == (arm not in gpt_fp16.TYPES)
+        if arm in RULES:
+            assert gpt_fp16.fixed_scale(arm) is None
+            assert scaler.get_scale() == RULES[arm].init_scale
+            assert scaler.get_growth_interval() == RULES[arm].growth_interval
+        else:
+            assert scaler.get_scale() == gpt_fp16.fixed_scale(arm)
+    assert gpt_fp16.fixed_scale("static 2^16") == 2.0**16
+    assert gpt_fp16.fixed_scale("global unscaled") == 1.0
+
+
+@pytest.mark.parametrize(("arm", "factor"), [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14)])
+def test_the_loss_is_a_mean_a_sum_or_a_share_of_the_global_batch(arm: str, factor: float) -> None:
+    assert gpt_fp16.loss_factor(arm, 256) == factor
+
+
+@pytest.mark.parametrize("arm", list(RULES))
+def test_the_reference_machine_replays_the_scales(arm: str) -> None:
+    rows = of_arm(arm)
+    assert len(rows) == len(CONFIG.seeds)
+    for row in rows:
+        assert_replayed(row, RULES[arm])
+
+
+def test_the_reference_machine_replays_a_fresh_run() -> None:
+    row = fresh("init 2^32", steps=12, on_cpu=(256, 16, 1, 2, 32))
+    assert len(row["found_inf"]) > 3
+    assert_replayed(row, RULES["init 2^32"])
+
+
+def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
+    first, again, other = (fresh("global dynamic", seed, steps=3) for seed in (0, 0, 1))
+    assert first == again
+    assert first["loss"] != other["loss"]
+
+
+def test_float32_does_not_see_the_size_of_the_global_batch_and_bf16_is_not_fp16() -> None:
+    mean_loss, shared, bf16, fp16 = (fresh(arm)["loss"] for arm in ("fp32", "global fp32", "bf16", "unscaled"))
+    assert shared == pytest.approx(mean_loss, rel=1e-5)
+    assert bf16[0] == pytest.approx(mean_loss[0], rel=1e-3)
+    assert len({tuple(bf16), tuple(fp16), tuple(mean_loss)}) == 3
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+def test_a_global_batch_flushes_the_unscaled_gradient_and_not_the_scaled_one() -> None:
+    unscaled, dynamic, rounded = (fresh(arm)["zero"] for arm in ("global unscaled", "global dynamic", "global fp32"))
+    assert unscaled[0] > 0.9
+    assert dynamic[0] < 0.01
+    assert max(dynamic) < 0.2
+    assert min(unscaled) > 0.9
+    assert rounded[0] < unscaled[0] - 0.3  # rounding float32's gradient misses what was flushed on the way
+
+
+def test_the_mean_loss_needs_no_scaling() -> None:
+    for arm in ("bf16", "unscaled", "static 2^16", "dynamic G=50", "dynamic G=200", "dynamic G=2000", "init 2^8"):
+        assert final(arm) == pytest.approx(final("fp32"), abs=0.05), arm
+
+
+def test_a_share_of_a_global_batch_does_and_with_it_trains_as_float32_does() -> None:
+    assert min(final("global unscaled")) > max(final("global fp32")) + 1
+    assert final("global dynamic") == pytest.approx(final("global fp32"), abs=0.05)
+    assert min(min(row["zero"]) for row in of_arm("global unscaled")) > 0.5
+    assert mean(mean(row["zero"]) for row in of_arm("global dynamic")) < 0.05
+
+
+def test_a_start_too_high_and_a_sum_are_found_out_by_skipping() -> None:
+    for row in of_arm("init 2^32"):
+        assert row["found_inf"][:5] == [0, 1, 2, 3, 4]
+    for row in of_arm("sum"):
+        assert row["found_inf"][0] == 0
+        assert scales(row)[-1] < 2.0**14
+    assert not any(row["found_inf"] for row in DATA if row["arm"] in ("fp32", "bf16", "unscaled", "init 2^8"))
+
+
+def test_every_unit_is_there_and_whole() -> None:
+    assert [(row["arm"], row["seed"]) for row in DATA] == [
+        (arm, seed) for arm in gpt_fp16.arms(CONFIG) for seed in CONFIG.seeds
+    ]
+    for row in DATA:
+        assert len(row["loss"]) == CONFIG.steps
+        assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
+        assert len(row["zero"]) == len(row["counted_steps"])
+        assert row["loss"][0] == pytest.approx(math.log(256), abs=0.1)
+
+
+def test_counted_gradients_are_those_of_the_backward_pass() -> None:
+    log = gpt_fp16.Log(count_every=2)
+    for step, gradient in enumerate([[0.0, 1.0, 2.0**-26, 1.0], [math.inf, 1.0, 0.0, 0.0], [1.0] * 4]):
+        log.step(step, 1 / 3, 2.0, torch.tensor(gradient))
+    row = log.record()
+    assert (row["zero"], row["counted_steps"], row["found_inf"]) == ([0.5, 0.0], [0, 2], [1])
+    assert _fp16.six_digits([1 / 3]) * 3 == row["loss"]

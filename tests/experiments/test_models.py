@@ -1,0 +1,131 @@
+"""The models are the architectures they are named after, and their gradients reach every parameter."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from experiments.models import resnet
+from experiments.models.gpt import GPT, GPT2_SMALL, Size
+from experiments.models.resnet import ResNet
+
+TINY = Size(vocabulary=64, context=12, layers=2, heads=4, width=32)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def gpt(size: Size = TINY, seed: int = 0) -> GPT:
+    torch.manual_seed(seed)
+    return GPT(size)
+
+
+def image_model(pixels: int) -> tuple[ResNet, Tensor]:
+    torch.manual_seed(0)
+    colours, channels = (1, resnet.DIGITS) if pixels == 8 else (3, resnet.IMAGES_32)
+    return ResNet(colours, channels, blocks=2, classes=10), torch.randn(4, colours, pixels, pixels)
+
+
+def tokens(count: int = TINY.context, seed: int = 0) -> Tensor:
+    return torch.randint(TINY.vocabulary, (3, count), generator=torch.Generator().manual_seed(seed))
+
+
+def test_gpt2_small_has_124_million_parameters() -> None:
+    with torch.device("meta"):
+        model = GPT(GPT2_SMALL)
+    assert parameters(model) == pytest.approx(124.44e6, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [TINY, Size(256, 32, 2, 4, 64), Size(7, 3, 1, 1, 8)])
+def test_a_gpts_parameters_are_12_w_squared_a_layer_and_what_the_formula_says(size: Size) -> None:
+    w = size.width
+    layer = 12 * w * w + 13 * w  # four matrices with biases, two norms
+    assert parameters(GPT(size)) == (size.vocabulary + size.context) * w + size.layers * layer + 2 * w
+
+
+@pytest.mark.parametrize("count", [1, 5, 12])
+def test_a_gpt_gives_a_logit_for_each_token_and_word(count: int) -> None:
+    assert gpt()(tokens(count)).shape == (3, count, TINY.vocabulary)
+
+
+def test_a_gpt_does_not_see_what_comes_later() -> None:
+    model, x = gpt(), tokens()
+    changed = x.clone()
+    changed[:, 7] = (x[:, 7] + 1) % TINY.vocabulary
+    before, after = model(x), model(changed)
+    torch.testing.assert_close(before[:, :7], after[:, :7])
+    assert ((before - after).abs().amax(dim=(0, 2))[7:] > 1e-6).all()  # it does see what came before
+
+
+def test_branches_that_add_nothing_leave_the_residual_stream_alone() -> None:
+    block, x = gpt().blocks[0], torch.randn(2, 5, TINY.width)
+    nn.init.zeros_(block.mix.weight)
+    assert not torch.equal(block(x), x)
+    nn.init.zeros_(block.narrow.weight)
+    assert torch.equal(block(x), x)
+    same, image = resnet.Block(8, 8, 1), torch.rand(2, 8, 4, 4)
+    assert not torch.equal(same(image), image)
+    nn.init.zeros_(same.second[1].weight)
+    assert torch.equal(same(image), image)
+
+
+def test_a_gpt_knows_where_a_token_stands() -> None:
+    same = gpt()(torch.zeros(1, 4, dtype=torch.long))
+    assert (same[0, 0] - same[0, 3]).abs().max() > 1e-3
+
+
+def test_an_untrained_gpt_gives_every_word_much_the_same_chance_and_no_unit_more_noise_with_depth() -> None:
+    for layers in (1, 8):
+        model, x = gpt(TINY._replace(layers=layers)), tokens()
+        assert cross_entropy(model(x).flatten(0, 1), tokens(seed=1).flatten()).item() == pytest.approx(
+            math.log(TINY.vocabulary), abs=0.1
+        )
+        into = [p.std().item() for name, p in model.named_parameters() if name.endswith("narrow.weight")]
+        assert into == pytest.approx([0.02 / math.sqrt(2 * layers)] * layers, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["gpt", "8", "32"])
+def test_a_gradient_reaches_every_parameter(kind: str, dtype: torch.dtype) -> None:
+    model, x = (gpt(), tokens()) if kind == "gpt" else image_model(int(kind))
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        out = model(x)
+    out.float().square().mean().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None, name
+        assert p.grad.isfinite().all(), name
+        assert p.grad.abs().max() > 0, name
+
+
+def test_the_output_reads_the_embedding_off_again() -> None:
+    model, x = gpt(), torch.zeros(1, 4, dtype=torch.long)
+    model(x).square().mean().backward()
+    assert model.tokens.weight.grad is not None
+    assert (model.tokens.weight.grad.abs().amax(dim=1) > 0).all()  # of words that were never read as well
+
+
+@pytest.mark.parametrize(("pixels", "count"), [(8, 42_874), (32, 175_066)])  # added up by hand
+def test_a_resnets_shapes(pixels: int, count: int) -> None:
+    model, x = image_model(pixels)
+    assert model(x).shape == (4, 10)
+    assert model.blocks(model.enter(x)).shape[2:] == ((4, 4) if pixels == 8 else (8, 8))
+    assert parameters(model) == count
+
+
+def test_an_image_in_a_resnet_does_not_depend_on_the_others_and_the_forward_pass_writes_nothing() -> None:
+    model, x = image_model(8)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    together = model(x)
+    model(torch.full_like(x, math.inf))
+    torch.testing.assert_close(model(x[:1]), together[:1])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not list(model.buffers())
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another() -> None:
+    a, b, c = (gpt(seed=seed)(tokens()) for seed in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.allclose(a, c)
