@@ -1,0 +1,18 @@
+"""Floor 1: where gradients lie among the binades, and what each loss scale would lose of them.
+
+>>> import torch
+>>> from ampsim.core.formats import FP16
+>>> from ampsim.probe import Histogram
+>>> gradients = Histogram.of(torch.tensor([3e-9, 1e-6, 0.5, 0.0]))
+>>> [gradients.lost(scale, FP16).flushed.low for scale in (1.0, 1024.0)]
+[0.3333333333333333, 0.0]
+>>> gradients.ceiling(FP16)
+65536.0
+"""
+
+from ampsim.probe.histogram import Histogram as Histogram
+from ampsim.probe.histogram import Lost as Lost
+from ampsim.probe.histogram import Share as Share
+from ampsim.probe.probe import Probe as Probe
+from ampsim.probe.probe import Row as Row
+from ampsim.probe.probe import ceilings as ceilings

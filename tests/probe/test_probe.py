@@ -1,0 +1,256 @@
+"""The probe on real models, with real fp16 backward passes."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ampsim.core.ceilings import replay_ceilings
+from ampsim.core.formats import FP16
+from ampsim.core.machine import Rule
+from ampsim.probe import Histogram, Probe, Row, ceilings
+from ampsim.torch import GradScaler
+
+
+def mlp(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(inplace=True), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 4))
+
+
+def loss_of(model: nn.Module, seed: int = 0, *, fp16: bool = True, size: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+    with torch.autocast("cpu", torch.float16, enabled=fp16):
+        return size * nn.functional.cross_entropy(model(x), y)
+
+
+def probed(scale: float, *, fp16: bool = True, told: Any = None, **options: Any) -> list[Row]:
+    model = mlp()
+    with Probe(model, scale=scale if told is None else told, **options) as probe:
+        (loss_of(model, fp16=fp16) * scale).backward()
+        probe.step()
+    return probe.drain()
+
+
+def same(a: Histogram, b: Histogram) -> bool:
+    return np.array_equal(a.counts, b.counts) and a.largest == b.largest
+
+
+def test_every_element_is_counted_once() -> None:
+    model = mlp()
+    rows = {row.name: row for row in probed(1024.0)}
+    assert rows.keys() == {name for name, _ in model.named_parameters()}
+    for name, param in model.named_parameters():
+        assert rows[name].histogram.size == param.numel()
+        assert rows[name][:4] == (0, "parameter", name, 1024.0)
+
+
+@pytest.mark.parametrize("fp16", [False, True])
+def test_the_histogram_is_that_of_the_gradient_in_backward(fp16: bool) -> None:
+    model = mlp()
+    with Probe(model, scale=512.0) as probe:
+        (loss_of(model, fp16=fp16) * 512.0).backward()
+    for row in probe.drain():
+        grad = model.get_parameter(row.name).grad
+        assert grad is not None
+        assert same(row.histogram, Histogram.of(grad / 512.0))
+
+
+@pytest.mark.parametrize("activations", [False, True])
+def test_the_scale_is_divided_out_whatever_power_of_two_it_is(activations: bool) -> None:
+    reference = probed(1.0, fp16=False, activations=activations)
+    for exponent in (-10, 3, 16, 40):
+        rows = probed(2.0**exponent, fp16=False, activations=activations)
+        assert [row.name for row in rows] == [row.name for row in reference]
+        assert all(same(a.histogram, b.histogram) for a, b in zip(rows, reference, strict=True))
+
+
+def test_fp16_gradients_too_where_none_is_lost() -> None:
+    """Of scales at which all fp16 intermediates are normal or zero; below them fp16 rounds differently."""
+    a, b = probed(2.0**18), probed(2.0**16)
+    assert sum(row.histogram.size for row in a) == sum(row.histogram.size for row in b)
+    for one, two in zip(a, b, strict=True):
+        assert one.histogram.largest == pytest.approx(two.histogram.largest, rel=1e-2)
+
+
+def test_any_other_scale_is_divided_out_in_float32() -> None:
+    model = mlp()
+    with Probe(model, scale=1700.0) as probe:
+        (loss_of(model, fp16=False) * 1700.0).backward()
+    for row in probe.drain():
+        grad = model.get_parameter(row.name).grad
+        assert grad is not None
+        assert same(row.histogram, Histogram.of(grad / 1700.0))
+
+
+def test_gradients_of_activations() -> None:
+    rows = probed(256.0, activations=True)
+    outputs = {row.name: row for row in rows if row.kind == "activation"}
+    sizes = {name: row.histogram.size for name, row in outputs.items()}
+    assert sizes == {"0": 8 * 32, "1": 8 * 32, "2": 8 * 32, "3": 8 * 32, "4": 8 * 4}
+    # Half of a ReLU's inputs get no gradient, all of a sigmoid's get one.
+    assert outputs["0"].histogram.counts[0] > 50
+    assert outputs["3"].histogram.counts[0] < 10
+
+
+def test_a_module_used_twice_adds_up_and_outputs_are_numbered() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.lstm = nn.Linear(4, 4), nn.LSTM(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out, (h, _) = self.lstm(self.linear(self.linear(x)))
+            return out.sum() + h.sum()
+
+    model = Twice()
+    with Probe(model, activations=True) as probe:
+        model(torch.randn(5, 2, 4)).backward()
+    sizes = {row.name: row.histogram.size for row in probe.drain() if row.kind == "activation"}
+    assert sizes == {"linear": 2 * 5 * 2 * 4, "lstm[0]": 5 * 2 * 3}
+
+
+def test_only_every_nth_step_is_sampled() -> None:
+    model = mlp()
+    with Probe(model, every=3, activations=True) as probe:
+        for step in range(7):
+            assert probe.sampling == (step % 3 == 0)
+            loss_of(model).backward()
+            probe.step()
+    assert sorted({row.step for row in probe.drain()}) == [0, 3, 6]
+    assert probe.drain() == []
+
+
+def test_no_hook_is_left_behind() -> None:
+    model = mlp()
+    with Probe(model, activations=True) as probe:
+        pass
+    loss_of(model).backward()
+    assert probe.drain() == []
+
+
+def test_with_accumulation_the_complete_gradient_counts() -> None:
+    model = mlp()
+    with Probe(model) as probe:
+        loss_of(model, 0).backward()
+        loss_of(model, 1).backward()
+    for row in probe.drain():
+        grad = model.get_parameter(row.name).grad
+        assert grad is not None
+        assert same(row.histogram, Histogram.of(grad))
+
+
+def test_named_parameters_and_frozen_ones() -> None:
+    model = mlp()
+    model[0].requires_grad_(requires_grad=False)
+    for named in (model.named_parameters(), dict(model.named_parameters())):
+        with Probe(named) as probe:
+            loss_of(model).backward()
+        assert {row.name.split(".")[0] for row in probe.drain()} == {"2", "4"}
+
+
+def test_sparse_gradients_are_counted_by_their_values() -> None:
+    embedding = nn.Embedding(10, 3, sparse=True)
+    with Probe(embedding) as probe:
+        embedding(torch.tensor([1, 1, 7])).sum().backward()
+    (row,) = probe.drain()
+    assert (row.histogram.size, row.histogram.largest) == (6, 2.0)
+
+
+def test_refusals() -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match="every=0: expected at least 1"):
+        Probe(model, every=0)
+    with pytest.raises(TypeError, match="activations=True with a dict: expected a module"):
+        Probe(dict(model.named_parameters()), activations=True)
+    with pytest.raises(TypeError, match=r"0.weight is torch.float64: expected float32"):
+        Probe(model.double())
+
+
+def overflows(scale: float, size: float) -> bool:
+    model = mlp()
+    (loss_of(model, size=size) * scale).backward()
+    return not all(bool(param.grad.isfinite().all()) for param in model.parameters() if param.grad is not None)
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0**10, 2.0**-6])
+def test_the_ceiling_is_where_the_real_fp16_run_overflows(size: float) -> None:
+    """Probed at a scale far below, where fp16 rounds otherwise; rounding may move it by one binade at most."""
+    model = mlp()
+    scale = 2.0**6 / size
+    with Probe(model, scale=scale, activations=True) as probe:
+        (loss_of(model, size=size) * scale).backward()
+    (ceiling,) = ceilings(probe.drain())
+    assert not overflows(ceiling / 2, size)
+    assert overflows(ceiling * 4, size)
+    last = max(k for k in range(-20, 60) if not overflows(2.0**k, size))
+    assert abs(math.log2(ceiling) - last) <= 1
+
+
+def train(scaler: Any, steps: int) -> tuple[list[bool], list[Row]]:
+    """A run with a real scaler: which steps it skipped, and what the probe saw."""
+    model, skipped = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with Probe(model, scale=scaler) as probe:
+        for step in range(steps):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            before = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped.append(scaler.get_scale() < before)
+            probe.step()
+    return skipped, probe.drain()
+
+
+@pytest.mark.parametrize("make", [GradScaler, torch.amp.GradScaler])
+def test_replaying_the_ceilings_repeats_the_run(make: Any) -> None:
+    rule = {"init_scale": 2.0**26, "growth_interval": 3}
+    skipped, rows = train(make("cpu", **rule), 24)
+    trace = ceilings(rows)
+    assert trace.shape == (24,)
+    assert 0 < sum(skipped) < 24
+    replayed = replay_ceilings(Rule(**rule), trace)
+    assert replayed.skipped.tolist() == np.flatnonzero(skipped).tolist()
+
+
+def test_the_scale_is_asked_for_once_a_sampled_step() -> None:
+    class Asked(GradScaler):
+        times = 0
+
+        def get_scale(self) -> float:
+            self.times += 1
+            return super().get_scale()
+
+    scaler, model = Asked("cpu", init_scale=256.0), mlp()
+    with Probe(model, every=2, scale=scaler, activations=True) as probe:
+        for _ in range(4):
+            scaler.scale(loss_of(model)).backward()
+            probe.step()
+    assert scaler.times == 2
+    assert {row.scale for row in probe.drain()} == {256.0}
+
+
+def test_a_step_that_overflowed_has_a_bound() -> None:
+    assert ceilings(probed(2.0**30)).tolist() == [2.0**29]
+    assert ceilings(probed(1.5 * 2.0**30)).tolist() == [2.0**30]
+
+
+@pytest.mark.parametrize(("scale", "ceiling"), [(0.0, 0.0), (math.inf, 2.0**127)])
+def test_scales_that_cannot_be_divided_out(scale: float, ceiling: float) -> None:
+    rows = probed(scale)
+    assert {row.scale for row in rows} == {scale}
+    assert ceilings(rows).tolist() == [ceiling]
+
+
+def test_ceilings_take_the_least_of_each_step() -> None:
+    def row(step: int, value: float) -> Row:
+        return Row(step, "parameter", str(value), 1.0, Histogram.of(torch.tensor([value])))
+
+    rows = [row(4, 1.0), row(2, 0.0), row(4, 4.0), row(4, 0.5)]
+    assert ceilings(rows).tolist() == [math.inf, 2.0**13]
+    assert ceilings([]).shape == (0,)
+    assert rows[0].histogram.ceiling(FP16) == 2.0**15
