@@ -34,6 +34,7 @@ class GradScaler(Constants, Checkpointed):
 
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
+        * With `norm_hooks`, what they assume.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
     Differences from torch. With ``policy="torch"`` only 7 to 11 remain:

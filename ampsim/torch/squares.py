@@ -61,8 +61,9 @@ def norm_hooks(optimizer: Optimizer) -> ExitStack:
     before. With gradient accumulation every backward pass reads.
 
     Assumes that gradients are not written behind autograd's back between the backward pass and `step`: through
-    ``.data``, ``.numpy()``, or by a collective of torch.distributed. Operations on ``.grad`` itself and gradients
-    that are replaced or copied are noticed, and read again.
+    ``.data``, ``.numpy()``, or by a collective of torch.distributed: then the norm is out of date, and an inf that was
+    written so is stepped with. Operations on ``.grad`` itself and gradients that are replaced or copied are noticed,
+    and read again.
 
     Returns:
         What takes the hooks off again, as a context manager or by ``close()``.
