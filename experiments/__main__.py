@@ -50,8 +50,11 @@ def main(argv: Sequence[str]) -> int:
 
     if name != "all":
         return _run.main(name, options)
+    device = device_of(options)
     for stem in stems():
-        if missing := _run.missing_packages(stem):
+        if device not in _run.devices(stem):
+            print(f"{stem}: left out, it does not run on {device}", flush=True)
+        elif missing := _run.missing_packages(stem):
             print(
                 f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[experiments,peers]'",
                 flush=True,
@@ -59,6 +62,12 @@ def main(argv: Sequence[str]) -> int:
         elif status := alone(stem, options):
             return status
     return 0
+
+
+def device_of(options: Sequence[str]) -> str:
+    """The value of ``--device``; the default is cpu."""
+    words = [word for option in options for word in option.split("=")]
+    return words[words.index("--device") + 1] if "--device" in words[:-1] else "cpu"
 
 
 def alone(stem: str, options: Sequence[str]) -> int:

@@ -30,6 +30,10 @@ from experiments._progress import Reporter
 DATA = Path(__file__).parent / "data"
 
 
+class UnitsFailed(RuntimeError):  # noqa: N818 - says what happened
+    """Some units raised, or their processes died; all others are kept."""
+
+
 class Refused(ValueError):  # noqa: N818 - says what happened
     """Wrong use: the message gives value, expectation and cure."""
 
@@ -106,13 +110,11 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     try:
         if "--help" not in argv and "-h" not in argv:
             require_packages(stem)  # before they are imported
-        run = parse(stem, argv)
-        require_device(run.options.device)
-        return execute(run)
+        return execute(parse(stem, argv))
     except Refused as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 2
-    except (records.DamagedFile, _pool.UnitFailed) as error:
+    except (records.DamagedFile, UnitsFailed) as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 1
 
@@ -132,6 +134,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
         config=(tyro.conf.OmitArgPrefixes,),
     )
     options, config = parsed.options, parsed.config
+    require_device(options.device, devices(stem))
     return Run(stem, config, options, options.out or default_path(stem, config, options, module.Config()), list(argv))
 
 
@@ -151,13 +154,17 @@ def default_path(stem: str, config: Config, options: Options, default: Config) -
 
 def missing_packages(stem: str) -> list[str]:
     """What an experiment names in ``REQUIRES``, beside torch and the like, and is not installed."""
-    tree = ast.parse((Path(__file__).parent / f"{stem}.py").read_text(encoding="utf-8"))  # importing it takes seconds
-    named = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "REQUIRES" for t in node.targets)
-    ]
-    return [name for names in named for name in names if importlib.util.find_spec(name) is None]
+    return [name for name in _constant(stem, "REQUIRES") if importlib.util.find_spec(name) is None]
+
+
+def _constant(stem: str, name: str) -> tuple[str, ...]:
+    """A tuple of strings that an experiment defines, or (); importing it would take seconds."""
+    tree = ast.parse((Path(__file__).parent / f"{stem}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == name for target in node.targets):
+            value: tuple[str, ...] = ast.literal_eval(node.value)
+            return value
+    return ()
 
 
 def require_packages(stem: str) -> None:
@@ -169,8 +176,17 @@ def require_packages(stem: str) -> None:
         )
 
 
-def require_device(device: str) -> None:
-    """Refuse `cuda` where there is none, before anything is written."""
+def devices(stem: str) -> tuple[str, ...]:
+    """Where an experiment can run: both, unless it names ``DEVICES``; read without importing it."""
+    return _constant(stem, "DEVICES") or ("cpu", "cuda")
+
+
+def require_device(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
+    """Refuse a device that the experiment does not take, and `cuda` where there is none, before anything is written."""
+    if device not in allowed:
+        raise Refused(
+            f"device={device}: expected {' or '.join(allowed)} for this experiment; pass --device {allowed[0]}"
+        )
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -224,14 +240,29 @@ def execute(run: Run) -> int:
 
 
 def perform(run: Run, units: Sequence[Unit], part: records.Journal) -> None:
-    """Run the missing units; each is on the disk before the next result is looked at."""
+    """Run the missing units; each is on the disk before the next result is looked at.
+
+    Raises:
+        UnitsFailed: after all others were run.
+    """
     missing = [unit for unit in units if unit.key not in part.done]
     jobs = [_pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
+    failed: list[_pool.Failed] = []
     with Reporter(run.stem, len(units), run.config.steps, len(part.done)) as progress:
         for done in _pool.run_all(jobs, run.options.processes, progress.step):
+            if isinstance(done, _pool.Failed):
+                failed.append(done)
+                print(f"{run.stem}: {done.unit.key} failed, the others go on: {done.reason}\n{done.details}",
+                      file=sys.stderr)  # fmt: skip
+                continue
             record = {"arm": done.unit.arm, "seed": done.unit.seed, **done.record}
             part.append(done.unit.key, {"seconds": round(done.seconds, 3), "record": record})
             progress.finish(done.unit.key, done.seconds)
+    if failed:
+        raise UnitsFailed(
+            f"{len(failed)} of {len(units)} units failed: {'; '.join(f.unit.key for f in failed)}. The others are kept "
+            f"in {part.part}; the same command runs those that are missing"
+        )
 
 
 def reuse(run: Run, config: dict[str, Any], inputs: dict[str, str]) -> bool:

@@ -33,6 +33,7 @@ REPEATS = False  # it measures time
 REQUIRES = ("numba",)
 TRACES = ("walk", "spikes")
 Trace = npt.NDArray[np.float32]
+DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from ampsim.core.records import Record
 from experiments import _pathwise, _run, _stochastic
 from experiments._held import Config as Config
 
+DEVICES = ("cpu",)
+
+
 SMOKE = Config(steps=60, runs=20, settling=1, histories=2000, elements=20_000)
 
 CASES = {**_pathwise.CASES, **_stochastic.CASES}

@@ -1,3 +1,4 @@
+import math
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 import experiments.__main__
 from ampsim.core import records
-from experiments import _pool, _provenance, _run, scale_crash
+from experiments import _pool, _provenance, _run, interop, scale_crash
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import question, stems
 
@@ -140,21 +141,37 @@ def test_damaged_data_is_named_and_not_overwritten(tmp_path: Path, capsys: pytes
     assert path.read_text() == "{}\n"
 
 
-def test_a_failed_unit_exits_with_1_and_keeps_the_others(
+def test_a_failed_unit_exits_with_1_and_the_others_go_on_and_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_all = _pool.run_all
+    run = scale_crash.run
 
-    def one_then_failure(*args: Any) -> Any:
-        yield next(run_all(*args))
-        raise _pool.UnitFailed("a worker process ended with exit code -9")
+    def without_memory(config: Any, unit: _run.Unit, *rest: Any) -> Any:
+        if unit.key == "fp32 lr=0.05, seed 0":
+            raise MemoryError("no room for 3 numbers\nand more about it")
+        return run(config, unit, *rest)
 
-    monkeypatch.setattr(_pool, "run_all", one_then_failure)
-    assert small(tmp_path / "x.jsonl") == 1
-    assert "exit code -9" in capsys.readouterr().err
+    path = tmp_path / "x.jsonl"
+    monkeypatch.setattr(scale_crash, "run", without_memory)
+    assert small(path) == 1
+    error = capsys.readouterr().err
+    assert "fp32 lr=0.05, seed 0 failed, the others go on: MemoryError: no room for 3 numbers; expected enough" in error
+    assert "1 of 4 units failed: fp32 lr=0.05, seed 0. The others are kept in " in error
+    assert "Traceback" in error
+    assert not path.exists()
     monkeypatch.undo()
+    assert small(path) == 0
+    assert "resumed, 3 of 4" in capsys.readouterr().out
+    small(tmp_path / "unbroken.jsonl")
+    assert timeless(path) == timeless(tmp_path / "unbroken.jsonl")
+
+
+def test_a_nan_loss_is_a_record_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale_crash, "cross_entropy", lambda logits, y: logits.sum() * float("nan"))
     assert small(tmp_path / "x.jsonl") == 0
-    assert "resumed, 1 of 4" in capsys.readouterr().out
+    rows = timeless(tmp_path / "x.jsonl")[1]
+    assert len(rows) == 4
+    assert all(map(math.isnan, rows[0]["loss"]))
 
 
 @pytest.mark.parametrize(
@@ -171,6 +188,11 @@ def test_wrong_use_is_refused_with_value_expectation_and_cure(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert _run.main("scale_crash", argv) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_experiment_of_the_host_refuses_cuda(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run.main("threads", ["--device", "cuda"]) == 2
+    assert "device=cuda: this experiment expects cpu; pass --device cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -230,6 +252,16 @@ def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypa
     assert experiments_main(["all", "--width", "3"]) == 2
 
 
+@pytest.mark.parametrize("options", [["--device", "cuda"], ["--force", "--device=cuda"]])
+def test_all_leaves_out_what_does_not_run_on_the_device(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: started.append(stem))
+    monkeypatch.setattr(_run, "missing_packages", lambda stem: [])
+    assert experiments_main(["all", *options]) == 0
+    assert set(stems()) - set(started) >= {"threads", "theory", "adversary"}
+    assert {"scale_crash", "gpt_fp16"} <= set(started)
+
+
 def test_an_experiment_of_all_has_its_own_process(capfd: pytest.CaptureFixture[str]) -> None:
     assert experiments.__main__.alone("scale_crash", []) == 0
     assert "scale_crash: reused, 50 units" in capfd.readouterr().out
@@ -251,17 +283,21 @@ class Fatal:
         return os._exit, (9,)
 
 
-@pytest.mark.parametrize(
-    ("stem", "unit", "message"),
-    [
-        ("no_such_experiment", None, "ModuleNotFoundError: .*no_such_experiment"),
-        ("x", Fatal(), "ended with exit code 9"),
-    ],
-)
-def test_a_worker_that_fails_or_dies_is_an_error_and_not_a_hang(stem: str, unit: Any, message: str) -> None:
-    job = _pool.Job(stem, None, unit, "cpu")
-    with pytest.raises(_pool.UnitFailed, match=message):
-        list(_pool.run_all([job, job], 2, lambda unit, step: None))
+def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
+    good = _pool.Job("interop", interop.SMOKE, _run.Unit(interop.arms(interop.SMOKE)[0], 0), "cpu")
+    jobs = [
+        good._replace(stem="no_such_experiment"),
+        good._replace(unit=Fatal()),
+        good,
+        good._replace(unit=Fatal(), stem="x"),
+        good,
+    ]
+    done = list(_pool.run_all(jobs, 2, lambda unit, step: None))
+    failed = [unit for unit in done if isinstance(unit, _pool.Failed)]
+    assert len(done) == 5
+    reasons = sorted(unit.reason for unit in failed)
+    assert reasons[0].startswith("ModuleNotFoundError: No module named 'experiments.no_such_experiment'")
+    assert reasons[1:] == ["its process ended with exit code 9"] * 2
 
 
 def test_a_gpu_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
