@@ -192,7 +192,7 @@ def test_wrong_use_is_refused_with_value_expectation_and_cure(
 
 def test_an_experiment_of_the_host_refuses_cuda(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run.main("threads", ["--device", "cuda"]) == 2
-    assert "device=cuda: this experiment expects cpu; pass --device cpu" in capsys.readouterr().err
+    assert "device=cuda: expected cpu for this experiment; pass --device cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
