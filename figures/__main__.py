@@ -22,10 +22,23 @@ def stems() -> list[str]:
 
 
 def render(stem: str, folder: Path, data: Path = _style.CPU) -> list[Path]:
-    """Draw one figure from the data files in `data`; returns the files written to `folder`."""
+    """Draw one figure from the data files in `data`; returns the files written to `folder`.
+
+    They are named ``<stem>.svg`` and ``<stem>.pdf``, and ``<stem>.<device>.svg`` where `data` is not the CPU's.
+    """
     module = importlib.import_module(f"figures.{stem}")
+    read = _style.load(module.DATA, data)
     with _style.style():
-        return _style.save(module.plot(_style.load(module.DATA, data)), folder, stem)
+        figure = module.plot(read)
+        _style.stamp(figure, read)
+        return _style.save(figure, folder, stem if data.name == "cpu" else f"{stem}.{data.name}")
+
+
+def sources(stem: str, root: Path = _style.DATA) -> list[Path]:
+    """The folders of the devices that have this figure's data: the CPU's always, another where it is whole."""
+    needed = importlib.import_module(f"figures.{stem}").DATA
+    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name != "cpu") if needed else []
+    return [root / "cpu", *(path for path in others if all((path / f"{name}.jsonl").exists() for name in needed))]
 
 
 def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]:
@@ -39,7 +52,7 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
     wrong = []
     with tempfile.TemporaryDirectory(prefix="ampsim-figures-") as folder:
         for stem in names:
-            bad = differing(render(stem, Path(folder)), committed)
+            bad = [name for data in sources(stem) for name in differing(render(stem, Path(folder), data), committed)]
             print(f"figures: {stem}: {'DIFFERS' if bad else 'same bytes'}")
             wrong += bad
     if wrong:
@@ -73,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 def render_all(names: Sequence[str]) -> int:
     """Write the figures where they are committed, one line each."""
     for number, stem in enumerate(names, start=1):
-        paths = render(stem, _style.HERE)
+        paths = [path for data in sources(stem) for path in render(stem, _style.HERE, data)]
         print(f"figures: {number} of {len(names)}: {', '.join(path.name for path in paths)}", flush=True)
     return 0
 

@@ -13,14 +13,17 @@ import matplotlib as mpl
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ampsim.core import records
 
 HERE = Path(__file__).parent
-CPU = HERE.parent / "experiments" / "data" / "cpu"
+DATA = HERE.parent / "experiments" / "data"  # a folder a device
+CPU = DATA / "cpu"
 
 ONE_COLUMN = 3.3  # inches
 TWO_COLUMNS = 6.9  # inches
+STAMP = 0.13  # inches, for the name of the device
 
 FP16_MAX = 65504.0
 FP16_SMALLEST_NORMAL = 2.0**-14
@@ -95,6 +98,17 @@ def load(stems: tuple[str, ...], folder: Path = CPU) -> Data:
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, inches; the layout keeps labels apart."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def stamp(figure: Figure, data: Data) -> None:
+    """Say in the lower right corner which device the data comes from; the layout leaves room for it."""
+    devices = [provenance["device"] for provenance, _ in data.values()]
+    names = sorted({f"{device['type'].upper()}: {device['name']}" for device in devices})
+    layout, room = figure.get_layout_engine(), STAMP / figure.get_figheight()
+    if names and isinstance(layout, ConstrainedLayoutEngine):
+        layout.set(rect=(0, room, 1, 1 - room))
+        figure.text(1 - 0.03 / figure.get_figwidth(), 0.0, ", ".join(names), color=GREY, fontsize=7, ha="right",
+                    va="bottom")  # fmt: skip
 
 
 def settle(figure: Figure) -> None:

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from ampsim.core import records
 from figures import __main__ as cli
 from figures import _series, _style, scale_crash, sigmoid_underflow, state_machine
 
@@ -27,7 +28,37 @@ def lines(axes: Any, label: str) -> list[Any]:
 
 @pytest.mark.parametrize("stem", cli.stems())
 def test_committed_figures_are_what_the_committed_data_gives(stem: str, tmp_path: Path) -> None:
-    assert cli.differing(cli.render(stem, tmp_path)) == []
+    assert [cli.differing(cli.render(stem, tmp_path, data)) for data in cli.sources(stem)] == [[]] * len(
+        cli.sources(stem)
+    )
+
+
+def test_every_committed_figure_is_drawn_by_some_stem() -> None:
+    wanted = {
+        f"{stem}.{end}" if data.name == "cpu" else f"{stem}.{data.name}.{end}"
+        for stem in cli.stems() for data in cli.sources(stem) for end in ("svg", "pdf")
+    }  # fmt: skip
+    assert {path.name for end in ("svg", "pdf") for path in _style.HERE.glob(f"*.{end}")} == wanted
+
+
+def test_another_devices_data_gives_figures_of_its_own_that_name_it(tmp_path: Path) -> None:
+    for device, name in (("cpu", "AMD EPYC"), ("some-gpu", "Some GPU 9"), ("half", "Half")):
+        provenance, rows = records.read(_style.CPU / "scale_crash.jsonl")
+        kind = "cpu" if device == "cpu" else "cuda"
+        records.write(
+            tmp_path / device / "scale_crash.jsonl", {**provenance, "device": {"type": kind, "name": name}}, rows
+        )
+    (tmp_path / "half" / "scale_crash.jsonl").rename(tmp_path / "half" / "other.jsonl")
+    found = cli.sources("scale_crash", tmp_path)
+    assert [path.name for path in found] == ["cpu", "some-gpu"]
+    paths = cli.render("scale_crash", tmp_path, found[1])
+    assert [path.name for path in paths] == ["scale_crash.some-gpu.svg", "scale_crash.some-gpu.pdf"]
+    data = _style.load(("scale_crash",), found[1])
+    with _style.style():
+        figure = scale_crash.plot(data)
+        _style.stamp(figure, data)
+    assert figure.texts[-1].get_text() == "CUDA: Some GPU 9"
+    assert cli.sources("state_machine", tmp_path) == [tmp_path / "cpu"]
 
 
 @pytest.mark.parametrize("stem", cli.stems())
@@ -99,7 +130,7 @@ def test_missing_or_damaged_data_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "scale_crash.jsonl"
-    monkeypatch.setattr(cli, "render", lambda stem, folder: _style.load(("scale_crash",), tmp_path))
+    monkeypatch.setattr(cli, "render", lambda stem, folder, data: _style.load(("scale_crash",), tmp_path))
     assert cli.main(["scale_crash"]) == 1
     path.write_text("{}\n")
     assert cli.main(["scale_crash"]) == 1
