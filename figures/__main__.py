@@ -1,4 +1,4 @@
-"""Renders the figures: `python -m figures [--check] [STEM ...]`.
+"""Renders the figures, and the gallery of all: `python -m figures [--check] [STEM ...]`.
 
 `--check` renders to a temporary folder and compares the bytes with the committed files; exit 1 names those that
 differ. Exit 2: wrong use.
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import _style
+from figures import _gallery, _style
 
 USAGE = "usage: python -m figures [--check] [STEM ...]"
 
@@ -35,10 +35,8 @@ def render(stem: str, folder: Path, data: Path = _style.CPU) -> list[Path]:
 
 
 def sources(stem: str, root: Path = _style.DATA) -> list[Path]:
-    """The folders of the devices that have this figure's data: the CPU's always, another where it is whole."""
-    needed = importlib.import_module(f"figures.{stem}").DATA
-    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name != "cpu") if needed else []
-    return [root / "cpu", *(path for path in others if all((path / f"{name}.jsonl").exists() for name in needed))]
+    """The folders of the devices that have this figure's data."""
+    return _style.folders(importlib.import_module(f"figures.{stem}").DATA, root)
 
 
 def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]:
@@ -55,6 +53,8 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
             bad = [name for data in sources(stem) for name in differing(render(stem, Path(folder), data), committed)]
             print(f"figures: {stem}: {'DIFFERS' if bad else 'same bytes'}")
             wrong += bad
+        if list(names) == stems():
+            wrong += differing([_gallery.write(Path(folder), names)], committed)
     if wrong:
         print(
             f"figures: {', '.join(wrong)}: expected the bytes that the committed data and matplotlib "
@@ -88,6 +88,8 @@ def render_all(names: Sequence[str]) -> int:
     for number, stem in enumerate(names, start=1):
         paths = [path for data in sources(stem) for path in render(stem, _style.HERE, data)]
         print(f"figures: {number} of {len(names)}: {', '.join(path.name for path in paths)}", flush=True)
+    if list(names) == stems():
+        _gallery.write(_style.HERE, names)
     return 0
 
 

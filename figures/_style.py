@@ -95,6 +95,12 @@ def load(stems: tuple[str, ...], folder: Path = CPU) -> Data:
     return {stem: records.read(folder / f"{stem}.jsonl") for stem in stems}
 
 
+def folders(stems: tuple[str, ...], root: Path = DATA) -> list[Path]:
+    """The folders of the devices that have these data files: the CPU's always, another where none is missing."""
+    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name != "cpu") if stems else []
+    return [root / "cpu", *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems))]
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, inches; the layout keeps labels apart."""
     return Figure(figsize=(width, height), layout="constrained")

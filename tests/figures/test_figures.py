@@ -1,3 +1,4 @@
+import importlib
 import math
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from ampsim.core import records
 from figures import __main__ as cli
-from figures import _series, _style, scale_crash, sigmoid_underflow, state_machine
+from figures import _gallery, _series, _style, scale_crash, sigmoid_underflow, state_machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,6 +107,22 @@ def test_check_names_a_figure_whose_bytes_differ(tmp_path: Path, capsys: pytest.
     assert "state_machine.svg: expected the bytes" in capsys.readouterr().err
     svg.unlink()
     assert cli.check(["state_machine"], tmp_path) == 1
+
+
+def test_the_gallery_shows_every_figure_once_with_its_command() -> None:
+    text = (_style.HERE / "README.md").read_text()
+    assert text == _gallery.page(cli.stems())
+    for stem in cli.stems():
+        assert text.count(f"]({stem}.svg)") == 1
+        for name in importlib.import_module(f"figures.{stem}").DATA:
+            assert f"`python -m experiments.{name}`" in text
+    listed = [stem for part in _gallery.SECTIONS.values() for stem in part]
+    assert len(listed) == len(set(listed))
+
+
+def test_a_figure_without_a_section_is_refused() -> None:
+    with pytest.raises(ValueError, match="nowhere: expected in a section of"):
+        _gallery.page(["nowhere", "theory"])
 
 
 def test_check_of_the_committed_figures_is_good(capsys: pytest.CaptureFixture[str]) -> None:

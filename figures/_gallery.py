@@ -1,0 +1,79 @@
+"""The gallery, `figures/README.md`: every figure with its question, its data and the command that makes it."""
+
+import ast
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from figures import _style
+
+NAME = "README.md"
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "What fp16 does to gradients": (
+        "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep", "formats",
+    ),
+    "What the loss scale does about it": (
+        "gpt_fp16", "resnet_fp16", "init_scale", "growth_interval", "policies", "policies_closed", "replay_fidelity",
+    ),
+    "How it goes wrong": ("scale_crash", "overflow_storm", "adversary", "device_claims"),
+    "On more than one thread": ("threads", "staleness", "async_depth"),
+    "Theory": ("state_machine", "theory", "theory_real"),
+    "Cost": ("overhead", "probe_overhead", "kernels"),
+}  # fmt: skip
+HEAD = """# Figures
+
+Made by `python -m figures` from the data files named here, which `make reproduce` makes anew. Each names the device
+that it was measured on. SVG for the screen, PDF beside it for print.
+"""
+
+
+def page(stems: Sequence[str]) -> str:
+    """The gallery of these figures, in Markdown.
+
+    Raises:
+        ValueError: a figure that stands in no section.
+    """
+    known = [stem for part in SECTIONS.values() for stem in part]
+    if strays := sorted(set(stems) - set(known)):
+        raise ValueError(f"{', '.join(strays)}: expected in a section of figures/_gallery.py; add it to SECTIONS")
+    parts = [HEAD]
+    for title, members in SECTIONS.items():
+        shown = [stem for stem in members if stem in stems]
+        parts += [f"## {title}\n", *map(entry, shown)] if shown else []
+    return "\n".join(parts)
+
+
+def entry(stem: str) -> str:
+    """One figure."""
+    module = importlib.import_module(f"figures.{stem}")
+    caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
+    lines = [f"### {stem}\n"]
+    lines += [f"*{question(name)}*\n" for name in module.DATA]
+    names = [stem if data.name == "cpu" else f"{stem}.{data.name}" for data in _style.folders(module.DATA)]
+    lines += [*(f"![{caption}]({name}.svg)\n" for name in names), f"{caption}\n"]
+    lines += [source(name) for name in module.DATA] or ["Drawn from `ampsim.core` by enumeration.\n"]
+    return "\n".join(lines)
+
+
+def question(stem: str) -> str:
+    """The first paragraph of the experiment's docstring, without importing it."""
+    text = (_style.HERE.parent / "experiments" / f"{stem}.py").read_text(encoding="utf-8")
+    return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
+
+
+def source(stem: str) -> str:
+    """Command, data file, device and seeds."""
+    provenance, records = _style.load((stem,))[stem]
+    seeds = len(provenance["seeds"])
+    path = f"experiments/data/cpu/{stem}.jsonl"
+    return (
+        f"`python -m experiments.{stem}` → [`{path}`](../{path}): "
+        f"{len(records)} records, {seeds} seed{'s' * (seeds > 1)}, {provenance['device']['name']}.\n"
+    )
+
+
+def write(folder: Path, stems: Sequence[str]) -> Path:
+    """Write the gallery; returns its path."""
+    path = folder / NAME
+    path.write_text(page(stems), encoding="utf-8")
+    return path
