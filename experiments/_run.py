@@ -4,7 +4,7 @@ An experiment is a module with a docstring (the question, then time and device),
 `SMOKE` config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads) and
 `run(config, unit, device, tick)`, which returns one record and calls `tick(steps done)` after each step. It
 has one result a unit; a unit is one arm with one seed and depends on nothing but the config, so units run
-in any order and in any process.
+in any order and in any process. If the module has `table(records)`, what it returns is printed at the end.
 """
 
 import ast
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.console import Console
 
 from ampsim.core import records
 from experiments import _made, _pool, _provenance
@@ -110,7 +111,11 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     try:
         if "--help" not in argv and "-h" not in argv:
             require_packages(stem)  # before they are imported
-        return execute(parse(stem, argv))
+        run = parse(stem, argv)
+        status = execute(run)
+        if status == 0 and not run.options.smoke:
+            show(run)
+        return status
     except Refused as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 2
@@ -263,6 +268,15 @@ def perform(run: Run, units: Sequence[Unit], part: records.Journal) -> None:
             f"{len(failed)} of {len(units)} units failed: {'; '.join(f.unit.key for f in failed)}. The others are kept "
             f"in {part.part}; the same command runs those that are missing"
         )
+
+
+def show(run: Run) -> None:
+    """Print the table of an experiment that has one."""
+    if hasattr(run.module, "table"):
+        provenance, rows = records.read(run.path)
+        console = Console(width=max(120, Console().width), highlight=False)
+        console.print(run.module.table(rows), markup=False)
+        print(f"{run.stem}: measured on {provenance['device']['name']}")
 
 
 def reuse(run: Run, config: dict[str, Any], inputs: dict[str, str]) -> bool:

@@ -13,7 +13,6 @@ import os
 # Read when jax is first imported.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ import jax
 import jax.numpy as jnp
 
 from ampsim import Rule
-from ampsim.core import records
 from ampsim.core.records import Record
 from ampsim.jax import LossScale, all_finite, select_tree
 from experiments import _run
@@ -197,8 +195,9 @@ def summary(medians: dict[str, list[float]]) -> Record:
     return {"microseconds": {arm: [round(t, 1) for t in times] for arm, times in medians.items()}, "ratios": ratios}
 
 
-def table(rows: Sequence[Record]) -> str:
+def table(records: Sequence[Record]) -> str:
     """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
+    rows = records[0]["rows"]
     lines = [f"{'layers x width':<16}" + "".join(f"{arm:>22}" for arm in ARMS)]
     lines += [
         f"{row['size']:<16}" + "".join(f"{median(row['microseconds'][arm]):22.1f}" for arm in ARMS) for row in rows
@@ -210,13 +209,5 @@ def table(rows: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> int:
-    """Run, then print the table of the file that the run left."""
-    status = _run.main("jax_speed", argv)
-    if status == 0 and "--smoke" not in argv:
-        print(table(records.read(_run.parse("jax_speed", argv).path)[1][0]["rows"]))
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(_run.main("jax_speed"))

@@ -15,7 +15,6 @@ two events, with the calls counted that wait for the device. The latter has not 
 
 import contextlib
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Container, Sequence
@@ -25,7 +24,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ampsim.core import records
 from ampsim.core.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
 from experiments import _norms, _roundpipe, _run
@@ -261,10 +259,10 @@ def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
     return {label: row for label, row in rows.items() if row[2] in arms}
 
 
-def table(rows: Sequence[Record]) -> str:
+def table(records: Sequence[Record]) -> str:
     """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
     lines = [f"{'tensors':<16}{'':<16}{'bare':>9}{'theirs':>9}{'ours':>9}   cost above bare     whole"]
-    for row in rows:
+    for row in records[0]["rows"]:
         for label, arms in compared(row["microseconds"]).items():
             times = [statistics.median(row["microseconds"][arm]) for arm in arms]
             ratios = [ratio_text(row["ratios"][f"{label} {what}"]) for what in ("cost", "whole")]
@@ -280,13 +278,5 @@ def ratio_text(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def main(argv: list[str]) -> int:
-    """Run, then print the table of the file that the run left."""
-    status = _run.main("overhead", argv)
-    if status == 0 and "--smoke" not in argv:
-        print(table(records.read(_run.parse("overhead", argv).path)[1][0]["rows"]))
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(_run.main("overhead"))

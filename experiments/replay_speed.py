@@ -12,7 +12,6 @@ the clock is the thread's CPU time, which other processes on a shared machine do
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim import Rule, init, replay_ceilings
-from ampsim.core import events, records
+from ampsim.core import events
 from ampsim.core.ceilings import CeilingIndex, index_ceilings, run_events
 from ampsim.core.records import Record
 from ampsim.core.sweep import sweep
@@ -216,9 +215,10 @@ def summary(row: Record) -> Record:
     return {"medians": medians, "ratios": ratios, "speeds": speeds}
 
 
-def table(record: Record) -> str:
+def table(records: Sequence[Record]) -> str:
     """What is printed after a run: medians, and the ratio's median, lowest and highest trial."""
     lines = [f"{'trace':<10}{'way':<20}{'us':>9}{'rule-steps/s':>15}   fold / this (lowest to highest trial)"]
+    (record,) = records
     for row in record["rows"]:
         found = summary(row)
         for name, median in found["medians"].items():
@@ -232,13 +232,5 @@ def table(record: Record) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> int:
-    """Run, then print the table of the file that the run left."""
-    status = _run.main("replay_speed", argv)
-    if status == 0 and "--smoke" not in argv:
-        print(table(records.read(_run.parse("replay_speed", argv).path)[1][0]))
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(_run.main("replay_speed"))

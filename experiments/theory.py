@@ -7,14 +7,11 @@ No network is trained.
 Takes about 15 s on one CPU core. Device: cpu.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from ampsim.core import records
 from ampsim.core.records import Record
 from experiments import _pathwise, _run, _stochastic
 from experiments._held import Config as Config
@@ -57,13 +54,5 @@ def table(rows: Sequence[Record]) -> Table:
     return shown
 
 
-def main(argv: list[str]) -> int:
-    """Run, then show the file that the run left."""
-    status = _run.main("theory", argv)
-    if status == 0 and "--smoke" not in argv:
-        Console(width=120).print(table(records.read(_run.parse("theory", argv).path)[1]))
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(_run.main("theory"))

@@ -13,7 +13,6 @@ Takes about 60 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
 """
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ampsim.core import records, theory
+from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.core.records import Record
 from ampsim.torch import GradScaler
@@ -146,13 +144,5 @@ def table(rows: Sequence[Record]) -> Table:
     return shown
 
 
-def main(argv: list[str]) -> int:
-    """Run, then show the file that the run left."""
-    status = _run.main("theory_real", argv)
-    if status == 0 and "--smoke" not in argv:
-        Console(width=120).print(table(records.read(_run.parse("theory_real", argv).path)[1]))
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(_run.main("theory_real"))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ampsim.core import records
+from experiments import _run
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("flax")
@@ -38,8 +39,8 @@ def test_the_ratios_are_ours_over_theirs() -> None:
 
 
 def test_the_smoke_run_ends_and_the_table_names_every_size(capsys: pytest.CaptureFixture[str]) -> None:
-    assert jax_speed.main(["--smoke"]) == 0
+    assert _run.main("jax_speed", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    rows = records.read(path)[1][0]["rows"]
-    assert [row["size"] for row in rows] == list(jax_speed.SMOKE.sizes)
-    assert all(size in jax_speed.table(rows) for size in jax_speed.SMOKE.sizes)
+    found = records.read(path)[1]
+    assert [row["size"] for row in found[0]["rows"]] == list(jax_speed.SMOKE.sizes)
+    assert all(size in jax_speed.table(found) for size in jax_speed.SMOKE.sizes)

@@ -11,7 +11,7 @@ from ampsim.core.ceilings import index_ceilings
 
 pytest.importorskip("numba", reason="the experiment compiles its step-by-step loop: pip install 'ampsim[replay]'")
 
-from experiments import replay_speed
+from experiments import _run, replay_speed
 
 
 @pytest.mark.parametrize("name", replay_speed.TRACES)
@@ -53,16 +53,16 @@ def test_the_table_shows_medians_and_the_extremes() -> None:
     times = {"fold": [300.0, 320.0, 900.0], "replay": [30.0, 40.0, 30.0]}
     times |= {"index": [60.0] * 3, "index and replay": [100.0] * 3}
     row = {"trace": "walk", "steps": 10**6, "skips": [9], "microseconds": times, "without numba": 3000.0}
-    text = replay_speed.table({"rows": [row], "sweep": {"rules": 4, "seconds": 0.5, "speed": 8e6}})
+    text = replay_speed.table([{"rows": [row], "sweep": {"rules": 4, "seconds": 0.5, "speed": 8e6}}])
     assert "10.0 (8.0 to 30.0)" in text
     assert "3.2 (3.0 to 9.0)" in text
     assert "3.33e+10" in text
 
 
 def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert replay_speed.main(["--smoke"]) == 0
+    assert _run.main("replay_speed", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     record = records.read(path)[1][0]
     assert [row["trace"] for row in record["rows"]] == list(replay_speed.TRACES)
     assert record["sweep"]["rules"] == 16
-    assert "sweep of 16 rules" in replay_speed.table(record)
+    assert "sweep of 16 rules" in replay_speed.table([record])

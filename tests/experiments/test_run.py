@@ -133,6 +133,19 @@ def test_a_changed_source_is_mentioned_and_the_data_still_reused(
     assert "its source has changed since; --force runs it again" in capsys.readouterr().out
 
 
+def test_the_table_of_an_experiment_is_printed_after_the_run_and_when_its_data_is_reused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--steps", "40", "--warmup", "10", "--growth-intervals", "5", "--jobs", "1"]
+    for _ in range(2):
+        assert _run.main("theory_real", [*argv, "--out", str(tmp_path / "x.jsonl")]) == 0
+        text = capsys.readouterr().out
+        assert "mean log2 S" in text
+        assert text.splitlines()[-1].startswith("theory_real: measured on ")
+    assert _run.main("theory_real", ["--smoke"]) == 0
+    assert "mean log2 S" not in capsys.readouterr().out
+
+
 def test_damaged_data_is_named_and_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("{}\n")

@@ -183,7 +183,7 @@ def test_the_committed_run_is_what_t3_says_with_nothing_fitted() -> None:
 
 @pytest.mark.parametrize("module", [experiment, theory_real])
 def test_the_smoke_run_ends_and_shows_no_table(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert module.main(["--smoke"]) == 0
+    assert _run.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     rows = records.read(path)[1]
     assert [row["arm"] for row in rows] == module.arms(module.SMOKE)
