@@ -48,19 +48,29 @@ def main(argv: Sequence[str]) -> int:
         return 2
     from experiments import _run
 
-    if name != "all":
-        return _run.main(name, options)
+    return _run.main(name, options) if name != "all" else run_all(options)
+
+
+def run_all(options: Sequence[str]) -> int:
+    """One after the other, in workers that stay; what measures time has processes of its own."""
+    from experiments import _pool, _run
+
     device = device_of(options)
-    for stem in stems():
-        if device not in _run.devices(stem):
-            print(f"{stem}: left out, it does not run on {device}", flush=True)
-        elif missing := _run.missing_packages(stem):
-            print(
-                f"{stem}: left out, {' and '.join(missing)} not installed: pip install 'ampsim[experiments,peers]'",
-                flush=True,
-            )
-        elif status := alone(stem, options):
-            return status
+    with _pool.Workers() as workers:
+        for stem in stems():
+            status = 0
+            if device not in _run.devices(stem):
+                print(f"{stem}: left out, it does not run on {device}")
+            elif missing := _run.missing_packages(stem):
+                names = " and ".join(missing)
+                print(f"{stem}: left out, {names} not installed: pip install 'ampsim[experiments,peers]'")
+            elif _run.measures_time(stem):
+                status = alone(stem, options)
+            else:
+                status = _run.main(stem, options, workers)
+            sys.stdout.flush()  # what another process prints comes after it
+            if status:
+                return status
     return 0
 
 

@@ -10,10 +10,11 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 TICK_EVERY = 25  # steps between two messages about a unit under way
 
@@ -45,15 +46,6 @@ class Failed(NamedTuple):
     details: str  # the traceback, if there is one
 
 
-def run_all(jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Done | Failed]:
-    """Yield each unit as it ends, in any order."""
-    if processes == 1:
-        for job in jobs:
-            yield _run(job, on_step)
-    else:
-        yield from _spawned(list(jobs), min(processes, len(jobs)), on_step)
-
-
 def _run(job: Job, on_step: OnStep) -> Done | Failed:
     start = time.monotonic()
 
@@ -80,61 +72,85 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first}{cure}"
 
 
-def _spawned(jobs: list[Job], processes: int, on_step: OnStep) -> Iterator[Done | Failed]:
-    todo = jobs[::-1]
-    workers: dict[Connection, tuple[BaseProcess, Job]] = {}
-    try:
-        for _ in range(processes):
-            _start(workers, todo.pop())
-        while workers:
-            for pipe in [p for p in wait(list(workers)) if isinstance(p, Connection)]:
-                message = _receive(pipe, workers)
-                if not isinstance(message, (Done, Failed)):
-                    on_step(*message)
-                    continue
-                if pipe not in workers:  # it died, and another takes its place
-                    if todo:
-                        _start(workers, todo.pop())
-                elif todo:
-                    workers[pipe] = (workers[pipe][0], todo.pop())
-                    pipe.send(workers[pipe][1])
+class Workers:
+    """Processes that stay from one experiment to the next: a context that ends them.
+
+    One `run` at a time.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+        self._busy: dict[Connection, Worker] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in (*self._idle, *self._busy.values()):
+            worker.process.kill()  # it holds nothing: what it did is with us
+            worker.process.join()
+
+    def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Done | Failed]:
+        """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
+        if processes == 1:
+            for job in jobs:
+                yield _run(job, on_step)
+            return
+        todo = list(jobs)[::-1]
+        while todo or self._busy:
+            while todo and len(self._busy) < processes:
+                self._give(self._idle.pop() if self._idle else _start(), todo.pop())
+            for pipe in wait(list(self._busy)):
+                message = self._receive(self._busy[cast("Connection", pipe)])
+                if isinstance(message, (Done, Failed)):
+                    yield message
                 else:
-                    pipe.send(None)
-                    workers.pop(pipe)[0].join()
-                yield message
-    finally:
-        for process, _ in workers.values():
-            process.kill()
-            process.join()
+                    on_step(*message)
+
+    def _give(self, worker: "Worker", job: Job) -> None:
+        worker.job = job
+        worker.pipe.send(job)
+        self._busy[worker.pipe] = worker
+
+    def _receive(self, worker: "Worker") -> Any:
+        """The worker's next message; if there is none, that its unit failed, and the worker is forgotten."""
+        try:
+            message = worker.pipe.recv()
+        except EOFError:
+            del self._busy[worker.pipe]
+            worker.process.join()
+            code = worker.process.exitcode
+            cure = "; killed, often for lack of memory: pass --jobs 1" if code == -signal.SIGKILL else ""
+            return Failed(worker.job.unit if worker.job else None, f"its process ended with exit code {code}{cure}", "")
+        if isinstance(message, (Done, Failed)):
+            self._idle.append(self._busy.pop(worker.pipe))
+        return message
 
 
-def _start(workers: dict[Connection, tuple[BaseProcess, Job]], job: Job) -> None:
-    """A new worker with its first job."""
+@dataclass
+class Worker:
+    """A process, our end of its pipe, and the job that it has or had."""
+
+    process: BaseProcess
+    pipe: Connection
+    job: Job | None = None
+
+
+def _start() -> Worker:
     context = get_context("spawn")  # fork would copy torch's thread pool in whatever state it is
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
     process.start()
     theirs.close()  # the worker alone holds its end, so its death is our end-of-file
-    workers[ours] = (process, job)
-    ours.send(job)
-
-
-def _receive(pipe: Connection, workers: dict[Connection, tuple[BaseProcess, Job]]) -> Any:
-    """The worker's next message; if there is none, that its unit failed, and it is taken off the list."""
-    try:
-        return pipe.recv()
-    except EOFError:
-        process, job = workers.pop(pipe)
-        process.join()
-        cure = "; killed, often for lack of memory: pass --jobs 1" if process.exitcode == -signal.SIGKILL else ""
-        return Failed(job.unit, f"its process ended with exit code {process.exitcode}{cure}", "")
+    return Worker(process, ours)
 
 
 def _work(pipe: Connection) -> None:
     """A worker's life: jobs in; steps and results out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     try:
-        while (job := pipe.recv()) is not None:
+        while True:
+            job = pipe.recv()
             pipe.send(_run(job, lambda unit, step: pipe.send((unit, step))))
     except (EOFError, OSError):
         return  # the parent is gone

@@ -8,6 +8,7 @@ in any order and in any process. If the module has `table(records)`, what it ret
 """
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -105,14 +106,15 @@ class Run:
         return [Unit(arm, seed) for arm in self.module.arms(self.config) for seed in self.config.seeds]
 
 
-def main(stem: str, argv: Sequence[str] | None = None) -> int:
-    """Run one experiment from a command line; returns the exit status."""
+def main(stem: str, argv: Sequence[str] | None = None, workers: _pool.Workers | None = None) -> int:
+    """Run one experiment from a command line, in workers that may be there already; returns the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         if "--help" not in argv and "-h" not in argv:
             require_packages(stem)  # before they are imported
         run = parse(stem, argv)
-        status = execute(run)
+        with contextlib.nullcontext(workers) if workers else _pool.Workers() as workers:
+            status = execute(run, workers)
         if status == 0 and not run.options.smoke:
             show(run)
         return status
@@ -157,19 +159,23 @@ def default_path(stem: str, config: Config, options: Options, default: Config) -
     return path
 
 
+def measures_time(stem: str) -> bool:
+    """Whether an experiment says that its records do not repeat."""
+    return _constant(stem, "REPEATS") is False
+
+
 def missing_packages(stem: str) -> list[str]:
     """What an experiment names in ``REQUIRES``, beside torch and the like, and is not installed."""
-    return [name for name in _constant(stem, "REQUIRES") if importlib.util.find_spec(name) is None]
+    return [name for name in _constant(stem, "REQUIRES") or () if importlib.util.find_spec(name) is None]
 
 
-def _constant(stem: str, name: str) -> tuple[str, ...]:
-    """A tuple of strings that an experiment defines, or (); importing it would take seconds."""
+def _constant(stem: str, name: str) -> Any:
+    """What an experiment's source says a constant is, or None; importing it would take seconds."""
     tree = ast.parse((Path(__file__).parent / f"{stem}.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == name for target in node.targets):
-            value: tuple[str, ...] = ast.literal_eval(node.value)
-            return value
-    return ()
+            return ast.literal_eval(node.value)
+    return None
 
 
 def require_packages(stem: str) -> None:
@@ -212,7 +218,7 @@ def device_slug(device: str) -> str:
     return "-".join(words.split())
 
 
-def execute(run: Run) -> int:
+def execute(run: Run, workers: _pool.Workers) -> int:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write the file."""
     units, config = run.units(), plain_config(run.config)
     inputs = run.module.inputs()
@@ -228,7 +234,7 @@ def execute(run: Run) -> int:
         print(f"{run.stem}: resumed, {len(part.done)} of {len(units)} units are done")
     start = time.monotonic()
     try:
-        perform(run, units, part)
+        perform(run, units, part, workers)
     except KeyboardInterrupt:
         print(f"\n{run.stem}: stopped; {len(part.done)} of {len(units)} units are kept in {part.part}")
         print(f"{run.stem}: the same command goes on from there")
@@ -244,7 +250,7 @@ def execute(run: Run) -> int:
     return 0
 
 
-def perform(run: Run, units: Sequence[Unit], part: records.Journal) -> None:
+def perform(run: Run, units: Sequence[Unit], part: records.Journal, workers: _pool.Workers) -> None:
     """Run the missing units; each is on the disk before the next result is looked at.
 
     Raises:
@@ -254,7 +260,7 @@ def perform(run: Run, units: Sequence[Unit], part: records.Journal) -> None:
     jobs = [_pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
     failed: list[_pool.Failed] = []
     with Reporter(run.stem, len(units), run.config.steps, len(part.done)) as progress:
-        for done in _pool.run_all(jobs, run.options.processes, progress.step):
+        for done in workers.run(jobs, run.options.processes, progress.step):
             if isinstance(done, _pool.Failed):
                 failed.append(done)
                 print(f"{run.stem}: {done.unit.key} failed, the others go on: {done.reason}\n{done.details}",

@@ -258,7 +258,9 @@ def test_the_committed_data_is_up_to_date(
 
 def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: started.append(stem) or len(started) // 3)
+    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: pytest.fail("nothing is timed here"))
+    monkeypatch.setattr(_run, "measures_time", lambda stem: False)
+    monkeypatch.setattr(_run, "main", lambda stem, options, workers: started.append(stem) or len(started) // 3)
     monkeypatch.setattr(_run, "missing_packages", lambda stem: ["a_peer"] if stem == stems()[1] else [])
     assert experiments_main(["all", "--smoke"]) == 1
     assert started == [stems()[0], *stems()[2:4]]
@@ -268,14 +270,29 @@ def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypa
 @pytest.mark.parametrize("options", [["--device", "cuda"], ["--force", "--device=cuda"]])
 def test_all_leaves_out_what_does_not_run_on_the_device(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: started.append(stem))
+    timed: list[str] = []
+    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: timed.append(stem))
+    monkeypatch.setattr(_run, "main", lambda stem, options, workers: started.append(stem))
     monkeypatch.setattr(_run, "missing_packages", lambda stem: [])
     assert experiments_main(["all", *options]) == 0
-    assert set(stems()) - set(started) >= {"threads", "theory", "adversary"}
+    assert set(stems()) - {*started, *timed} >= {"threads", "theory", "adversary"}
     assert {"scale_crash", "gpt_fp16"} <= set(started)
+    assert "overhead" in timed
 
 
-def test_an_experiment_of_all_has_its_own_process(capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_stay_from_one_run_to_the_next_and_end_with_their_context() -> None:
+    config = interop.SMOKE
+    job = _pool.Job("interop", config, _run.Unit(interop.arms(config)[0], 0), "cpu")
+    with _pool.Workers() as workers:
+        for _ in range(2):
+            assert [type(done) for done in workers.run([job], 2, lambda unit, step: None)] == [_pool.Done]
+            (worker,) = workers._idle
+            assert worker.process.is_alive()
+        assert worker.job is not None
+    assert not worker.process.is_alive()
+
+
+def test_what_measures_time_has_its_own_process(capfd: pytest.CaptureFixture[str]) -> None:
     assert experiments.__main__.alone("scale_crash", []) == 0
     assert "scale_crash: reused, 50 units" in capfd.readouterr().out
 
@@ -305,7 +322,8 @@ def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
         good._replace(unit=Fatal(), stem="x"),
         good,
     ]
-    done = list(_pool.run_all(jobs, 2, lambda unit, step: None))
+    with _pool.Workers() as workers:
+        done = list(workers.run(jobs, 2, lambda unit, step: None))
     failed = [unit for unit in done if isinstance(unit, _pool.Failed)]
     assert len(done) == 5
     reasons = sorted(unit.reason for unit in failed)
