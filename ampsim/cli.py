@@ -1,7 +1,11 @@
 """The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file."""
 
+import enum
+import json
+import sys
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -12,6 +16,9 @@ from rich.table import Table
 from ampsim.core import dialects
 from ampsim.core.replay import states
 from ampsim.core.trace import DamagedTraceError, read
+
+if TYPE_CHECKING:
+    from ampsim.testing.report import Report
 
 app = typer.Typer(
     help="ampsim: is my loss scaler right, and what did it do to my run?",
@@ -115,6 +122,108 @@ def _parameter(text: str) -> tuple[str, object]:
         except ValueError:
             continue
     raise ValueError(f"--set {text!r}: expected a number, true, false or none after '='")
+
+
+class ReportFormat(enum.StrEnum):
+    """How a report is written."""
+
+    md = "md"
+    json = "json"
+    html = "html"
+
+
+@app.command("check")
+def check_target(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET...", help="module:attribute, e.g. torch.amp:GradScaler", show_default=False),
+    ],
+    level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
+    examples: Annotated[int | None, typer.Option("--examples", "-n", min=1, help="Histories a check tries.")] = None,
+    report: Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")] = None,
+    file: Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")] = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            help="Checks expected to fail: a JSON file {check: reason}, or module:attribute.", metavar="WHICH"
+        ),
+    ] = None,
+    xfail: Annotated[list[str] | None, typer.Option(help="One check expected to fail.", metavar="CHECK")] = None,
+) -> None:
+    """Judge a loss scaler by the laws: a class with torch's constructor, or make(rule).
+
+    Exit status 1 if a check fails that was not expected to, or passes that was. For torch's scaler and what
+    inherits from it: --expect ampsim.testing.known:TORCH
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
+    try:
+        form = _format_of(file) if file and not report else report
+        judged = _judge(targets, level, examples, {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")})
+        _write(judged, form, file)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        fail(str(error))
+    raise typer.Exit(1 if judged.findings else 0)
+
+
+def _judge(targets: list[str], levels: list[int] | None, examples: int | None, expected: dict[str, str]) -> "Report":
+    from ampsim.testing import adapter, kit  # `kit` first: says what to install if anything is missing
+    from ampsim.testing.report import Report
+
+    checks = kit.chosen(levels, expected)
+    subjects = [adapter.subject(adapter.load(text), name=text) for text in targets]
+    runs = (kit.judge(each, checks, examples=examples or kit.EXAMPLES, expected=expected) for each in subjects)
+    total, quiet = len(checks) * len(subjects), not err.is_terminal
+    return Report(track(chain.from_iterable(runs), "judging", total=total, console=err, transient=True, disable=quiet))
+
+
+def _expected(text: str | None) -> dict[str, str]:
+    """What `--expect` names."""
+    if text is None:
+        return {}
+    from ampsim.testing.adapter import load
+
+    found: Any = load(text) if ":" in text and not Path(text).exists() else json.loads(Path(text).read_text())
+    if not isinstance(found, dict) or not all(isinstance(word, str) for pair in found.items() for word in pair):
+        raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
+    return found
+
+
+def _format_of(file: Path) -> ReportFormat:
+    try:
+        return ReportFormat(file.suffix.removeprefix("."))
+    except ValueError:
+        fail(f"--out {file}: expected a name that ends in .md, .json or .html; or say --report")
+
+
+def _write(judged: "Report", form: ReportFormat | None, file: Path | None) -> None:
+    from ampsim.testing.report import FORMATS
+
+    if form is not None and file is not None:
+        file.write_text(FORMATS[form](judged))
+    elif form is not None:
+        typer.echo(FORMATS[form](judged), nl=False)
+    if form is None or file is not None:
+        _show(judged)
+
+
+def _show(judged: "Report") -> None:
+    """The table, then every finding, then a sentence a scaler."""
+    from ampsim.testing.report import COLOURS, sign
+
+    table = Table("level", box=None, pad_edge=False, header_style="bold")
+    table.add_column("check", no_wrap=True)
+    for name in judged.scalers:
+        table.add_column(escape(name), overflow="fold")
+    for check, results in judged.rows():
+        signs = [f"[{COLOURS[result.outcome]}]{sign(result)}" if result else "" for result in results]
+        table.add_row(f"L{check.level}", check.name, *signs)
+    out.print(table)
+    for finding in judged.findings:
+        out.print(f"\n{finding.text}", markup=False)
+    out.print()
+    for line in judged.summary():
+        out.print(line, markup=False)
 
 
 def main() -> None:

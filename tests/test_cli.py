@@ -1,7 +1,9 @@
 """The command line: exit status 0 good, 1 a finding, 2 wrong use."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +17,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", [[], ["traces"], ["traces", "check"], ["dialects"], ["replay"]])
+@pytest.mark.parametrize("command", [[], ["traces"], ["traces", "check"], ["dialects"], ["replay"], ["check"]])
 def test_help_everywhere(command: list[str]) -> None:
     code, text = run(*command, "--help")
     assert code == 0
@@ -61,6 +63,90 @@ def test_replay_shows_a_scaler_giving_up() -> None:
 )
 def test_wrong_use_says_what_was_expected(arguments: list[str], said: str) -> None:
     code, text = run("replay", *arguments)
+    assert code == 2
+    assert said in text
+    assert "Traceback" not in text
+
+
+# ------------------------------------------------------------------------------------------------------- check
+
+TORCH = "torch.amp:GradScaler"
+
+
+def check(*arguments: str) -> tuple[int, str]:
+    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+    return run("check", *arguments, "--examples", "5")
+
+
+def test_check_says_what_a_scaler_breaks_and_exits_with_1() -> None:
+    code, text = check(TORCH, "--level", "5")
+    assert code == 1
+    assert "scale_stays_normal: the scale fell to 2**-128" in text
+    assert "https://github.com/pytorch/pytorch/issues/157436" in text
+    assert "torch.amp:GradScaler: 5 passed, 4 failed of 9 checks" in text
+
+
+def test_check_exits_with_0_when_all_is_well_or_as_expected() -> None:
+    assert check("ampsim.torch:GradScaler", "-l", "4", "-l", "5")[0] == 0
+    code, text = check(TORCH, "--level", "5", "--expect", "ampsim.testing.known:TORCH")
+    assert (code, "5 passed, 4 failed as expected of 9 checks" in text) == (0, True)
+
+
+def test_check_takes_expected_failures_from_a_file_and_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "expected.json"
+    file.write_text(json.dumps({"a_refused_state_dict_changes_nothing": "known"}))
+    assert check(TORCH, "--level", "4", "--expect", str(file))[0] == 0
+    assert check(TORCH, "--level", "4", "--xfail", "a_refused_state_dict_changes_nothing")[0] == 0
+
+
+def test_check_finds_an_expected_failure_that_passes() -> None:
+    code, text = check(TORCH, "--level", "0", "--xfail", "skip_budget")
+    assert code == 1
+    assert "skip_budget passes, but was expected to fail" in text
+
+
+@pytest.mark.parametrize(("form", "begins"), [("md", "torch.amp:"), ("json", "{"), ("html", "<!doctype html>")])
+def test_check_writes_a_report(form: str, begins: str, tmp_path: Path) -> None:
+    file = tmp_path / f"report.{form}"
+    code, printed = check(TORCH, "--level", "4", "--report", form)
+    assert code == 1
+    assert printed.startswith(begins)
+    assert check(TORCH, "--level", "4", "--out", str(file))[0] == 1
+    assert file.read_text() == printed
+
+
+def test_check_puts_scalers_side_by_side() -> None:
+    code, text = check(TORCH, "ampsim.torch:GradScaler", "--level", "4", "--report", "md")
+    assert code == 1
+    assert "| L4 | `a_refused_state_dict_changes_nothing` | ✗ | ✓ |" in text
+
+
+def test_check_finds_a_module_in_the_folder_it_is_run_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_scaler.py").write_text("from torch.amp import GradScaler\n\ndef make(rule):\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code, text = check("my_scaler:make", "--level", "4")
+    assert code == 1
+    assert "raised AttributeError: 'NoneType' object has no attribute" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["torch.amp"], "expected module:attribute"),
+        (["torch.amp:GradScale"], "did you mean 'GradScaler'"),
+        (["no_such_module:GradScaler"], "no module 'no_such_module'"),
+        (["math:pi"], "expected a GradScaler class or make(rule)"),
+        ([TORCH, "--level", "6"], "level=6: expected 0 to 5"),
+        ([TORCH, "--xfail", "skip_budgets"], "did you mean 'skip_budget'"),
+        ([TORCH, "--expect", "no_such_file.json"], "no_such_file.json"),
+        ([TORCH, "--expect", "math:pi"], "expected a mapping from checks to reasons"),
+        ([TORCH, "--level", "4", "--out", "report.txt"], "expected a name that ends in .md, .json or .html"),
+        ([TORCH, "--level", "4", "--out", "no/such/folder.md"], "no/such/folder.md"),
+    ],
+)
+def test_check_refuses_wrong_use(arguments: list[str], said: str) -> None:
+    code, text = check(*arguments)
     assert code == 2
     assert said in text
     assert "Traceback" not in text

@@ -2,6 +2,9 @@
 
 Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
 
+* `check_scaler` judges a scaler by every check, `check_threads` by those of threads, and `parametrize_with_checks`
+  makes a pytest test of each; `Traits` declares what a scaler does differently on purpose, `Subject` names it,
+  `FromFlag` is the adapter for a scaler that leaves gradients to others, and `known` what torch's scaler fails.
 * `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """
 
@@ -9,11 +12,29 @@ import importlib
 from typing import Any
 
 _HOMES = {  # public name -> the module that holds it, or that it is
+    "FromFlag": "ampsim.testing.adapter",
+    "Subject": "ampsim.testing.adapter",
+    "Traits": "ampsim.testing.adapter",
+    "check_scaler": "ampsim.testing.kit",
+    "check_threads": "ampsim.testing.kit",
     "conductor": "ampsim.testing.conductor",
+    "kit": "ampsim.testing.kit",
+    "known": "ampsim.testing.known",
+    "parametrize_with_checks": "ampsim.testing.parametrize",
 }
-_CURES = {"hypothesis": "ampsim[testing]", "torch": "ampsim[torch]"}
+_CURES = {"hypothesis": "ampsim[testing]", "pytest": "pytest", "torch": "ampsim[torch]"}
 
-__all__ = ["conductor"]
+__all__ = [
+    "FromFlag",
+    "Subject",
+    "Traits",
+    "check_scaler",
+    "check_threads",
+    "conductor",
+    "kit",
+    "known",
+    "parametrize_with_checks",
+]
 
 
 def __getattr__(name: str) -> Any:

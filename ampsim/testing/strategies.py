@@ -1,0 +1,31 @@
+"""What the kit draws: rules, histories of overflows, scales and gradients."""
+
+import math
+
+from hypothesis import strategies as st
+
+from ampsim.core.machine import Rule
+
+BAD = (math.inf, -math.inf, math.nan)
+
+
+def rules(*, growth: bool = True) -> st.SearchStrategy[Rule]:
+    """Rules that torch accepts, far from the ends of float32 unless they are meant to reach the top.
+
+    Args:
+        growth: also scales at the top of float32, where growth ends.
+    """
+    scales = [2.0**16, 1.0, 1700.0, 2.0**100, *([2.0**127] if growth else [])]
+    return st.builds(
+        Rule,
+        init_scale=st.sampled_from(scales),
+        growth_factor=st.sampled_from([2.0, 4.0, 1.5, 3.0]),
+        backoff_factor=st.sampled_from([0.5, 0.25, 0.7]),
+        growth_interval=st.sampled_from([1, 2, 3, 5]),
+    )
+
+
+def histories(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
+    """found_inf of each update. In runs of equal outcomes: uniform flags hardly ever grow or collapse."""
+    runs = st.lists(st.tuples(st.booleans(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=8)
+    return runs.map(lambda drawn: [flag for flag, times in drawn for _ in range(times)][:longest])

@@ -1,0 +1,320 @@
+"""The conformance kit on real scalers: what passes, what fails as known, and what a failure says."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+import ampsim  # noqa: E402
+from ampsim import dialects, init, update  # noqa: E402
+from ampsim.core.machine import Rule  # noqa: E402
+from ampsim.testing import (  # noqa: E402
+    FromFlag,
+    Subject,
+    Traits,
+    check_scaler,
+    check_threads,
+    kit,
+    known,
+    parametrize_with_checks,
+)
+from ampsim.testing.adapter import FEATURES, load, subject  # noqa: E402
+from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
+from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
+
+torch.set_num_threads(1)
+TORCH = torch.amp.GradScaler
+FEW = 6  # examples: the kit's own number is for those who judge a scaler once
+ON_A_THREAD = frozenset({"refusals", "step_value", "threads"})
+
+
+def constants(rule: Rule) -> tuple[float, ...]:
+    return rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval
+
+
+# ------------------------------------------------------------------------------------------------ real scalers
+
+
+@parametrize_with_checks([TORCH], expected_failed_checks=known.TORCH)
+def test_torch_fails_what_it_is_known_to_fail_and_nothing_else(scaler, check):
+    check(scaler, examples=FEW)
+
+
+@parametrize_with_checks([GradScaler])
+def test_ours_conforms(scaler, check):
+    check(scaler, examples=FEW)
+
+
+def test_ours_conforms_at_depth_1():
+    def make(rule: Rule) -> GradScaler:
+        return GradScaler("cpu", *constants(rule), depth=1)
+
+    check_scaler(make, traits=Traits(delay=1), levels=[0, 2, 3, 4], examples=3)
+
+
+def test_ours_in_roundpipes_place_conforms():
+    thread = OptimizerThread()
+    try:
+        make = partial(for_roundpipe.GradScaler, launch=thread.launch)
+        check_scaler(
+            Subject(lambda rule: make(*constants(rule)), Traits(delay=1, without=ON_A_THREAD)),
+            examples=5,
+        )
+    finally:
+        thread.close()
+
+
+def test_ours_with_torchs_behaviour_fails_a_part_of_what_torch_fails():
+    strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), policy="torch"))
+    failed = [
+        result.check.name for result in kit.judge(strict, kit.chosen([1, 4, 5]), examples=FEW) if result.is_finding
+    ]
+    assert failed == [
+        "a_positional_closure_is_refused",
+        "constants_that_no_run_could_want_are_refused",
+        "never_steps_on_nonfinite_below_scale_one",
+        "never_steps_on_nonfinite_at_subnormal_scales",
+        "scale_stays_normal",
+        "scale_comes_back",
+    ]
+
+
+ROUNDPIPE = """
+import json, torch
+torch.set_num_threads(1)
+from ampsim.testing import Traits, kit
+from ampsim.testing.adapter import subject
+from experiments import _roundpipe
+traits = Traits(delay=1, without={"refusals", "step_value", "threads", "state_dict", "pickle"})
+theirs = subject(_roundpipe.load().scaler, traits)
+print(json.dumps({r.check.name: r.outcome for r in kit.judge(theirs, kit.chosen([0, 1, 5]), examples=4)}))
+"""
+
+
+@pytest.mark.peer("roundpipe")  # a process of its own: RoundPipe's thread ends it on any error, and outlives a test
+def test_roundpipes_own_scaler_fails_where_torchs_arithmetic_fails():
+    root = str(Path(ampsim.__file__).parents[1])
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", ROUNDPIPE],
+        capture_output=True, text=True, check=True, timeout=120, cwd=root,
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    outcomes = json.loads(done.stdout)
+    assert {name for name, outcome in outcomes.items() if outcome == "failed"} == {
+        "skip_is_reported",
+        "never_steps_on_nonfinite_below_scale_one",
+        "never_steps_on_nonfinite_at_subnormal_scales",
+        "scale_stays_normal",
+        "scale_comes_back",
+    }
+    assert "passed" in outcomes.values()
+
+
+# ------------------------------------------------------------------------------------------------------ traits
+
+
+def megatrons(rule: Rule) -> FromFlag:
+    """A backoff takes two overflows, and none leads below 1."""
+    theirs = dialects.get("megatron.core.DynamicGradScaler", init=rule.init_scale, interval=rule.growth_interval)
+    theirs = theirs.replace(min_scale=1.0, growth_factor=rule.growth_factor, backoff_factor=rule.backoff_factor)
+    state = [init(theirs)]
+
+    def tell(found_inf: bool) -> None:
+        state[0] = update(theirs, state[0], found_inf)
+
+    return FromFlag(lambda: state[0].scale, tell)
+
+
+def test_a_policy_that_is_declared_passes_and_undeclared_fails_by_name():
+    declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
+    growth = dict.fromkeys(["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever")
+    check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failed_checks=growth)
+    with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
+        check_scaler(megatrons, traits=Traits(without=FromFlag.without), levels=[0], examples=FEW)
+
+
+class AllOrNone(TORCH):
+    """Every optimizer is skipped if one overflowed, as GANs want it."""
+
+    def step(self, optimizer, *args, **kwargs):
+        self.unscale_(optimizer)
+        self._due = [*getattr(self, "_due", []), optimizer]
+
+    def update(self, new_scale=None):
+        found = sum(t for state in self._per_optimizer_states.values() for t in state["found_inf_per_device"].values())
+        for optimizer in self.__dict__.pop("_due", []):
+            if not found:
+                optimizer.step()
+        super().update(new_scale)
+
+
+def test_skipping_all_or_each_is_a_declaration():
+    (check,) = [check for check in kit.chosen([2]) if check.name == "skip_is_per_optimizer"]
+    check(subject(AllOrNone, Traits(skips="all")), examples=FEW)
+    with pytest.raises(AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"):
+        check(AllOrNone, examples=FEW)
+
+
+class GivesUp(TORCH):
+    """Raises where it would go below 2^-100, as DeepSpeed and fairseq do at their floors."""
+
+    def update(self, new_scale=None):
+        if self.get_scale() <= 2.0**-100:
+            raise FloatingPointError("the scale is too small")
+        super().update(new_scale)
+
+
+def test_giving_up_at_the_floor_is_a_declaration():
+    (check,) = [check for check in kit.chosen([5]) if check.name == "scale_stays_normal"]
+    check(subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))), examples=FEW)
+    with pytest.raises(AssertionError, match="scale_stays_normal: raised FloatingPointError: the scale is too small"):
+        check(GivesUp, examples=FEW)
+
+
+def test_what_a_scaler_declares_to_lack_is_not_asked():
+    results = [*kit.judge(Subject(TORCH, Traits(without={*FEATURES})), kit.chosen([3, 4]))]
+    assert {result.outcome for result in results} == {"declared"}
+
+
+def test_a_feature_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"):
+        Traits(without={"state_dicts"})
+
+
+# ------------------------------------------------------------------------------------------- what a failure says
+
+
+def message(name, target=TORCH):
+    (check,) = [check for check in kit.chosen() if check.name == name]
+    with pytest.raises(AssertionError) as failure:
+        check(target)
+    return str(failure.value).splitlines()
+
+
+def test_a_failure_says_law_history_scales_and_issue():
+    assert message("scale_stays_normal") == [
+        "scale_stays_normal: the scale fell to 2**-128",
+        "  law      However many overflows come, the scale stays positive and normal: at least 2^-126.",
+        f"  scaler   init_scale=1.0, growth_factor=2.0, backoff_factor={2.0**-16!r}, growth_interval=2000",
+        "  history  inf x 8",
+        f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128",
+        "  issue    https://github.com/pytorch/pytorch/issues/157436",
+    ]
+
+
+class NeverBacksOff(TORCH):
+    def update(self, new_scale=None):
+        before = self._scale.clone()
+        super().update(new_scale)
+        self._scale.copy_(torch.maximum(before, self._scale))
+
+
+def test_the_history_is_the_shortest():
+    assert "  history  inf" in message("overflow_backs_off_once", NeverBacksOff)
+    assert "  history  inf" in message("skip_budget", NeverBacksOff)
+
+
+class Breaks(TORCH):
+    def step(self, optimizer, *args, **kwargs):
+        raise ZeroDivisionError("float division by zero")
+
+
+def test_an_exception_in_an_honest_run_is_a_finding_and_keeps_its_cause():
+    with pytest.raises(AssertionError, match="skip_budget: raised ZeroDivisionError: float division") as failure:
+        next(check for check in kit.chosen([0]) if check.name == "skip_budget")(Breaks)
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+
+
+def test_a_schedule_that_fails_is_told_turn_by_turn():
+    (history,) = [line for line in message("a_state_dict_is_never_torn") if line.startswith("  history")]
+    assert "checkpoint up to read GradScaler._scale, main up to" in history
+
+
+def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
+    asked: list[Rule] = []
+
+    def make(rule: Rule) -> NeverBacksOff:
+        asked.append(rule)
+        return NeverBacksOff("cpu", *constants(rule))
+
+    first, second = ([*kit.judge(make, kit.chosen([0]), examples=FEW)] for _ in range(2))
+    assert first == second
+    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+    assert len(set(asked)) > FEW
+
+
+def test_all_findings_are_in_one_error():
+    with pytest.raises(AssertionError) as failure:
+        check_scaler(TORCH, levels=[5], examples=FEW)
+    named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
+    assert named == [check.name for check in kit.chosen([5]) if check.name in known.TORCH]
+
+
+# ---------------------------------------------------------------------------------------- expected failures
+
+
+def test_an_expected_failure_that_passes_is_a_finding():
+    with pytest.raises(AssertionError, match="skip_budget passes, but was expected to fail: long ago; take it off"):
+        check_scaler(TORCH, levels=[0], examples=FEW, expected_failed_checks={"skip_budget": "long ago"})
+
+
+def test_an_expected_failure_that_is_no_check_is_refused():
+    with pytest.raises(ValueError, match=r"no check 'skip_budgets'; did you mean 'skip_budget'\?"):
+        check_scaler(TORCH, expected_failed_checks={"skip_budgets": ""})
+
+
+def test_expected_failures_are_strict_xfails_and_declarations_skips():
+    target = Subject(TORCH, Traits(without={"pickle"}), "mine")
+    decorator = parametrize_with_checks([target], expected_failed_checks=lambda judged: {"skip_budget": judged.name})
+    cases = {case.id: case.marks for case in decorator.args[1]}
+    (xfail,) = cases["mine-skip_budget"]
+    assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
+    (skip,) = cases["mine-pickling_is_invisible"]
+    assert (skip.name, skip.kwargs["reason"]) == ("skip", "declared: without pickle")
+    assert not cases["mine-resume_is_invisible"]
+
+
+# ------------------------------------------------------------------------------------------- wrong use, imports
+
+
+def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was():
+    module = sys.modules["ampsim.torch.grad_scaler"]
+    before = (module.threading, GradScaler._sync)
+    assert {result.check.level for result in check_threads(GradScaler)} == {kit.THREADS}
+    assert (module.threading, GradScaler._sync) == before
+    with pytest.raises(AssertionError, match="gradients_keep_their_scale_behind_a_queue"):
+        check_threads(TORCH)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: check_scaler(3.0), TypeError, "3.0 is a float: expected a GradScaler class or make"),
+        (lambda: check_scaler(TORCH, levels=[6]), ValueError, "level=6: expected 0 to 5"),
+        (lambda: load("torch.amp"), ValueError, "expected module:attribute"),
+        (lambda: load("torch.amp:GradScale"), ValueError, "did you mean 'GradScaler'"),
+        (lambda: load("no_such_module:X"), ValueError, "no module 'no_such_module'"),
+    ],
+)
+def test_wrong_use_says_what_was_expected(call, error, said):
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_every_check_says_its_law_in_one_sentence():
+    for check in kit.chosen():
+        assert check.law.endswith("."), check.name
+        assert not check.issue or check.issue.startswith("https://")
+        assert set(check.needs) <= set(FEATURES)
+
+
+def test_the_names_of_the_kit_load_nothing_until_used():
+    code = "import ampsim.testing, sys; print(sorted({'torch', 'hypothesis', 'pytest'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout.strip() == "[]"

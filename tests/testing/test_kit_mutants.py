@@ -1,0 +1,275 @@
+"""Every check of the kit has been seen to fail: a planted bug for each, and the check that names it."""
+
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from ampsim import init, update  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, kit, known  # noqa: E402
+
+NAME = "ampsim_tests_mutants"  # those of the lockstep machine; test files are not importable from one another
+PATH = Path(__file__).parent.parent / "torch" / "test_mutants.py"
+spec = importlib.util.spec_from_file_location(NAME, PATH)
+theirs = sys.modules[NAME] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(theirs)
+TorchScaler = torch.amp.GradScaler
+
+
+# ---------------------------------------------------------------------------- bugs of a state machine alone
+
+
+def flagged(change, **traits):
+    """A scaler around the reference machine whose state after each update is `change`d."""
+
+    class Machine:
+        def __init__(self, rule):
+            self.rule = judged.traits.follows(rule)
+            self.state = init(self.rule)
+
+        def tell(self, found_inf):
+            self.state = change(self.rule, self.state, found_inf, update(self.rule, self.state, found_inf))
+
+    def make(rule):
+        machine = Machine(rule)
+        return FromFlag(lambda: machine.state.scale, machine.tell)
+
+    judged = Subject(make, Traits(without=FromFlag.without, **traits), change.__name__)
+    return judged
+
+
+def no_bug(rule, before, flag, after):
+    return after
+
+
+def backs_off_twice(rule, before, flag, after):
+    return dataclasses.replace(after, scale=after.scale * 0.5) if flag else after
+
+
+def never_backs_off(rule, before, flag, after):
+    return dataclasses.replace(after, scale=before.scale) if flag else after
+
+
+def grows_on_overflow(rule, before, flag, after):
+    return dataclasses.replace(after, scale=before.scale * 2) if flag else after
+
+
+def decays_when_clean(rule, before, flag, after):
+    return after if flag else dataclasses.replace(after, scale=after.scale * 0.9)
+
+
+def ignores_its_floor(rule, before, flag, after):
+    return update(rule.replace(min_scale=None), before, flag)
+
+
+# -------------------------------------------------------------------------------- bugs of what is around it
+
+
+class SkipsAlways(TorchScaler):
+    def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
+        return None
+
+
+class UnscalesAfterStep(TorchScaler):
+    def unscale_(self, optimizer):
+        if self._per_optimizer_states[id(optimizer)]["stage"].value != 2:
+            super().unscale_(optimizer)
+
+
+class HasItsScaleAtOnce(TorchScaler):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._lazy_init_scale_growth_tracker(torch.device("cpu"))
+
+
+class StepsWithoutGradients(TorchScaler):
+    def step(self, optimizer, *args, **kwargs):
+        if self._scale is not None and all(p.grad is None for p in optimizer.param_groups[0]["params"]):
+            return None
+        return super().step(optimizer, *args, **kwargs)
+
+
+class AllowsFloat16(TorchScaler):
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+
+
+class TakesClosures(TorchScaler):
+    def step(self, optimizer, *args, closure=None, **kwargs):
+        return super().step(optimizer, *args, *filter(None, [closure]), **kwargs)
+
+
+class ScalesNumbers(TorchScaler):
+    def scale(self, outputs):
+        return outputs * self.get_scale() if isinstance(outputs, float) else super().scale(outputs)
+
+
+class TakesAnyFactor(TorchScaler):
+    def __init__(self, device, init_scale, growth_factor, backoff_factor, growth_interval):
+        super().__init__(device, init_scale, growth_interval=growth_interval)
+        self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
+
+
+class ChecksTheLastGroup(TorchScaler):
+    """A loop variable that outlives its loop."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        grads = [param.grad for param in optimizer.param_groups[-1]["params"] if param.grad is not None]
+        for tensor in found.values():
+            tensor.fill_(float(not all(grad.isfinite().all() for grad in grads)))
+        return found
+
+
+class StartsTheGradientAnew(TorchScaler):
+    """Each micro-batch's gradient takes the place of the one before."""
+
+    def scale(self, outputs):
+        scaled = super().scale(outputs)
+        for leaf in _leaves(scaled.grad_fn):
+            leaf.grad = None
+        return scaled
+
+
+def _leaves(node):
+    if node is None:
+        return []
+    if hasattr(node, "variable"):
+        return [node.variable]
+    return [leaf for inner, _ in node.next_functions for leaf in _leaves(inner)]
+
+
+class RemembersOneOptimizer(TorchScaler):
+    """What belongs to a call is kept on the scaler, where another thread's call finds it."""
+
+    def unscale_(self, optimizer):
+        self._now = optimizer
+        super().unscale_(optimizer)
+
+    def step(self, optimizer, *args, **kwargs):
+        return super().step(self._now, *args, **kwargs)
+
+
+class LoadsOnlyIfUsed(TorchScaler):
+    def load_state_dict(self, state_dict):
+        if self._scale is not None:
+            super().load_state_dict(state_dict)
+
+
+class SavesItsTensor(TorchScaler):
+    def state_dict(self):
+        return {**super().state_dict(), "scale": self.get_scale() if self._scale is None else self._scale}
+
+
+class SavesAnObject(TorchScaler):
+    def state_dict(self):
+        return {**super().state_dict(), "saved_by": Path()}
+
+
+class UnscalesInBfloat16(TorchScaler):
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        for param in optimizer.param_groups[0]["params"]:
+            if param.grad is not None:
+                param.grad = param.grad.bfloat16().to(param.dtype)
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+
+
+KILLS = {  # check -> the planted bugs that it names
+    "overflow_backs_off_once": [flagged(backs_off_twice), theirs.UpdatesInsideStep],
+    "overflow_never_raises_the_scale": [flagged(grows_on_overflow)],
+    "overflow_restarts_the_streak": [theirs.KeepsTheStreakOnOverflow],
+    "clean_step_keeps_the_scale": [flagged(decays_when_clean)],
+    "growth_waits_for_the_interval": [theirs.GrowsOneLate],
+    "growth_multiplies_by_the_growth_factor": [theirs.GrowsByTheInverseOfBackoff, theirs.CreepsUpOnCleanSteps],
+    "clean_step_counts_once": [theirs.GrowsOneLate],
+    "scale_stays_finite": [theirs.GrowsToInf],
+    "scale_stays_within_bounds": [flagged(ignores_its_floor, min_scale=1.0)],
+    "skip_budget": [flagged(never_backs_off)],
+    "descends_only_by_skipping": [flagged(decays_when_clean)],
+    "skipped_step_changes_nothing": [theirs.StepsAlthoughItOverflowed, theirs.SkipsByZeroingGradients],
+    "clean_step_is_taken": [SkipsAlways],
+    "get_scale_is_what_scale_multiplies_by": [theirs.RoundsTheScaleForTheLoss],
+    "scale_is_exact_float32": [theirs.RoundsFactorsFirst, theirs.HoldsTheScaleInFloat64],
+    "loss_is_multiplied_by_the_scale": [theirs.RoundsTheScaleForTheLoss],
+    "skip_is_reported": [TorchScaler],
+    "step_returns_what_the_optimizer_returns": [theirs.StepReturnsNothing],
+    "setters_take_effect": [theirs.IgnoresTheBackoffSetter],
+    "override_keeps_the_streak": [theirs.ResetsTheStreakOnOverride],
+    "unscaling_twice_is_refused": [theirs.UnscalesTwice],
+    "unscaling_after_step_is_refused": [UnscalesAfterStep],
+    "stepping_twice_is_refused": [theirs.StepsTwice],
+    "calls_before_the_first_scale_are_refused": [HasItsScaleAtOnce],
+    "a_step_without_gradients_is_refused": [StepsWithoutGradients],
+    "an_update_without_a_step_is_refused": [theirs.UpdatesWithoutAnyCheck],
+    "float16_gradients_are_refused": [AllowsFloat16],
+    "a_keyword_closure_is_refused": [TakesClosures],
+    "a_positional_closure_is_refused": [TorchScaler],
+    "what_is_no_loss_is_refused": [ScalesNumbers],
+    "factors_that_do_not_move_the_scale_are_refused": [TakesAnyFactor],
+    "constants_that_no_run_could_want_are_refused": [TorchScaler],
+    "any_calls_do_what_torchs_do": [
+        theirs.KeepsStagesOnOverride,
+        theirs.UnscalesByDividing,
+        theirs.UnscalesTwice,
+        theirs.StepsTwice,
+    ],
+    "any_optimizer_overflow_backs_off": [
+        theirs.ForgetsTheSecondOptimizer,
+        theirs.BacksOffOncePerOptimizer,
+        theirs.CountsEachOptimizer,
+    ],
+    "skip_is_per_optimizer": [theirs.SkipsEveryOptimizer],
+    "overflow_in_any_parameter_group_skips": [ChecksTheLastGroup],
+    "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew],
+    "optimizers_are_told_apart": [TorchScaler],
+    "two_threads_step_two_optimizers": [RemembersOneOptimizer],
+    "gradients_keep_their_scale_behind_a_queue": [TorchScaler],
+    "a_state_dict_is_never_torn": [TorchScaler],
+    "resume_is_invisible": [theirs.LosesTheStreakOnLoad],
+    "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed],
+    "pickling_is_invisible": [theirs.LosesTheStreakWhenPickled],
+    "a_state_dict_is_a_snapshot": [SavesItsTensor],
+    "a_state_dict_loads_without_running_code": [SavesAnObject],
+    "a_refused_state_dict_changes_nothing": [TorchScaler],
+    "never_steps_on_nonfinite": [theirs.FusedStepsAlthoughItOverflowed, theirs.StepsAlthoughItOverflowed],
+    "never_steps_on_nonfinite_below_scale_one": [TorchScaler],
+    "never_steps_on_nonfinite_at_subnormal_scales": [TorchScaler],
+    "scale_stays_normal": [TorchScaler],
+    "scale_comes_back": [TorchScaler],
+    "finds_every_nonfinite": [theirs.MissesNaN, theirs.MissesNegativeInf, theirs.ChecksOnlyTheFirstElement],
+    "unscaling_by_a_power_of_two_is_exact": [UnscalesInBfloat16],
+    "unscale_divides_by_the_scale_of_the_loss": [theirs.UnscalesByTheNextScale],
+    "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed],
+}
+PAIRS = [(check, scaler) for check, scalers in KILLS.items() for scaler in scalers]
+CHECKS = {check.name: check for check in kit.chosen()}
+
+
+@pytest.mark.parametrize(
+    ("name", "scaler"), PAIRS, ids=[f"{check}-{kit.subject(scaler).name.split('.')[-1]}" for check, scaler in PAIRS]
+)
+def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler):
+    with pytest.raises(AssertionError) as failure:
+        CHECKS[name](scaler)
+    text = str(failure.value)
+    assert text.startswith(f"{name}: ")
+    assert f"\n  law      {CHECKS[name].law}" in text
+    assert CHECKS[name].issue in text
+
+
+def test_every_check_has_been_seen_to_fail():
+    assert set(KILLS) == set(CHECKS)
+
+
+def test_what_torch_is_known_to_fail_is_what_kills_it_here():
+    assert {name for name, scalers in KILLS.items() if TorchScaler in scalers} == set(known.TORCH)
+
+
+def test_without_a_bug_nothing_dies():
+    results = kit.check_scaler(flagged(no_bug, min_scale=2.0**-100), examples=10)
+    assert {result.outcome for result in results} == {"passed", "declared"}
+    assert sum(result.outcome == "passed" for result in results) > 25

@@ -1,0 +1,100 @@
+"""The report: checks x scalers as Markdown, JSON and a page that needs nothing else."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from ampsim.testing.kit import CHECKS, Result, chosen
+from ampsim.testing.report import FORMATS, SIGNS, Report
+
+chosen()
+BUDGET, NORMAL = CHECKS["skip_budget"], CHECKS["scale_stays_normal"]
+REPORT = Report(
+    [
+        Result(NORMAL, "theirs", "failed", "scale_stays_normal: the scale fell to <0>\n  history  inf x 8"),
+        Result(BUDGET, "theirs", "passed"),
+        Result(BUDGET, "ours", "surprise", "skip_budget passes, but was expected to fail: x; take it off the list"),
+        Result(NORMAL, "ours", "expected", "no floor"),
+    ]
+)
+
+
+def test_rows_are_checks_by_level_and_columns_scalers():
+    assert REPORT.scalers == ["theirs", "ours"]
+    assert [(check.name, [result.outcome for result in results]) for check, results in REPORT.rows()] == [
+        ("skip_budget", ["passed", "surprise"]),
+        ("scale_stays_normal", ["failed", "expected"]),
+    ]
+
+
+def test_a_check_that_was_not_run_on_one_scaler_is_an_empty_cell():
+    rows = Report([*REPORT.results[:2], Result(BUDGET, "third", "passed")]).rows()
+    assert [[result is None for result in results] for _, results in rows] == [[False, False], [False, True]]
+
+
+def test_findings_are_failures_and_unexpected_passes():
+    assert [(finding.subject, finding.outcome) for finding in REPORT.findings] == [
+        ("theirs", "failed"),
+        ("ours", "surprise"),
+    ]
+    assert REPORT.summary() == [
+        "theirs: 1 passed, 1 failed of 2 checks",
+        "ours: 1 failed as expected, 1 passed unexpectedly of 2 checks",
+    ]
+
+
+def test_markdown_is_a_table_and_the_findings():
+    text = REPORT.to_markdown()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| L")]
+    assert rows == [
+        ["L0", "`skip_budget`", SIGNS["passed"], SIGNS["surprise"]],
+        ["L5", "`scale_stays_normal`", SIGNS["failed"], SIGNS["expected"]],
+    ]
+    assert "### theirs: `scale_stays_normal`" in text
+    assert "  history  inf x 8" in text
+
+
+def test_json_has_a_record_a_result():
+    read = json.loads(REPORT.to_json())
+    assert read["findings"] == 2
+    assert read["versions"]["torch"]
+    assert [(each["scaler"], each["check"], each["outcome"]) for each in read["results"]] == [
+        (result.subject, result.check.name, result.outcome) for result in REPORT.results
+    ]
+    assert read["results"][0]["issue"] == "https://github.com/pytorch/pytorch/issues/157436"
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is closed and was not open."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.cells += tag == "td"
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_is_one_page_that_loads_nothing():
+    text = REPORT.to_html()
+    page = Balanced(text)
+    assert not page.open
+    assert page.cells == 2 * 3
+    assert not re.search(r"<(script|link|img|iframe)|@import|url\(", text)
+    assert "<pre>scale_stays_normal: the scale fell to &lt;0&gt;" in text  # a message is text, not markup
+
+
+def test_every_outcome_has_a_sign_of_its_own_and_every_format_a_function():
+    assert len(set(SIGNS.values())) == len(SIGNS) == 5
+    assert set(FORMATS) == {"md", "json", "html"}
