@@ -26,6 +26,8 @@ FLOORS = {
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core"},
     "paper": {"ampsim.core", "numpy", "paper", "typst"},
+    "paper/build.py": {"ampsim.core", "figures.__main__", "paper", "typst"},
+    "paper/sources.py": {"ampsim.core", "experiments._provenance", "experiments._run", "paper"},
 }
 
 

@@ -1,4 +1,7 @@
-"""Each theorem against the machine: exactly where it is exact, else to the tolerance that stands there."""
+"""Each theorem against the machine: exactly where it is exact, else to the tolerance that stands there.
+
+The paper's theorems name these tests; `tests/paper` holds the two together.
+"""
 
 import itertools
 import math

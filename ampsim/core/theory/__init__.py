@@ -9,7 +9,8 @@ Every theorem says what it assumes and whether it is exact or a limit. Bounds of
 factors that are no powers of two are left out, except where a theorem names them. Formulas stand above the lines
 that compute them; `laws.skip_budget` is T1 as a law on observed runs.
 
-`pathwise` has what needs no probability, `stochastic` the rest. The proofs are in `paper/proofs.md`.
+`pathwise` has what needs no probability, `stochastic` the rest. Statements and proofs are in `paper/`,
+where the formulas have the same numbers, (T1.1) to (T10.1).
 """
 
 from ampsim.core.theory.pathwise import (

@@ -37,7 +37,7 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
     each overflow backs off: no ``hysteresis``, no floor reached.
     """
     a, b = bits(rule)
-    # s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
+    # (T1.1) s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
     rho = a / b
     return (rho * (updates - wasted) + rule.growth_interval * descent / b) / (rule.growth_interval + rho)
 
@@ -51,7 +51,7 @@ def skip_rate(rule: Rule) -> float:
     No ceiling that keeps the scale from drifting down costs more (T1).
     """
     a, b = bits(rule)
-    # r = rho / (G + rho)
+    # (T2.1) r = rho / (G + rho)
     return (a / b) / (rule.growth_interval + a / b)
 
 
@@ -61,7 +61,7 @@ def headroom(rule: Rule) -> float:
     Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at clean steps takes q values b / q
     apart and stays on them: this is the mean over a uniform phase, a single run is at most b / 2q away from it.
     """
-    # E[u - x] = b / 2
+    # (T2.2) E[u - x] = b / 2
     return bits(rule)[1] / 2
 
 
@@ -72,7 +72,7 @@ def trade_off(rule: Rule) -> float:
     """
     a, b = bits(rule)
     v = a / rule.growth_interval
-    # r E[u - x] = v / 2 / (1 + v / b)
+    # (T7.1) r E[u - x] = v / 2 / (1 + v / b)
     return v / 2 / (1 + v / b)
 
 
@@ -98,7 +98,7 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
     g = math.ceil(m * b / a)
     if steps > m + rule.growth_interval:
         raise ValueError(f"steps={steps}: expected at most {m + rule.growth_interval}, before the scale grows again")
-    # m + g G steps;  b m (m - 1) / 2 + G sum over j < g of (m b - j a) bit-steps;  a = b = 1: m + m G
+    # (T4.1) m + g G steps;  b m (m - 1) / 2 + G sum over j < g of (m b - j a) bit-steps;  a = b = 1: m + m G
     deficit = b * m * (m - 1) / 2 + rule.growth_interval * (g * m * b - a * g * (g - 1) / 2)
     return Recovery(m, m + g * rule.growth_interval, deficit)
 
@@ -127,14 +127,14 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
         raise ValueError(f"k={k}: expected 0 to {growth_interval - 1}; with more the scale grows again unjudged")
     g = growth_interval
     if policy == "cumulative":
-        # r = (k+1) / ((k+1)(G+1) + k);  1/2 + (G k (k+1) / 2 + k (k-1) / 2) / ((k+1) G + k), about (k+1) / 2
+        # (T5.1) r = (k+1) / ((k+1)(G+1) + k);  1/2 + (G k (k+1) / 2 + k (k-1) / 2) / ((k+1) G + k), about (k+1) / 2
         lost = (g * k * (k + 1) / 2 + k * (k - 1) / 2) / ((k + 1) * g + k)
         return Stale((k + 1) / ((k + 1) * (g + 1) + k), 0.5 + lost, k + 1)
     if policy == "deduplicated":
-        # r = (k+1) / (G + 2k + 1)
+        # (T5.2) r = (k+1) / (G + 2k + 1)
         return Stale((k + 1) / (g + 2 * k + 1), 0.5, k + 1)
     if policy == "probe":
-        # r = 1 / (G + 1 + k)
+        # (T5.3) r = 1 / (G + 1 + k)
         return Stale(1 / (g + 1 + k), 0.5, 1)
     raise ValueError(f"policy={policy!r}: expected 'cumulative', 'deduplicated' or 'probe'")
 
@@ -152,14 +152,14 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
     a, b = bits(rule)
     interval = rule.growth_interval
     if drift >= 0:
-        # r = (rho - G delta / b) / (G + rho)
+        # (T6.1) r = (rho - G delta / b) / (G + rho)
         return max(0.0, (a / b - interval * float(drift) / b) / (interval + a / b))
     if a != b:
         raise ValueError(f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1")
     gap = Fraction(a) / -Fraction(drift)  # steps in which the ceiling falls by one backoff
     if gap <= 1:
         return 1.0
-    # r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth in between
+    # (T6.2) r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth in between
     growths = Fraction(gap // (interval + 1))
     if gap % (interval + 1) == 0:
         growths -= Fraction(1, 2)  # every second fall meets a growth, and the next growth comes a step later
@@ -177,6 +177,6 @@ def hysteresis_skip_rate(rule: Rule) -> float:
     turn skip every second step and never back off.
     """
     a, b = bits(rule)
-    # r = (rho + H - 1) / (G + rho + H - 1)
+    # (T10.1) r = (rho + H - 1) / (G + rho + H - 1)
     lost = a / b + rule.hysteresis - 1
     return lost / (rule.growth_interval + lost)

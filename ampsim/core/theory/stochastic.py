@@ -52,7 +52,7 @@ class Stationary:
 
     def at(self, count: int) -> Array:
         """Share of steps at each level with this count, below the growth interval, (levels,)."""
-        # pi(j, c) = nu_j (1 - p_j)^c / (sum nu T)
+        # (T3.2) pi(j, c) = nu_j (1 - p_j)^c / (sum nu T)
         return np.asarray(self.visits * (1 - self.overflow) ** count / self.duration)
 
 
@@ -76,7 +76,7 @@ def stationary(overflow: npt.ArrayLike, growth_interval: int, backoff_levels: in
         log_up = growth_interval * np.log1p(-p)
         log_down = np.log(-np.expm1(log_up))
         stay = np.where(p > 0, -np.expm1(log_up) / p, growth_interval)
-    # nu_j q_j = sum over i = j + 1 .. j + m of nu_i (1 - q_i), from the highest level that is ever reached down
+    # (T3.1) nu_j q_j = sum over i = j + 1 .. j + m of nu_i (1 - q_i), from the highest level that is ever reached down
     top = int(np.argmax(np.isneginf(log_up))) if np.isneginf(log_up).any() else len(p) - 1
     log_visits = np.full(len(p), -np.inf)
     log_visits[top] = 0.0
@@ -119,7 +119,7 @@ def tracked_quantile(growth_interval: int, ranks: int = 1) -> float:
     It is where a visit is as likely to end in a growth as in an overflow; the commonest arrivals are within one
     level of it. `ranks` N data-parallel workers with independent gradients share one scale.
     """
-    # (1 - p)^(N G) = 1 / 2
+    # (T3.4) (1 - p)^(N G) = 1 / 2
     return math.exp2(-1 / (ranks * growth_interval))
 
 
@@ -141,28 +141,28 @@ def critical_bad_rate(rule: Rule) -> float:
     about ln(1 + rho) / G, and ln 2 / G for torch's factors: one bad step in 2885.
     """
     a, b = bits(rule)
-    # a q - b (1 - q) = 0,  q = (1 - lambda)^G:  lambda_c = 1 - (1 + rho)^(-1/G)
+    # (T8.1) a q - b (1 - q) = 0,  q = (1 - lambda)^G:  lambda_c = 1 - (1 + rho)^(-1/G)
     return -math.expm1(-math.log1p(a / b) / rule.growth_interval)
 
 
 def bad_step_drift(rule: Rule, rate: float) -> float:
     """T8: bits a step by which a scale far below its ceiling moves; negative above the critical rate. Exact."""
     a, b = bits(rule)
-    # lambda (a q - b (1 - q)) / (1 - q)
+    # (T8.2) lambda (a q - b (1 - q)) / (1 - q)
     up, down = _bad_visit(rule.growth_interval, rate)
     return rate * (a * up - b * down) / down
 
 
 def bad_step_skip_rate(growth_interval: int, rate: float) -> float:
     """T8: the skip rate under a constant ceiling and bad steps at a rate below the critical one, a = b. Exact."""
-    # r = lambda q / (1 - q + lambda (2 q - 1)), which is 1 / (G + 1) at lambda -> 0
+    # (T8.3) r = lambda q / (1 - q + lambda (2 q - 1)), which is 1 / (G + 1) at lambda -> 0
     up, down = _bad_visit(growth_interval, rate)
     return rate * up / (down + rate * (up - down))
 
 
 def bad_step_headroom(growth_interval: int, rate: float) -> float:
     """T8: levels that bad steps cost on top of T2's headroom, constant ceiling, a = b. Exact; inf if unstable."""
-    # (1 - q) / (2 q - 1)
+    # (T8.4) (1 - q) / (2 q - 1)
     up, down = _bad_visit(growth_interval, rate)
     return down / (up - down) if up > down else math.inf
 
@@ -196,11 +196,11 @@ def flushed_share(sigma: float, score: float, headroom: float = 0.0, binades: fl
     the largest itself is random), Phi^-1(2^(-1/(n G))) for a dynamic scale (T3 b with n independent elements as
     ranks). Exact for that scale, for elements rounded once: what is lost inside the backward pass is not counted.
     """
-    # Phi((l - R) / sigma + z)
+    # (T9.1) Phi((l - R) / sigma + z)
     return _normal.cdf((headroom - binades) / sigma + score)
 
 
 def widest_spread(score: float, share: float, headroom: float = 0.0, binades: float = FP16_BINADES) -> float:
     """T9: the largest sigma, in bits, at which one scale flushes at most `share` of the elements."""
-    # sigma <= (R - l) / (z + z_share)
+    # (T9.2) sigma <= (R - l) / (z + z_share)
     return (binades - headroom) / (score - _normal.inv_cdf(share))

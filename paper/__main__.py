@@ -1,0 +1,53 @@
+"""Builds the paper: `python -m paper [--check | --draft]`.
+
+Evaluates every number in it, writes the ledger `paper/numbers.json` and `paper/ampsim.pdf`. What cannot be traced to a
+fresh data file is refused, all of it at once, with exit status 1.
+
+--check  builds again in a clean folder, from the data, and compares all bytes with what lies here
+--draft  builds although data is stale, and says so on every page
+"""
+
+import sys
+from collections.abc import Sequence
+
+from paper import build
+from paper.sources import ROOT, Refused
+
+USAGE = "usage: python -m paper [--check | --draft]"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit status."""
+    if {"-h", "--help"} & set(argv):
+        print(f"{USAGE}\n\n{__doc__}")
+        return 0
+    if len(argv) > 1 or not set(argv) <= {"--check", "--draft"}:
+        print(f"paper: error: {' '.join(argv)!r}: expected --check, --draft or nothing\n{USAGE}", file=sys.stderr)
+        return 2
+    try:
+        return _check() if "--check" in argv else _build(draft="--draft" in argv)
+    except Refused as error:
+        for line in str(error).splitlines():
+            print(f"paper: error: {line}", file=sys.stderr)
+        return 1
+
+
+def _build(*, draft: bool) -> int:
+    files = build.build(draft=draft)
+    for name, content in files.items():
+        (ROOT / name).write_bytes(content)
+    print(f"paper: {build.pages(files['paper/ampsim.pdf'])} pages, written to paper/ampsim.pdf")
+    return 0
+
+
+def _check() -> int:
+    wrong = build.check()
+    for name in wrong:
+        print(f"paper: {name}: DIFFERS from what the data gives; run `python -m figures` and `python -m paper`")
+    if not wrong:
+        print("paper: same bytes")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

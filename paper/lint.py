@@ -1,0 +1,91 @@
+"""What the text may not have: a typed digit where a measurement should stand, a theorem without proof or test."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paper.sources import ROOT
+
+# Numbers of three digits and more that formulas are written with; others there are results.
+IN_FORMULAS = {
+    "1024": "ranks in an example",
+    "2000": "torch's growth interval",
+    "200": "a growth interval that was tried",
+    "800": "an interval in an example",
+    "128": "exponents of float32",
+    "126": "exponents of float32",
+}
+THEORY = "tests/core/test_theory.py"
+IN_PROSE = {"65504": "the largest number of fp16", "65520": "from here on fp16 overflows"}
+_NUMBER = re.compile(r"(?<![\w.\-_])\d[\d.,]*\d|(?<![\w.\-_])\d")
+_NOT_PROSE = (
+    r"//[^\n]*",
+    r"`[^`]*`",
+    r"#given\[[^\]]*\]",
+    r"@[\w:.\-]+",
+    r"<[\w:.\-]+>",
+    r"(?:size|space): [\d.]+pt",
+)
+
+
+def digits(root: Path = ROOT) -> Iterator[str]:
+    """Numbers typed into the text that are neither definitions nor marked as given."""
+    for path in sorted((root / "paper" / "text").glob("*.typ")):
+        text = path.read_text(encoding="utf-8")
+        for pattern in _NOT_PROSE:
+            text = re.sub(pattern, _blank, text)
+        found = [
+            (m.start(), m[0]) for m in _NUMBER.finditer(re.sub(r"\$[^$]*\$", _blank, text)) if m[0] not in IN_PROSE
+        ]
+        for formula in re.finditer(r"\$[^$]*\$", text):
+            found += [(formula.start() + at, number) for at, number in _results(formula[0])]
+        for at, number in sorted(found):
+            yield (
+                f"{path.relative_to(root)}, line {text.count(chr(10), 0, at) + 1}: {number!r} is typed by hand; "
+                'expected #num("name") with its path in paper/numbers, or #given[...] for a definition or quotation'
+            )
+
+
+def _results(formula: str) -> Iterator[tuple[int, str]]:
+    """Numbers in a formula that formulas are not written with: fractions, large ones, and ones that stand alone."""
+    alone = _NUMBER.fullmatch(formula.strip("$ ")) is not None
+    for match in _NUMBER.finditer(formula):
+        small = match[0].isdigit() and len(match[0]) < 3 and not (alone and int(match[0]) > 2)
+        if not small and match[0] not in IN_FORMULAS:
+            yield match.start(), match[0]
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def references(uses: Mapping[str, Sequence[Mapping[str, Any]]], root: Path = ROOT) -> Iterator[str]:
+    """Tests that the text names and that are not there; theorems without proof or whose tests are not all named.
+
+    Args:
+        uses: what the compiled text has, as `build.used` gives it.
+        root: where the tests are.
+    """
+    for use in uses["tests"]:
+        file, _, function = use["name"].partition("::")
+        if function not in functions(root / file):
+            yield f"no such test: {use['name']}; a test that shows what the text says must exist"
+    present = functions(root / THEORY)
+    named = {theorem["name"]: set(theorem["tests"]) for theorem in uses["theorems"]}
+    for theorem, names in named.items():
+        if theorem not in [proof["name"] for proof in uses["proofs"]]:
+            yield f"theorem {theorem} has no proof"
+        yield from (f"theorem {theorem}: no such test in {THEORY}: {name}" for name in sorted(names - present))
+    for name in sorted(present):
+        if (match := re.match(r"test_(t\d+)_", name)) and name not in named.get(match[1].upper(), ()):
+            yield f"{THEORY}: {name} holds {match[1].upper()}, which does not name it"
+
+
+def functions(path: Path) -> set[str]:
+    """The functions of a test file."""
+    if not path.exists():
+        return set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
