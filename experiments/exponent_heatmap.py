@@ -1,0 +1,155 @@
+"""Where do a run's gradients lie among the binades, and where is what fp16 can hold of them?
+
+At sampled steps the gradient is computed in float32 as well, from the same weights and batch, and its elements are
+counted by binade: what there is, not what fp16 left. Against it stands fp16's window, from half its smallest
+subnormal to its largest number, divided by the loss scale: rounding flushes what is below, and overflows what is
+above. Of the fp16 backward pass itself the same steps record which elements were lost. Arms:
+
+- `gpt unscaled` and `gpt dynamic`: a byte-level GPT; its batch is one micro-batch of a global batch of 2^22 tokens and
+  its loss is divided by the number of tokens in that. Scale 1, or from 1 on dynamic with a short growth interval, so
+  that the window reaches the gradients within some hundred steps;
+- `sigmoid dynamic`: an 8-layer sigmoid network on digits, whose first layers' gradients lie at 2^-30 and below;
+- `residual dynamic`: the residual network of `scale_crash` at a learning rate at which the scale halves for ever.
+
+Takes about 50 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the GPT is GPT-2 small.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ampsim.core.records import Record
+from ampsim.probe import Histogram
+from ampsim.probe.histogram import INF, SMALLEST
+from ampsim.torch import GradScaler
+from experiments import _digits, _fp16, _run, _tasks, _train
+from experiments.models.gpt import GPT2_SMALL
+from experiments.models.residual_mlp import ResidualMLP
+
+GLOBAL_TOKENS = 2**22  # of a global batch
+WIDTH, BLOCKS = 64, 12  # of the residual network, as in `scale_crash`
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one arm trains, and how."""
+
+    task: str
+    batch: int  # windows of text, or images, a step
+    every: int  # optimizer steps a sample
+    lr: float  # of Adam
+    eps: float = 1e-15  # of Adam, which otherwise does not see gradients below its default of 1e-8
+    init_scale: float = 2.0**16
+    growth_interval: int = 50
+    fixed: float | None = None  # the scale of an arm that never changes it
+
+
+CASES = {
+    "gpt unscaled": Case("gpt", 2, 3, 1e-3, init_scale=1.0, fixed=1.0),
+    "gpt dynamic": Case("gpt", 2, 3, 1e-3, init_scale=1.0, growth_interval=8),
+    "sigmoid dynamic": Case("sigmoid", 128, 8, 1e-2),
+    "residual dynamic": Case("residual", 64, 1, 0.05, eps=1e-8),
+}
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 128  # samples a unit; an arm makes `Case.every` optimizer steps a sample
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches; of the first the counts are kept
+
+
+SMOKE = Config(steps=3, seeds=(0,))
+
+
+def arms(config: Config) -> list[str]:
+    return list(CASES)
+
+
+def inputs() -> dict[str, str]:
+    return _tasks.inputs("gpt", "sigmoid")
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm with one seed; the columns are explained in `data/README.md`."""
+    case = CASES[unit.arm]
+    task = make(case, unit.seed, device)
+    factor = loss_factor(case, device)
+    parameters = list(task.model.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=case.lr, eps=case.eps, fused=True)
+    scaler = GradScaler(device, case.init_scale, growth_interval=case.growth_interval)
+    scales, found_inf, samples, counts = [], [], [], []
+    for step in _train.train(task, optimizer, scaler, config.steps * case.every, factor=factor, fixed=case.fixed):
+        scales.append(step.scale)
+        if step.found_inf:
+            found_inf.append(step.number)
+        if step.number % case.every == 0:
+            x, y = step.batch
+            truth = flat(torch.autograd.grad(task.criterion(task.model(x), y) * factor, parameters))
+            samples.append(losses(truth, step.gradient, step.scale))
+            if unit.seed == config.seeds[0]:
+                counts.append(nonempty(Histogram.of(truth)))
+            tick(step.number // case.every + 1)
+    lost, rounded, not_finite = (_fp16.six_digits(column) for column in _fp16.table(samples))
+    return {
+        "every": case.every,
+        "elements": sum(p.numel() for p in parameters),
+        "scale_changes": _fp16.changes(scales),
+        "found_inf": found_inf,
+        "lost": lost,
+        "rounded": rounded,
+        "not_finite": not_finite,
+        "counts": counts,
+    }
+
+
+def make(case: Case, seed: int, device: str) -> _tasks.Task:
+    if case.task != "residual":
+        return _tasks.make(case.task, seed, device, case.batch)
+    batches = _fp16.prepare(seed)
+    network = ResidualMLP(_digits.PIXELS, WIDTH, BLOCKS, _digits.CLASSES)
+    return _tasks.digits(_tasks.Logits(network), batches, device, case.batch)
+
+
+def loss_factor(case: Case, device: str) -> float:
+    """From the mean over a batch to the loss that is differentiated."""
+    size = _tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
+    return case.batch * size.context / GLOBAL_TOKENS if case.task == "gpt" else 1.0
+
+
+def flat(gradients: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def losses(truth: Tensor, gradient: Tensor, scale: float) -> tuple[float, float, float]:
+    """What fp16 lost of a float32 gradient.
+
+    Args:
+        truth: (elements,) float32.
+        gradient: (elements,) what the fp16 backward pass produced, still multiplied by `scale`.
+        scale: the loss scale.
+
+    Returns:
+        Of the elements that are not zero in `truth`, the shares that are zero in `gradient`; that rounding
+        `scale * truth` to fp16 once would make zero; and that are not finite in `gradient`.
+    """
+    there = truth != 0
+    lost = gradient == 0
+    rounded = (truth * scale).half() == 0
+    total = max(int(there.sum()), 1)
+    zero, would_be, not_finite = (int((there & which).sum()) / total for which in (lost, rounded, ~gradient.isfinite()))
+    return zero, would_be, not_finite
+
+
+def nonempty(histogram: Histogram) -> list[int]:
+    """[exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    binades = histogram.counts[1:INF]
+    filled = binades.nonzero()[0]
+    if not len(filled):
+        return []
+    return [int(filled[0]) + SMALLEST, *map(int, binades[filled[0] : filled[-1] + 1])]
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("exponent_heatmap"))

@@ -1,0 +1,193 @@
+"""Gradients by binade over a run, and fp16's window, which moves as the loss scale does: blue is kept, red is lost."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ampsim.core.records import Record
+from figures import _series, _style
+
+DATA = ("exponent_heatmap",)
+FLUSHED, NORMAL, OVERFLOWED = -25.0, -14.0, math.log2(65520.0)  # log2 of the window's edges at scale 1
+SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
+SHADE = "#E9E9E9"  # outside of the window
+NOT_FINITE = "#5E3C99"
+XYZ_TO_RGB = (
+    (3.2406255, -1.5372080, -0.4986286),
+    (-0.9689307, 1.8757561, 0.0415175),
+    (0.0557101, -0.2040211, 1.0569959),
+)
+DOTTED = (0, (1, 1.5))
+
+
+class Panel(NamedTuple):
+    """What is drawn of one arm."""
+
+    arm: str
+    title: str
+    bottom: int  # of the exponents shown
+    top: int
+
+
+PANELS = (
+    Panel("gpt unscaled", "Transformer, unscaled", -66, 24),
+    Panel("gpt dynamic", "Transformer: the scale climbs", -66, 24),
+    Panel("sigmoid dynamic", "Deep sigmoid net: the scale follows", -66, 24),
+    Panel("residual dynamic", "Residual net: the scale runs away", -46, 44),
+)
+
+
+def plot(data: _style.Data) -> Figure:
+    _, records = data[DATA[0]]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 6.0)
+    halves = figure.add_gridspec(2, 1, height_ratios=(1, 0.125))
+    grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1, 5, 1))
+    for number, (panel, letter) in enumerate(zip(PANELS, "abcd", strict=True)):
+        row, column = divmod(number, 2)
+        units = _series.of_arm(records, panel.arm)
+        heat, strip = (figure.add_subplot(grid[2 * row + i, column]) for i in range(2))
+        drawn = next(record for record in units if record["counts"])  # the seed whose counts were kept
+        draw_heat(heat, panel, drawn)
+        draw_losses(strip, units)
+        _style.label_panel(heat, letter, panel.title)
+        if column == 0:
+            heat.set_ylabel("size of an element, |g|")
+            strip.set_ylabel("lost (%)")
+    draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
+    name_parts(figure.axes, crash=last_streak(drawn))
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------- colours
+
+
+def linear_srgb(lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float) -> NDArray[np.float64]:
+    """CIE LCh, hue in degrees, to linear sRGB, (n, 3), by way of Lab and XYZ (CIE 15, white D65; IEC 61966-2-1)."""
+    angle = math.radians(hue)
+    y = (lightness + 16) / 116
+    f = np.stack([y + chroma * math.cos(angle) / 500, y, y - chroma * math.sin(angle) / 200], axis=1)
+    xyz = np.where(f > 6 / 29, f**3, 3 * (6 / 29) ** 2 * (f - 4 / 29)) * [0.95047, 1.0, 1.08883]
+    return np.asarray(xyz @ np.array(XYZ_TO_RGB).T)
+
+
+def one_hue(hue: float, slope: float, bump: float) -> ListedColormap:
+    """256 colours of one hue whose lightness L falls in equal steps; slope and bump keep the chroma within sRGB."""
+    t = np.linspace(0, 1, 256)
+    linear = np.clip(linear_srgb(95 - 75 * t, 3 + slope * t + bump * t * (1 - t), hue), 0, 1)
+    srgb = np.where(linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear)
+    return ListedColormap(srgb.round(4).tolist())
+
+
+INSIDE = one_hue(268, 10, 144)  # blue
+OUTSIDE = one_hue(42, 45, 120)  # vermilion, of the same lightness
+
+
+def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Of all elements, the share in each binade at each sample, (exponents, samples)."""
+    share = np.zeros((len(exponents), len(record["counts"])))
+    for sample, (lowest, *counts) in enumerate(record["counts"]):
+        rows = lowest - exponents[0] + np.arange(len(counts))
+        shown = (rows >= 0) & (rows < len(exponents))
+        share[rows[shown], sample] = np.array(counts)[shown] / record["elements"]
+    return share
+
+
+def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
+    """RGBA, (exponents, samples, 4): darker with more elements; blue in the window, red outside, empty where none.
+
+    Scales are powers of two, so that the window's edges lie between binades (65520 is 2^15.9997).
+    """
+    share = shares(record, exponents)
+    shift = -log2_scales(record)[:: record["every"]]
+    kept = (exponents[:, None] >= FLUSHED + shift) & (exponents[:, None] + 1 <= round(OVERFLOWED) + shift)
+    level = np.ma.getdata(SHARES(np.maximum(share, SHARES.vmin or 0.0)))
+    image = np.where(kept[..., None], INSIDE(level), OUTSIDE(level))
+    image[..., 3] = share > 0
+    return np.asarray(image)
+
+
+# ------------------------------------------------------------------------------------------------- panels
+
+
+def log2_scales(record: Record) -> NDArray[np.float64]:
+    """Of every optimizer step, (steps,)."""
+    steps = record["every"] * len(record["lost"])
+    starts, values = zip(*record["scale_changes"], strict=True)
+    return np.asarray(np.log2(np.repeat(values, np.diff([*starts, steps]))))
+
+
+def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
+    """Elements by binade, the window as two lines, and a tick for each skipped step."""
+    exponents = np.arange(panel.bottom, panel.top)
+    log2 = log2_scales(record)
+    edges = np.arange(len(log2) + 1)
+    for limit, name, beyond in ((FLUSHED, "flushed", -400), (OVERFLOWED, "overflowed", 400)):
+        axes.stairs(limit - log2, edges, baseline=beyond, fill=True, color=SHADE, linewidth=0, zorder=0)
+        axes.stairs(limit - log2, edges, baseline=None, color=_style.BLACK, linewidth=0.9, zorder=3, label=name)
+    axes.stairs(NORMAL - log2, edges, baseline=None, color=_style.BLACK, linewidth=0.7, linestyle=DOTTED, zorder=3,
+                label="subnormal")  # fmt: skip
+    axes.imshow(
+        picture(record, exponents), origin="lower", aspect="auto", interpolation="none",
+        extent=(0, len(log2), panel.bottom, panel.top), zorder=1,
+    )  # fmt: skip
+    axes.vlines(np.array(record["found_inf"]) + 0.5, panel.top - 5, panel.top - 1.5, color=_style.BLACK, linewidth=0.5,
+                label="skips", zorder=4)  # fmt: skip
+    ticks = [k for k in range(-60, 61, 20) if panel.bottom <= k <= panel.top]
+    axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
+    axes.tick_params(axis="x", labelbottom=False)
+    axes.set(xlim=(0, len(log2)), ylim=(panel.bottom, panel.top))
+
+
+def last_streak(record: Record) -> int:
+    """The step from which on every step was skipped, to the end."""
+    skipped = set(record["found_inf"])
+    start: int = record["every"] * len(record["lost"])
+    while start - 1 in skipped:
+        start -= 1
+    return start
+
+
+def draw_losses(axes: Axes, records: list[Record]) -> None:
+    """A line a seed: what the fp16 backward pass lost, and what rounding the true gradient once would."""
+    for record in records:
+        steps = (np.arange(len(record["lost"])) + 0.5) * record["every"]
+        for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
+                                  ("rounded", _style.BLACK, DOTTED)):  # fmt: skip
+            axes.plot(steps, 100 * np.array(record[name]), color=color, linewidth=0.7, linestyle=line, label=name)
+    axes.set(xlabel="step", ylim=(-3, 106), xlim=(0, len(records[0]["lost"]) * records[0]["every"]))
+    axes.set_yticks([0, 50, 100])
+
+
+def draw_bar(axes: Axes) -> None:
+    """Both colours against the share of elements in a binade."""
+    levels = np.linspace(0, 1, 256)[None, :]
+    low, high = (math.log10(x or 1.0) for x in (SHARES.vmin, SHARES.vmax))
+    image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
+    axes.imshow(image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none")
+    axes.set_xticks(range(-5, 0), [f"$10^{{{k}}}$" for k in range(-5, 0)])
+    axes.set_yticks([0.5, 1.5], ["outside the window", "inside"])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("share of all elements that lie in one binade [$2^e$, $2^{e+1}$)")
+
+
+def name_parts(axes: list[Axes], crash: int) -> None:
+    """The parts, written into them; `crash`: the step of panel d from which on all are skipped."""
+    a, _, b, strip_b, _, _, d, strip_d = axes[:8]
+    a.text(192, 0, "what fp16 can hold", ha="center", va="center")
+    grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}
+    a.text(378, 20, "overflows", ha="right", **grey)
+    a.text(378, -11, "subnormal below", ha="right", **grey)
+    b.text(376, 4, "overflows", ha="right", **grey)
+    b.text(270, 20.7, "skipped steps", ha="right", **grey)
+    d.text(crash - 1, 26, "overflows", ha="right", **grey)
+    d.text(104, -20, "flushed to zero", ha="center", **grey)
+    d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
+    d.text(crash + 2, -37, "the forward pass overflows:\nevery step is skipped", fontsize=7, va="center")
+    strip_b.text(380, 82, "zero after the fp16 backward pass", ha="right", va="center", color=OUTSIDE(0.62), fontsize=7)
+    strip_b.text(380, 45, "zero by rounding the true gradient once", ha="right", va="center", fontsize=7)
+    strip_d.text(43, 60, "inf or NaN", ha="center", color=NOT_FINITE, va="center", fontsize=7)

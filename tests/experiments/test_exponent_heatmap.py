@@ -1,0 +1,248 @@
+"""The truth beside an fp16 run: what is counted, that looking disturbs nothing, and what the committed runs show."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ampsim import Rule, replay
+from ampsim.core import records
+from ampsim.core.formats import FP16
+from ampsim.probe import Histogram
+from ampsim.torch import GradScaler
+from experiments import _fp16, _run, _train, exponent_heatmap
+from experiments.exponent_heatmap import CASES, losses, nonempty
+from figures import _style
+from figures import exponent_heatmap as figure
+
+DATA = records.read(_run.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
+ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@pytest.fixture
+def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples at each step."""
+    for name, case in CASES.items():
+        monkeypatch.setitem(CASES, name, dataclasses.replace(case, every=1))
+
+
+def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    config = exponent_heatmap.Config(steps=steps, seeds=seeds)
+    return exponent_heatmap.run(config, _run.Unit(arm, seed), "cpu", lambda step: None)
+
+
+def of_arm(name: str) -> list[dict[str, Any]]:
+    return [row for row in DATA if row["arm"] == name]
+
+
+def log2_scales(row: dict[str, Any]) -> list[float]:
+    """In force at each optimizer step."""
+    starts, values = zip(*row["scale_changes"], strict=True)
+    steps = row["every"] * len(row["lost"])
+    return [math.log2(values[sum(start <= step for start in starts) - 1]) for step in range(steps)]
+
+
+# ------------------------------------------------------------------------------------------- what is counted
+
+
+@given(st.lists(ELEMENTS, min_size=1))
+def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_empty(values: list[float]) -> None:
+    counts = nonempty(Histogram.of(torch.tensor(values)))
+    exponents = [math.frexp(value)[1] - 1 for value in values if value]
+    if not exponents:
+        assert counts == []
+        return
+    assert counts[0] == min(exponents)
+    assert counts[1:] == [exponents.count(e) for e in range(min(exponents), max(exponents) + 1)]
+
+
+def test_losses_are_shares_of_the_elements_that_are_there() -> None:
+    truth = torch.tensor([0.0, 0.0, 1.0, 2.0**-20, 2.0**-30, -(2.0**-31), 4.0, 8.0])
+    gradient = torch.tensor([0.0, 9.0, 1.0, 0.0, 0.0, -1.0, math.inf, math.nan])
+    lost, rounded, not_finite = losses(truth, gradient, 1.0)
+    assert (lost, rounded, not_finite) == (2 / 6, 2 / 6, 2 / 6)
+    assert losses(truth, gradient, 2.0**6)[1] == 1 / 6  # 2^-30 becomes 2^-24; 2^-31 is a tie, and rounds to zero
+    assert losses(truth, gradient, 2.0**7)[1] == 0
+    assert losses(torch.zeros(3), torch.zeros(3), 1.0) == (0, 0, 0)
+
+
+@given(st.lists(ELEMENTS, min_size=1), st.integers(-40, 40))
+def test_what_rounding_flushes_lies_between_the_bounds_of_the_histogram(values: list[float], exponent: int) -> None:
+    truth, scale = torch.tensor(values), 2.0**exponent
+    flushed = Histogram.of(truth).lost(scale, FP16).flushed
+    rounded = losses(truth, torch.zeros(len(values)), scale)[1]
+    assert flushed.low <= rounded <= flushed.high
+
+
+def test_the_tie_below_the_smallest_subnormal_goes_to_zero() -> None:
+    assert losses(torch.tensor([2.0**-25, 1.0001 * 2.0**-25]), torch.ones(2), 1.0)[1] == 0.5
+
+
+# ------------------------------------------------------------------------------------------------ the runs
+
+
+def truth_of_first_step(arm: str) -> Tensor:
+    """In float32, from scratch."""
+    case = CASES[arm]
+    task = exponent_heatmap.make(case, 0, "cpu")
+    gradients = torch.autograd.grad(
+        task.loss() * exponent_heatmap.loss_factor(case, "cpu"), list(task.model.parameters())
+    )
+    return exponent_heatmap.flat(gradients)
+
+
+@pytest.mark.parametrize("arm", list(CASES))
+def test_the_truth_is_the_float32_gradient_of_the_same_weights_and_batch(arm: str) -> None:
+    row = fresh(arm, steps=1)
+    truth = truth_of_first_step(arm)
+    assert row["counts"][0] == nonempty(Histogram.of(truth))
+    assert row["elements"] == len(truth)
+
+
+@pytest.mark.usefixtures("every_step")
+@pytest.mark.parametrize("arm", ["sigmoid dynamic", "residual dynamic"])
+def test_looking_disturbs_nothing(arm: str) -> None:
+    row, case = fresh(arm, steps=6), CASES[arm]
+    task = exponent_heatmap.make(case, 0, "cpu")
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
+    scaler = GradScaler("cpu", case.init_scale, growth_interval=case.growth_interval)
+    unseen = [
+        (step.scale, step.found_inf, int((step.gradient == 0).sum()))
+        for step in _train.train(task, optimizer, scaler, 6)
+    ]
+    scales, found_inf, _ = zip(*unseen, strict=True)
+    assert row["scale_changes"] == _fp16.changes(scales)
+    assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
+
+
+def test_counts_are_kept_for_the_first_seed_only_and_samples_are_steps_apart() -> None:
+    row = fresh("sigmoid dynamic", steps=2, seed=1, seeds=(0, 1))
+    assert row["counts"] == []
+    assert len(row["lost"]) == 2
+    assert len(log2_scales(row)) == 2 * row["every"]
+    assert max(row["found_inf"], default=0) < 2 * row["every"]
+
+
+@pytest.mark.parametrize("arm", list(CASES))
+def test_the_reference_machine_replays_the_scales(arm: str) -> None:
+    case = CASES[arm]
+    for row in of_arm(arm):
+        scales = log2_scales(row)
+        flags = [step in set(row["found_inf"]) for step in range(len(scales))]
+        rule = Rule(case.init_scale, growth_interval=case.growth_interval)
+        expected = [case.fixed] * len(flags) if case.fixed else [case.init_scale, *replay(rule, flags).tolist()[:-1]]
+        assert [2.0**x for x in scales] == expected
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+def test_every_arm_has_every_seed_and_one_seed_the_counts() -> None:
+    seeds = exponent_heatmap.Config().seeds
+    assert [(row["arm"], row["seed"]) for row in DATA] == [(arm, seed) for arm in CASES for seed in seeds]
+    assert [bool(row["counts"]) for row in DATA] == [row["seed"] == seeds[0] for row in DATA]
+
+
+def test_unscaled_a_share_of_a_global_batch_is_lost_and_rounding_does_not_tell_how_much() -> None:
+    for row in of_arm("gpt unscaled"):
+        assert np.mean(row["lost"]) > 0.8
+        assert row["lost"][0] > row["rounded"][0] + 0.2  # what is flushed within the backward pass
+
+
+def test_a_scale_that_climbs_brings_all_of_it_back() -> None:
+    for row in of_arm("gpt dynamic"):
+        last = len(row["lost"]) // 4
+        assert row["lost"][0] > 0.8
+        assert max(row["lost"][-last:]) < 0.02
+        assert row["found_inf"][0] > len(log2_scales(row)) / 4  # until its window reaches the largest element
+    for row in of_arm("sigmoid dynamic"):
+        assert max(row["lost"]) < 0.05
+
+
+def test_in_a_crash_the_window_passes_over_the_gradient_and_every_step_is_skipped() -> None:
+    for row in of_arm("residual dynamic"):
+        start = figure.last_streak(row)
+        assert start < len(row["lost"]) / 2
+        assert min(row["not_finite"][start:]) > 0.9
+        assert min(row["rounded"][start:]) < 0.02  # at these scales nearly all of it fits
+        assert row["rounded"][-1] > 0.98
+
+
+def test_a_sampled_step_was_skipped_where_the_largest_true_element_overflows_and_else_not() -> None:
+    """But for a few, in which the fp16 pass rounds to the other side."""
+    wrong, samples = 0, 0
+    for arm in ("gpt dynamic", "sigmoid dynamic"):
+        (row,) = (row for row in of_arm(arm) if row["counts"])
+        for sample, (lowest, *counts) in enumerate(row["counts"]):
+            step = sample * row["every"]
+            highest = lowest + len(counts) - 1 + log2_scales(row)[step]  # its binade, scaled
+            samples += 1
+            wrong += (highest >= 16) != (step in row["found_inf"])
+    assert wrong <= 0.03 * samples
+
+
+# --------------------------------------------------------------------------------------------------- the figure
+
+
+@pytest.fixture(scope="module")
+def axes() -> list[Any]:
+    with _style.style():
+        return list(figure.plot(_style.load(figure.DATA)).axes)
+
+
+def test_lightness_falls_in_equal_steps_and_no_colour_is_cut_off() -> None:
+    for hue, slope, bump, shown in ((268, 10, 144, figure.INSIDE), (42, 45, 120, figure.OUTSIDE)):
+        t = np.linspace(0, 1, 256)
+        linear = figure.linear_srgb(95 - 75 * t, 3 + slope * t + bump * t * (1 - t), hue)
+        assert linear.min() > -0.002
+        assert linear.max() < 1
+        srgb = shown(np.arange(256))[:, :3]
+        light = np.where(srgb > 0.04045, ((srgb + 0.055) / 1.055) ** 2.4, srgb / 12.92)
+        lightness = 116 * np.cbrt(light @ [0.2126, 0.7152, 0.0722]) - 16
+        assert lightness == pytest.approx(95 - 75 * t, abs=0.5)
+
+
+def test_shares_add_up_to_the_elements_that_are_not_zero() -> None:
+    for row in (row for row in DATA if row["counts"]):
+        share = figure.shares(row, np.arange(-149, 128))
+        assert share.sum(axis=0) == pytest.approx([sum(c[1:]) / row["elements"] for c in row["counts"]])
+        lowest, *counts = row["counts"][3]
+        assert share[lowest + 149, 3] == counts[0] / row["elements"]
+
+
+def test_binades_inside_of_the_window_are_blue_and_all_others_red() -> None:
+    for row in (row for row in DATA if row["counts"]):
+        exponents = np.arange(-149, 128)
+        image = figure.picture(row, exponents)
+        blue = image[..., 2] > image[..., 0]
+        for sample in range(0, len(row["lost"]), 16):
+            log2 = log2_scales(row)[sample * row["every"]]
+            inside = (exponents + log2 >= -25) & (exponents + log2 < 16)
+            filled = image[:, sample, 3] > 0
+            assert (blue[filled, sample] == inside[filled]).all()
+            assert filled.sum() == sum(count > 0 for count in row["counts"][sample][1:])
+
+
+def test_the_window_and_the_skips_are_drawn_where_they_are(axes: list[Any]) -> None:
+    for panel, heat in zip(figure.PANELS, axes[0:8:2], strict=True):
+        (row,) = (row for row in of_arm(panel.arm) if row["counts"])
+        log2 = np.array(log2_scales(row))
+        for name, limit in (("flushed", -25), ("subnormal", -14), ("overflowed", math.log2(65520))):
+            (line,) = (patch for patch in heat.patches if patch.get_label() == name)
+            assert line.get_data().values == pytest.approx(limit - log2)
+        (ticks,) = (c for c in heat.collections if c.get_label() == "skips")
+        assert [segment[0][0] - 0.5 for segment in ticks.get_segments()] == row["found_inf"]
+
+
+def test_the_strips_show_every_seed(axes: list[Any]) -> None:
+    for panel, strip in zip(figure.PANELS, axes[1:8:2], strict=True):
+        rows = of_arm(panel.arm)
+        for name in ("lost", "rounded", "not_finite"):
+            lines = [line for line in strip.lines if line.get_label() == name]
+            assert [line.get_ydata().tolist() for line in lines] == [[100 * x for x in row[name]] for row in rows]
