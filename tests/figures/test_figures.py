@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from ampsim.core import records
 from figures import __main__ as cli
-from figures import _gallery, _series, _style, scale_crash, sigmoid_underflow, state_machine
+from figures import _claims, _gallery, _series, _style, scale_crash, sigmoid_underflow, state_machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,6 +118,19 @@ def test_the_gallery_shows_every_figure_once_with_its_command() -> None:
             assert f"`python -m experiments.{name}`" in text
     listed = [stem for part in _gallery.SECTIONS.values() for stem in part]
     assert len(listed) == len(set(listed))
+
+
+def test_a_claim_is_judged_by_the_data_and_shows_its_spread() -> None:
+    rows = [{"arm": arm, "seed": seed, "test_loss": loss + seed / 100}
+            for arm, loss in (("unscaled", 2.0), ("dynamic G=50", 2.0), ("fp32", 2.0)) for seed in range(3)]  # fmt: skip
+    assert _claims.mean_loss(rows) == (
+        "unscaled 2.01 (2 to 2.02), dynamic 2.01 (2 to 2.02), fp32 2.01 (2 to 2.02)", _claims.REPRODUCED
+    )  # fmt: skip
+    rows[0]["test_loss"] = 9.0
+    assert _claims.mean_loss(rows)[1] == _claims.CONTRADICTED
+    assert _claims.verdict(True, False) == _claims.PARTLY
+    counts = [{"arm": f"fp16 lr={lr}", "seed": 0, "crash_step": 7} for lr in ("0.02", "0.03", "0.035", "0.05")]
+    assert _claims.crashes(counts)[1] == _claims.CONTRADICTED
 
 
 def test_a_figure_without_a_section_is_refused() -> None:
