@@ -19,20 +19,18 @@ the first 256 entries of its vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ampsim.core.records import Record
-from ampsim.torch import GradScaler
-from experiments import _fp16, _run, _text
+from experiments import _fp16, _run, _text, _train
+from experiments._tasks import EVALUATED, Batch, Task
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
 
 GLOBAL_TOKENS = 2**22  # of a global batch
-EVALUATED = 8192  # tokens in a final loss
-TYPES = {"fp32": torch.float32, "global fp32": torch.float32, "bf16": torch.bfloat16}  # else fp16
 
 
 @dataclass(frozen=True)
@@ -56,102 +54,42 @@ SMOKE = Config(steps=3, seeds=(0,), on_cpu=(BYTES, 16, 1, 2, 32), batch=4, growt
 
 def arms(config: Config) -> list[str]:
     """As they stand in the data."""
-    dynamic = [f"dynamic G={n}" for n in config.growth_intervals]
-    inits = [f"init 2^{k}" for k in config.inits_log2]
-    normalised = ["sum", "global fp32", "global unscaled", "global dynamic"]
-    return ["fp32", "bf16", "unscaled", f"static 2^{config.static_log2}", *dynamic, *inits, *normalised]
+    return _train.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
 def inputs() -> dict[str, str]:
     return {"topics": _text.sha256()}
 
 
-def fixed_scale(arm: str) -> float | None:
-    """The loss scale of an arm that never changes it; None in the dynamic arms."""
-    if arm.startswith("static 2^"):
-        return 2.0 ** int(arm.removeprefix("static 2^"))
-    return 1.0 if arm in TYPES or arm.endswith("unscaled") else None
-
-
-def make_scaler(arm: str, device: str) -> GradScaler:
-    name, _, value = arm.partition("=")
-    interval = int(value) if name == "dynamic G" else 50
-    start = 2.0 ** int(arm.removeprefix("init 2^")) if arm.startswith("init") else fixed_scale(arm) or 2.0**16
-    return GradScaler(device, init_scale=start, growth_interval=interval, enabled=arm not in TYPES)
-
-
-def loss_factor(arm: str, tokens: int) -> float:
-    """From the mean over a batch of `tokens` to the loss that is differentiated."""
-    if arm.startswith("global"):
-        return tokens / GLOBAL_TOKENS
-    return float(tokens) if arm == "sum" else 1.0
-
-
 def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = _fp16.prepare(unit.seed)
-    text = _text.load(device)
     on_cpu = device == "cpu"
     size = Size(*(config.on_cpu if on_cpu else config.on_cuda))
-    model = GPT(size).to(device)
+    task, train = make(unit.seed, device, size, config.batch)
     lr = config.lr_cpu if on_cpu else config.lr_cuda
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr, eps=config.eps, fused=True)
-    scaler, fixed = make_scaler(unit.arm, device), fixed_scale(unit.arm)
-    dtype, factor = TYPES.get(unit.arm, torch.float16), loss_factor(unit.arm, config.batch * size.context)
-    log = Log(config.count_every)
-
-    for step in range(config.steps):
-        x, y = _text.draw(text.train, config.batch, size.context, batches)
-        with torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32):
-            loss = cross_entropy(model(x).flatten(0, 1), y.flatten())
-        optimizer.zero_grad()
-        scaler.scale(loss * factor).backward()
-        log.step(step, loss.item(), scaler.get_scale(), _fp16.flat_gradient(model))  # still scaled
-        scaler.step(optimizer)
-        scaler.update(fixed)  # a fixed scale is put back whatever happened: skip, but never back off or grow
-        tick(step + 1)
-
-    train, test = (evaluate(model, part, size) for part in text)
-    return {**log.record(), "train_loss": train, "test_loss": test}
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
+    arm, log = _train.Arm(unit.arm), _train.Log(config.count_every)
+    factor = arm.factor(config.batch * size.context, GLOBAL_TOKENS)
+    for step in arm.train(task, optimizer, config.steps, factor=factor):
+        log.add(step)
+        tick(step.number + 1)
+    return {**log.record(), "train_loss": replace(task, test=train).test_loss(), "test_loss": task.test_loss()}
 
 
-@dataclass
-class Log:
-    """The per-step columns of one unit."""
+def make(seed: int, device: str, size: Size, batch: int) -> tuple[Task, Batch]:
+    """The task `gpt` in any size; and what its loss on the training text is measured on."""
+    batches, text = _fp16.prepare(seed), _text.load(device)
 
-    count_every: int
-    losses: list[float] = field(default_factory=list)
-    scales: list[float] = field(default_factory=list)
-    found_inf: list[int] = field(default_factory=list)
-    counted_steps: list[int] = field(default_factory=list)
-    zero: list[float] = field(default_factory=list)
+    def draw() -> Batch:
+        return _text.draw(text.train, batch, size.context, batches)
 
-    def step(self, step: int, loss: float, scale: float, gradient: Tensor) -> None:
-        """`loss` is the mean, `scale` the one in force, `gradient` what the backward pass produced with it."""
-        self.losses.append(loss)
-        self.scales.append(scale)
-        if not _fp16.all_finite(gradient):
-            self.found_inf.append(step)
-        if step % self.count_every == 0:
-            (zero,), _, _ = _fp16.count_classes(gradient, [gradient.numel()])
-            self.counted_steps.append(step)
-            self.zero.append(zero / gradient.numel())
-
-    def record(self) -> Record:
-        return {
-            "loss": _fp16.six_digits(self.losses),
-            "scale_changes": _fp16.changes(self.scales),
-            "found_inf": self.found_inf,
-            "counted_steps": self.counted_steps,
-            "zero": _fp16.six_digits(self.zero),
-        }
+    train, test = (_text.spaced(part, EVALUATED // size.context, size.context) for part in text)
+    return Task(GPT(size).to(device), draw, nats_a_byte, test), train
 
 
-@torch.no_grad()
-def evaluate(model: GPT, tokens: Tensor, size: Size) -> float:
-    """Nats a byte, in float32 for every arm, so that arms differ in their training only."""
-    x, y = _text.spaced(tokens, EVALUATED // size.context, size.context)
-    return float(f"{cross_entropy(model(x).flatten(0, 1), y.flatten()).item():.6g}")
+def nats_a_byte(logits: Tensor, y: Tensor) -> Tensor:
+    """Mean cross entropy over windows (batch, context)."""
+    return cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
 if __name__ == "__main__":

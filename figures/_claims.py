@@ -76,9 +76,9 @@ def backward_against_rounding(rows: Rows) -> tuple[str, str]:
 def plateau(rows: Rows) -> tuple[str, str]:
     fixed = [int(arm.removeprefix("static 2^")) for arm in {row["arm"] for row in rows} if arm.startswith("static")]
     true = np.mean(of(rows, "fp32", "test_loss"))
-    flat = [k for k in sorted(fixed) if np.mean(of(rows, f"static 2^{k}", "test_loss")) < true + 0.1]
+    flat = [k for k in sorted(fixed) if np.mean(of(rows, f"static 2^{k}", "test_loss")) < true + 0.05]
     whole = flat == [k for k in sorted(fixed) if flat[0] <= k <= flat[-1]]
-    now = f"within 0.1 nats of fp32 from 2^{flat[0]} to 2^{flat[-1]}{'' if whole else ', with gaps'}"
+    now = f"within 0.05 nats of fp32 from 2^{flat[0]} to 2^{flat[-1]}{'' if whole else ', with gaps'}"
     return now, verdict(whole, flat[0] <= -10, flat[-1] >= 15)
 
 

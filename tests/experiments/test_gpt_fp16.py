@@ -13,7 +13,9 @@ import torch
 
 from ampsim import Rule, replay
 from ampsim.core import records
-from experiments import _fp16, _run, _text, gpt_fp16
+from experiments import _fp16, _run, _tasks, _text, gpt_fp16
+from experiments._train import Arm
+from experiments.models.gpt import Size
 
 CONFIG = gpt_fp16.Config()
 DATA = records.read(_run.DATA / "cpu" / "gpt_fp16.jsonl")[1]
@@ -85,23 +87,10 @@ def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
 # --------------------------------------------------------------------------------------------------- the arms
 
 
-def test_every_arm_has_a_rule_a_fixed_scale_or_no_scaler() -> None:
+def test_an_arm_is_dynamic_by_the_rule_that_is_replayed_here_and_no_other_is() -> None:
+    assert set(gpt_fp16.arms(CONFIG)) >= set(RULES)
     for arm in gpt_fp16.arms(CONFIG):
-        scaler = gpt_fp16.make_scaler(arm, "cpu")
-        assert scaler.is_enabled() == (arm not in gpt_fp16.TYPES)
-        if arm in RULES:
-            assert gpt_fp16.fixed_scale(arm) is None
-            assert scaler.get_scale() == RULES[arm].init_scale
-            assert scaler.get_growth_interval() == RULES[arm].growth_interval
-        else:
-            assert scaler.get_scale() == gpt_fp16.fixed_scale(arm)
-    assert gpt_fp16.fixed_scale("static 2^16") == 2.0**16
-    assert gpt_fp16.fixed_scale("global unscaled") == 1.0
-
-
-@pytest.mark.parametrize(("arm", "factor"), [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14)])
-def test_the_loss_is_a_mean_a_sum_or_a_share_of_the_global_batch(arm: str, factor: float) -> None:
-    assert gpt_fp16.loss_factor(arm, 256) == factor
+        assert (Arm(arm).fixed is None) == (arm in RULES), arm
 
 
 @pytest.mark.parametrize("arm", list(RULES))
@@ -175,10 +164,11 @@ def test_every_unit_is_there_and_whole() -> None:
         assert row["loss"][0] == pytest.approx(math.log(256), abs=0.1)
 
 
-def test_counted_gradients_are_those_of_the_backward_pass() -> None:
-    log = gpt_fp16.Log(count_every=2)
-    for step, gradient in enumerate([[0.0, 1.0, 2.0**-26, 1.0], [math.inf, 1.0, 0.0, 0.0], [1.0] * 4]):
-        log.step(step, 1 / 3, 2.0, torch.tensor(gradient))
-    row = log.record()
-    assert (row["zero"], row["counted_steps"], row["found_inf"]) == ([0.5, 0.0], [0, 2], [1])
-    assert _fp16.six_digits([1 / 3]) * 3 == row["loss"]
+def test_the_task_is_the_shared_one_in_the_configs_size() -> None:
+    ours, train = gpt_fp16.make(1, "cpu", Size(*CONFIG.on_cpu), CONFIG.batch)
+    shared = _tasks.make("gpt", 1, "cpu", CONFIG.batch)
+    assert torch.equal(_fp16.flat_parameters(ours.model), _fp16.flat_parameters(shared.model))
+    for a, b in ((ours.draw(), shared.draw()), (ours.test, shared.test)):
+        assert all(map(torch.equal, a, b))
+    assert ours.test_loss() == shared.test_loss()
+    assert not torch.equal(train[0], ours.test[0])

@@ -1,0 +1,71 @@
+"""When does a convolutional network in fp16 need loss scaling, and does it matter how the scale moves?
+
+`gpt_fp16`'s question, on images. A residual network with GroupNorm learns digits. Arms:
+
+- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with our dynamic scaler at three growth intervals G;
+- `init 2^k`: dynamic, G=50, from a start far too low and far too high;
+- `sum`: the loss is the sum over the batch's images instead of their mean, dynamic, G=50;
+- `global`: the batch is one micro-batch of a global batch of 2^20 images, a size that has been tried (X. Zhai et al.,
+  *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023), and its loss is divided by the number of images in
+  *that*, as under gradient accumulation; in float32, unscaled, and dynamic, G=50.
+
+In every fp16 arm a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms, so that the arms of
+the global batch differ in underflow and not in eps. `static_sweep` has the scales between.
+
+Takes about 70 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where a larger network
+learns which way up a photograph is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ampsim.core.records import Record
+from experiments import _run, _tasks, _train
+
+TASKS = {"cpu": "resnet", "cuda": "resnet32"}
+GLOBAL_IMAGES = 2**20  # of a global batch
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 350  # optimizer steps a unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    batch_cpu: int = 16  # images a step
+    batch_cuda: int = 64
+    lr: float = 5e-3  # of Adam; falls to 0 in the last third
+    eps: float = 1e-15  # of Adam
+    static_log2: int = 16  # the fixed loss scale is 2^k
+    growth_intervals: tuple[int, ...] = (50, 200, 2000)  # dynamic arms
+    inits_log2: tuple[int, ...] = (8, 32)  # dynamic arms that start at 2^k
+    count_every: int = 10  # steps between two counts of zeros
+
+
+SMOKE = Config(steps=3, seeds=(0,), batch_cpu=4, batch_cuda=4, growth_intervals=(2,), count_every=2)
+
+
+def arms(config: Config) -> list[str]:
+    """As they stand in the data."""
+    return _train.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
+
+
+def inputs() -> dict[str, str]:
+    return _tasks.inputs(*TASKS.values())
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm with one seed; the columns are explained in `data/README.md`."""
+    batch = config.batch_cpu if device == "cpu" else config.batch_cuda
+    task = _tasks.make(TASKS[device], unit.seed, device, batch)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    arm, log = _train.Arm(unit.arm), _train.Log(config.count_every)
+    for step in arm.train(task, optimizer, config.steps, factor=arm.factor(batch, GLOBAL_IMAGES)):
+        _train.cool(optimizer, config.lr, step.number, config.steps)
+        log.add(step)
+        tick(step.number + 1)
+    return {**log.record(), "test_loss": task.test_loss(), "test_accuracy": _train.accuracy(task)}
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("resnet_fp16"))

@@ -1,0 +1,117 @@
+"""Which fixed loss scales can a network be trained with, and would its gradients have told?
+
+The residual network of `resnet_fp16` in fp16 with one loss scale 2^k from the first step to the last: a plateau between
+two cliffs. Below it gradients underflow, above it steps are skipped. Arms `fp32` and `dynamic G=50` for comparison.
+
+The arm `fp32` also asks of its own weights and batches, every few steps and at every scale, what an fp16 backward
+pass makes of the gradient: how much of it is zero, and how far off all of it is. Beside it stands the same for
+the float32 gradient rounded to fp16 once, which is what a histogram of gradients tells.
+
+A loss divided by 2^k, as that of a micro-batch is, moves both cliffs by k to the right.
+
+Takes about 60 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where a larger network
+learns which way up a photograph is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ampsim.core.records import Record
+from experiments import _fp16, _run, _tasks, _train
+
+TASKS = {"cpu": "resnet", "cuda": "resnet32"}
+LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24)  # closer at the cliffs
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 150  # optimizer steps a unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    static_log2: tuple[int, ...] = (*LEFT, -8, -4, 0, 4, 8, 12, *RIGHT)  # fixed loss scales 2^k
+    batch_cpu: int = 16  # images a step
+    batch_cuda: int = 64
+    lr: float = 5e-3  # of Adam; falls to 0 in the last third
+    eps: float = 1e-15  # of Adam
+    count_every: int = 10  # steps between two counts of zeros
+
+
+SMOKE = Config(steps=3, seeds=(0,), static_log2=(-16, 24), batch_cpu=4, batch_cuda=4, count_every=2)
+
+
+def arms(config: Config) -> list[str]:
+    """As they stand in the data."""
+    return ["fp32", "dynamic G=50", *(f"static 2^{k}" for k in config.static_log2)]
+
+
+def inputs() -> dict[str, str]:
+    return _tasks.inputs(*TASKS.values())
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm with one seed; the columns are explained in `data/README.md`."""
+    task = _tasks.make(TASKS[device], unit.seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    log, asked = _train.Log(config.count_every), Asked(config.static_log2)
+    for step in _train.Arm(unit.arm).train(task, optimizer, config.steps):
+        _train.cool(optimizer, config.lr, step.number, config.steps)
+        log.add(step)
+        if unit.arm == "fp32":
+            asked.add(task, step, counted=step.number % config.count_every == 0)
+        tick(step.number + 1)
+    ends = {"test_loss": task.test_loss(), "test_accuracy": _train.accuracy(task)}
+    return {**log.record(), **ends, **(asked.record() if unit.arm == "fp32" else {})}
+
+
+class Asked:
+    """What fp16 would have made of float32's gradients, at each of some scales 2^k."""
+
+    def __init__(self, static_log2: Sequence[int]) -> None:
+        self.scales = [2.0**k for k in static_log2]
+        self.largest: list[float] = []
+        self.rows: list[list[list[float]]] = []  # steps, columns, scales
+
+    def add(self, task: _tasks.Task, step: _train.Step, *, counted: bool) -> None:
+        """One step of the arm `fp32`."""
+        self.largest.append(step.gradient.abs().max().item())
+        if counted:
+            passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
+            backward = [lost(gradient, step.gradient, scale) for gradient, scale in passes]
+            rounded = [lost((step.gradient * scale).half(), step.gradient, scale) for scale in self.scales]
+            self.rows.append(_fp16.table(backward) + _fp16.table(rounded))
+
+    def record(self) -> Record:
+        """As `data/README.md` has it."""
+        names = ("backward_zero", "backward_error", "rounded_zero", "rounded_error")
+        columns = zip(names, _fp16.table(self.rows), strict=True)
+        return {"largest": _fp16.six_digits(self.largest)} | {
+            name: [_fp16.six_digits(values) for values in column] for name, column in columns
+        }
+
+
+def backward_passes(task: _tasks.Task, batch: _tasks.Batch, scales: Sequence[float]) -> list[Tensor]:
+    """One gradient a scale, still multiplied by it, of one forward pass in fp16; the model's own stay as they are."""
+    x, y = batch
+    parameters = list(task.model.parameters())
+    with _fp16.autocast(x.device.type, fp16=True):
+        loss = task.criterion(task.model(x), y)
+    passes = [torch.autograd.grad(loss * scale, parameters, retain_graph=True) for scale in scales]
+    return [torch.cat([gradient.flatten() for gradient in gradients]) for gradients in passes]
+
+
+def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
+    """How a gradient that is multiplied by `scale` differs from the true one.
+
+    Returns:
+        The share of its elements that are zero; the length of the difference over that of `truth`, inf where
+        an element is not finite.
+    """
+    error = ((gradient.float() / scale - truth).norm() / truth.norm()).item()
+    return (gradient == 0).float().mean().item(), error if math.isfinite(error) else math.inf
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("static_sweep"))

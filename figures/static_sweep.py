@@ -1,0 +1,145 @@
+"""Training with one loss scale from beginning to end: a plateau between two cliffs, and what tells where they are."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ampsim.core.records import Record
+from figures import _series, _style
+
+DATA = ("static_sweep", "sigmoid_underflow")
+ZERO, SKIPPED, SWEPT = _style.VERMILION, _style.PURPLE, _style.GREEN
+DASHED = (0, (2.5, 1.5))
+OVERFLOW = 65520.0  # half a step above the largest number of fp16: from here on rounding gives inf
+NEAR = 0.05  # nats above float32 that still count as the plateau
+EDGE = -12  # log2 of a scale on the left cliff, where numbers are given
+ERRORS = {"backward_error": _style.BLACK, "rounded_error": _style.GREY}
+ARROW = {"arrowstyle": "->", "linewidth": 0.7, "color": _style.GREY, "shrinkB": 1}
+
+
+def plot(data: _style.Data) -> Figure:
+    (provenance, records), (_, sigmoid) = (data[stem] for stem in DATA)
+    logs = np.array(provenance["config"]["static_log2"], dtype=np.float64)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 4.1)
+    (a, c), (b, d) = figure.subplots(2, 2, sharex=True)
+    draw_losses(a, records, "test_loss")
+    name_cliffs(a, records)
+    draw_lost(b, records, logs)
+    draw_errors(c, records, logs)
+    draw_losses(d, sigmoid, "train_loss")
+    for axes, letter, title in (
+        (a, "a", "Final loss, residual network"),
+        (b, "b", "What each of its runs lost"),
+        (c, "c", "Its gradient, at the same weights"),
+        (d, "d", "Final loss, sigmoid network"),
+    ):
+        _style.label_panel(axes, letter, title)
+    for axes in (b, d):
+        axes.set_xticks(range(-16, 25, 8), [_style.power_of_two(k) for k in range(-16, 25, 8)])
+        axes.set(xlabel="fixed loss scale", xlim=(logs.min() - 1, logs.max() + 1))
+    return figure
+
+
+def static(records: list[Record]) -> dict[float, list[Record]]:
+    """log2 of each fixed scale -> its runs, one a seed; `unscaled` is 2^0."""
+    names = [arm for arm in _series.arms(records) if arm == "unscaled" or arm.startswith("static")]
+    return {float(arm.partition("2^")[2] or 0): _series.of_arm(records, arm) for arm in names}
+
+
+def mean(records: list[Record], column: str) -> float:
+    return float(np.mean([record[column] for record in records]))
+
+
+def draw_losses(axes: Axes, records: list[Record], column: str) -> None:
+    """Each seed a thin line, their mean a thick one; float32 and the dynamic scale as lines across."""
+    runs = static(records)
+    ends = np.array([[record[column] for record in rows] for rows in runs.values()])
+    axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
+    axes.plot(list(runs), ends.mean(axis=1), color=SWEPT, linewidth=1.6, label="mean")
+    levels = {arm: mean(_series.of_arm(records, arm), column) for arm in ("fp32", "dynamic G=50")}
+    places = _series.spread(list(levels.values()), 0.24)
+    for (arm, level), place, style in zip(levels.items(), places, (DASHED, "-"), strict=True):
+        axes.axhline(level, color=_style.ARM[arm], linewidth=0.8, linestyle=style, zorder=0, label=arm)
+        _style.label_right(axes, level, place, arm.partition(" ")[0], _style.ARM[arm])
+    untrained = float(np.mean([record["loss"][0] for record in records]))
+    _style.limit_line(axes, untrained, "untrained")
+    draw_plateau(axes, [k for k, seeds in zip(runs, ends, strict=True) if seeds.mean() < levels["fp32"] + NEAR])
+    title = column.replace("_", "ing " if column == "train_loss" else " ")
+    axes.set(ylabel=f"{title} (nats)", ylim=(-0.6, 1.12 * untrained))
+    axes.set_yticks(np.arange(0, untrained, 0.5))
+
+
+def draw_plateau(axes: Axes, good: list[float]) -> None:
+    """How many bits there are to choose from, below the curve."""
+    if len(good) > 1:
+        arrow = {"arrowstyle": "<->", "linewidth": 0.8, "color": SWEPT, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+        axes.annotate("", (good[0], -0.2), (good[-1], -0.2), arrowprops=arrow)
+        axes.text((good[0] + good[-1]) / 2, -0.27, f"{good[-1] - good[0]:g} bits", color=SWEPT, ha="center", va="top")
+
+
+def name_cliffs(axes: Axes, records: list[Record]) -> None:
+    """An arrow to the first and to the last place where the mean is halfway between float32 and untrained."""
+    runs = static(records)
+    ends = np.array([mean(rows, "test_loss") for rows in runs.values()])
+    level = (mean(_series.of_arm(records, "fp32"), "test_loss") + float(np.mean([r["loss"][0] for r in records]))) / 2
+    places = crossings(np.array(list(runs)), ends, level)
+    for text, place, away in (
+        ("left cliff:\ngradients\nunderflow", places[:1], 7.5),
+        ("right cliff:\nsteps are\nskipped", places[1:][-1:], -8.5),
+    ):
+        for x in place:
+            axes.annotate(
+                text, (x, level), (x + away, 1.15 * level), ha="center", va="center", color=_style.GREY,
+                arrowprops=ARROW,
+            )  # fmt: skip
+
+
+def crossings(x: _series.Array, y: _series.Array, level: float) -> list[float]:
+    """Where straight lines through the points cross `level`."""
+    above = y > level
+    return [
+        float(x[i] + (level - y[i]) / (y[i + 1] - y[i]) * (x[i + 1] - x[i])) for i in np.flatnonzero(np.diff(above))
+    ]
+
+
+def draw_lost(axes: Axes, records: list[Record], logs: _series.Array) -> None:
+    """Shares over a whole run; dashed, what rounding the gradients of the arm fp32 would have lost."""
+    runs, steps = static(records), len(records[0]["loss"])
+    zero = np.array([[100 * np.mean(record["zero"]) for record in rows] for rows in runs.values()])
+    skipped = np.array([[100 * len(record["found_inf"]) / steps for record in rows] for rows in runs.values()])
+    truth = _series.of_arm(records, "fp32")
+    rounded = 100 * np.mean([record["rounded_zero"] for record in truth], axis=(0, 1))
+    largest = np.array([record["largest"] for record in truth])
+    over = np.array([100 * np.mean(largest * 2.0**k >= OVERFLOW) for k in logs])
+    for name, shares, expected, color in (("zero", zero, rounded, ZERO), ("skipped", skipped, over, SKIPPED)):
+        axes.fill_between(logs, shares.min(axis=1), shares.max(axis=1), color=color, alpha=0.18, linewidth=0)
+        axes.plot(logs, shares.mean(axis=1), color=color, label=name)
+        axes.plot(logs, expected, color=color, linestyle=DASHED, linewidth=0.9, label=f"{name} by rounding")
+    axes.text(-11.5, 80, "elements\nthat are zero", color=ZERO, va="center")
+    axes.text(15.5, 80, "skipped\nsteps", color=SKIPPED, ha="right", va="center")
+    axes.text(3, 22, "dashed: the gradients of\nfp32, rounded to fp16", color=_style.GREY, ha="center", va="center")
+    axes.set(ylabel="share (%)", ylim=(-3, 106))
+    axes.set_yticks(range(0, 101, 25))
+
+
+def draw_errors(axes: Axes, records: list[Record], logs: _series.Array) -> None:
+    """Relative error of fp16's gradient where the arm fp32 went, while it is finite; bands from tenth to tenth."""
+    truth = _series.of_arm(records, "fp32")
+    for column, color in ERRORS.items():
+        errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(-1, len(logs))
+        fits = np.isfinite(errors).all(axis=0)
+        low, middle, high = 100 * np.quantile(errors[:, fits], (0.1, 0.5, 0.9), axis=0)
+        axes.fill_between(logs[fits], low, high, color=color, alpha=0.16, linewidth=0)
+        style = "-" if color == _style.BLACK else DASHED
+        axes.plot(logs[fits], middle, color=color, linestyle=style, label=column)
+    at = list(logs).index(EDGE)
+    zero = 100 * np.mean([record["backward_zero"] for record in truth], axis=(0, 1))[at]
+    error = 100 * float(np.median([np.array(record["backward_error"])[:, at] for record in truth]))
+    text = f"{zero:.0f}% of it is 0,\nall of it is {error:.0f}% off"
+    axes.annotate(text, (EDGE, error), (-6.5, 60), va="center", arrowprops=ARROW)
+    axes.text(4, 5, "of the backward pass", va="center", ha="center")
+    axes.text(4, 0.06, "of rounding once", color=_style.GREY, va="center", ha="center")
+    axes.text(20.5, 0.8, "overflow", color=_style.GREY, va="center", ha="center")
+    axes.set(ylabel="relative error (%)", yscale="log", ylim=(0.01, 200))
+    axes.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
+    axes.minorticks_off()

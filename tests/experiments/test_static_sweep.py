@@ -1,0 +1,198 @@
+"""A plateau between two cliffs, whatever the exact numbers are; and what gradients tell of them."""
+
+import dataclasses
+import math
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.core import records
+from experiments import _fp16, _run, _tasks, static_sweep
+from experiments._train import Arm
+from figures import _style
+from figures import static_sweep as figure
+
+CONFIG = static_sweep.Config()
+LOGS = CONFIG.static_log2
+DATA = records.read(_run.DATA / "cpu" / "static_sweep.jsonl")[1]
+SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
+
+
+def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    config = dataclasses.replace(SHORT, **changes)
+    return {"arm": arm, "seed": seed, **static_sweep.run(config, _run.Unit(arm, seed), "cpu", lambda step: None)}
+
+
+def of_arm(name: str) -> list[dict[str, Any]]:
+    return [row for row in DATA if row["arm"] == name]
+
+
+def final(name: str) -> float:
+    return mean(row["test_loss"] for row in of_arm(name))
+
+
+def at(k: int, column: str) -> list[float]:
+    """Of the arm `fp32`, at scale 2^k: every counted step of every seed."""
+    return [float(values[LOGS.index(k)]) for row in of_arm("fp32") for values in row[column]]
+
+
+def gradients(k: int, batch: int = 8) -> tuple[_tasks.Task, _tasks.Batch, torch.Tensor]:
+    """A task, and the first step of its arm `static 2^k`."""
+    task = _tasks.make("resnet", 0, "cpu", batch)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
+    (step,) = Arm(f"static 2^{k}").train(task, optimizer, 1)
+    return task, step.batch, step.gradient
+
+
+# ----------------------------------------------------------------------------------------------- what is recorded
+
+
+def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
+    task, batch, _ = gradients(0)
+    before = _fp16.flat_gradient(task.model)
+    logs = (-14, -4, 0, 10, 24)
+    asked = static_sweep.backward_passes(task, batch, [2.0**k for k in logs])
+    for k, gradient in zip(logs, asked, strict=True):
+        expected = gradients(k)[2]
+        assert torch.equal(gradient.nan_to_num(1.5), expected.nan_to_num(1.5)), k
+    assert torch.equal(_fp16.flat_gradient(task.model), before)  # the optimizer sees none of it
+
+
+@given(
+    st.lists(st.floats(-4.0, 4.0, width=16).filter(bool), min_size=1, max_size=8),
+    st.integers(0, 8),
+    st.integers(-20, 20),
+)
+def test_a_gradient_that_is_only_scaled_has_lost_nothing_but_its_zeros(values: list[float], zeros: int, k: int) -> None:
+    truth = torch.tensor([*values, *[0.0] * zeros])
+    share, error = static_sweep.lost(truth * 2.0**k, truth, 2.0**k)
+    assert (share, error) == (pytest.approx(zeros / len(truth)), 0)
+
+
+def test_what_is_lost_is_the_length_of_the_difference_and_not_finite_is_infinite() -> None:
+    truth = torch.tensor([3.0, 4.0])
+    assert static_sweep.lost(torch.tensor([0.0, 8.0]), truth, 2.0) == (0.5, pytest.approx(3 / 5))
+    for bad in (math.inf, math.nan):
+        assert static_sweep.lost(torch.tensor([bad, 4.0]), truth, 1.0) == (0.0, math.inf)
+
+
+def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
+    asked, alone = fresh("fp32"), fresh("fp32", static_log2=(3,))
+    assert (asked["loss"], asked["test_loss"]) == (alone["loss"], alone["test_loss"])
+    assert len(asked["largest"]) == SHORT.steps
+    assert "largest" not in fresh("static 2^0", steps=1)
+    assert [len(row) for row in asked["rounded_zero"]] == [len(SHORT.static_log2)] * len(asked["counted_steps"])
+
+
+def test_rounding_once_is_asked_of_the_true_gradient() -> None:
+    task = _tasks.make("resnet", 0, "cpu", 8)
+    (step,) = Arm("fp32").train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
+    asked = static_sweep.Asked((-18, 20))
+    asked.add(task, step, counted=True)
+    row = asked.record()
+    expected = [((step.gradient * 2.0**k).half() == 0).float().mean().item() for k in (-18, 20)]
+    assert row["rounded_zero"] == [pytest.approx(expected, rel=1e-5)]
+    assert 0.01 < row["rounded_error"][0][0] < 0.5
+    assert row["rounded_error"][0][1] == math.inf
+
+
+def test_every_arm_starts_from_the_same_weights_and_batch() -> None:
+    for seed in CONFIG.seeds:
+        rows = [row for row in DATA if row["seed"] == seed]
+        (first,) = {row["loss"][0] for row in rows if row["arm"] != "fp32"}
+        assert first == pytest.approx(rows[0]["loss"][0], rel=1e-2)
+
+
+def test_every_unit_is_there_and_whole() -> None:
+    assert [(row["arm"], row["seed"]) for row in DATA] == [
+        (arm, seed) for arm in static_sweep.arms(CONFIG) for seed in CONFIG.seeds
+    ]
+    for row in DATA:
+        assert len(row["loss"]) == CONFIG.steps
+        assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
+        if row["arm"].startswith("static"):
+            assert row["scale_changes"] == [[0, Arm(row["arm"]).fixed]]
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+@pytest.mark.parametrize("k", [k for k in LOGS if -8 <= k <= 14])
+def test_on_the_plateau_every_scale_trains_as_float32_does_and_as_the_dynamic_one(k: int) -> None:
+    assert final(f"static 2^{k}") == pytest.approx(final("fp32"), abs=0.15)
+    assert final(f"static 2^{k}") == pytest.approx(final("dynamic G=50"), abs=0.15)
+    assert sum(len(row["found_inf"]) for row in of_arm(f"static 2^{k}")) <= 3
+
+
+def test_left_of_the_left_cliff_gradients_are_zero_and_nothing_is_learnt() -> None:
+    for k in (-16, -15, -14):
+        assert final(f"static 2^{k}") > final("fp32") + 1
+        assert min(mean(row["zero"]) for row in of_arm(f"static 2^{k}")) > 0.5
+    assert final("static 2^-13") > final("static 2^-12") > final("static 2^-10")
+
+
+def test_right_of_the_right_cliff_steps_are_skipped_and_nothing_is_learnt() -> None:
+    skips = [mean(len(row["found_inf"]) for row in of_arm(f"static 2^{k}")) for k in (14, 16, 17, 18, 20)]
+    assert skips == sorted(skips)
+    assert skips[0] < 3
+    assert skips[-1] == CONFIG.steps
+    assert final("static 2^20") > final("static 2^18") > final("static 2^17") > final("fp32") + 0.2
+
+
+def test_where_every_step_is_skipped_the_network_stays_as_it_was() -> None:
+    for high, higher in zip(of_arm("static 2^20"), of_arm("static 2^24"), strict=True):
+        assert (high["loss"], high["test_loss"]) == (higher["loss"], higher["test_loss"])
+
+
+def test_rounding_the_true_gradient_tells_of_the_right_cliff_and_not_of_the_left() -> None:
+    largest = [x for row in of_arm("fp32") for x in row["largest"]]
+    over = {k: mean(x * 2.0**k >= 65520 for x in largest) for k in LOGS}
+    assert over[14] < 0.02
+    assert over[20] > 0.98
+    assert 0.05 < over[17] < 0.95
+    for k in (-16, -14, -13, -12):
+        assert median(at(k, "backward_error")) > 10 * median(at(k, "rounded_error"))
+    assert mean(at(-16, "rounded_zero")) < 0.5 < mean(at(-16, "backward_zero"))
+
+
+def test_at_the_left_cliff_few_elements_are_zero_and_the_gradient_is_wrong_all_the_same() -> None:
+    assert mean(at(-12, "backward_zero")) < 0.1
+    assert median(at(-12, "backward_error")) > 0.1
+    assert median(at(0, "backward_error")) < 0.03
+
+
+def test_a_fresh_backward_pass_loses_at_either_end() -> None:
+    zero, error = (fresh("fp32", steps=1)[name][0] for name in ("backward_zero", "backward_error"))
+    assert zero[0] > 0.9 > 0.1 > zero[1]
+    assert error[1] > 0.1 > 0.03 > error[2]
+    assert error[2] == pytest.approx(error[3], rel=0.1)  # between the cliffs a power of two loses next to nothing
+    assert error[4] == math.inf
+
+
+# ------------------------------------------------------------------------------------------------- how it is drawn
+
+
+def test_the_figure_shows_the_means_of_the_records_and_counts_the_bits_between_the_cliffs() -> None:
+    with _style.style():
+        drawn = figure.plot(_style.load(figure.DATA))
+    (line,) = [line for line in drawn.axes[0].lines if line.get_label() == "mean"]
+    assert list(line.get_ydata()) == [pytest.approx(final(f"static 2^{k}")) for k in LOGS]
+    good = [k for k in LOGS if final(f"static 2^{k}") < final("fp32") + figure.NEAR]
+    said = [text.get_text() for text in drawn.axes[0].texts]
+    assert f"{good[-1] - good[0]} bits" in said
+    texts = drawn.findobj(lambda artist: hasattr(artist, "get_fontsize"))
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=9))
+def test_the_cliffs_are_where_a_straight_line_crosses_the_level(heights: list[int]) -> None:
+    x, y = np.arange(len(heights), dtype=float), np.array(heights, dtype=float)
+    found = figure.crossings(x, y, 4.5)
+    assert len(found) == sum((a > 4.5) != (b > 4.5) for a, b in pairwise(heights))
+    assert np.interp(found, x, y) == pytest.approx([4.5] * len(found))

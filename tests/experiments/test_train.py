@@ -1,0 +1,244 @@
+"""An arm is what its name says, and the loop is the one that everybody writes by hand."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from ampsim import Rule, replay
+from ampsim.torch import GradScaler
+from experiments import _fp16, _train
+from experiments._tasks import Batch, Task, make
+from experiments._train import Arm, Log, Step, train
+
+ARMS = {  # name -> dtype, fixed scale, first scale, growth interval
+    "fp32": (torch.float32, 1.0, 1.0, None),
+    "bf16": (torch.bfloat16, 1.0, 1.0, None),
+    "unscaled": (torch.float16, 1.0, 1.0, None),
+    "static 2^16": (torch.float16, 2.0**16, 2.0**16, None),
+    "static 2^-12": (torch.float16, 2.0**-12, 2.0**-12, None),
+    "dynamic": (torch.float16, None, 2.0**16, 50),
+    "dynamic G=200": (torch.float16, None, 2.0**16, 200),
+    "init 2^32": (torch.float16, None, 2.0**32, 50),
+    "init 2^-3": (torch.float16, None, 2.0**-3, 50),
+    "sum": (torch.float16, None, 2.0**16, 50),
+}
+
+
+def task(seed: int = 0) -> Task:
+    """A small network that learns to add up; its first gradients are about 1."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw() -> Batch:
+        x = torch.randn(16, 8, generator=generator)
+        return x, x.sum(dim=1, keepdim=True)
+
+    return Task(model, draw, mse_loss, draw())
+
+
+def adam(of: Task) -> torch.optim.Optimizer:
+    return torch.optim.Adam(of.model.parameters(), lr=1e-2, eps=1e-15)
+
+
+def run(arm: str, steps: int, factor: float = 1.0) -> tuple[list[Step], Tensor]:
+    """All steps, and the parameters they lead to."""
+    made = task()
+    steps_made = list(Arm(arm).train(made, adam(made), steps, factor=factor))
+    return steps_made, _fp16.flat_parameters(made.model)
+
+
+# --------------------------------------------------------------------------------------------------- the arms
+
+
+@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("whole", ["", "global "])
+def test_an_arm_is_what_its_name_says(name: str, whole: str) -> None:
+    dtype, fixed, first, interval = ARMS[name]
+    arm = Arm(whole + name)
+    scaler = arm.scaler("cpu")
+    assert (arm.dtype, arm.fixed, scaler.get_scale()) == (dtype, fixed, first)
+    assert scaler.is_enabled() == (name not in _train.DTYPES)
+    if interval:
+        assert scaler.get_growth_interval() == interval
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "fp16",
+        "Fp32",
+        "static",
+        "static 2^",
+        "static 2^x",
+        "dynamic G=",
+        "sum 3",
+        "global",
+        "global global sum",
+        "sum ",
+    ],
+)
+def test_a_name_that_says_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="expected a name like fp32, unscaled"):
+        Arm(name)
+
+
+@pytest.mark.parametrize(
+    ("arm", "factor"), [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14), ("global dynamic", 2.0**-14)]
+)
+def test_the_loss_is_a_mean_a_sum_or_a_share_of_the_global_batch(arm: str, factor: float) -> None:
+    assert Arm(arm).factor(256, 2**22) == factor
+
+
+def test_every_usual_arm_has_a_meaning_and_a_name_of_its_own() -> None:
+    names = _train.usual_arms(16, (50, 200), (8, 32))
+    assert len(set(names)) == len(names) == 12
+    assert {Arm(name).dtype for name in names} == {torch.float32, torch.bfloat16, torch.float16}
+
+
+# --------------------------------------------------------------------------------------------------- the loop
+
+
+def test_in_float32_the_loop_is_the_plain_one_to_the_last_bit() -> None:
+    _, parameters = run("fp32", 7)
+    plain = task()
+    optimizer = adam(plain)
+    for _ in range(7):
+        x, y = plain.draw()
+        optimizer.zero_grad()
+        mse_loss(plain.model(x), y).backward()
+        optimizer.step()
+    assert torch.equal(parameters, _fp16.flat_parameters(plain.model))
+
+
+def test_in_fp16_the_loop_is_torchs_own_with_torchs_scaler_to_the_last_bit() -> None:
+    made, plain = task(), task()
+    ours = train(made, adam(made), GradScaler("cpu", init_scale=2.0**20, growth_interval=3), 20)
+    optimizer, scaler = adam(plain), torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3)
+    for step in ours:
+        x, y = plain.draw()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = mse_loss(plain.model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        assert (step.scale, step.loss) == (scaler.get_scale(), loss.item())
+        assert torch.equal(step.gradient, _fp16.flat_gradient(plain.model)) or step.found_inf
+        scaler.step(optimizer)
+        scaler.update()
+    assert torch.equal(_fp16.flat_parameters(made.model), _fp16.flat_parameters(plain.model))
+
+
+def test_a_step_tells_its_batch_its_loss_and_its_scaled_gradient() -> None:
+    made = task()
+    for number, step in enumerate(Arm("static 2^6").train(made, adam(made), 3)):
+        x, y = step.batch
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = made.criterion(made.model(x), y)  # the optimizer has not stepped yet
+        gradient = torch.autograd.grad(loss * 2.0**6, list(made.model.parameters()))
+        assert (step.number, step.scale, step.loss) == (number, 2.0**6, loss.item())
+        assert torch.equal(step.gradient, torch.cat([g.flatten() for g in gradient]))
+
+
+def test_the_reference_machine_replays_the_dynamic_arms() -> None:
+    steps, _ = run("init 2^32", 60)
+    found = [step.found_inf for step in steps]
+    assert any(found)
+    assert not all(found)
+    rule = Rule(init_scale=2.0**32, growth_interval=50)
+    assert [step.scale for step in steps] == [2.0**32, *replay(rule, found).tolist()[:-1]]
+
+
+def test_a_fixed_scale_that_is_too_high_never_moves_and_never_steps() -> None:
+    steps, parameters = run("static 2^40", 5)
+    assert all(step.found_inf and step.scale == 2.0**40 for step in steps)
+    assert torch.equal(parameters, _fp16.flat_parameters(task().model))
+
+
+@given(st.integers(-30, 16))
+def test_a_share_of_the_loss_is_a_loss_scale(k: int) -> None:
+    (scaled,), (shared,) = run(f"static 2^{k}", 1)[0], run("unscaled", 1, factor=2.0**k)[0]
+    assert torch.equal(scaled.gradient, shared.gradient)
+    assert (scaled.loss, shared.scale) == (shared.loss, 1.0)  # a factor is no part of what is recorded
+
+
+@given(st.integers(4, 12))
+def test_where_nothing_is_lost_another_power_of_two_gives_the_same_weights_to_the_last_bit(k: int) -> None:
+    assert torch.equal(run(f"static 2^{k}", 3)[1], run("static 2^8", 3)[1])
+
+
+def test_arms_differ_in_precision_only() -> None:
+    losses = {arm: [step.loss for step in run(arm, 4)[0]] for arm in ("fp32", "bf16", "unscaled")}
+    assert len(set(map(tuple, losses.values()))) == 3
+    for loss in losses.values():
+        assert loss == pytest.approx(losses["fp32"], rel=0.05)
+
+
+def test_a_loss_that_is_nan_is_skipped_and_the_run_goes_on() -> None:
+    made = dataclasses.replace(task(), criterion=lambda out, y: mse_loss(out, y) * math.nan)
+    before = _fp16.flat_parameters(made.model)
+    steps = list(Arm("dynamic").train(made, adam(made), 4))
+    assert all(step.found_inf and math.isnan(step.loss) for step in steps)
+    assert [step.scale for step in steps] == [2.0**16, 2.0**15, 2.0**14, 2.0**13]
+    assert torch.equal(_fp16.flat_parameters(made.model), before)
+
+
+# ------------------------------------------------------------------------------------------------ what goes with it
+
+
+@given(st.integers(1, 400), st.floats(1e-6, 1.0))
+def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(steps: int, lr: float) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=99.0)
+    rates = []
+    for step in range(steps + 1):
+        _train.cool(optimizer, lr, step, steps)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates[: 2 * steps // 3 + 1] == pytest.approx([lr] * (2 * steps // 3 + 1))
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == 0
+    assert min(rates[:-1]) > 0
+    assert rates[-2] == pytest.approx(lr * min(1, 3 / steps))
+
+
+def test_the_accuracy_counts_the_images_whose_largest_logit_is_right() -> None:
+    made = make("resnet", 0, "cpu", 4)
+    x, y = made.test
+    assert _train.accuracy(made) == pytest.approx((made.model(x).argmax(dim=1) == y).double().mean().item(), abs=1e-6)
+    eye = Task(nn.Identity(), made.draw, cross_entropy, (torch.eye(4), torch.tensor([0, 1, 3, 3])))
+    assert _train.accuracy(eye) == 0.75
+
+
+def step(number: int, gradient: list[float], loss: float = 1.0, scale: float = 1.0) -> Step:
+    values = torch.tensor(gradient)
+    nothing: Any = None
+    return Step(number, loss, scale, values, not bool(values.isfinite().all()), nothing)
+
+
+def test_counted_gradients_are_those_of_the_backward_pass() -> None:
+    log = Log(count_every=2)
+    for number, gradient in enumerate([[0.0, 1.0, 2.0**-26, 1.0], [math.inf, 1.0, 0.0, 0.0], [1.0] * 4]):
+        log.add(step(number, gradient, loss=1 / 3))
+    row = log.record()
+    assert (row["zero"], row["counted_steps"], row["found_inf"]) == ([0.5, 0.0], [0, 2], [1])
+    assert row["loss"] == [0.333333] * 3
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20), st.integers(1, 5))
+def test_a_logs_columns_give_back_every_scale_and_skip(steps: list[tuple[int, bool]], every: int) -> None:
+    log = Log(every)
+    for number, (bits, bad) in enumerate(steps):
+        log.add(step(number, [math.nan if bad else 1.0], scale=2.0**bits))
+    row = log.record()
+    scale, changes = math.nan, dict(map(tuple, row["scale_changes"]))
+    for number, (bits, bad) in enumerate(steps):
+        scale = changes.get(number, scale)
+        assert (scale, number in row["found_inf"]) == (2.0**bits, bad)
+    assert row["counted_steps"] == list(range(0, len(steps), every))
+    assert len(row["zero"]) == len(row["counted_steps"])
