@@ -29,6 +29,8 @@ GPT2_SMALL = Size(vocabulary=50257, context=1024, layers=12, heads=12, width=768
 class Block(nn.Module):
     """x + attention(norm(x)), then x + MLP(norm(x))."""
 
+    causal = True  # no token sees a later one
+
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
         self.heads = heads
@@ -37,9 +39,9 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Causal self-attention, (batch, tokens, width) to the same."""
+        """Self-attention, (batch, tokens, width) to the same."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y = scaled_dot_product_attention(q, k, v, is_causal=True)  # (batch, heads, tokens, width / heads)
+        y = scaled_dot_product_attention(q, k, v, is_causal=self.causal)  # (batch, heads, tokens, width / heads)
         out: Tensor = self.mix(y.transpose(1, 2).flatten(2))
         return out
 

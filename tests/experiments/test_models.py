@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.models import resnet
+from experiments.models import resnet, vit
 from experiments.models.gpt import GPT, GPT2_SMALL, Size
 from experiments.models.resnet import ResNet
+from experiments.models.vit import ViT
 
 TINY = Size(vocabulary=64, context=12, layers=2, heads=4, width=32)
+TINY_VIT = vit.Size(pixels=12, patch=4, layers=2, heads=4, width=32)  # 3 x 3 patches
 
 
 def parameters(model: nn.Module) -> int:
@@ -27,6 +29,19 @@ def image_model(pixels: int) -> tuple[ResNet, Tensor]:
     torch.manual_seed(0)
     colours, channels = (1, resnet.DIGITS) if pixels == 8 else (3, resnet.IMAGES_32)
     return ResNet(colours, channels, blocks=2, classes=10), torch.randn(4, colours, pixels, pixels)
+
+
+def vision(size: vit.Size = TINY_VIT) -> tuple[ViT, Tensor]:
+    torch.manual_seed(0)
+    return ViT(size), torch.randn(2, 3, size.pixels, size.pixels)
+
+
+def moved(model: nn.Module, x: Tensor, down: int, across: int) -> Tensor:
+    """Which patches of the output change, (3, 3), when one patch of the input does."""
+    changed = x.clone()
+    changed[:, :, 4 * down : 4 * down + 4, 4 * across : 4 * across + 4] += 1
+    difference = (model(x) - model(changed)).abs().amax(dim=(0, 1))
+    return difference.unflatten(0, (3, 4)).unflatten(2, (3, 4)).amax(dim=(1, 3)) > 1e-6
 
 
 def tokens(count: int = TINY.context, seed: int = 0) -> Tensor:
@@ -88,9 +103,9 @@ def test_an_untrained_gpt_gives_every_word_much_the_same_chance_and_no_unit_more
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["gpt", "8", "32"])
+@pytest.mark.parametrize("kind", ["gpt", "vit", "8", "32"])
 def test_a_gradient_reaches_every_parameter(kind: str, dtype: torch.dtype) -> None:
-    model, x = (gpt(), tokens()) if kind == "gpt" else image_model(int(kind))
+    model, x = (gpt(), tokens()) if kind == "gpt" else vision() if kind == "vit" else image_model(int(kind))
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
         out = model(x)
     out.float().square().mean().backward()
@@ -123,6 +138,37 @@ def test_an_image_in_a_resnet_does_not_depend_on_the_others_and_the_forward_pass
     torch.testing.assert_close(model(x[:1]), together[:1])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not list(model.buffers())
+
+
+def test_vit_small_has_22_million_parameters_and_a_vits_are_what_the_formula_says() -> None:
+    with torch.device("meta"):
+        assert parameters(ViT(vit.VIT_SMALL)) == pytest.approx(21.4e6, rel=1e-2)
+    for size in (TINY_VIT, vit.Size(pixels=16, patch=2, layers=1, heads=1, width=8)):
+        w, values, patches = size.width, 3 * size.patch**2, (size.pixels // size.patch) ** 2
+        layer = 12 * w * w + 13 * w  # as in a GPT
+        rest = (values + 1) * w + patches * w + 2 * w + (w + 1) * values  # in, places, last norm, out
+        assert parameters(ViT(size)) == size.layers * layer + rest
+
+
+def test_every_patch_of_a_vits_output_sees_every_patch_of_its_input() -> None:
+    model, x = vision()
+    assert model(x).shape == x.shape
+    for down, across in ((0, 0), (1, 2), (2, 1)):
+        assert moved(model, x, down, across).all()
+
+
+def test_without_its_blocks_a_vit_gives_each_patch_back_where_it_stood() -> None:
+    model, x = vision()
+    for block in model.blocks:
+        nn.init.zeros_(block.mix.weight), nn.init.zeros_(block.narrow.weight)
+    for down, across in ((0, 0), (1, 2), (2, 1)):
+        assert moved(model, x, down, across).nonzero().tolist() == [[down, across]]
+
+
+def test_a_vit_knows_where_a_patch_stands() -> None:
+    model, x = vision()
+    same = model(torch.ones_like(x))
+    assert (same[..., :4, :4] - same[..., 4:8, 8:]).abs().max() > 1e-4
 
 
 def test_the_same_seed_gives_the_same_model_and_another_seed_another() -> None:

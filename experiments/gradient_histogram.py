@@ -1,0 +1,155 @@
+"""Where do gradients lie among the binades, layer by layer, and how much more than rounding them does fp16 cost?
+
+The histogram of P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018, figure 3, for four models trained in
+float32: of the gradients of parameters, and of those of activations, that is of every module's output. One histogram
+tells what rounding would flush at any loss scale. But an fp16 backward pass rounds on its way, and what it flushed
+near the loss is missing in every layer after. So from the same weights and the same batch the fp16 backward pass is
+made as well, at scales far too small to far too large, and both are held against the float32 gradient: the share of
+elements that are lost, and the relative error of the whole. Arms:
+
+- `sigmoid`, `resnet`, `gpt`: the loss is a mean, over images or tokens;
+- `vit`: it is a sum over values and images, as reconstruction losses often are.
+
+Had the loss been divided by 2^k, as that of a micro-batch is, all would lie k binades lower, and nothing else would
+change, to the last bit: for `gpt` the share of a global batch of 2^22 tokens is read off at the scale times `share`.
+
+Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the models are larger.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ampsim.core.formats import FP16
+from ampsim.core.records import Record
+from ampsim.probe import Histogram, Row
+from ampsim.probe.histogram import INF, SMALLEST, ZERO
+from experiments import _fp16, _histograms, _run
+from experiments._histograms import CASES, layer, probed, snapshots, total
+from experiments._tasks import Batch, Task
+
+GLOBAL_TOKENS = 2**22  # of a global batch
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 200  # optimizer steps a unit; after the last one is a snapshot
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    earlier: tuple[int, ...] = (0, 20)  # steps before which there is one, too
+    lowest_log2: int = -36  # loss scales 2^k of the backward passes
+    highest_log2: int = 24
+    every_log2: int = 2
+
+
+SMOKE = Config(steps=1, seeds=(0,), earlier=(), lowest_log2=-24, every_log2=24)
+
+
+def arms(config: Config) -> list[str]:
+    return list(_histograms.ARMS)
+
+
+def inputs() -> dict[str, str]:
+    return _histograms.inputs(*CASES)
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one model with one seed; the columns are explained in `data/README.md`."""
+    scales = range(config.lowest_log2, config.highest_log2 + 1, config.every_log2)
+    points, columns = [*config.earlier, config.steps], []
+    for step, task, batch in snapshots(unit.arm, unit.seed, device, points):
+        rows = probed(task, batch)
+        columns.append({**by_layer(task, rows), **sweep(task, batch, rows, scales)})
+        tick(step)
+    targets = batch[1].numel()
+    return {
+        "layers": layers(task, rows),
+        "points": points,
+        "log2_scales": list(scales),
+        "share": targets / GLOBAL_TOKENS if unit.arm == "gpt" else None,
+        **{name: [column[name] for column in columns] for name in columns[0]},
+    }
+
+
+def layers(task: Task, rows: Iterable[Row]) -> list[str]:
+    """From the input to the loss."""
+    names = [name for name, _ in task.model.named_parameters()]
+    return list(dict.fromkeys(map(layer, [*names, *(row.name for row in rows)])))
+
+
+def by_layer(task: Task, rows: Sequence[Row]) -> Record:
+    """The histograms of each layer, of both kinds."""
+
+    def of(kind: str, name: str) -> list[int]:
+        return compact(total(row.histogram for row in rows if row.kind == kind and layer(row.name) == name))
+
+    names = layers(task, rows)
+    return {f"{kind}s": [of(kind, name) for name in names] for kind in ("parameter", "activation")}
+
+
+def compact(histogram: Histogram) -> list[int]:
+    """[zeros, exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    binades = histogram.counts[ZERO + 1 : INF]
+    filled = binades.nonzero()[0]
+    zeros = int(histogram.counts[ZERO])
+    if not len(filled):
+        return [zeros]
+    return [zeros, int(filled[0]) + SMALLEST, *map(int, binades[filled[0] : filled[-1] + 1])]
+
+
+def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[int]) -> Record:
+    """What fp16 makes of the gradient at each loss scale: rounded once, and computed in it."""
+    parameters = list(task.model.parameters())
+    truth = flat(parameter.grad for parameter in parameters)
+    activations = total(row.histogram for row in rows if row.kind == "activation")
+    once = [compared(truth, (truth * 2.0**k).half(), 2.0**k) for k in log2_scales]
+    passes = backward_passes(task, batch, [2.0**k for k in log2_scales])
+    real = [compared(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)]
+    columns = {}
+    for name, measured in (("rounded", once), ("real", real)):
+        for what, column in zip(("flushed", "overflowed", "error"), _fp16.table(measured), strict=True):
+            columns[f"{name}_{what}"] = _fp16.six_digits(column)
+    # `low` leaves out the one magnitude that is flushed in a binade of which all else is not
+    would_be = [activations.lost(2.0**k, FP16).flushed.low for k in log2_scales]
+    return {**columns, "activations_flushed": _fp16.six_digits(would_be)}
+
+
+def backward_passes(task: Task, batch: Batch, scales: Iterable[float]) -> Iterator[Tensor]:
+    """The gradient of one and the same fp16 forward pass, computed in fp16 once for each loss scale, and scaled."""
+    x, y = batch
+    parameters = list(task.model.parameters())
+    with _fp16.autocast(x.device.type, fp16=True):
+        loss = task.criterion(task.model(x), y)
+    for scale in scales:
+        yield flat(torch.autograd.grad(loss * scale, parameters, retain_graph=True))
+
+
+def flat(gradients: Iterable[Tensor | None]) -> Tensor:
+    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+
+
+def compared(truth: Tensor, scaled: Tensor, scale: float) -> tuple[float, float, float]:
+    """What became of a float32 gradient.
+
+    Args:
+        truth: (elements,) float32.
+        scaled: (elements,) what stands for it, multiplied by `scale`.
+        scale: a power of two.
+
+    Returns:
+        Of the elements that are not zero in `truth`, the shares that are zero in `scaled`, and not finite; and the
+        distance between both over the length of `truth`, inf where an element is not finite.
+    """
+    there = truth != 0
+    elements = max(int(there.sum()), 1)
+    wrong = ~scaled.isfinite()
+    flushed, overflowed = (int((there & which).sum()) / elements for which in (scaled == 0, wrong))
+    if wrong.any():
+        return flushed, overflowed, float("inf")
+    error = torch.linalg.vector_norm(scaled.float() / scale - truth) / torch.linalg.vector_norm(truth)
+    return flushed, overflowed, error.item()
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("gradient_histogram"))

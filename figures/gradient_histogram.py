@@ -1,0 +1,204 @@
+"""Gradients by binade and layer: a backward pass in fp16 needs 5 to 9 bits more of scale than its result rounded.
+Above each line a layer's parameters, below it its activations, after 200 steps; the bars say what fp16 makes of them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from ampsim.core.records import Record
+from figures import _series, _style
+
+DATA = ("gradient_histogram",)
+FLUSHED, SUBNORMAL, NORMAL, OVERFLOWED = "#C8442B", "#F2B45A", "#2F6FA8", "#7A4A9E"
+CLASSES = ((-25, FLUSHED), (-14, SUBNORMAL), (16, NORMAL), (1000, OVERFLOWED))  # each up to 2^k, at scale 1
+LOWEST, HIGHEST = -46, 20  # exponents shown
+FIRST = -149  # exponent of float32's lowest binade
+PEAK = 0.3  # share of the elements that reaches the next layer's line
+BEARABLE = 0.1  # relative error of a gradient
+DOTTED = (0, (1, 1.2))
+SMALL = 6.5  # points
+CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # no dotted line runs through a word
+NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "enter": "input", "leave": "output",
+         "output": "logits"}  # fmt: skip
+
+
+class Panel(NamedTuple):
+    """What is drawn of one arm."""
+
+    arm: str
+    title: str
+    shift: int  # the second window is that of scale 2^shift
+    window: str
+    at: float  # where that is written
+
+
+PANELS = (
+    Panel("sigmoid", "Deep sigmoid net", 16, "scale $2^{16}$", -15),
+    Panel("resnet", "Residual net", 16, "scale $2^{16}$", -15),
+    Panel("gpt", "GPT", -14, "of $2^{22}$ tokens", -28.5),
+    Panel("vit", "ViT, loss summed", 16, "scale $2^{16}$", -15),
+)
+
+
+def plot(data: _style.Data) -> Figure:
+    _, records = data[DATA[0]]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 6.9)
+    grid = figure.add_gridspec(3, len(PANELS), height_ratios=(3.9, 1, 1.25))
+    axes = [[figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(3)]
+    for (ridges, lost, errors), panel, letter in zip(zip(*axes, strict=True), PANELS, "abcd", strict=True):
+        units = _series.of_arm(records, panel.arm)
+        draw_ridges(ridges, units)
+        draw_windows(ridges, panel)
+        draw_lost(lost, units)
+        draw_errors(errors, units)
+        _style.label_panel(ridges, letter, panel.title)
+        if letter != "a":
+            for right in (lost, errors):
+                right.tick_params(axis="y", labelleft=False)
+    name_parts(axes)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------- histograms
+
+
+def shares(units: Sequence[Record], kind: str, layer: int) -> NDArray[np.float64]:
+    """Of the nonzero elements of one layer after training, in each binade from `LOWEST` on; all seeds together."""
+    counts = np.zeros(277)
+    for unit in units:
+        _, *binades = unit[kind][-1][layer]
+        if binades:
+            counts[binades[0] - FIRST :][: len(binades) - 1] += binades[1:]
+    return np.asarray(counts[LOWEST - FIRST : HIGHEST - FIRST] / max(counts.sum(), 1))
+
+
+def draw_ridges(axes: Axes, units: Sequence[Record]) -> None:
+    """A line a layer, from the input down to the loss: above it its parameters, below it its activations."""
+    names = units[0]["layers"]
+    exponents = np.arange(LOWEST, HIGHEST)
+    colors = np.array([next(color for high, color in CLASSES if k < high) for k in exponents])
+    for row, name in enumerate(names):
+        for kind, sign, alpha in (("parameters", 0.95, 1.0), ("activations", -0.95, 0.5)):
+            heights = sign * shares(units, kind, row) / PEAK
+            seen = np.abs(heights) > 1e-3  # less would be ten micrometres high
+            axes.bar(exponents[seen], heights[seen], bottom=-row, width=1, align="edge", color=colors[seen],
+                     alpha=alpha, linewidth=0, label=f"{kind} {name}")  # fmt: skip
+        axes.axhline(-row, color=_style.BLACK, linewidth=0.4)
+        axes.text(LOWEST, -row + 0.06, spoken(name), fontsize=SMALL, va="bottom", bbox=CLEAR, zorder=0.5)
+    axes.set(xlim=(LOWEST, HIGHEST), ylim=(-len(names) - 0.1, 0.27 * len(names)), xlabel="size of an element, |g|")
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xticks(range(-40, 21, 20), [_style.power_of_two(k) for k in range(-40, 21, 20)])
+
+
+def spoken(name: str) -> str:
+    """`blocks.0.attention` is attention 1."""
+    parts = name.split(".")
+    number = next((int(part) + 1 for part in parts if part.isdigit()), 0)
+    last = next(part for part in reversed(parts) if not part.isdigit())
+    return NAMES.get(last, f"{last} {{}}" if number else last).format(number)
+
+
+def draw_windows(axes: Axes, panel: Panel) -> None:
+    """What fp16 makes of an element of each size at scale 1, and at another."""
+    rows = ((0, 0.94, "scale 1", 1.0), (panel.shift, 0.90, panel.window, panel.at))
+    for shift, bottom, text, place in rows:
+        low = LOWEST
+        for edge, color in CLASSES:
+            high = min(max(edge - shift, low), HIGHEST)
+            axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0,
+                                     transform=axes.get_xaxis_transform()))  # fmt: skip
+            low = high
+        axes.text(place, bottom + 0.016, text, color="white", fontsize=SMALL, ha="center", va="center",
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+    for edge, _ in CLASSES[:3]:
+        axes.axvline(edge, ymax=0.94, color=_style.GREY, linewidth=0.5, linestyle=DOTTED, zorder=0)
+
+
+# ----------------------------------------------------------------------------------------------------- losses
+
+
+def draw_lost(axes: Axes, units: Sequence[Record]) -> None:
+    """A thin line a seed, a thick one for their mean; after training."""
+    scales = np.array(units[0]["log2_scales"])
+    for column, color, line in (
+        ("rounded_flushed", _style.BLACK, DOTTED), ("rounded_overflowed", _style.BLACK, DOTTED),
+        ("real_flushed", FLUSHED, "-"), ("real_overflowed", OVERFLOWED, "-"),
+    ):  # fmt: skip
+        lost = 100 * np.array([unit[column][-1] for unit in units])
+        axes.plot(scales, lost.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line)
+        axes.plot(scales, lost.mean(axis=0), color=color, linestyle=line, label=column)
+    shade(axes)
+    axes.set(xlim=(scales[0], scales[-1]), ylim=(-3, 103))
+    axes.set_yticks([0, 50, 100])
+    axes.tick_params(axis="x", labelbottom=False)
+    axes.set_xticks(range(-32, 25, 16))
+
+
+def draw_errors(axes: Axes, units: Sequence[Record]) -> None:
+    """The same of the relative error, where nothing overflowed, and how far both are apart at `BEARABLE`."""
+    scales, crossings = np.array(units[0]["log2_scales"]), []
+    for column, color, line in (("rounded_error", _style.BLACK, DOTTED), ("real_error", FLUSHED, "-")):
+        error = np.array([unit[column][-1] for unit in units])
+        error[~np.isfinite(error)] = math.nan
+        axes.semilogy(scales, error.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line)
+        axes.semilogy(scales, np.exp(np.log(error).mean(axis=0)), color=color, linestyle=line, label=column)
+        crossings.append(float(np.mean([crossing(scales, row) for row in error])))
+    shade(axes)
+    if np.isfinite(crossings).all():
+        bits = f"{crossings[1] - crossings[0]:.0f} bits"
+        axes.plot(crossings, [BEARABLE] * 2, color=_style.BLACK, linewidth=2.2, solid_capstyle="butt", label="apart")
+        axes.text(crossings[1] + 2.5, BEARABLE, bits, va="bottom", fontweight="bold")
+    axes.set_xticks(range(-32, 25, 16), [_style.power_of_two(k) for k in range(-32, 25, 16)])
+    axes.set_yticks([1e-4, 1e-2, 1])
+    axes.minorticks_off()
+    axes.set(xlim=(scales[0], scales[-1]), ylim=(1e-4, 8), xlabel="loss scale")
+
+
+def shade(axes: Axes) -> None:
+    """Between what rounding once costs and what the backward pass does, where that is more."""
+    curves = {line.get_label(): line for line in axes.lines}
+    for what, color in (("flushed", FLUSHED), ("overflowed", OVERFLOWED), ("error", FLUSHED)):
+        if f"real_{what}" in curves:
+            once, real = (np.asarray(curves[f"{name}_{what}"].get_ydata(), np.float64) for name in ("rounded", "real"))
+            axes.fill_between(curves[f"real_{what}"].get_xdata(), once, np.maximum(once, real), color=color, alpha=0.15,
+                              linewidth=0)  # fmt: skip
+
+
+def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
+    """log2 of the scale at which the error has fallen to `BEARABLE`, interpolated in its log; NaN if it does not."""
+    last = int(np.flatnonzero(error > BEARABLE)[-1:].sum())
+    a, b = (math.log(error[i] / BEARABLE) for i in (last, min(last + 1, len(error) - 1)))
+    return float(scales[last] + (scales[last + 1] - scales[last]) * a / (a - b)) if b < 0 < a else math.nan
+
+
+def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
+    """Names beside what they name, each once."""
+    ridges, lost, errors = axes
+    for number, x, word, color, side in (
+        (0, LOWEST, "flushed", FLUSHED, "left"),
+        (0, -18, "subnormal", "#B87400", "center"),
+        (0, 5, "normal", NORMAL, "center"),
+        (3, HIGHEST, "overflows", OVERFLOWED, "right"),
+    ):
+        ridges[number].text(
+            x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=ridges[number].get_xaxis_transform()
+        )
+    for word, height, side in (("parameters", 0.06, "bottom"), ("activations", -0.1, "top")):
+        ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=CLEAR)
+    lost[0].set_ylabel("elements lost (%)")
+    lost[0].text(-3, 60, "flushed", color=FLUSHED, fontsize=7, va="center")
+    lost[3].text(23, 50, "not\nfinite", color=OVERFLOWED, fontsize=7, ha="right", va="center")
+    errors[0].set_ylabel("relative error")
+    errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
+    errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
+    for panel in (lost[2], errors[2]):
+        panel.axvline(PANELS[2].shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
+    errors[2].text(PANELS[2].shift - 1, 1.6e-4, "of $2^{22}$\ntokens", color=_style.GREY, fontsize=SMALL, ha="right")

@@ -1,0 +1,267 @@
+"""The histograms are of all gradients there are, and both curves mean what they say."""
+
+import dataclasses
+import math
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsim.core import records
+from ampsim.core.formats import FP16
+from ampsim.probe import Histogram
+from experiments import _histograms, _run, _tasks, gradient_histogram
+from experiments._histograms import layer, probed, snapshots
+from figures import gradient_histogram as figure
+
+CONFIG = gradient_histogram.Config()
+DATA = records.read(_run.DATA / "cpu" / "gradient_histogram.jsonl")[1]
+INF = math.inf
+
+
+def of_arm(name: str) -> list[dict[str, Any]]:
+    return [row for row in DATA if row["arm"] == name]
+
+
+def fresh(arm: str, seed: int = 0) -> dict[str, Any]:
+    return gradient_histogram.run(gradient_histogram.SMOKE, _run.Unit(arm, seed), "cpu", lambda step: None)
+
+
+def small(name: str) -> tuple[_tasks.Task, _tasks.Batch]:
+    task = _tasks.make(name, 0, "cpu", 2)
+    return task, task.draw()
+
+
+def shared(task: _tasks.Task, factor: float) -> _tasks.Task:
+    """The task, its loss multiplied by a factor."""
+    return dataclasses.replace(task, criterion=lambda output, y: task.criterion(output, y) * factor)
+
+
+def counted(entry: list[int]) -> int:
+    zeros, *binades = entry
+    return zeros + sum(binades[1:])
+
+
+# -------------------------------------------------------------------------------------------------- histograms
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("layers.3.weight", "layers.3"),
+        ("blocks.1.norm2.bias", "blocks.1.MLP"),
+        ("blocks.1.qkv", "blocks.1.attention"),
+        ("blocks.0.first.0.weight", "blocks.0.first"),
+        ("blocks.2.shortcut", "blocks.2.second"),
+        ("tokens.weight", "embedding"),
+        ("places", "embedding"),
+        ("leave.bias", "leave"),
+        ("output", "output"),
+    ],
+)
+def test_a_name_tells_its_layer(name: str, expected: str) -> None:
+    assert layer(name) == expected
+
+
+@pytest.mark.parametrize("arm", _histograms.ARMS)
+def test_every_element_of_every_parameter_is_counted_once(arm: str) -> None:
+    row = fresh(arm)
+    task = _tasks.make(_histograms.CASES["cpu"][arm].task, 0, "cpu", 1)
+    assert len(row["layers"]) == len(set(row["layers"])) == len(row["parameters"][0]) == len(row["activations"][0])
+    assert sum(map(counted, row["parameters"][0])) == sum(p.numel() for p in task.model.parameters())
+    assert all(map(counted, row["activations"][0]))  # no layer without
+
+
+def test_the_histograms_are_of_the_float32_gradient() -> None:
+    task, (x, y) = small("gpt")
+    rows = {(row.kind, row.name): row.histogram for row in probed(task, (x, y))}
+    names, parameters = zip(*task.model.named_parameters(), strict=True)
+    logits = task.model(x)
+    *gradients, of_logits = torch.autograd.grad(task.criterion(logits, y), [*parameters, logits])
+    for name, gradient in zip(names, gradients, strict=True):
+        assert (rows["parameter", name].counts == Histogram.of(gradient).counts).all(), name
+    assert rows["activation", _histograms.OUTPUT].largest == of_logits.abs().max().item()
+    again = {(row.kind, row.name): row.histogram for row in probed(task, (x, y))}  # nothing piles up
+    assert all((again[key].counts == rows[key].counts).all() for key in rows)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "resnet", "vit"])
+def test_a_module_that_is_the_last_has_the_outputs_gradient(name: str) -> None:
+    task, (x, y) = small(name)
+    rows = [row for row in probed(task, (x, y)) if row.kind == "activation"]
+    output = task.model(x)
+    (gradient,) = torch.autograd.grad(task.criterion(output, y), output)
+    assert _histograms.OUTPUT not in {row.name for row in rows}
+    last = [row for row in rows if row.name in ("leave", "layers.7")]
+    assert [row.histogram.size for row in last] == [gradient.numel()]
+    assert last[0].histogram.largest == pytest.approx(gradient.abs().max().item())
+
+
+def test_a_histogram_is_written_from_its_lowest_binade_to_its_highest() -> None:
+    values = torch.tensor([0.0, -0.0, 2.0**-30, -3.0, 2.5, 1.5 * 2.0**-30])
+    zeros, lowest, *counts = gradient_histogram.compact(Histogram.of(values))
+    assert (zeros, lowest, counts) == (2, -30, [2, *[0] * 30, 2])
+    assert gradient_histogram.compact(Histogram.of(torch.zeros(3))) == [3]
+
+
+def test_snapshots_are_points_of_one_training_run() -> None:
+    by_hand = _tasks.make("sigmoid", 3, "cpu", 128)
+    optimizer = torch.optim.Adam(by_hand.model.parameters(), lr=1e-2, eps=1e-15, fused=True)
+    done = 0
+    for step, task, batch in snapshots("sigmoid", 3, "cpu", [0, 2, 5]):
+        for _ in range(step - done):
+            optimizer.zero_grad()
+            by_hand.loss().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        done = step
+        pairs = zip(task.model.parameters(), by_hand.model.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+        assert torch.equal(batch[0], by_hand.draw()[0])  # a batch that is not trained on
+    assert done == 5
+
+
+# ------------------------------------------------------------------------------------------------------ curves
+
+
+def test_lost_elements_are_counted_among_those_that_were_there() -> None:
+    truth = torch.tensor([0.0, 1.0, 2.0, -2.0])
+    assert gradient_histogram.compared(truth, torch.tensor([1.0, 0.0, 8.0, -8.0]), 4.0)[:2] == (1 / 3, 0.0)
+    assert gradient_histogram.compared(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (0.0, 2 / 3, INF)
+    _, _, error = gradient_histogram.compared(truth, torch.tensor([0.0, 4.0, 8.0, 4.0]), 4.0)
+    assert error == pytest.approx(1.0)  # (0, 0, 0, 3) from a vector of length 3
+
+
+@given(mean=st.integers(-40, 12), sigma=st.floats(0.5, 8), seed=st.integers(0, 99), k=st.integers(-30, 30))
+@settings(deadline=None)
+def test_rounding_loses_what_the_histogram_says(mean: int, sigma: float, seed: int, k: int) -> None:
+    size = torch.exp2(mean + sigma * torch.randn(400, generator=torch.Generator().manual_seed(seed)))
+    flushed, overflowed, _ = gradient_histogram.compared(size, (size * 2.0**k).half(), 2.0**k)
+    foretold = Histogram.of(size).lost(2.0**k, FP16)
+    assert foretold.flushed.low - 1e-9 <= flushed <= foretold.flushed.high + 1e-9
+    assert foretold.overflowed.low - 1e-9 <= overflowed <= foretold.overflowed.high + 1e-9
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet"])
+def test_the_backward_passes_are_those_of_a_run_in_fp16(name: str) -> None:
+    task, (x, y) = small(name)
+    scales = [2.0**-14, 1.0, 2.0**10]
+    for scale, gradient in zip(scales, gradient_histogram.backward_passes(task, (x, y), scales), strict=True):
+        task.model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = task.criterion(task.model(x), y)
+        (loss * scale).backward()  # type: ignore[no-untyped-call]
+        alone = torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
+        assert torch.equal(gradient, alone)
+
+
+@pytest.mark.parametrize("name", ["gpt", "vit"])
+def test_a_share_of_the_loss_moves_everything_by_its_bits_and_changes_nothing_else(name: str) -> None:
+    task, batch = small(name)
+    share = shared(task, 2.0**-14)
+    for whole, part in zip(probed(task, batch), probed(share, batch), strict=True):
+        assert (whole.histogram.times_power(-14).counts == part.histogram.counts).all(), whole.name
+    moved = gradient_histogram.backward_passes(task, batch, [2.0**-14, 2.0**-10])
+    for a, b in zip(moved, gradient_histogram.backward_passes(share, batch, [1.0, 16.0]), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_same_seed_gives_the_same_record_and_another_another() -> None:
+    first, again, other = (fresh("sigmoid", seed) for seed in (0, 0, 1))
+    assert records.encode(first) == records.encode(again)
+    assert first["parameters"] != other["parameters"]
+    assert first["share"] is None
+    assert fresh("gpt")["share"] == 2.0**-14
+
+
+# ---------------------------------------------------------------------------------------------------- the data
+
+
+def test_every_unit_is_there_and_whole() -> None:
+    assert [(row["arm"], row["seed"]) for row in DATA] == [
+        (arm, seed) for arm in gradient_histogram.arms(CONFIG) for seed in CONFIG.seeds
+    ]
+    for row in DATA:
+        assert row["points"] == [0, 20, 200]
+        assert row["log2_scales"] == list(range(-36, 25, 2))
+        for name in ("flushed", "overflowed", "error"):
+            for how in ("rounded", "real"):
+                assert np.shape(row[f"{how}_{name}"]) == (3, 31)
+
+
+def test_a_larger_scale_flushes_less_and_overflows_more() -> None:
+    for row in DATA:
+        for point in range(3):
+            for how in ("rounded", "real"):
+                assert (np.diff(row[f"{how}_overflowed"][point]) >= 0).all()
+            assert (np.diff(row["rounded_flushed"][point]) <= 0).all()
+            assert (np.diff(row["activations_flushed"][point]) <= 0).all()
+            assert row["real_flushed"][point][0] == 1.0
+
+
+def test_a_backward_pass_in_fp16_is_never_nearer_to_the_gradient_than_rounding_it() -> None:
+    for row in DATA:
+        once, real = np.array(row["rounded_error"]), np.array(row["real_error"])
+        finite = np.isfinite(real) & (once < 0.9)
+        assert (real[finite] > once[finite]).all()
+
+
+def test_it_needs_bits_more_than_the_gradient_that_it_gives() -> None:
+    for row in DATA:
+        scales = np.array(row["log2_scales"])
+        for point in range(3):
+            once, real = (
+                figure.crossing(scales, np.where(np.isfinite(e), e, np.nan))
+                for e in (np.array(row["rounded_error"][point]), np.array(row["real_error"][point]))
+            )
+            assert 3 < real - once < 14
+
+
+def test_of_a_share_of_a_global_batch_rounding_would_flush_some_and_fp16_flushes_nearly_all() -> None:
+    for row in of_arm("gpt"):
+        at = row["log2_scales"].index(round(math.log2(row["share"])))
+        assert row["rounded_flushed"][0][at] < 0.4
+        assert row["real_flushed"][0][at] > 0.9
+        assert row["real_flushed"][2][at] > row["rounded_flushed"][2][at] + 0.2
+
+
+def test_only_the_summed_loss_overflows_where_scalers_start() -> None:
+    for row in DATA:
+        at = row["log2_scales"].index(16)
+        overflowed = [column[at] for column in row["real_overflowed"]]
+        assert (min(overflowed) > 0.5) if row["arm"] == "vit" else (max(overflowed) < 0.1)
+
+
+def test_a_deep_sigmoid_networks_activations_lose_bits_layer_by_layer() -> None:
+    for row in of_arm("sigmoid"):
+        middles = []
+        for _, lowest, *counts in row["activations"][0]:
+            middles.append(lowest + np.average(np.arange(len(counts)), weights=counts))
+        assert middles == sorted(middles)
+        assert middles[-1] - middles[0] > 14
+    assert mean(row["real_flushed"][0][18] for row in of_arm("sigmoid")) > 0.2  # at scale 1
+
+
+# -------------------------------------------------------------------------------------------------- the figure
+
+
+def test_the_crossing_is_where_the_error_falls_below() -> None:
+    scales = np.array([-4, -2, 0, 2])
+    assert figure.crossing(scales, np.array([1.0, 1.0, 0.01, 0.01])) == pytest.approx(-1.0)
+    assert math.isnan(figure.crossing(scales, np.array([1.0, 1.0, 1.0, 1.0])))
+    assert math.isnan(figure.crossing(scales, np.array([0.01, 0.01, 0.01, 0.01])))
+    assert math.isnan(figure.crossing(scales, np.array([1.0, 1.0, np.nan, np.nan])))
+
+
+def test_a_ridge_has_all_seeds_elements_and_a_name() -> None:
+    units = [{"parameters": [[[9, -3, 1, 0, 1]]]}, {"parameters": [[[0, -2, 2]]]}]
+    shares = figure.shares(units, "parameters", 0)
+    assert {k: v for k, v in zip(range(figure.LOWEST, figure.HIGHEST), shares, strict=True) if v} == {
+        -3: 0.25, -2: 0.5, -1: 0.25,
+    }  # fmt: skip
+    spoken = [figure.spoken(name) for row in DATA[:9:3] for name in row["layers"][:3]]
+    assert spoken[:4] == ["layer 1", "layer 2", "layer 3", "input"]
+    assert spoken[4:] == ["block 1a", "block 1b", "embedding", "attention 1", "MLP 1"]

@@ -1,0 +1,60 @@
+"""The photographs are scikit-learn's, training and test share no pixel, and crops are pieces of them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+
+from experiments import _photos
+
+PHOTOS = _photos.load("cpu")
+CODED = torch.arange(2 * 3 * 9 * 11).reshape(2, 3, 9, 11)  # every value tells where it stands
+
+
+def test_the_photos_are_scikit_learns_at_a_third_of_their_size() -> None:
+    whole = torch.cat(list(PHOTOS), dim=3).permute(0, 2, 3, 1).numpy() * 255
+    for ours, theirs in zip(whole, load_sample_images().images, strict=True):
+        blocks = theirs[:426, :639].astype(np.float64).reshape(142, 3, 213, 3, 3)
+        assert np.abs(ours - blocks.mean(axis=(1, 3))).max() < 2.5  # JPEG decoders differ by a level or two
+    assert _photos.sha256().startswith("3519cd12")
+
+
+def test_train_and_test_are_parts_of_the_same_photos_without_a_common_column() -> None:
+    assert PHOTOS.train.shape == (2, 3, 142, 160)
+    assert PHOTOS.test.shape == (2, 3, 142, 53)
+    for part in PHOTOS:
+        assert part.dtype == torch.float32
+        assert 0 <= part.min() < 0.1
+        assert 0.9 < part.max() <= 1
+    again = _photos.load("cpu")
+    assert all(torch.equal(a, b) for a, b in zip(PHOTOS, again, strict=True))
+
+
+@given(place=st.integers(0, 2 * 7 * 9 - 1))
+@settings(deadline=None)
+def test_a_crop_is_the_square_at_its_place(place: int) -> None:
+    assert _photos.count(CODED, 3) == 2 * 7 * 9
+    photo, down, across = place // 63, place // 9 % 7, place % 9
+    (crop,) = _photos.crops(CODED, torch.tensor([place]), 3)
+    assert torch.equal(crop, CODED[photo, :, down : down + 3, across : across + 3])
+
+
+def test_every_place_can_be_drawn_and_the_seed_decides() -> None:
+    def corners(seed: int) -> Tensor:
+        return _photos.draw(CODED, 2000, 3, torch.Generator().manual_seed(seed))[:, 0, 0, 0]
+
+    assert len(set(corners(0).tolist())) == _photos.count(CODED, 3)
+    assert torch.equal(corners(1), corners(1))
+    assert not torch.equal(corners(1), corners(2))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_spaced_crops_go_from_the_first_place_to_the_last(batch: int) -> None:
+    crops = _photos.spaced(CODED, batch, 3)
+    assert crops.shape == (batch, 3, 3, 3)
+    assert torch.equal(crops[0], CODED[0, :, :3, :3])
+    if batch > 1:
+        assert torch.equal(crops[-1], CODED[1, :, -3:, -3:])
