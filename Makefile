@@ -2,7 +2,7 @@
 # environment first. Every target may be run again; what is done is not done twice.
 #
 #   make setup      .venv with pinned installs            make check   ruff, mypy, doctests, floors
-#   make reproduce  every CPU experiment, all figures     make deep    the long versions of the tests
+#   make reproduce  every CPU experiment, figures, paper  make deep    the long versions of the tests
 #   make test       the test suite                        make bench   speed, side by side with torch
 #   make gpu        what needs a CUDA device (GPU_PY=python to use the machine's own)
 #   make clean      remove caches; data stays
@@ -11,13 +11,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY      = $(VENV)/bin/python
 STAMP   = $(VENV)/.installed
-EXTRAS  = torch,jax,replay,testing,figures,experiments,dev
+EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 
 # One thread: more are slower on shared cores, and the thread count changes fp16 results.
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check test check bench gpu gpu-kit deep clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test check bench gpu gpu-kit deep clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,8 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-reproduce: data figures
-	@echo "data in experiments/data/, figures in figures/"
+reproduce: data figures paper
+	@echo "data in experiments/data/, figures in figures/ (look at figures/README.md), the paper in paper/ampsim.pdf"
 
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
@@ -49,6 +49,12 @@ figures: $(STAMP)
 figures-check: $(STAMP)
 	$(PY) -m figures --check
 
+paper: $(STAMP)
+	$(PY) -m paper
+
+paper-check: $(STAMP)
+	$(PY) -m paper --check
+
 test: $(STAMP)
 	HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q
 
@@ -62,29 +68,79 @@ $(VENV)/.peers: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	@touch $@
 
-# In parts, so that one can be run alone; each ends within minutes. Nothing is installed: GPU_PY needs torch, numpy,
-# ml_dtypes, hypothesis and pytest. What else the experiments need is pure Python; for a machine that has neither it
-# nor a network, `make gpu-kit` here puts it into .gpu-kit/, to be copied along with the checkout.
-GPU_PY ?= $(PY)
-GPU_RUN = PYTHONPATH=.:.gpu-kit $(GPU_PY)
+# In parts, so that one can be run alone; nothing is installed. GPU_PY needs torch, numpy, ml_dtypes, hypothesis and
+# pytest. What else is needed is pure Python; for a machine that has neither it nor a network, `make gpu-kit` here
+# puts it into .gpu-kit/, to be copied along with the checkout. `make gpu-dry` tries every command on the CPU first.
+#
+#   part                minutes on an H200, estimated, not yet measured
+#   gpu-tests           4   tests marked gpu: graphs, streams, lockstep with torch, compile, kernels, RoundPipe's loop
+#   gpu-sanitizer       4   the same streams under TORCH_CUDA_SANITIZER=1
+#   gpu-bench           7   kernels 2, overhead 4, probe_overhead 1
+#   gpu-experiments-1   6   claims found on the CPU, and networks that take milliseconds a step
+#   gpu-experiments-2   8   the same, with more steps
+#   gpu-experiments-3   8   where the gradients lie; half of it is GPT-2 small
+#   gpu-experiments-4   8   training GPT-2 small; of gpt_fp16 one seed
+GPU_PY     ?= $(PY)
+GPU_RUN     = PYTHONPATH=.:.gpu-kit $(GPU_PY)
+GPU_TEST    = $(GPU_RUN) -m pytest -q -p no:cacheprovider --tb=short --show-capture=no
+GPU_DEVICE ?= cuda
+GPU_JOBS   ?= 8
+GPU_SMOKE  ?=
+GPU_DATA   ?= experiments/data/nvidia-h200
+GPU_ON      = --device $(GPU_DEVICE) $(GPU_SMOKE)
+
+GPU_BENCH = kernels overhead $(or $(shell $(GPU_RUN) -c "import wandb" 2>/dev/null && echo probe_overhead),\
+              $(info probe_overhead: left out, wandb is not installed))
+GPU_1 = device_claims scale_crash growth_interval init_scale policies replay_fidelity overflow_storm
+GPU_2 = resnet_fp16 static_sweep theory_real sigmoid_underflow
+GPU_3 = gradient_histogram formats exponent_heatmap
+GPU_4 = async_depth
+GPU_PARTS = gpu-bench gpu-experiments-1 gpu-experiments-2 gpu-experiments-3 gpu-experiments-4
+
+# The next experiment comes although one has failed. Jobs: one small network alone leaves the device idle.
+define gpu_experiments
+@status=0; for stem in $(1); do $(GPU_RUN) -m experiments.$$stem $(GPU_ON) $(2) || status=1; done; exit $$status
+endef
+
+.PHONY: gpu-tests gpu-sanitizer gpu-dry gpu-dry-tests $(GPU_PARTS)
+
+gpu: gpu-tests gpu-sanitizer $(GPU_PARTS)
 
 gpu-kit: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade --target .gpu-kit -c constraints.txt tyro rich
-
-gpu: gpu-tests gpu-sanitizer gpu-bench gpu-experiments
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
+	  -c constraints.txt tyro rich
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
+	  -c constraints.txt --no-deps roundpipe beartype py-cpuinfo tqdm
 
 gpu-tests:
-	$(GPU_RUN) -m pytest -q -m gpu -p no:cacheprovider tests/torch
+	$(GPU_TEST) -m gpu tests/torch tests/probe
 
+# It sees what torch launches: not Triton's kernels, hence without them; not what a graph replays, nor compiled code.
 gpu-sanitizer:
-	TORCH_CUDA_SANITIZER=1 $(GPU_RUN) -m pytest -q -m gpu -p no:cacheprovider tests/torch
+	TORCH_CUDA_SANITIZER=1 AMPSIM_TRITON=0 $(GPU_TEST) -m gpu -k "not graph and not capture and not compile" \
+	  tests/torch/test_gpu.py
 
 gpu-bench:
-	$(GPU_RUN) -m experiments.overhead --device cuda --force
+	$(call gpu_experiments,$(GPU_BENCH),--force)
 
-gpu-experiments:
-	$(GPU_RUN) -m experiments.scale_crash --device cuda
-	$(GPU_RUN) -m experiments.sigmoid_underflow --device cuda
+gpu-experiments-1:
+	$(call gpu_experiments,$(GPU_1),--jobs $(GPU_JOBS))
+
+gpu-experiments-2:
+	$(call gpu_experiments,$(GPU_2),--jobs $(GPU_JOBS))
+
+gpu-experiments-3:
+	$(call gpu_experiments,$(GPU_3),--jobs $(if $(GPU_SMOKE),1,4))
+
+gpu-experiments-4:
+	$(GPU_RUN) -m experiments.gpt_fp16 $(GPU_ON) --jobs 2 $(if $(GPU_SMOKE),,--seeds 0 --out $(GPU_DATA)/gpt_fp16.jsonl)
+	$(call gpu_experiments,$(GPU_4),--jobs 2)
+
+gpu-dry:
+	$(MAKE) --keep-going gpu-dry-tests $(GPU_PARTS) GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_JOBS=1
+
+gpu-dry-tests: gpu-tests
+	$(GPU_TEST) -k dry_run tests/torch/test_gpu.py
 
 deep: $(VENV)/.peers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q

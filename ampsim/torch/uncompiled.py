@@ -28,6 +28,9 @@ def leave_alone(*modules: types.ModuleType) -> None:
 
 def _skip(code: types.CodeType) -> None:
     """What ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
+    for inner in code.co_consts:  # a function that is defined in this one has a frame of its own
+        if isinstance(inner, types.CodeType):
+            _skip(inner)
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction  # noqa: SLF001
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))  # noqa: SLF001

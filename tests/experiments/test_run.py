@@ -251,6 +251,10 @@ def test_the_committed_data_is_up_to_date(
         assert _run.main(stem, []) == 2
         assert f"needs {' and '.join(missing)}: expected it to be installed; pip" in capsys.readouterr().err
         return
+    if "cpu" not in _run.devices(stem):
+        assert _run.main(stem, []) == 2
+        assert "device=cpu: expected cuda for this experiment; pass --device cuda" in capsys.readouterr().err
+        return
     monkeypatch.setattr(_run, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
     assert _run.main(stem, []) == 0
     assert f"{stem}: reused" in capsys.readouterr().out

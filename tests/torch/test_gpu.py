@@ -4,21 +4,29 @@ Each check is a function of the device. On the CPU there are no streams, no grap
 dry run shows only that the function itself is in order.
 """
 
+import copy
 import math
+import os
+import threading
 from contextlib import contextmanager
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsim import Rule
 from ampsim.core.pipeline import trajectory
-from ampsim.torch import GradScaler, OptimizerThread, unscale
+from ampsim.core.policies import Deduplicated, Headroom, Probe
+from ampsim.torch import GradScaler, OptimizerThread, unscale, versions
 
-INF = math.inf
+INF, NAN = math.inf, math.nan
 SIZE = 257
 BATCHES = [1.0, INF, 1.0, 1.0, 1.0, 1e34, 0.3, 1.0, INF, INF] * 5  # 50 iterations; 1e34 overflows at large scales
 
 gpu = pytest.mark.gpu
+SANITIZED = "TORCH_CUDA_SANITIZER" in os.environ
 # torch warns when an optimizer made for capture is stepped outside of one, as every warm-up does
 warms_up = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True:UserWarning")
 
@@ -141,9 +149,42 @@ def test_the_state_is_not_made_in_a_capture() -> None:
 FLAGS = [i % 5 == 2 for i in range(40)]
 
 
+class OneAtATime(TorchDispatchMode):
+    """Lets no two threads into torch's sanitizer: it counts in plain dicts."""
+
+    lock = threading.RLock()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        with self.lock:
+            return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def sanitized(thread):
+    """Show torch's sanitizer the operations of another thread too: it watches the one that imported torch."""
+    if not (SANITIZED and thread):
+        yield
+        return
+    from torch.cuda._sanitizer import cuda_sanitizer
+
+    for mode in (copy.copy(cuda_sanitizer.dispatch), OneAtATime()):
+        thread.launch(mode.__enter__)
+    with OneAtATime():
+        yield
+
+
 def train_on_two_streams(device, depth, *, threaded):
     """Tickets over an optimizer thread with its own stream, or all of it in order on the caller's."""
     thread = OptimizerThread() if threaded else None
+    try:
+        with sanitized(thread):
+            return train_with_tickets(device, depth, thread)
+    finally:
+        if thread:
+            thread.close()
+
+
+def train_with_tickets(device, depth, thread):
     scaler = GradScaler(device, 8.0, growth_interval=3, depth=depth, launch=thread and thread.launch)
     master = parameter(device)
     optimizer = torch.optim.AdamW([master], lr=0.01, fused=True)
@@ -164,8 +205,6 @@ def train_on_two_streams(device, depth, *, threaded):
         del step
         scaler.update(ticket=ticket)
     scaler.synchronize()
-    if thread:
-        thread.close()
     if device == "cuda":
         torch.cuda.synchronize()
     return [version.read().scale for version in scales], bits(master), bool(master.isfinite().all())
@@ -187,6 +226,14 @@ def test_dry_run_of_the_streams(depth) -> None:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_an_optimizer_on_its_own_stream_changes_nothing(depth) -> None:
     check_streams("cuda", depth)
+
+
+@gpu
+@pytest.mark.skipif(not SANITIZED, reason="run by `make gpu-sanitizer`")
+def test_the_sanitizer_sees_a_version_that_is_not_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr(versions.DeviceVersion, "_wait", lambda self: None)
+    with pytest.raises(Exception, match=r"detected \d+ errors|CUDASanitizerErrors"):  # on either thread
+        train_on_two_streams("cuda", 1, threaded=True)
 
 
 # ------------------------------------------------------------------------------------------- against torch's
@@ -243,6 +290,150 @@ def test_dry_run_against_torch(kinds, unscales) -> None:
 @pytest.mark.parametrize("kinds", SETS, ids="+".join)
 def test_trajectory_and_parameters_are_torchs(kinds, unscales) -> None:
     check_against_torch("cuda", kinds, unscales=unscales)
+
+
+# -------------------------------------------------------------------------------------------------- lockstep
+
+# With momentum a fused SGD whose first step is skipped takes what its memory held: two runs differ.
+LOCKSTEP_KINDS = [kind for kind in OPTIMIZERS if kind != "momentum"]
+index = st.integers(0, 2)
+bad = st.sampled_from([None, None, INF, -INF, NAN])
+calls = st.lists(
+    st.one_of(
+        st.tuples(st.just("backward"), index, st.sampled_from([1.0, -3.0, 1e-3, 7e4, 1e-40]), bad),
+        st.tuples(st.sampled_from(["unscale", "step"]), index),
+        st.tuples(st.just("update"), st.sampled_from([None, None, 2.0, 1700.3, 2.0**100])),
+        st.tuples(st.just("shorten"), st.integers(1, 3)),
+        st.tuples(st.just("resume")),
+        st.tuples(st.just("iterate"), bad, st.booleans()),
+    ),
+    max_size=12,
+)  # fmt: skip
+lockstep = given(
+    kinds=st.lists(st.sampled_from(LOCKSTEP_KINDS), min_size=1, max_size=3),
+    scale=st.sampled_from([2.0**16, 1700.0, 0.1, 2.0**127, 2.0**-128]),
+    calls=calls,
+)
+few = settings(max_examples=min(settings.default.max_examples, 100))
+
+
+class Side:
+    """One scaler, its optimizers and their parameters."""
+
+    def __init__(self, make, device, kinds, scale) -> None:
+        self.make = lambda: make(device, scale, 3.0, 0.3, 2)
+        self.scaler, self.device = self.make(), device
+        self.params = [parameter(device, seed) for seed in range(len(kinds))]
+        self.optimizers = [OPTIMIZERS[kind]([p]) for kind, p in zip(kinds, self.params, strict=True)]
+        for p in self.params:
+            p.grad = torch.zeros_like(p)
+
+    def backward(self, i, value, bad) -> None:
+        param = self.params[i % len(self.params)]
+        param.grad = None
+        self.scaler.scale((param * value).sum()).backward()
+        if bad is not None:
+            param.grad[3] = bad
+
+    def unscale(self, i) -> None:
+        self.scaler.unscale_(self.optimizers[i % len(self.optimizers)])
+
+    def step(self, i) -> None:
+        self.scaler.step(self.optimizers[i % len(self.optimizers)])
+
+    def update(self, new_scale) -> None:
+        self.scaler.update(new_scale)
+
+    def shorten(self, interval) -> None:
+        self.scaler.set_growth_interval(interval)
+
+    def resume(self) -> None:
+        state, self.scaler = self.scaler.state_dict(), self.make()
+        self.scaler.load_state_dict(state)
+
+    def iterate(self, bad, unscales) -> None:
+        for i in range(len(self.params)):
+            self.backward(i, 0.1, bad if i == 0 else None)
+            if unscales:
+                self.unscale(i)
+            self.step(i)
+        self.update(None)
+
+    def told(self, name, *args):
+        """What a call raised, and all that can be seen after it."""
+        try:
+            raised = getattr(self, name)(*args)
+        except Exception as error:
+            raised = type(error), str(error)
+        states = [optimizer.state.get(p, {}) for p, optimizer in zip(self.params, self.optimizers, strict=True)]
+        kept = [state[key] for state in states for key in sorted(state) if state[key] is not None]
+        tensors = bits(*self.params, *(p.grad for p in self.params), *kept)
+        return raised, repr(self.scaler.state_dict()), repr(self.scaler.get_scale()), tensors
+
+
+def check_lockstep(device, kinds, scale, calls) -> None:
+    theirs = Side(torch.amp.GradScaler, device, kinds, scale)
+    ours = Side(lambda *args: GradScaler(*args, policy="torch"), device, kinds, scale)
+    for call in calls:
+        assert ours.told(*call) == theirs.told(*call), call
+
+
+@few
+@lockstep
+@example(kinds=["plain SGD"], scale=2.0**-128, calls=[("backward", 0, 1.0, None), ("step", 0), ("update", None)])
+@example(kinds=["AdamW"], scale=2.0**16, calls=[("iterate", INF, False), ("iterate", None, True), ("resume",)])
+def test_dry_run_of_the_lockstep(kinds, scale, calls) -> None:
+    check_lockstep("cpu", kinds, scale, calls)
+
+
+@gpu
+@few
+@lockstep
+def test_strictly_torchs_scaler_in_lockstep_with_it(kinds, scale, calls) -> None:
+    check_lockstep("cuda", kinds, scale, calls)
+
+
+# -------------------------------------------------------------------------------------------------- policies
+
+POLICIES = {
+    "deduplicated": Deduplicated(init_scale=2.0**16, growth_interval=2),
+    "probe": Probe(init_scale=2.0**16, growth_interval=2),
+    "headroom": Headroom(init_scale=2.0**16, interval=2),
+}
+
+
+def train_by_policy(device, policy):
+    """Scales, skips and parameters of a loop in which gradients rise past float32 at large scales."""
+    param = parameter(device)
+    optimizer = OPTIMIZERS["AdamW"]([param])
+    scaler, seen = GradScaler(device, rule=policy), []
+    for value in BATCHES:
+        optimizer.zero_grad()
+        scaler.scale((param * value).sum()).backward()
+        scaler.unscale_and_clip_(optimizer, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append((scaler.get_scale(), scaler.last_step.skipped))
+    return seen, param.detach().cpu()
+
+
+def check_policy(device, name) -> None:
+    seen, param = train_by_policy(device, POLICIES[name])
+    expected, close = train_by_policy("cpu", POLICIES[name])
+    assert seen == expected
+    assert len(set(seen)) > 2
+    torch.testing.assert_close(param, close)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_dry_run_of_the_policies(name) -> None:
+    check_policy("cpu", name)
+
+
+@gpu
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_sees_on_the_device_what_it_sees_on_the_host(name) -> None:
+    check_policy("cuda", name)
 
 
 # --------------------------------------------------------------------------------------------------- compile

@@ -58,7 +58,7 @@ print(json.dumps([train(make) for make in (roundpipe.GradScaler, ours.GradScaler
 def test_roundpipe_trains_the_same_with_our_scaler() -> None:
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(ampsim.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join([str(Path(ampsim.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
     }

@@ -1,0 +1,106 @@
+"""What a claim is, and what claims about scalers share. A claim is looked at in the same way on every device."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampsim.torch import GradScaler
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.125),
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=0.125),
+    "fused SGD": lambda params: torch.optim.SGD(params, lr=0.125, fused=True),
+    "fused AdamW": lambda params: torch.optim.AdamW(params, lr=0.125, fused=True),
+}
+
+
+See = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, what the CPU showed, and the function of a device that looks."""
+
+    text: str
+    expected: Any
+    see: See
+
+
+def into(claims: dict[str, Claim]) -> Callable[[str, Any], Callable[[See], See]]:
+    """A decorator that adds a claim, with its text and what is expected, under its function's name."""
+
+    def claim(text: str, expected: Any) -> Callable[[See], See]:
+        def add(see: See) -> See:
+            claims[see.__name__.replace("_", " ")] = Claim(text, expected, see)
+            return see
+
+        return add
+
+    return claim
+
+
+def parameter(device: str, value: float = 0.0, size: int = 1, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """Of one dimension, all elements equal."""
+    return nn.Parameter(torch.full((size,), value, device=device, dtype=dtype))
+
+
+def at_scale(scaler: Any, scale: float, device: str) -> Any:
+    """The scaler with a scale, as if its run had come there."""
+    scaler.scale(torch.ones((), device=device))
+    scaler.load_state_dict({**scaler.state_dict(), "scale": scale})
+    return scaler
+
+
+def iterate(scaler: Any, optimizer: torch.optim.Optimizer, gradient: float) -> None:
+    """One iteration in which every element of every scaled gradient is `gradient`."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    scaler.scale(torch.ones((), device=params[0].device))
+    for p in params:
+        p.grad = torch.full_like(p, gradient)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def after_one_step(
+    make: Callable[[str], Any],
+    device: str,
+    kind: str,
+    gradient: float,
+    scale: float,
+    dtype: torch.dtype = torch.float32,
+) -> float:
+    """What a parameter that was 0 is after one step with a gradient that is still scaled."""
+    param = parameter(device, dtype=dtype)
+    iterate(at_scale(make(device), scale, device), OPTIMIZERS[kind]([param]), gradient)
+    return param.item()
+
+
+def finite_by_kind(make: Callable[[str], Any], device: str, gradient: float, scale: float) -> dict[str, bool]:
+    """For each optimizer, whether its parameter is a number after one step."""
+    return {kind: math.isfinite(after_one_step(make, device, kind, gradient, scale)) for kind in OPTIMIZERS}
+
+
+def told(call: Callable[[], Any]) -> str:
+    """The type of what a call raises, or `nothing`."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def same(a: Tensor, b: Tensor) -> int:
+    """How many elements of two float32 tensors agree in every bit."""
+    return int((a.cpu().view(torch.int32) == b.cpu().view(torch.int32)).sum())
+
+
+def theirs(device: str) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device)
+
+
+def ours(device: str) -> GradScaler:
+    return GradScaler(device)

@@ -1,0 +1,161 @@
+"""What a piece of work costs on CUDA: time by two clocks, launches, copies, waits for the device, and memory.
+
+On the CPU everything runs too: both clocks are the process's CPU time, and nothing is launched or waited for.
+"""
+
+import json
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+Work = Callable[[], object]
+WARM_UP = 3  # rounds that do not count: Triton compiles, optimizers make their state
+
+
+class Seconds(NamedTuple):
+    device: float  # between two events, of which one precedes the work and one follows it
+    host: float  # until the last call had returned; the device may still be at work
+
+
+def timed(work: Work, device: str) -> Seconds:
+    """Time work that is started on an idle device."""
+    if device == "cpu":
+        before = time.process_time()
+        work()
+        seconds = time.process_time() - before
+        return Seconds(seconds, seconds)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    before = time.perf_counter()
+    work()
+    host = time.perf_counter() - before
+    end.record()
+    torch.cuda.synchronize()
+    return Seconds(float(start.elapsed_time(end)) / 1000, host)
+
+
+def interleaved(
+    ways: Mapping[str, Work], before: Work, rounds: int, device: str, tick: Callable[[int], None]
+) -> dict[str, list[Seconds]]:
+    """Time every way once a round, in an order that turns; `before` comes before each and is not timed."""
+    times: dict[str, list[Seconds]] = {name: [] for name in ways}
+    names = list(ways)
+    for index in range(WARM_UP + rounds if names else 0):
+        first = index % len(names)
+        for name in names[first:] + names[:first]:
+            before()
+            seconds = timed(ways[name], device)
+            if index >= WARM_UP:
+                times[name].append(seconds)
+        tick(max(0, index + 1 - WARM_UP))
+    return times
+
+
+def copy_rates(elements: int, rounds: int, device: str) -> dict[str, float]:
+    """GB/s of a copy from the device to itself, read and written bytes both counted, and of a read for a norm.
+
+    The fastest round of each: what the memory can do. Float32; random, as some memories compress zeros.
+    """
+    source = torch.randn(elements, device=device)
+    target = torch.empty_like(source)
+    ways: dict[str, tuple[int, Work]] = {
+        "copy": (8, lambda: target.copy_(source)),
+        "read": (4, lambda: torch.linalg.vector_norm(source)),
+    }
+    times = interleaved({name: work for name, (_, work) in ways.items()}, nothing, rounds, device, _ignore)
+    best = {name: max(1e-9, min(seconds.device for seconds in taken)) for name, taken in times.items()}
+    return {name: round(ways[name][0] * elements / best[name] / 1e9, 1) for name in ways}
+
+
+def nothing() -> None:
+    """What comes before work that leaves everything as it was."""
+
+
+def _ignore(_: int) -> None:
+    """No progress is shown."""
+
+
+class Calls(NamedTuple):
+    """Of one call of some work, as the profiler saw them; None where it did not see the device."""
+
+    launches: int | None  # of kernels
+    copies: int | None  # by the device, from anywhere to anywhere
+    fills: int | None
+    waits: int | None  # calls in which the host waits for the device
+
+
+# Of CUDA's runtime and of its driver. A plain copy waits, an asynchronous one does not.
+WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy"}
+WAITS |= {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2"}
+REGION = "counted"
+
+
+def calls(work: Work, device: str) -> Calls:
+    """Count what work does that was done before, so that nothing is compiled or allocated any more."""
+    if device == "cpu":
+        work()
+        return Calls(0, 0, 0, 0)
+    torch.cuda.synchronize()
+    return calls_in(trace(work, torch.cuda.synchronize, [ProfilerActivity.CPU, ProfilerActivity.CUDA]))
+
+
+def trace(work: Work, after: Work, activities: list[ProfilerActivity]) -> list[dict[str, Any]]:
+    """The profiler's events of the work, which it marks as a region, and of what comes after it."""
+    with profile(activities=activities, acc_events=True) as seen:  # one cycle; without, torch 2.11 warns
+        with record_function(REGION):
+            work()
+        after()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        seen.export_chrome_trace(str(path))
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return events
+
+
+def calls_in(events: Sequence[Mapping[str, Any]]) -> Calls:
+    """All that the device did in a trace, and the waits that began within the region."""
+    region = next(e for e in events if e.get("cat") == "user_annotation" and e.get("name") == REGION)
+    start, end = region["ts"], region["ts"] + region["dur"]
+    kinds = Counter(str(event.get("cat")) for event in events)
+    if not kinds["cuda_runtime"] + kinds["cuda_driver"]:
+        return Calls(None, None, None, None)
+    asked = (event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver"))
+    waits = sum(event["name"] in WAITS and start <= event["ts"] <= end for event in asked)
+    return Calls(kinds["kernel"], kinds["gpu_memcpy"], kinds["gpu_memset"], waits)
+
+
+def warned_waits(work: Work, device: str) -> int:
+    """Waits that torch's own debug mode sees; it knows no other library's."""
+    if device == "cpu":
+        work()
+        return 0
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+
+
+def peak_bytes(work: Work, device: str) -> int:
+    """Most memory that the work held beside what was there before; 0 on the CPU, where torch does not count."""
+    if device == "cpu":
+        work()
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

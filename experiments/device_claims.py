@@ -1,0 +1,88 @@
+"""What was found on the CPU of torch's scaler, of fused optimizers and of fp16: does it hold on this device too?
+
+One claim a unit: what the CPU showed, what this device shows, and whether they are the same. Claims about torch are
+about the installed version, which the provenance names. Not every difference is a fault: the lists of autocast are
+known to differ.
+
+Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`, where it has not been run yet.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.markup import escape
+from rich.table import Table
+
+from ampsim.core import records
+from ampsim.core.records import Record
+from experiments import _claims_of_numbers, _claims_of_scalers, _claims_of_steps, _run
+from experiments._claims import Claim
+
+CLAIMS: dict[str, Claim] = {**_claims_of_scalers.CLAIMS, **_claims_of_steps.CLAIMS, **_claims_of_numbers.CLAIMS}
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 1  # a claim is looked at once
+    seeds: tuple[int, ...] = (0,)  # the little that is random has a fixed seed
+
+
+SMOKE = Config()
+
+
+def arms(config: Config) -> list[str]:
+    """The claims, by name."""
+    return list(CLAIMS)
+
+
+def inputs() -> dict[str, str]:
+    return {}
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Look at one claim; the columns are explained in `data/README.md`."""
+    torch.set_num_threads(1)
+    claim = CLAIMS[unit.arm]
+    seen = looked(claim, device)
+    tick(1)
+    return {
+        "claim": claim.text,
+        "expected_from_cpu": claim.expected,
+        "seen": seen,
+        "holds": records.encode(seen) == records.encode(claim.expected),
+    }
+
+
+def looked(claim: Claim, device: str) -> Any:
+    """What the device shows; an error is something that it shows."""
+    try:
+        return claim.see(device)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def differences(expected: Any, seen: Any) -> dict[str, Any]:
+    """Where two results of one shape differ, as `path: [expected, seen]`."""
+    if isinstance(expected, dict) and isinstance(seen, dict) and expected.keys() == seen.keys():
+        return {
+            f"{key}{'.' * bool(path)}{path}": pair
+            for key in expected
+            for path, pair in differences(expected[key], seen[key]).items()
+        }
+    return {} if records.encode(expected) == records.encode(seen) else {"": [expected, seen]}
+
+
+def table(rows: Sequence[Record]) -> Table:
+    """Every claim, and what differs."""
+    shown = Table("claim", "holds", "differs: [on the CPU, here]")
+    for row in rows:
+        found = differences(row["expected_from_cpu"], row["seen"])
+        lines = [f"{path} {pair}".strip() for path, pair in found.items()]
+        shown.add_row(row["arm"], "yes" if row["holds"] else "no", escape("\n".join(lines)))
+    return shown
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("device_claims"))

@@ -1,0 +1,121 @@
+"""Each claim is a run: it holds on this CPU, and not of a scaler that does otherwise; an error is a result."""
+
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from ampsim.core import records
+from ampsim.torch import GradScaler
+from experiments import _claims, _claims_of_numbers, _claims_of_scalers, _claims_of_steps, _run, device_claims
+
+SCALERS = {**_claims_of_scalers.CLAIMS, **_claims_of_steps.CLAIMS}
+CONFIG = device_claims.Config()
+
+
+def looked(arm: str) -> dict[str, Any]:
+    return device_claims.run(CONFIG, _run.Unit(arm, 0), "cpu", lambda _: None)
+
+
+@pytest.mark.parametrize("arm", SCALERS)
+def test_a_claim_about_scalers_holds_here(arm: str) -> None:
+    record = looked(arm)
+    assert record["holds"], device_claims.differences(record["expected_from_cpu"], record["seen"])
+
+
+@pytest.mark.parametrize("arm", _claims_of_numbers.CLAIMS)
+def test_a_claim_about_numbers_is_answered_here(arm: str) -> None:
+    record = looked(arm)  # another CPU may round and flush otherwise
+    assert record["seen"].keys() == record["expected_from_cpu"].keys()
+
+
+ABOUT_TORCH = [
+    "torch at scale 2 to minus 128", "torch below scale 1", "torch collapse", "torch at scale 0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arm", ABOUT_TORCH)
+def test_a_claim_about_torch_does_not_hold_of_ours(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_claims_of_scalers, "theirs", GradScaler)
+    monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
+    assert not looked(arm)["holds"]
+
+
+ABOUT_OURS = [
+    "ours at the lowest scale", "ours below scale 1", "ours does not collapse", "momentum of a skipped first step",
+    "fused step that raised", "update before backward",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arm", ABOUT_OURS)
+def test_a_claim_about_ours_does_not_hold_of_torchs(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Theirs(torch.amp.GradScaler):
+        """Torch's, with what a claim asks of ours beside torch's methods."""
+
+        def begin(self) -> Any:
+            return type("Ticket", (), {"value": type("Value", (), {"scale_on": lambda _, device: self._scale})()})()
+
+        def step(self, optimizer: Any, *args: Any, ticket: Any = None, **options: Any) -> Any:
+            return super().step(optimizer, *args, **options)
+
+        def update(self, new_scale: Any = None, ticket: Any = None) -> None:
+            super().update(new_scale)
+
+    for module in (_claims_of_scalers, _claims_of_steps):
+        monkeypatch.setattr(module, "ours", Theirs)
+    assert not looked(arm)["holds"]
+
+
+def test_flushed_subnormals_are_seen() -> None:
+    flush = torch.set_flush_denormal(True)
+    try:
+        if not flush:
+            pytest.skip("this CPU cannot flush")
+        assert not looked("subnormal gradient")["holds"]
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_an_error_is_a_result_and_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = _claims.Claim("None.", 1, lambda device: 1 / 0)
+    monkeypatch.setitem(device_claims.CLAIMS, "none", claim)
+    record = looked("none")
+    assert not record["holds"]
+    assert record["seen"] == {"error": "ZeroDivisionError: division by zero"}
+    records.encode(record)
+
+
+def test_differences_name_the_place() -> None:
+    expected = {"a": {"b": [1, float("nan")], "c": 2}, "d": 3}
+    assert device_claims.differences(expected, {"a": {"b": [1, float("nan")], "c": 5}, "d": 3}) == {"a.c": [2, 5]}
+    assert device_claims.differences(expected, {"error": "x"}) == {"": [expected, {"error": "x"}]}
+    assert device_claims.differences(1, 1) == {}
+
+
+def test_no_two_claims_have_one_name() -> None:
+    parts = (_claims_of_scalers, _claims_of_steps, _claims_of_numbers)
+    assert len(device_claims.CLAIMS) == sum(len(part.CLAIMS) for part in parts)
+
+
+COMMITTED = records.read(_run.DATA / "cpu" / "device_claims.jsonl")[1]
+
+
+def test_the_committed_run_has_every_claim_as_it_stands_here_and_says_truly_what_holds() -> None:
+    assert [row["arm"] for row in COMMITTED] == list(device_claims.CLAIMS)
+    for row in COMMITTED:
+        claim = device_claims.CLAIMS[row["arm"]]
+        assert row["claim"] == claim.text
+        assert records.encode(row["expected_from_cpu"]) == records.encode(claim.expected)
+        assert row["holds"] == (not device_claims.differences(row["expected_from_cpu"], row["seen"]))
+        assert row["holds"] or row["arm"] not in SCALERS
+
+
+def test_the_table_shows_every_claim_and_what_differs() -> None:
+    rows = [{**COMMITTED[0], "seen": {**COMMITTED[0]["seen"], "SGD": "[bold]odd"}, "holds": False}, *COMMITTED[1:]]
+    console = Console(width=160)
+    with console.capture() as printed:
+        console.print(device_claims.table(rows))
+    text = printed.get()
+    assert all(arm in text for arm in device_claims.CLAIMS)
+    assert "SGD [False, '[bold]odd']" in text

@@ -1,0 +1,303 @@
+"""All ways do the work that they are timed for, counts are what a trace holds, and nothing here asserts a time."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch.profiler import ProfilerActivity
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ampsim.torch import kernels, unscale
+from experiments import _cuda, _roundpipe, _run, _ways
+from experiments import kernels as bench
+
+ROOT = Path(__file__).parents[2]
+SIZES = ["7x300", "2x20000", "gpt2-1x16"]
+
+
+def model(size: str, dtype: torch.dtype = torch.float32) -> _ways.Model:
+    torch.manual_seed(0)
+    return _ways.Model(size, dtype, "cpu")
+
+
+def ignore(_: int) -> None:
+    pass
+
+
+# ------------------------------------------------------------------------------------------------------------ the ways
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", SIZES)
+def test_reads_give_the_norm_and_leave_the_gradients_as_they_are(size: str, dtype: torch.dtype) -> None:
+    of = model(size, dtype)
+    before = [grad.clone() for grad in of.grads]
+    exact = math.sqrt(sum(float(grad.double().square().sum()) for grad in of.grads))
+    for name, way in _ways.reads(of).items():
+        way.work()
+        assert all(map(torch.equal, of.grads, before)), name
+    assert of.norm() == pytest.approx(exact, rel=1e-12)
+    digits = {torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]  # clip_grad_norm_ loses some
+    assert all(error < digits for error in _ways.norm_errors(of).values())
+
+
+class Words(TorchDispatchMode):
+    """Counts elements read and written by operations, of tensors as large as a gradient."""
+
+    def __init__(self, large: int) -> None:
+        super().__init__()
+        self.large, self.count = large, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [(a, v) for a, v in zip(func._schema.arguments, args, strict=False)]
+        for argument, value in given:
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            tensors = [t for t in tree_leaves(value) if isinstance(t, torch.Tensor) and t.numel() >= self.large]
+            self.count += sum(t.numel() for t in tensors) * (1 + written)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["torch: check and unscale", "torch: clip_grad_norm_", "torch: unscale, then clip"])
+def test_torchs_ways_move_the_words_that_are_counted_for_them(name: str) -> None:
+    of = model("5x1000")
+    way = _ways.reads(of)[name]
+    with Words(1000) as words:
+        way.work()
+    assert words.count == way.words * 5000
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_way_makes_the_same_step_and_its_gradients_can_be_put_back(size: str) -> None:
+    moved = {}
+    for name in _ways.steps(model(size)):
+        if name == _ways.BARE:
+            continue
+        of = model(size)
+        before, grads, restore = [p.detach().clone() for p in of.params], [g.clone() for g in of.grads], of.restorer()
+        _ways.steps(of)[name].work()
+        moved[name] = [p.detach() - b for p, b in zip(of.params, before, strict=True)]
+        assert not all(map(torch.equal, of.grads, grads)), name
+        restore()
+        assert all(map(torch.equal, of.grads, grads)), name
+    theirs = moved.pop(_ways.THEIRS)
+    for name, ours in moved.items():
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_without_triton_the_kernels_are_off_and_come_back() -> None:
+    seen = []
+    work = _ways.without_triton(lambda: seen.append(unscale.KERNEL_DEVICES) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert seen == [set()]
+    assert {"cuda"} == unscale.KERNEL_DEVICES
+
+
+def test_a_tile_is_tried_with_its_own_constants_and_its_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def fake(grads: Any) -> None:
+        table, _ = kernels._table(torch.device("cpu"), 4, (1000,), (5000,))
+        seen.append((kernels.BLOCK, kernels.OPTIONS["num_warps"], len(table), table.data_ptr()))
+
+    monkeypatch.setattr(kernels, "norm_and_flag", fake)
+    before = (kernels.BLOCK, dict(kernels.OPTIONS), kernels._table)
+    work = _ways.read_with([], 2048, 4)
+    work()
+    work()
+    assert seen[0] == seen[1]  # the same table
+    assert seen[0][:3] == (2048, 4, 3)
+    assert (kernels.BLOCK, kernels.OPTIONS, kernels._table) == before
+
+
+INTERPRETED = """
+import warnings
+import torch
+from ampsim.torch import kernels
+from experiments import _ways, kernels as bench
+warnings.simplefilter("ignore")
+kernels.available = lambda device: True
+grads = [torch.randn(n) for n in (1, 2047, 2048, 20000)]
+exact = torch.cat(grads).double().norm().item()
+for block, warps in bench.Config().tiles:
+    norm = _ways.read_with(grads, block, warps)().norm.item()
+    assert abs(norm / exact - 1) < 1e-6, (block, norm, exact)
+print(len(bench.Config().tiles))
+"""
+
+
+@pytest.mark.peer("triton")
+def test_every_tile_that_is_tried_gives_the_norm_in_tritons_interpreter() -> None:
+    env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, cwd=ROOT, env=env, check=False
+    )
+    assert done.stdout.strip() == str(len(bench.Config().tiles)), done.stderr
+
+
+@pytest.mark.peer("triton")
+@pytest.mark.parametrize("tile", bench.Config().tiles)
+def test_a_thread_of_every_tile_has_whole_loads(tile: tuple[int, int]) -> None:
+    block, warps = tile
+    assert block & (block - 1) == 0
+    assert block % (32 * warps * 4) == 0  # 16 bytes of float32 a thread
+    assert block // (32 * warps) <= 64  # registers
+
+
+@pytest.mark.peer("roundpipe", "beartype", "cpuinfo", "tqdm")
+def test_an_error_on_roundpipes_thread_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = model("2x10")
+    peer = _roundpipe.load()
+    scaler = peer.scaler()
+    monkeypatch.setattr(of.optimizer, "step", lambda: 1 / 0)
+    usable, errors = bench.working({"roundpipe": lambda: _ways.step_on_thread(peer, scaler, of)}, ignore_all)
+    assert not usable
+    assert errors == {"roundpipe": "ZeroDivisionError: division by zero"}
+
+
+@pytest.mark.peer("roundpipe", "beartype", "cpuinfo", "tqdm")
+def test_a_roundpipe_that_does_not_load_is_one_way_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_roundpipe, "load", lambda: 1 / 0)
+    ways = {name: way.work for name, way in _ways.steps(model("2x10")).items()}
+    usable, errors = bench.working(ways, ignore_all)
+    assert usable.keys() == ways.keys() - {"roundpipe"}
+    assert errors == {"roundpipe": "ZeroDivisionError: division by zero"}
+
+
+def ignore_all() -> None:
+    pass
+
+
+# ------------------------------------------------------------------------------------------------------ what is counted
+
+REGION = {"ph": "X", "cat": "user_annotation", "name": _cuda.REGION, "ts": 100.0, "dur": 50.0}
+
+
+def event(cat: str, name: str = "", ts: float = 120.0) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": 1.0}
+
+
+def test_counts_are_of_what_the_device_did_and_of_waits_within_the_region() -> None:
+    events = [
+        {"ph": "M", "name": "process_name"},
+        event("cpu_op", "aten::add"),
+        event("cuda_runtime", "cudaStreamSynchronize", ts=99.0),  # before
+        REGION,
+        event("cuda_runtime", "cudaLaunchKernel"),
+        event("cuda_driver", "cuLaunchKernelEx"),
+        event("cuda_runtime", "cudaMemcpyAsync"),
+        event("cuda_runtime", "cudaStreamSynchronize", ts=101.0),
+        event("cuda_driver", "cuStreamSynchronize", ts=150.0),
+        event("gpu_user_annotation", _cuda.REGION),
+        event("gpu_user_annotation", "Optimizer.step#AdamW.step"),
+        event("kernel", "_read", ts=160.0),  # the device is behind
+        event("kernel", "_combine", ts=170.0),
+        event("gpu_memcpy", "Memcpy DtoH", ts=160.0),
+        *[event("gpu_memset", "Memset", ts=160.0)] * 3,
+        event("cuda_runtime", "cudaDeviceSynchronize", ts=151.0),  # ours, after
+    ]
+    assert _cuda.calls_in(events) == _cuda.Calls(launches=2, copies=1, fills=3, waits=2)
+    assert _cuda.calls_in([REGION, event("cpu_op")]) == (None,) * 4  # the profiler did not see CUDA
+
+
+def test_the_profiler_marks_the_region_as_it_is_looked_for() -> None:
+    done = []
+    events = _cuda.trace(lambda: done.append(torch.ones(3) + 1), ignore_all, [ProfilerActivity.CPU])
+    assert len(done) == 1
+    (region,) = (e for e in events if e.get("name") == _cuda.REGION)
+    assert region["cat"] == "user_annotation"
+    assert region["dur"] > 0
+    (added,) = (e for e in events if e.get("name") == "aten::add")
+    assert region["ts"] <= added["ts"] <= region["ts"] + region["dur"]
+
+
+def test_all_that_is_counted_is_nothing_on_the_cpu() -> None:
+    done = []
+    count = bench.count(lambda: done.append("work"), "cpu", lambda: done.append("restore"))
+    assert done == ["restore", "work"] * 3
+    assert set(count.values()) == {0}
+
+
+def test_every_way_is_timed_once_a_round_after_what_comes_before_it() -> None:
+    log: list[str] = []
+    ticks: list[int] = []
+    ways = {name: lambda name=name: log.append(name) for name in "abc"}
+    times = _cuda.interleaved(ways, lambda: log.append("."), 4, "cpu", ticks.append)
+    assert {name: len(seconds) for name, seconds in times.items()} == dict.fromkeys("abc", 4)
+    assert log[::2] == ["."] * len(ways) * (4 + _cuda.WARM_UP)
+    rounds = ["".join(log[1::2])[i : i + 3] for i in range(0, 21, 3)]
+    assert rounds == ["abc", "bca", "cab"] * 2 + ["abc"]
+    assert ticks == [0, 0, 0, 1, 2, 3, 4]
+    assert _cuda.interleaved({}, ignore_all, 4, "cpu", ignore) == {}
+
+
+def test_a_rate_counts_bytes_that_are_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"copy": [_cuda.Seconds(2.0, 0.0), _cuda.Seconds(0.5, 0.0)], "read": [_cuda.Seconds(0.5, 0.0)]}
+    monkeypatch.setattr(_cuda, "interleaved", lambda *_: seconds)
+    million = 10**6
+    assert _cuda.copy_rates(million, 1, "cpu") == {"copy": 0.0, "read": 0.0}
+    seconds["copy"].append(_cuda.Seconds(1e-6, 0.0))
+    seconds["read"].append(_cuda.Seconds(1e-6, 0.0))
+    assert _cuda.copy_rates(million, 1, "cpu") == {"copy": 8000.0, "read": 4000.0}
+
+
+# ---------------------------------------------------------------------------------------------------------- the record
+
+
+def trial(**steps: float) -> dict[str, Any]:
+    return {name: {"device_us": [us, 2 * us]} for name, us in steps.items()}
+
+
+def test_ratios_are_theirs_over_ours() -> None:
+    found = bench.ratios(trial(bare=10.0, ours=12.0, torch=20.0, roundpipe=32.0))
+    assert found["torch"] == {"whole": [1.667, 1.667], "cost": [5.0, 5.0]}
+    assert found["roundpipe"] == {"whole": [2.667, 2.667], "cost": [11.0, 11.0]}
+    assert bench.ratios(trial(bare=10.0, ours=10.0, torch=20.0))["torch"] == {"whole": [2.0] * 2, "cost": [None] * 2}
+    assert bench.ratios(trial(bare=10.0, torch=20.0)) == {}  # ours failed
+
+
+def test_times_are_medians_in_microseconds_and_over_the_floor() -> None:
+    seconds = [[_cuda.Seconds(3e-6, 1e-6), _cuda.Seconds(1e-6, 5e-6), _cuda.Seconds(2e-6, 3e-6)]]
+    assert bench.times(seconds, 1e-6) == {"device_us": [2.0], "host_us": [3.0], "of_floor": [2.0]}
+
+
+@pytest.fixture(scope="module")
+def smoked() -> list[dict[str, Any]]:
+    units = [_run.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
+    return [{"arm": unit.arm, **bench.run(bench.SMOKE, unit, "cpu", ignore)} for unit in units]
+
+
+def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]) -> None:
+    assert [row["arm"] for row in smoked] == [
+        f"{size} {dtype}" for dtype in ("float32", "float16") for size in bench.SMOKE.sizes
+    ]
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(bench.table(smoked))
+    text = printed.get()
+    for row in smoked:
+        assert row["arm"] in text
+        assert not row["errors"]
+        wanted = {"bare", "torch", "ours", "ours, without Triton"} if "float32" in row["arm"] else set()
+        assert row["steps"].keys() - {"roundpipe"} == wanted
+        for way in (*row["reads"].values(), *row["steps"].values()):
+            assert len(way["device_us"]) == len(way["host_us"]) == len(way["of_floor"]) == bench.SMOKE.trials
+        floor = 1e6 * 4 * row["elements"] * row["reads"]["torch: clip_grad_norm_"]["words"] / row["rates"]["copy"] / 1e9
+        if "float32" in row["arm"]:
+            clip = row["reads"]["torch: clip_grad_norm_"]
+            assert clip["of_floor"][0] == pytest.approx(clip["device_us"][0] / floor, rel=0.1)
+    for name in smoked[0]["steps"]:
+        assert f"step: {name}" in text
+
+
+def test_a_large_size_is_refused_on_a_cpu_before_its_memory_is_taken() -> None:
+    unit = _run.Unit("gpt2-12x768 float32", 0)
+    with pytest.raises(_run.Refused, match="expected cuda, where this is measured; pass --smoke"):
+        bench.run(bench.Config(), unit, "cpu", ignore)
