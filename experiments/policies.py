@@ -1,14 +1,18 @@
-"""Which loss-scale policy skips least and wastes least of fp16's range, on one and the same stream of gradients?
+"""Which loss-scale policy skips least and wastes least of fp16's range?
 
-A network is trained in fp16 at a scale that stands low, and of each step the *ceiling* is recorded, the largest
-scale that would not have overflowed: 65504 / max|g|. Every policy then meets these ceilings. That is an open
-loop: a skipped step does not change the steps after it, so that all policies are asked the same. That a ceiling is
-one is checked on the way, by backward passes at the powers of two below and above it.
+*Open loop.* A network is trained in fp16 at a scale that stands low, and of each step the *ceiling* is recorded, the
+largest scale that would not have overflowed: 65504 / max|g|. Every policy then meets these ceilings. A skipped step
+does not change the steps after it, so that all policies are asked the same. That a ceiling is one is
+checked on the way, by backward passes at the powers of two below and above it. In the middle of the stream the
+ceiling falls by 10 bits, once for 10 steps and once for good. Recovery is the number of steps until the scale
+is again within half a bit of what it would have been.
 
-In the middle of the stream the ceiling falls by 10 bits, once for 10 steps and once for good. Recovery is the number
-of steps until the scale is again within half a bit of what it would have been.
+*Closed loop.* Each policy trains a deep sigmoid network of its own, through `ampsim.torch.GradScaler`, with the same
+seeds. There a policy's skips cost steps and its low scales cost gradients; and there the activations'
+gradients overflow before those of the weights do, which is all that a policy with ``amax`` sees. With a delay k the
+scale alone is k steps late. Ceilings are found by trying, every few steps. The arm `fp32` needs no policy.
 
-Takes about a minute on one CPU core. Device: cpu.
+Takes about a minute and a half on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
 """
 
 import math
@@ -25,12 +29,16 @@ from torch.nn.functional import cross_entropy
 from ampsim import Rule, init, update
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Probe, Ratio, Seen
 from ampsim.core.records import Record
-from experiments import _digits, _fp16, _run
+from ampsim.torch import GradScaler
+from experiments import _ceilings, _digits, _fp16, _run, _tasks
+from experiments._train import train
 
 TOP = 65504.0  # of fp16
 LOW = 2.0**10  # the scale of the recorded run
-START = 2.0**20  # below the ceiling by a bit, so that no climb is measured; LogMax starts at 1
+START = 2.0**20  # within a bit of either network's ceiling, so that no climb is measured; LogMax starts at 1
 MILESTONES = ((1000, 2.0**14), (2000, 2.0**16))
+EARLIER = ((100, 2.0**14), (200, 2.0**16))  # of the closed loop, which is shorter
+HALVINGS = 3  # its ceilings are known to 1/16 bit
 
 POLICIES: dict[str, Any] = {
     # Zhao et al. 2019 (arXiv:1910.12385) compared with an interval of 10
@@ -46,6 +54,10 @@ POLICIES: dict[str, Any] = {
     "LogMax": LogMax(),
     "LogMax as published": LogMax(faithful=True),
 }
+CLOSED: dict[str, Any] = {
+    **POLICIES,
+    "floor schedule G=2000": FloorSchedule(init_scale=START, growth_interval=2000, milestones=EARLIER),
+}
 
 
 @dataclass(frozen=True)
@@ -60,24 +72,35 @@ class Config(_run.Config):
     fall: float = 10.0  # bits that the ceiling falls by in the middle
     fall_steps: int = 10  # steps that the short fall lasts
     shown: int = 600  # steps around the short fall whose scales are kept, the first tenth before it
+    closed_steps: int = 560  # backward passes of the closed loop
+    closed_warm_up: int = 20  # of them left out of the means
+    closed_batch_cpu: int = 32
+    closed_batch_cuda: int = 256
+    closed_lr: float = 1e-2  # of Adam
+    eps: float = 1e-15  # of Adam
+    sample_every: int = 20  # steps between two searches for the ceiling, and two counts of zeros
 
 
-SMOKE = Config(steps=60, seeds=(0,), warm_up=10, check_every=5, fall_steps=2, shown=20)
+SMOKE = Config(
+    steps=60, seeds=(0,), warm_up=10, check_every=5, fall_steps=2, shown=20, closed_steps=6, closed_warm_up=2,
+    sample_every=4,
+)  # fmt: skip
 
 
 def arms(config: Config) -> list[str]:
-    return ["digits"]
+    """`digits` is the open loop, of all policies at once."""
+    return ["digits", "closed fp32", *(f"closed {name}" for name in CLOSED)]
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return _tasks.inputs("sigmoid")
 
 
 def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
-    """Record one stream and meet it with every policy; the columns are explained in `data/README.md`."""
-    if device != "cpu":
-        raise _run.Refused(f"device={device}: expected cpu, where this was measured; leave --device out")
-    ceilings, checked, wrong = record(config, unit.seed, tick)
+    """One arm; the columns are explained in `data/README.md`."""
+    if unit.arm.startswith("closed "):
+        return closed(unit.arm.removeprefix("closed "), unit.seed, config, device, tick)
+    ceilings, checked, wrong = record(config, unit.seed, device, tick)
     middle = config.steps // 2
     first = middle - config.shown // 10
     return {
@@ -94,15 +117,16 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
 # ------------------------------------------------------------------------------------------- the stream
 
 
-def record(config: Config, seed: int, tick: Callable[[int], None]) -> tuple[NDArray[np.float64], int, int]:
+def record(config: Config, seed: int, device: str, tick: Callable[[int], None]) -> tuple[NDArray[np.float64], int, int]:
     """Ceilings, (steps,); how many were checked, and how many of these were wrong."""
-    batches, data = _fp16.prepare(seed), _digits.load("cpu")
+    batches, data = _fp16.prepare(seed), _digits.load(device)
     model = nn.Sequential(nn.Linear(_digits.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, _digits.CLASSES))
+    model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
     ceilings, checked, wrong = [], 0, 0
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches)
-        with _fp16.autocast("cpu", fp16=True):
+        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
+        with _fp16.autocast(device, fp16=True):
             loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
         ceiling = TOP * LOW / largest(model, loss, LOW)
         if step % config.check_every == 0:
@@ -189,6 +213,56 @@ def mean_and_deviation(values: NDArray[np.float64]) -> list[float] | None:
 def rounded(values: Any) -> list[float]:
     """Bits to three digits."""
     return [round(float(value), 3) for value in values]
+
+
+# -------------------------------------------------------------------------------------------- the closed loop
+
+
+def make_scaler(name: str, device: str) -> GradScaler:
+    """Our scaler with a policy, or torch's machine by its constants."""
+    if name == "fp32":
+        return GradScaler(device, enabled=False)
+    rule = CLOSED[name]
+    if isinstance(rule, Rule):
+        return GradScaler(device, rule.init_scale, growth_interval=rule.growth_interval, depth=rule.delay)
+    return GradScaler(device, rule=rule, depth=rule.delay)
+
+
+def closed(name: str, seed: int, config: Config, device: str, tick: Callable[[int], None]) -> Record:
+    """Train a network by one policy."""
+    batch = config.closed_batch_cpu if device == "cpu" else config.closed_batch_cuda
+    task = _tasks.make("sigmoid", seed, device, batch)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.closed_lr, eps=config.eps, fused=True)
+    dtype = torch.float32 if name == "fp32" else torch.float16
+    log, sampled = [], []
+    for step in train(task, optimizer, make_scaler(name, device), config.closed_steps, dtype=dtype):
+        bits = math.log2(step.scale)
+        log.append((bits, step.loss, step.found_inf))
+        if step.number % config.sample_every == 0 and step.number >= config.closed_warm_up and not step.found_inf:
+            headroom = _ceilings.ceiling(task, step.batch, bits, HALVINGS) - bits if name != "fp32" else math.nan
+            sampled.append((headroom, (step.gradient == 0).float().mean().item()))
+        tick(step.number + 1)
+    return {**closed_columns(log, sampled, config), "test_loss": task.test_loss()}
+
+
+def closed_columns(
+    log: list[tuple[float, float, bool]], sampled: list[tuple[float, float]], config: Config
+) -> dict[str, Any]:
+    """From (log2 scale, loss, overflow) of each step, and (headroom, share of zeros) of the clean ones sampled."""
+    bits, losses, bad = map(np.array, zip(*log, strict=True))
+    kept = bad[config.closed_warm_up :]
+    headroom, zero = np.array(sampled).reshape(-1, 2).T
+    return {
+        "skips": int(kept.sum()),
+        "skip_rate": float(kept.mean()),
+        "burst": worst_burst(kept),
+        "headroom": mean_and_deviation(headroom) if np.isfinite(headroom).all() else None,
+        "mean_log2_scale": rounded([bits[config.closed_warm_up :].mean()])[0],
+        "zero": mean_and_deviation(zero),
+        "final_loss": _fp16.six_digits([losses[-100:].mean()])[0],
+        "found_inf": np.flatnonzero(bad).tolist(),
+        "shown": rounded(bits[::5]),
+    }
 
 
 if __name__ == "__main__":

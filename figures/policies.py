@@ -36,7 +36,7 @@ TICKS: dict[str, list[float]] = {  # of the columns on a logarithmic scale
 
 
 def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+    records = _series.of_arm(data[DATA[0]][1], "digits")
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.9)
     grid = figure.add_gridspec(2, len(COLUMNS), height_ratios=(1, 1.25))
     draw_traces(figure.add_subplot(grid[0, :]), records[0])

@@ -1,5 +1,7 @@
 """The staleness and policies experiments: their parts, their smoke runs, and what their committed data shows."""
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,16 @@ import pytest
 
 from ampsim import Rule, replay
 from ampsim.core import records
-from ampsim.core.policies import Probe
+from ampsim.core.policies import Probe, Seen
 from experiments import _run, policies, staleness
-from figures import _style
+from figures import _style, policies_closed
 from figures import policies as policies_figure
 from figures import staleness as staleness_figure
 
 STALENESS = records.read(_run.DATA / "cpu" / "staleness.jsonl")[1]
-POLICIES = records.read(_run.DATA / "cpu" / "policies.jsonl")[1]
+EVERYTHING = records.read(_run.DATA / "cpu" / "policies.jsonl")[1]
+POLICIES = [row for row in EVERYTHING if row["arm"] == "digits"]
+CLOSED = [row for row in EVERYTHING if row["arm"] != "digits"]
 
 
 @pytest.mark.parametrize(("stem", "module"), [("staleness", staleness), ("policies", policies)])
@@ -23,12 +27,6 @@ def test_the_smoke_run_ends(stem: str, module: Any, capsys: pytest.CaptureFixtur
     assert _run.main(stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(module.arms(module.SMOKE))
-
-
-@pytest.mark.parametrize("module", [staleness, policies])
-def test_cuda_is_refused(module: Any) -> None:
-    with pytest.raises(_run.Refused, match="expected cpu"):
-        module.run(module.SMOKE, _run.Unit(module.arms(module.SMOKE)[0], 0), "cuda", lambda step: None)
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
@@ -98,6 +96,85 @@ def test_numbers_of_a_policy_are_counted_right() -> None:
         Probe(init_scale=2.0**20, growth_interval=4), policies.init(Probe(init_scale=2.0**20)), ceilings
     )
     assert (len(scales), bad.sum()) == (40, 8)
+
+
+def closed(policy: str) -> list[dict[str, Any]]:
+    return [row for row in CLOSED if row["arm"] == f"closed {policy}"]
+
+
+def mean(policy: str, key: str) -> float:
+    values = [row[key] for row in closed(policy)]
+    return float(np.mean([value[0] if isinstance(value, list) else value for value in values]))
+
+
+def test_every_policy_is_trained_by_and_float32_beside_them() -> None:
+    names = list(dict.fromkeys(row["arm"] for row in CLOSED))
+    assert names == policies.arms(policies.Config())[1:]
+    assert all(len(closed(name.removeprefix("closed "))) == 3 for name in names)
+    assert all(row["skips"] == 0 and row["headroom"] is None for row in closed("fp32"))
+
+
+@pytest.mark.parametrize("name", [name for name, rule in policies.CLOSED.items() if not getattr(rule, "needs", ())])
+def test_a_trained_policys_scales_are_a_replay_of_its_overflows(name: str) -> None:
+    rule = policies.CLOSED[name]
+    for row in closed(name):
+        found = [step in row["found_inf"] for step in range(len(row["shown"]) * 5)]
+        scales = [policies.init(rule).scale, *replay(rule, [Seen(bad) for bad in found])]
+        assert row["shown"] == np.log2(scales[:-1:5]).round(3).tolist()
+        assert len(row["found_inf"]) > 0
+
+
+def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
+    config = dataclasses.replace(policies.SMOKE, closed_steps=12, closed_batch_cpu=4)
+    row = policies.closed("headroom 3 bits", 0, config, "cpu", lambda step: None)
+    assert row["shown"][0] == math.log2(policies.START)
+    assert row["shown"][-1] < row["shown"][0]  # it came down to three bits below the ceiling
+    assert row["found_inf"] == list(range(len(row["found_inf"])))  # only on the way down
+    assert row["headroom"][0] > 2
+    assert len(row["shown"]) == 3
+
+
+def test_in_training_too_an_interval_of_10_skips_a_step_in_13_and_2000_hardly_any() -> None:
+    short, long = (mean(f"backoff G={interval}", "skip_rate") for interval in (10, 2000))
+    assert 0.06 < short < 1 / 11  # T1
+    assert long < 0.01
+    assert mean("backoff G=10", "headroom") + 0.5 < mean("backoff G=2000", "headroom")
+
+
+def test_what_the_open_loop_does_not_show_a_bit_of_headroom_overflows_and_published_logmax_falls_to_1() -> None:
+    open_skips = [row["policies"]["headroom 1 bit"]["skips"] for row in POLICIES]
+    assert max(open_skips) == 0 < min(row["skips"] for row in closed("headroom 1 bit"))
+    assert max(row["skips"] for row in closed("headroom 3 bits")) <= 1
+    assert mean("LogMax as published", "headroom") > 10 > 3 > mean("LogMax", "headroom")
+    assert mean("LogMax as published", "zero") > 3 * mean("fp32", "zero")
+    assert mean("LogMax as published", "final_loss") > mean("fp32", "final_loss")
+
+
+def test_columns_of_the_closed_loop_are_counted_after_the_warm_up() -> None:
+    config = dataclasses.replace(policies.SMOKE, closed_warm_up=2)
+    log = [(20.0, 3.0, True), (19.0, 3.0, True), (18.0, 1.0, False), (18.0, 2.0, True), (17.0, 3.0, True)]
+    row = policies.closed_columns(log, [(0.5, 0.1), (1.5, 0.3)], config)
+    assert (row["skips"], row["skip_rate"], row["burst"]) == (2, pytest.approx(2 / 3), 2)
+    assert (row["headroom"], row["zero"], row["mean_log2_scale"]) == ([1.0, 0.5], [0.2, 0.1], 17.667)
+    assert (row["found_inf"], row["shown"], row["final_loss"]) == ([0, 1, 3, 4], [20.0], 2.4)
+    nothing = policies.closed_columns([(0.0, math.nan, False)] * 3, [], config)
+    assert (nothing["headroom"], nothing["zero"], nothing["skips"]) == (None, None, 0)
+
+
+def test_the_closed_figure_draws_the_records() -> None:
+    with _style.style():
+        traces, skips, unused, *_ = policies_closed.plot(_style.load(policies_closed.DATA)).axes
+    for name in policies_closed.TRACES:
+        (line,) = [line for line in traces.lines if line.get_label() == name]
+        assert list(line.get_ydata()) == closed(name)[0]["shown"]
+    for name in policies.CLOSED:
+        for axes, values in (
+            (skips, [100 * row["skip_rate"] for row in closed(name)]),
+            (unused, [row["headroom"][0] for row in closed(name)]),
+        ):
+            (dots,) = [line for line in axes.lines if line.get_label() == f"closed {name}"]
+            assert list(dots.get_xdata()) == pytest.approx(values)
+            assert axes.get_xlim()[1] >= max(values)
 
 
 def test_the_figures_draw_the_records() -> None:

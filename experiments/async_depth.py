@@ -1,0 +1,185 @@
+"""What does training pay when the optimizer really runs on its own thread, k steps behind?
+
+A byte-level GPT in fp16 with Adam in a real pipeline: `ampsim.torch.Pipelined` computes on one thread, an
+`OptimizerThread` steps on another, and iteration i has the weights and the loss scale after i - k steps. Arms:
+
+- `depth k`: each thread runs as it runs;
+- `depth k latest`: the optimizer's thread waits before each step until it can wait no longer, k iterations on. The same
+  seed must give the same bits, whatever the threads do: `digest` is of every loss and every weight;
+- `scale k`: the loss scale is k steps late and the weights are not: what the scale alone costs.
+
+In every arm the scales are held against `ampsim.core.pipeline`, the pure model, given the same overflows.
+Adam's eps is 1e-15. What late scales cost under other policies is `staleness`.
+
+Takes about 45 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the optimizer has a
+stream of its own and the model is GPT-2 small.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ampsim.core import pipeline
+from ampsim.core.machine import Rule
+from ampsim.core.records import Record
+from ampsim.torch import GradScaler, OptimizerThread
+from ampsim.torch.pipelined import Pipelined, Weights
+from experiments import _fp16, _run, _tasks
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 120  # backward passes a unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    depths: tuple[int, ...] = (0, 1, 2, 4)  # k
+    control: int = 4  # k of `latest` and of `scale`
+    interval: int = 10  # G
+    init_log2: int = 18  # of the scale, near the ceiling
+    batch_cpu: int = 4  # windows of text a step
+    batch_cuda: int = 8
+    lr_cpu: float = 1e-3  # of Adam
+    lr_cuda: float = 3e-4
+    eps: float = 1e-15  # of Adam
+
+
+SMOKE = Config(steps=4, seeds=(0,), depths=(1,), control=1, interval=2, init_log2=30, batch_cpu=1)
+
+
+class Arm(NamedTuple):
+    """How late what is."""
+
+    scale: int  # iterations
+    weights: int
+    latest: bool = False
+
+    @classmethod
+    def of(cls, name: str) -> "Arm":
+        """From its name in the data."""
+        kind, k, *latest = name.split(" ")
+        return cls(int(k), int(k) if kind == "depth" else 0, bool(latest))
+
+
+def arms(config: Config) -> list[str]:
+    return [*(f"depth {k}" for k in config.depths), f"depth {config.control} latest", f"scale {config.control}"]
+
+
+def inputs() -> dict[str, str]:
+    return _tasks.inputs("gpt")
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train one arm; the columns are explained in `data/README.md`."""
+    arm, on_cpu = Arm.of(unit.arm), device == "cpu"
+    task = _tasks.make("gpt", unit.seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
+    pipe = Pipe(task, arm, config, device)
+    try:
+        for step in range(config.steps):
+            pipe.iterate()
+            tick(step + 1)
+        pipe.finish()
+    finally:
+        pipe.close()
+    rule = Rule(2.0**config.init_log2, growth_interval=config.interval)
+    modelled = pipeline.trajectory(rule, arm.scale, pipe.found_inf)[: config.steps]
+    return {
+        "loss": _fp16.six_digits(pipe.losses),
+        "test_loss": task.test_loss(),
+        "scale_changes": _fp16.changes(pipe.scales),
+        "found_inf": [step for step, bad in enumerate(pipe.found_inf) if bad],
+        "skipped": sum(pipe.skipped),
+        "unlike_model": sum(a != b for a, b in zip(pipe.scales, modelled, strict=True)),
+        "digest": pipe.digest(),
+    }
+
+
+class Loss(nn.Module):
+    """A model and its criterion in fp16: what a pipeline calls."""
+
+    def __init__(self, task: _tasks.Task, device: str) -> None:
+        super().__init__()
+        self.model, self._criterion, self._device = task.model, task.criterion, device
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The batch's loss, shape ()."""
+        with _fp16.autocast(self._device, fp16=True):
+            return self._criterion(self.model(x), y)
+
+
+class Settled(Pipelined):
+    """Publishes weights once they are written: a thread that is told of them may read them on another CUDA stream."""
+
+    def _snapshot(self) -> Weights:
+        weights = super()._snapshot()
+        if weights[0].is_cuda:
+            torch.cuda.current_stream().synchronize()
+        return weights
+
+
+@dataclass
+class Pipe:
+    """A pipeline, and what was seen on its way. `skipped` is written by the optimizer's thread."""
+
+    task: _tasks.Task
+    arm: Arm
+    config: Config
+    device: str
+    losses: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+    found_inf: list[bool] = field(default_factory=list)
+    skipped: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config, on_cpu = self.config, self.device == "cpu"
+        self._thread, self._gate = OptimizerThread(), threading.Semaphore(0)
+        self._model = Settled(Loss(self.task, self.device), depth=self.arm.weights, thread=self._thread)
+        lr = config.lr_cpu if on_cpu else config.lr_cuda
+        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=lr, eps=config.eps, fused=True)
+        self._scaler = GradScaler(
+            self.device, 2.0**config.init_log2, growth_interval=config.interval, depth=self.arm.scale,
+            launch=self._thread.launch,
+        )  # fmt: skip
+
+    def iterate(self) -> None:
+        """Compute, and hand over to the optimizer's thread."""
+        ticket = self._scaler.begin()
+        scaled = self._model.forward_backward(self.task.draw(), None, lambda loss, _: self._scaler.scale(loss, ticket))
+        self.losses.append(self._scaler.loss_value(scaled, ticket).item())
+        self.scales.append(ticket.value.read().scale)
+        self.found_inf.append(not _fp16.all_finite(_fp16.flat_gradient(self.task.model)))
+
+        def step() -> None:
+            if self.arm.latest:
+                self._gate.acquire()
+            self._scaler.step(self._optimizer, ticket=ticket)
+            self.skipped.append(self._scaler.last_step.skipped)
+            self._optimizer.zero_grad()
+
+        self._model.step(step)
+        self._scaler.update(ticket=ticket)
+        if len(self.losses) > self.arm.weights:  # the next iteration needs the oldest step
+            self._gate.release()
+
+    def finish(self) -> None:
+        """Wait for all steps; the model has the last weights."""
+        self._gate.release(len(self.losses))
+        self._model.synchronize()
+        self._scaler.synchronize()
+
+    def close(self) -> None:
+        """End the thread, also where it waits for iterations that will not come."""
+        self._gate.release(len(self.losses) + 1)
+        self._thread.close()
+
+    def digest(self) -> str:
+        """The first 16 digits of the sha256 of every loss and of the last weights."""
+        weights = _fp16.flat_parameters(self.task.model).cpu().numpy()
+        return hashlib.sha256(repr(self.losses).encode() + weights.tobytes()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("async_depth"))

@@ -1,0 +1,169 @@
+"""What does the growth interval G trade, and does training notice?
+
+A short interval overflows often and uses fp16's range to the top; a long one skips seldom and leaves bits unused. A
+deep sigmoid network is trained in fp16 from a scale just above its ceiling, so that no climb is measured, with G from
+5 to 2000 and torch's factors. Four more arms keep the speed of the climb, v = a / G = 1/20 bit a step, and split it
+otherwise: growth of a bits, backoff of b bits. T7 says that skip rate times unused bits depends on v alone.
+
+Theorems T1 (a bound on the skips), T3 (the skips, from the distribution of the run's own ceilings) and T7 are held
+against the runs; nothing is fitted. Ceilings are found by trying every few steps: in this network the gradients of
+activations overflow before those of the weights do, by up to two bits.
+
+Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ampsim.core import theory
+from ampsim.core.machine import Rule
+from ampsim.core.records import Record
+from ampsim.torch import GradScaler
+from experiments import _fp16, _run, _tasks
+from experiments._ceilings import ceiling
+from experiments._train import Step, train
+
+HALVINGS = 3  # the ceiling is known to 1/16 bit
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 650  # backward passes a unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    intervals: tuple[int, ...] = (5, 10, 20, 50, 100, 200, 500, 2000)  # arms with a = b = 1
+    split: tuple[tuple[int, float, float], ...] = ((20, 1, 3), (10, 0.5, 0.5), (5, 0.25, 1), (5, 0.25, 0.25))  # G, a, b
+    start_log2: int = 20  # of the scale
+    warm_up: int = 20  # steps left out, while the scale comes down to the ceiling
+    batch_cpu: int = 32  # images a step
+    batch_cuda: int = 256
+    lr: float = 1e-2  # of Adam
+    eps: float = 1e-15  # of Adam
+    sample_every: int = 20  # steps between two searches for the ceiling, and two counts of zeros
+
+
+SMOKE = Config(steps=24, seeds=(0,), intervals=(2, 20), split=((5, 0.25, 0.25),), warm_up=4, sample_every=4)
+
+
+class Arm(NamedTuple):
+    """One rule."""
+
+    interval: int
+    growth: float = 1.0  # a, bits
+    backoff: float = 1.0  # b, bits
+
+    def __str__(self) -> str:
+        factors = "" if self.growth == self.backoff == 1 else f" a={self.growth:g} b={self.backoff:g}"
+        return f"G={self.interval}{factors}"
+
+    @classmethod
+    def of(cls, name: str) -> "Arm":
+        """From its name in the data."""
+        interval, *factors = (part.partition("=")[2] for part in name.split(" "))
+        return cls(int(interval), *map(float, factors))
+
+    @property
+    def rule(self) -> Rule:
+        """From torch's first scale."""
+        return Rule(growth_factor=2.0**self.growth, backoff_factor=2.0**-self.backoff, growth_interval=self.interval)
+
+
+def arms(config: Config) -> list[str]:
+    return [*(str(Arm(interval)) for interval in config.intervals), *(str(Arm(*split)) for split in config.split)]
+
+
+def inputs() -> dict[str, str]:
+    return _tasks.inputs("sigmoid")
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Train under one rule; the columns are explained in `data/README.md`."""
+    rule = Arm.of(unit.arm).rule
+    batch = config.batch_cpu if device == "cpu" else config.batch_cuda
+    task = _tasks.make("sigmoid", unit.seed, device, batch)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    scaler = GradScaler(
+        device, 2.0**config.start_log2, rule.growth_factor, rule.backoff_factor, rule.growth_interval
+    )  # fmt: skip
+    log = Log()
+    for step in train(task, optimizer, scaler, config.steps):
+        log.step(step)
+        if step.number >= config.warm_up and step.number % config.sample_every == 0:
+            log.sample(step, ceiling(task, step.batch, math.log2(step.scale), HALVINGS))
+        tick(step.number + 1)
+    return {**log.record(rule, config.warm_up), "test_loss": task.test_loss()}
+
+
+@dataclass
+class Log:
+    """What one unit showed."""
+
+    losses: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+    found_inf: list[bool] = field(default_factory=list)
+    ceilings: list[float] = field(default_factory=list)  # of the sampled steps, bits
+    headroom: list[float] = field(default_factory=list)  # of those that were clean, bits
+    zero: list[float] = field(default_factory=list)  # of the same
+
+    def step(self, step: Step) -> None:
+        self.losses.append(step.loss)
+        self.scales.append(step.scale)
+        self.found_inf.append(step.found_inf)
+
+    def sample(self, step: Step, bits: float) -> None:
+        """`bits`: log2 of the step's ceiling."""
+        self.ceilings.append(bits)
+        if not step.found_inf:
+            self.headroom.append(bits - math.log2(step.scale))
+            self.zero.append((step.gradient == 0).float().mean().item())
+
+    def record(self, rule: Rule, warm_up: int) -> Record:
+        bits = [math.log2(scale) for scale in self.scales]
+        found, steps = self.found_inf[warm_up:], len(self.found_inf) - warm_up
+        return {
+            "steps": steps,
+            "skips": sum(found),
+            "mean_log2_scale": _fp16.six_digits([float(np.mean(bits[warm_up:]))])[0],
+            "headroom": mean_and_deviation(self.headroom),
+            "zero": mean_and_deviation(self.zero),
+            "ceiling": mean_and_deviation([bits for bits in self.ceilings if math.isfinite(bits)]),
+            "ceilings": sorted(
+                [level, count]
+                for level, count in Counter(map(math.floor, filter(math.isfinite, self.ceilings))).items()
+            ),
+            "budget": budget(rule, bits[warm_up:], found),
+            "final_loss": _fp16.six_digits([float(np.mean(self.losses[-100:]))])[0],
+            "scale_changes": _fp16.changes(self.scales),
+            "found_inf": [step for step, bad in enumerate(self.found_inf) if bad],
+        }
+
+
+def budget(rule: Rule, bits: list[float], found: list[bool]) -> dict[str, float]:
+    """T1 over the steps between the first overflow and the last one: exactly, and as a bound.
+
+    That is where every clean step's count starts at 0 and ends at one that is known.
+    """
+    bad = [step for step, flag in enumerate(found) if flag]
+    if len(bad) < 2:
+        return {"skips": 0, "exact": 0.0, "bound": 0.0}
+    history = found[bad[0] + 1 : bad[-1] + 1]
+    descent = bits[bad[0] + 1] - (bits[bad[-1]] - theory.bits(rule)[1])
+    lost = theory.wasted(history, rule.growth_interval)
+    return {
+        "skips": sum(history),
+        "exact": round(theory.skips(rule, len(history), descent, lost), 6),
+        "bound": round(theory.skips(rule, len(history), descent), 6),
+    }
+
+
+def mean_and_deviation(values: list[float]) -> list[float] | None:
+    return _fp16.six_digits([float(np.mean(values)), float(np.std(values))]) if values else None
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("growth_interval"))

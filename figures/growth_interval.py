@@ -1,0 +1,164 @@
+"""What the growth interval trades, skipped steps against unused bits, held against T1, T3 and T7."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ampsim.core import theory
+from ampsim.core.machine import Rule
+from ampsim.core.records import Record
+from figures import _series, _style
+
+DATA = ("growth_interval",)
+GRID = np.unique(np.geomspace(5, 2000, 80).round().astype(int))
+SPLIT = 20  # the arms that split the speed v = a / G otherwise have that of this G
+
+NAMES = {200: "", 500: "", 2000: "G = 200 to 2000"}  # which lie on one another
+
+
+class Arm(NamedTuple):
+    """A rule by its name in the data: G, a and b."""
+
+    interval: int
+    growth: float
+    backoff: float
+
+
+def plot(data: _style.Data) -> Figure:
+    _, records = data[DATA[0]]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 4.5)
+    axes = figure.subplot_mosaic([["a", "b"], ["c", "d"]])
+    draw_rates(axes["a"], records)
+    draw_headroom(axes["b"], records)
+    draw_trade(axes["c"], records)
+    draw_losses(axes["d"], records)
+    return figure
+
+
+def parsed(name: str) -> Arm:
+    """The arm of a name; a = b = 1 where it does not say."""
+    interval, *factors = (part.partition("=")[2] for part in name.split(" "))
+    growth, backoff = map(float, factors) if factors else (1.0, 1.0)
+    return Arm(int(interval), growth, backoff)
+
+
+def plain(records: Sequence[Record]) -> dict[int, list[Record]]:
+    """The units with torch's factors, by G."""
+    names = [name for name in _series.arms(records) if " " not in name]
+    return {parsed(name).interval: _series.of_arm(records, name) for name in names}
+
+
+def rate(record: Record) -> float:
+    return float(record["skips"] / record["steps"])
+
+
+def color(interval: int) -> tuple[float, ...]:
+    """Light for short intervals, dark for long ones."""
+    return tuple(mpl.colormaps["viridis"](0.88 - 0.85 * np.log(interval / 5) / np.log(400)))
+
+
+def t3(records: Sequence[Record], interval: int) -> tuple[float, float]:
+    """Skip rate and unused bits at clean steps, from the ceilings of all runs together."""
+    pooled: Counter[int] = Counter()
+    for record in records:
+        pooled.update(dict(record["ceilings"]))
+    x, form = theory.of_ceilings(pooled, interval)
+    levels, counts = np.array(sorted(pooled.items()), dtype=np.float64).T
+    # Ceilings are counted as powers of two; on average they lie this much above.
+    above = np.mean([record["ceiling"][0] for record in records]) - levels @ counts / counts.sum()
+    fits = levels[None] >= x[:, None]
+    borne = (fits * counts * (levels[None] - x[:, None])).sum(axis=1) / np.maximum((fits * counts).sum(axis=1), 1)
+    return form.skip_rate, float(form.clean @ borne + above)
+
+
+def draw_rates(axes: Axes, records: Sequence[Record]) -> None:
+    """A dot a seed; T1's bound in the long run, T3 from the ceilings."""
+    axes.plot(GRID, [100 * theory.skip_rate(Rule(growth_interval=int(g))) for g in GRID], color=_style.GREY,
+              linestyle=(0, (1, 1.5)), label="T1")  # fmt: skip
+    axes.plot(GRID, [100 * t3(records, int(g))[0] for g in GRID], color=_style.VERMILION, label="T3")
+    for interval, units in plain(records).items():
+        axes.plot([interval] * len(units), [100 * rate(r) for r in units], "o", color=color(interval), markersize=3.6,
+                  markeredgewidth=0, label=f"G={interval}")  # fmt: skip
+    axes.text(9, 12.5, "T1: no more in the long run", color=_style.GREY, fontsize=7)
+    axes.text(5.5, 0.55, "T3, from the\nruns' ceilings", color=_style.VERMILION, fontsize=7)
+    axes.text(1900, 0.8, "coming down\nfrom the start", color=color(2000), fontsize=7, ha="right", va="bottom")
+    axes.set(yscale="log", ylabel="skipped steps (%)", ylim=(0.04, 25))
+    axes.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+    over_intervals(axes, records)
+    _style.label_panel(axes, "a", "Skips")
+
+
+def draw_headroom(axes: Axes, records: Sequence[Record]) -> None:
+    """A dot a seed; half a bit if the ceiling stood still, T3 as it is."""
+    axes.axhline(0.5, color=_style.GREY, linestyle=(0, (1, 1.5)), label="T2")
+    axes.plot(GRID, [t3(records, int(g))[1] for g in GRID], color=_style.VERMILION, label="T3")
+    for interval, units in plain(records).items():
+        axes.plot([interval] * len(units), [r["headroom"][0] for r in units], "o", color=color(interval),
+                  markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip
+    axes.text(2200, 0.42, "T2: a ceiling that stands still", color=_style.GREY, fontsize=7, ha="right", va="top")
+    axes.text(30, 3.3, "T3", color=_style.VERMILION, fontsize=7)
+    axes.set(ylabel="unused bits", ylim=(0, 4.4))
+    over_intervals(axes, records)
+    _style.label_panel(axes, "b", "Headroom")
+
+
+def over_intervals(axes: Axes, records: Sequence[Record]) -> None:
+    """G along a logarithmic axis."""
+    intervals = list(plain(records))
+    axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 2400))
+    axes.set_xticks(intervals, [str(g) for g in intervals])
+    axes.minorticks_off()
+
+
+def draw_trade(axes: Axes, records: Sequence[Record]) -> None:
+    """Skips against unused bits; dotted, T7's product for each speed of climb. Squares: one speed, split otherwise."""
+    bits = np.geomspace(0.08, 6, 200)
+    for interval in (5, 20, 100, 500):
+        speed = 1 / interval
+        # T2: x = b / 2, y = v / (b + v)
+        axes.plot(bits, 100 * speed / (2 * bits + speed), color=color(interval), linewidth=0.8,
+                  linestyle=(0, (1, 1.5)), label=f"T7 v=1/{interval}")  # fmt: skip
+        axes.text(0.105, 112 * speed / (0.21 + speed), f"v = 1/{interval}", color=color(interval), fontsize=7)
+    for name in _series.arms(records):
+        draw_point(axes, parsed(name), _series.of_arm(records, name), name)
+    axes.set(xscale="log", yscale="log", xlabel="unused bits", ylabel="skipped steps (%)", xlim=(0.1, 6),
+             ylim=(0.12, 80))  # fmt: skip
+    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
+    axes.set_yticks([1, 10], ["1", "10"])
+    axes.minorticks_off()
+    _style.label_panel(axes, "c", "The trade, and what T7 allows")
+
+
+def draw_point(axes: Axes, arm: Arm, units: Sequence[Record], name: str) -> None:
+    """The mean over seeds, tied to each of them; named."""
+    split = " " in name
+    tint = color(SPLIT if split else arm.interval)
+    seeds = np.array([[r["headroom"][0], 100 * rate(r)] for r in units])
+    x, y = seeds.mean(axis=0)
+    for seed in seeds:
+        axes.plot([x, seed[0]], [y, seed[1]], color=tint, linewidth=0.5, alpha=0.7)
+    axes.plot(x, y, "s" if split else "o", color=tint, markersize=4.2, markerfacecolor="white" if split else tint,
+              markeredgewidth=1.0, label=name)  # fmt: skip
+    text = f"a = {arm.growth:g}, b = {arm.backoff:g}" if split else NAMES.get(arm.interval, f"G = {arm.interval}")
+    left = x < 2 if split else arm.interval >= 50  # where there is room
+    axes.annotate(
+        text, (seeds[:, 0].min() if left else seeds[:, 0].max(), y), (-4 if left else 4, 0),
+        textcoords="offset points", fontsize=6.5, color=tint, ha="right" if left else "left", va="center",
+    )  # fmt: skip
+
+
+def draw_losses(axes: Axes, records: Sequence[Record]) -> None:
+    """Where training ends: dots; what fp16 flushed to zero: diamonds."""
+    for interval, units in plain(records).items():
+        axes.plot([interval] * len(units), [r["final_loss"] for r in units], "o", color=color(interval),
+                  markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip
+        axes.plot([interval * 0.88, interval / 0.88], [np.mean([r["final_loss"] for r in units])] * 2,
+                  color=color(interval), linewidth=1.4)  # fmt: skip
+    over_intervals(axes, records)
+    axes.set(ylabel="training loss, last 100 steps", ylim=(1.3, 2.1))
+    _style.label_panel(axes, "d", "Training does not notice")

@@ -1,0 +1,185 @@
+"""The pipeline with a real optimizer thread: late by k exactly, and the same bits on every schedule."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ampsim.core import pipeline, records
+from ampsim.core.machine import Rule
+from ampsim.torch import GradScaler
+from experiments import _digits, _fp16, _run, _tasks, async_depth
+from experiments._train import train
+from experiments.async_depth import Arm, Pipe
+from figures import _style
+from figures import async_depth as figure
+
+PROVENANCE, ROWS = records.read(_run.DATA / "cpu" / "async_depth.jsonl")
+CONFIG = PROVENANCE["config"]
+SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
+
+
+def of(arm: str) -> list[dict[str, Any]]:
+    return [row for row in ROWS if row["arm"] == arm]
+
+
+def make_task() -> _tasks.Task:
+    generator = _fp16.prepare(0)
+    model = nn.Sequential(nn.Linear(_digits.PIXELS, 8), nn.ReLU(), nn.Linear(8, _digits.CLASSES))
+    return _tasks.digits(model, generator, "cpu", 8)
+
+
+@pytest.fixture
+def pipes() -> Iterator[Any]:
+    """A maker of pipelines that are closed at the end."""
+    made: list[Pipe] = []
+
+    def make(name: str) -> Pipe:
+        made.append(Pipe(make_task(), Arm.of(name), SMALL, "cpu"))
+        return made[-1]
+
+    yield make
+    for pipe in made:
+        pipe.close()
+
+
+def trained(pipe: Pipe) -> Pipe:
+    for _ in range(SMALL.steps):
+        pipe.iterate()
+    pipe.finish()
+    return pipe
+
+
+def test_names_say_how_late_what_is() -> None:
+    assert Arm.of("depth 3") == (3, 3, False)
+    assert Arm.of("depth 4 latest") == (4, 4, True)
+    assert Arm.of("scale 4") == (4, 0, False)
+    assert [Arm.of(name) for name in async_depth.arms(SMALL)]
+
+
+def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
+    pipe, task = trained(pipes("depth 0")), make_task()
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=SMALL.lr_cpu, eps=SMALL.eps, fused=True)
+    scaler = GradScaler("cpu", 2.0**SMALL.init_log2, growth_interval=SMALL.interval)
+    steps = [(step.loss, step.scale, step.found_inf) for step in train(task, optimizer, scaler, SMALL.steps)]
+    assert list(zip(pipe.losses, pipe.scales, pipe.found_inf, strict=True)) == steps
+    assert torch.equal(_fp16.flat_parameters(pipe.task.model), _fp16.flat_parameters(task.model))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_first_iterations_have_the_first_weights_and_no_others(k: int, pipes: Any) -> None:
+    pipe, task = trained(pipes(f"depth {k}")), make_task()
+    with torch.no_grad(), _fp16.autocast("cpu", fp16=True):
+        still = [task.loss().item() for _ in range(SMALL.steps)]
+    clean = pipe.found_inf.index(False)  # no step before it moves anything
+    assert pipe.losses[: clean + k + 1] == still[: clean + k + 1]
+    assert pipe.losses[clean + k + 1] != still[clean + k + 1]
+
+
+@pytest.mark.parametrize("name", ["depth 0", "depth 2", "depth 2 latest", "scale 3"])
+def test_the_scales_are_the_models_given_the_same_overflows(name: str, pipes: Any) -> None:
+    pipe = trained(pipes(name))
+    rule = Rule(2.0**SMALL.init_log2, growth_interval=SMALL.interval)
+    assert pipe.scales == pipeline.trajectory(rule, Arm.of(name).scale, pipe.found_inf)[: SMALL.steps]
+    assert pipe.skipped == pipe.found_inf
+    assert 4 < sum(pipe.found_inf) < SMALL.steps
+
+
+def test_the_latest_schedule_is_late_and_gives_the_same_bits(pipes: Any) -> None:
+    late, behind = pipes("depth 3 latest"), []
+    for _ in range(SMALL.steps):
+        late.iterate()
+        behind.append(len(late.losses) - len(late.skipped))
+    late.finish()
+    assert min(behind[3:]) >= 3  # no step was made that could wait
+    assert late.digest() == trained(pipes("depth 3")).digest()
+    assert late.digest() != trained(pipes("depth 2")).digest()
+
+
+def test_a_scale_that_is_late_leaves_the_weights_where_they_are(pipes: Any) -> None:
+    late, plain = trained(pipes("scale 3")), trained(pipes("depth 0"))
+    assert late.scales != plain.scales
+    first = next(i for i in range(SMALL.steps) if late.found_inf[i] != plain.found_inf[i])
+    assert late.losses[: first + 1] == plain.losses[: first + 1]
+
+
+@pytest.mark.parametrize("name", ["depth 2", "depth 2 latest"])
+def test_an_error_on_the_optimizers_thread_is_heard_and_ends_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe(make_task(), Arm.of(name), SMALL, "cpu")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pipe._optimizer, "step", fails)
+    pipe._scaler.load_state_dict({**pipe._scaler.state_dict(), "scale": 1.0})
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="disk full"):
+        trained(pipe)
+    with contextlib.suppress(RuntimeError):  # once more, if it was heard through the weights that never came
+        pipe.close()
+    assert threading.active_count() < before
+
+
+def test_a_pipeline_that_is_given_up_leaves_no_thread_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    before = threading.active_count()
+    pipe = Pipe(make_task(), Arm.of("depth 3 latest"), SMALL, "cpu")
+    for _ in range(2):
+        pipe.iterate()
+    assert pipe.skipped == []  # the optimizer's thread waits for a third
+    pipe.close()
+    assert len(pipe.skipped) == 2
+    assert threading.active_count() == before
+    assert capsys.readouterr().err == ""
+
+
+def test_a_unit_is_recorded_as_it_was() -> None:
+    config = dataclasses.replace(async_depth.SMOKE, steps=3, init_log2=17)
+    row = async_depth.run(config, _run.Unit("depth 1 latest", 0), "cpu", lambda step: None)
+    assert len(row["loss"]) == 3
+    assert (row["unlike_model"], row["skipped"]) == (0, len(row["found_inf"]))
+
+
+def test_the_committed_runs_are_the_models_and_the_same_on_both_schedules() -> None:
+    assert all(row["unlike_model"] == 0 for row in ROWS)
+    assert all(row["skipped"] == len(row["found_inf"]) > 0 for row in ROWS)
+    k = CONFIG["control"]
+    for one, other in zip(of(f"depth {k}"), of(f"depth {k} latest"), strict=True):
+        assert {**one, "arm": ""} == {**other, "arm": ""}
+    assert len({row["digest"] for row in ROWS}) == len(ROWS) - len(CONFIG["seeds"])
+
+
+def test_late_weights_cost_loss_and_a_late_scale_does_not() -> None:
+    ends = {arm: [row["test_loss"] for row in of(arm)] for arm in dict.fromkeys(row["arm"] for row in ROWS)}
+    for k in CONFIG["depths"][1:]:
+        assert min(ends[f"depth {k}"]) > max(ends["depth 0"])
+    assert abs(np.mean(ends[f"scale {CONFIG['control']}"]) - np.mean(ends["depth 0"])) < 0.1
+    skips = [np.mean([len(row["found_inf"]) for row in of(f"depth {k}")]) for k in CONFIG["depths"]]
+    assert max(skips) < 1.3 * min(skips)  # T1 holds at every depth
+
+
+def test_one_scale_too_high_skips_k_plus_1_steps_in_a_row() -> None:
+    for k in CONFIG["depths"][1:]:
+        for row in of(f"depth {k}"):
+            assert row["found_inf"][:2] == [0, 1]
+    for row in of("depth 4"):
+        assert row["found_inf"][:5] == [0, 1, 2, 3, 4]
+
+
+def test_the_figure_draws_the_records() -> None:
+    with _style.style():
+        losses, ends, scales = figure.plot(_style.load(figure.DATA)).axes
+    for k in CONFIG["depths"]:
+        (dots,) = [line for line in ends.lines if line.get_label() == f"depth {k}"]
+        assert list(dots.get_ydata()) == [row["test_loss"] for row in of(f"depth {k}")]
+        (median,) = [line for line in losses.lines if line.get_label() == f"depth {k}"]
+        last = [np.mean(row["loss"][-10:]) for row in of(f"depth {k}")]
+        assert median.get_ydata()[-1] == pytest.approx(np.median(last))
+    lanes = [line for line in scales.lines if line.get_label() in ("depth 4", "depth 4 latest")]
+    assert len(lanes) == 2
+    assert list(lanes[0].get_ydata()) == list(lanes[1].get_ydata())

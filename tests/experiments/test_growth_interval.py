@@ -1,0 +1,145 @@
+"""The growth interval: T1 to the last skip, T3 and T7 on what the committed runs show."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim import Rule, replay
+from ampsim.core import records, theory
+from experiments import _run, growth_interval
+from experiments._simulate import follow
+from experiments._train import Step
+from experiments.growth_interval import Arm
+from figures import _style
+from figures import growth_interval as figure
+
+PROVENANCE, ROWS = records.read(_run.DATA / "cpu" / "growth_interval.jsonl")
+INTERVALS = PROVENANCE["config"]["intervals"]
+
+
+def mean(arm: str, key: str) -> float:
+    values = [row["skips"] / row["steps"] if key == "rate" else row[key] for row in ROWS if row["arm"] == arm]
+    return float(np.mean([value[0] if isinstance(value, list) else value for value in values]))
+
+
+@given(interval=st.integers(1, 3000), a=st.sampled_from([0.25, 0.5, 1, 3]), b=st.sampled_from([0.25, 0.5, 1, 3]))
+def test_an_arms_name_says_all_of_it(interval: int, a: float, b: float) -> None:
+    arm = Arm(interval, a, b)
+    assert Arm.of(str(arm)) == arm
+    assert figure.parsed(str(arm)) == tuple(arm)
+    assert theory.bits(arm.rule) == pytest.approx((a, b))
+    assert arm.rule.growth_interval == interval
+
+
+@given(
+    ceilings=st.lists(st.integers(0, 12), min_size=1, max_size=120), interval=st.integers(1, 6),
+    bits=st.sampled_from([(1, 1), (1, 3), (2, 1)]),
+)  # fmt: skip
+def test_t1_counts_the_skips_between_two_overflows_exactly(
+    ceilings: Sequence[int], interval: int, bits: tuple[int, int]
+) -> None:
+    rule = dataclasses.replace(Arm(interval, *bits).rule, init_scale=2.0**8)
+    found, scales = follow(rule, [2.0**k for k in ceilings])
+    made = growth_interval.budget(rule, scales.tolist(), found.tolist())
+    assert made["skips"] == pytest.approx(made["exact"], abs=1e-5)
+    assert made["skips"] <= made["bound"] + 1e-5
+    assert made["skips"] == max(0, int(found.sum()) - 1)
+
+
+def test_the_committed_skips_are_what_t1_says_exactly_and_within_its_bound() -> None:
+    for row in ROWS:
+        assert row["budget"]["skips"] == pytest.approx(row["budget"]["exact"], abs=1e-3)
+        assert row["budget"]["skips"] <= row["budget"]["bound"] + 1e-3
+        assert row["skips"] >= row["budget"]["skips"]
+
+
+def test_in_equilibrium_t3_foretells_the_skips_from_the_runs_own_ceilings() -> None:
+    for interval in (5, 10, 20, 50):
+        foretold, _ = figure.t3(ROWS, interval)
+        bound = theory.skip_rate(Rule(growth_interval=interval))
+        assert mean(f"G={interval}", "rate") == pytest.approx(foretold, rel=0.1)
+        assert foretold < bound
+
+
+def test_a_long_interval_skips_less_and_leaves_more_unused() -> None:
+    arms = [f"G={interval}" for interval in INTERVALS[:5]]
+    rates, unused = ([mean(arm, key) for arm in arms] for key in ("rate", "headroom"))
+    assert rates == sorted(rates, reverse=True)
+    assert unused[0] + 1 < unused[-1]
+
+
+def test_a_ceiling_that_moves_costs_more_than_t7s_product_and_a_finer_step_moves_along_it() -> None:
+    for arm in dict.fromkeys(row["arm"] for row in ROWS):
+        assert mean(arm, "rate") * mean(arm, "headroom") > theory.trade_off(Arm.of(arm).rule)
+    fine, coarse = "G=5 a=0.25 b=0.25", "G=20 a=1 b=3"  # the same speed
+    assert mean(fine, "rate") > 4 * mean(coarse, "rate")
+    assert mean(fine, "headroom") + 1 < mean(coarse, "headroom")
+
+
+@pytest.mark.parametrize("arm", ["G=2", "G=3 a=0.5 b=1"])
+def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: str) -> None:
+    config = dataclasses.replace(growth_interval.SMOKE, steps=30, batch_cpu=8)
+    row = growth_interval.run(config, _run.Unit(arm, 0), "cpu", lambda step: None)
+    found = [step in row["found_inf"] for step in range(30)]
+    rule = dataclasses.replace(Arm.of(arm).rule, init_scale=2.0**config.start_log2)
+    scales = [rule.init_scale, *replay(rule, found)][:30]
+    assert row["scale_changes"] == [[i, s] for i, s in enumerate(scales) if i == 0 or s != scales[i - 1]]
+    assert row["skips"] == sum(found[config.warm_up :]) > 0
+    sampled = range(config.warm_up, 30, config.sample_every)
+    assert sum(count for _, count in row["ceilings"]) == len(sampled)
+    assert row["mean_log2_scale"] == pytest.approx(np.mean(np.log2(scales[config.warm_up :])), rel=1e-5)
+
+
+def test_the_figures_t3_is_t2_where_the_ceiling_stands_still() -> None:
+    row: dict[str, Any] = {"ceilings": [[19, 40]], "ceiling": [19.4, 0.0]}
+    rate, unused = figure.t3([row], 20)
+    assert rate == pytest.approx(1 / 21)
+    assert unused == pytest.approx(0.4)
+
+
+def test_the_figures_headroom_is_over_the_ceilings_that_a_level_bears() -> None:
+    # half of the ceilings at 2^0 and half at 2^1: with G=1 levels 0, 1, 2 are where the scale is
+    row: dict[str, Any] = {"ceilings": [[0, 50], [1, 50]], "ceiling": [0.5, 0.5]}
+    x, form = theory.of_ceilings({0: 50, 1: 50}, 1)
+    assert x.tolist() == [0, 1, 2]
+    _, unused = figure.t3([row], 1)
+    assert unused == pytest.approx(form.clean[0] * 0.5 + form.clean[1] * 0.0)
+
+
+def test_only_clean_steps_have_headroom() -> None:
+    log = growth_interval.Log()
+    for number, bad in enumerate([False, True]):
+        step = Step(number, 1.0, 4.0, torch.tensor([0.0, 1.0]), bad, (torch.empty(0), torch.empty(0)))
+        log.sample(step, 2.5)
+    assert (log.ceilings, log.headroom, log.zero) == ([2.5, 2.5], [0.5], [0.5])
+
+
+def test_a_run_that_only_saw_bad_steps_has_a_record() -> None:
+    log = growth_interval.Log([math.nan] * 3, [4.0, 2.0, 1.0], [True] * 3, [-math.inf], [], [])
+    row = log.record(Rule(), 1)
+    assert (row["headroom"], row["ceiling"], row["ceilings"], row["skips"]) == (None, None, [], 2)
+    again = records.decode(records.encode(row))
+    assert again | {"final_loss": None} == row | {"final_loss": None}
+    assert math.isnan(again["final_loss"])
+
+
+def test_the_figure_draws_the_records() -> None:
+    with _style.style():
+        rates, headroom, trade, losses = figure.plot(_style.load(figure.DATA)).axes
+    for interval in INTERVALS:
+        units = [row for row in ROWS if row["arm"] == f"G={interval}"]
+        for axes, values in (
+            (rates, [100 * r["skips"] / r["steps"] for r in units]),
+            (headroom, [r["headroom"][0] for r in units]),
+            (losses, [r["final_loss"] for r in units]),
+        ):
+            (dots,) = [line for line in axes.lines if line.get_label() == f"G={interval}"]
+            assert list(dots.get_ydata()) == pytest.approx(values)
+    assert {"G=5 a=0.25 b=0.25", "G=2000"} <= {line.get_label() for line in trade.lines}

@@ -1,0 +1,130 @@
+"""What a wrong initial scale costs: the closed forms, a fresh run, and what the committed one shows."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim import Rule, replay
+from ampsim.core import records
+from experiments import _run, init_scale
+from experiments._simulate import follow
+from experiments.init_scale import Arm
+from figures import _style
+from figures import init_scale as figure
+
+PROVENANCE, ROWS = records.read(_run.DATA / "cpu" / "init_scale.jsonl")
+CONFIG = PROVENANCE["config"]
+
+
+def rows(task: str, start: int, interval: int = CONFIG["interval"]) -> list[dict[str, Any]]:
+    return [row for row in ROWS if row["arm"] == str(Arm(task, start, interval))]
+
+
+@given(task=st.sampled_from(["sigmoid", "residual"]), start=st.integers(0, 99), interval=st.integers(1, 3000))
+def test_an_arms_name_says_all_of_it(task: str, start: int, interval: int) -> None:
+    assert Arm.of(str(Arm(task, start, interval))) == Arm(task, start, interval)
+
+
+@given(start=st.integers(0, 24), ceiling=st.integers(2, 20), interval=st.integers(1, 6), seek_every=st.integers(1, 5))
+def test_under_a_ceiling_that_stands_still_the_closed_forms_are_exact(
+    start: int, ceiling: int, interval: int, seek_every: int
+) -> None:
+    steps = 24 * interval + 30
+    found, bits = follow(Rule(2.0**start, growth_interval=interval), [2.0**ceiling] * steps)
+    log = init_scale.Log(10, seek_every)
+    log.scales, log.losses = [2.0**x for x in bits], [0.0] * steps
+    log.found_inf = [step for step, bad in enumerate(found) if bad]
+    log.ceilings = [float(ceiling)] * math.ceil(steps / seek_every)  # no more and no fewer than are sought
+    measured = init_scale.costs(Arm("sigmoid", start, interval), log)
+    predicted = measured.pop("predicted")
+    assert measured == predicted
+    assert predicted["lost_steps"] == max(0, start - ceiling)
+    low = max(0, ceiling - start)
+    assert (predicted["climb_steps"], predicted["climb_bits"]) == (interval * low, interval * low * (low + 1) / 2)
+
+
+def test_a_climb_that_the_run_does_not_end_has_no_length() -> None:
+    log = init_scale.Log(10, 10, [0.0] * 5, [1.0] * 5, [], [0.0], [19.0])
+    assert init_scale.costs(Arm("sigmoid", 0, 20), log) | {"predicted": None} == {
+        "lost_steps": 0, "climb_steps": None, "climb_bits": None, "predicted": None,
+    }  # fmt: skip
+    assert init_scale.predict(Arm("sigmoid", 0, 20), -math.inf) is None
+
+
+def test_each_step_is_held_against_the_ceiling_sought_last_and_not_before_the_start_is_over() -> None:
+    log = init_scale.Log(3, 2, [0.0] * 6, [2.0**k for k in (7, 6, 5, 5, 5, 5)], [0, 1], [0.0], [5.0, 7.0, 5.0])
+    measured = init_scale.costs(Arm("sigmoid", 7, 20), log)
+    assert (measured["lost_steps"], measured["climb_steps"], measured["climb_bits"]) == (2, 2, 4.0)
+
+
+def test_the_plateau_is_left_with_the_first_block_below_it() -> None:
+    log = init_scale.Log(2, 4, [3.0, 3.0, 3.0, 1.5, 2.0, 1.0, 3.0], [1.0] * 7, [], [0.0] * 4, [0.0] * 2)
+    row = log.record(plateau=2.3)
+    assert (row["block_loss"], row["left_plateau"]) == ([3.0, 2.25, 1.5, 3.0], 2)
+    assert log.record(plateau=1.0)["left_plateau"] is None
+
+
+def test_an_overflow_below_the_ceiling_last_found_ends_the_climb() -> None:
+    log = init_scale.Log(10, 10, [0.0] * 6, [4.0] * 4 + [8.0] + [4.0], [4], [0.0], [5.0])
+    measured = init_scale.costs(Arm("sigmoid", 2, 4), log)
+    assert (measured["lost_steps"], measured["climb_steps"], measured["climb_bits"]) == (0, 4, 12.0)
+
+
+@pytest.mark.parametrize("arm", ["sigmoid 2^2 G=3", "residual 2^30 G=3"])
+def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: str) -> None:
+    config = dataclasses.replace(init_scale.SMOKE, steps=20, on_cpu=(8, 4))
+    row = init_scale.run(config, _run.Unit(arm, 0), "cpu", lambda step: None)
+    found = [step in row["found_inf"] for step in range(20)]
+    scales = [2.0 ** Arm.of(arm).start, *replay(Rule(2.0 ** Arm.of(arm).start, growth_interval=3), found)][:20]
+    assert row["scale_changes"] == [[i, s] for i, s in enumerate(scales) if i == 0 or s != scales[i - 1]]
+    assert row["lost_steps"] == (0 if "2^2 " in arm else found.index(False))
+    assert len(row["block_loss"]) == len(row["zero"]) == len(row["ceilings"]) == 5
+
+
+def test_a_start_too_high_loses_a_step_a_bit_and_the_first_batch_tells_how_many() -> None:
+    high = [row for row in ROWS if row["predicted"]["lost_steps"] > 0]
+    assert len(high) >= 3 * 4
+    assert max(abs(row["lost_steps"] - row["predicted"]["lost_steps"]) for row in high) <= 2
+    assert {row["lost_steps"] for row in ROWS if row["predicted"]["lost_steps"] == 0} == {0}
+
+
+def test_a_start_too_low_climbs_as_long_as_foretold() -> None:
+    low = [r for r in ROWS if r["predicted"]["climb_steps"] >= 100 and r["climb_steps"] is not None]
+    assert len(low) >= 3 * 4
+    for row in low:
+        assert row["climb_steps"] == pytest.approx(row["predicted"]["climb_steps"], rel=0.3)
+        assert row["climb_bits"] == pytest.approx(row["predicted"]["climb_bits"], rel=0.3)
+
+
+def test_flushing_delays_the_sigmoid_network_and_not_the_residual_one() -> None:
+    def left(units: list[dict[str, Any]]) -> float:
+        return float(np.median([math.inf if r["left_plateau"] is None else r["left_plateau"] for r in units]))
+
+    middle = left(rows("sigmoid", 8))
+    assert middle + 20 < left(rows("sigmoid", 0)) < left(rows("sigmoid", 0, 50)) < left(rows("sigmoid", 0, 200))
+    assert math.isinf(left(rows("sigmoid", 0, 200)))
+    assert abs(left(rows("residual", 0)) - left(rows("residual", 16))) <= 20
+    assert all(row["zero"][0] > 0.2 for row in rows("sigmoid", 0))
+    assert all(row["zero"][0] < 0.06 for row in rows("sigmoid", 16))
+
+
+def test_the_figure_draws_the_records() -> None:
+    with _style.style():
+        a, b, c, d = figure.plot(_style.load(figure.DATA)).axes
+    for row in rows("sigmoid", 4):
+        (line,) = [line for line in a.lines if line.get_label() == f"2^4, seed {row['seed']}"]
+        assert line.get_ydata()[0] == 4
+        assert line.get_ydata()[-1] == math.log2(row["scale_changes"][-1][1])
+    (marks,) = [line for line in b.lines if line.get_label() == "sigmoid lost_steps"]
+    shown = [r for k in range(0, 33, 4) for r in rows("sigmoid", k) if not r["predicted"]["climb_steps"]]
+    lost = [r["lost_steps"] for r in shown if r["climb_steps"] is not None]
+    assert sorted(np.sinh(marks.get_ydata()).round()) == sorted(lost)
+    (curve,) = [line for line in d.lines if line.get_label() == "sigmoid 2^0 G=50"]
+    assert list(curve.get_ydata()) == pytest.approx(np.mean([r["block_loss"] for r in rows("sigmoid", 0, 50)], axis=0))
+    late = [y for line in c.lines if line.get_label() == "G=200" for y in line.get_ydata()]
+    assert sorted(late) == sorted(r["left_plateau"] or CONFIG["steps"] for r in rows("sigmoid", 0, 200))

@@ -1,0 +1,114 @@
+"""Replaying rules over recorded runs: exact on a run's own recording, and as good as the committed data says."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampsim.core import records
+from ampsim.core.machine import Rule
+from experiments import _run, replay_fidelity
+from experiments._simulate import follow
+from experiments._train import train
+from figures import _style
+from figures import replay_fidelity as figure
+
+PROVENANCE, ROWS = records.read(_run.DATA / "cpu" / "replay_fidelity.jsonl")
+CONFIG = PROVENANCE["config"]
+SMALL = dataclasses.replace(replay_fidelity.SMOKE, steps=30, batch_cpu=4, start_log2=22)
+
+
+def of(network: str) -> list[dict[str, Any]]:
+    return [row for row in ROWS if row["arm"] == network]
+
+
+@pytest.fixture(scope="module")
+def fresh() -> dict[str, dict[str, Any]]:
+    return {arm: replay_fidelity.run(SMALL, _run.Unit(arm, 0), "cpu", lambda step: None) for arm in ("relu", "sigmoid")}
+
+
+@pytest.mark.parametrize("network", ["relu", "sigmoid"])
+def test_on_its_own_recording_a_rule_does_exactly_what_it_did(network: str, fresh: dict[str, dict[str, Any]]) -> None:
+    for row, intervals in [(fresh[network], SMALL.intervals), *((row, CONFIG["intervals"]) for row in of(network))]:
+        for interval in intervals:
+            own, real = figure.replay(row, f"G={interval}", interval), row["runs"][f"G={interval}"]
+            assert (own["skips"], own["mean_log2_scale"], own["distance"]) == (
+                real["skips"], real["mean_log2_scale"], 0.0,
+            )  # fmt: skip
+            assert real["skips"] > 0
+            assert own.get("log2_changes", real["log2_changes"]) == real["log2_changes"]
+
+
+@given(trace=st.lists(st.integers(0, 12), min_size=1, max_size=60), interval=st.integers(1, 7))
+def test_a_replay_has_the_scale_in_force_at_each_step(trace: list[int], interval: int) -> None:
+    config = dataclasses.replace(SMALL, start_log2=8)
+    bits, skips = replay_fidelity.replayed(interval, np.array(trace, float), config)
+    found, expected = follow(Rule(2.0**8, growth_interval=interval), [2.0**k for k in trace])
+    assert bits.tolist() == expected.tolist()
+    assert skips == found.sum()
+
+
+def test_the_float32_recording_is_of_the_largest_gradients() -> None:
+    made = replay_fidelity.record(SMALL, _run.Unit("relu", 0), "cpu", "fp32")
+    task, optimizer = replay_fidelity.make_task(SMALL, "relu", 0, "cpu")
+    scaler = replay_fidelity.GradScaler("cpu", enabled=False)
+    steps = train(task, optimizer, scaler, SMALL.steps, dtype=torch.float32)
+    losses, largest = np.array([(step.loss, step.gradient.abs().max().item()) for step in steps]).T
+    assert made.final_loss == losses.mean()  # float32 indeed
+    assert made.ceilings.tolist() == np.floor(np.log2(65520 / largest)).tolist()
+    assert not made.found_inf.any()
+    assert np.abs(made.tried - made.ceilings).max() <= 1  # rounded in fp16 on the way
+    assert (made.tried == made.ceilings).mean() > 0.8
+
+
+def test_skips_are_foretold_whatever_was_recorded() -> None:
+    for row in ROWS:
+        for replay in row["replays"]:
+            real = row["runs"][f"G={replay['interval']}"]["skips"]
+            assert abs(replay["skips"] - real) <= max(4, 0.1 * real)
+
+
+def test_the_easy_networks_replays_are_nearer_than_another_seed_and_the_deep_ones_are_not() -> None:
+    def distance(network: str, trace: str, interval: int) -> float:
+        return float(np.mean([figure.replay(row, trace, interval)["distance"] for row in of(network)]))
+
+    def seeds(network: str, interval: int) -> float:
+        return figure.between_seeds(of(network), interval, CONFIG["steps"])
+
+    for interval in CONFIG["intervals"]:
+        assert distance("relu", "fp32", interval) < 0.6 * seeds("relu", interval)
+    assert distance("sigmoid", "fp32", 20) > 0.6 * seeds("sigmoid", 20)
+    assert distance("sigmoid", "fp32", 200) > distance("sigmoid", "G=50", 200)
+
+
+def test_a_probe_on_parameters_puts_the_deep_networks_scale_too_high() -> None:
+    for interval in (20, 50, 200):
+        for trace, least in (("fp32", 0.25), ("fp32 tried", -0.5)):
+            bias = np.mean([
+                figure.replay(row, trace, interval)["mean_log2_scale"] - row["runs"][f"G={interval}"]["mean_log2_scale"]
+                for row in of("sigmoid")
+            ])  # fmt: skip
+            assert bias > least
+
+
+def test_between_seeds_is_a_mean_over_pairs() -> None:
+    rows = [{"runs": {"G=5": {"log2_changes": changes}}} for changes in ([[0, 4.0]], [[0, 4.0], [2, 2.0]], [[0, 1.0]])]
+    assert figure.between_seeds(rows, 5, 4) == pytest.approx((1 + 3 + 2) / 3)
+
+
+def test_the_figure_draws_the_records() -> None:
+    with _style.style():
+        a, b, c, d, e = figure.plot(_style.load(figure.DATA)).axes
+    for axes, network in ((a, "relu"), (b, "sigmoid")):
+        (real,) = [line for line in axes.lines if line.get_label() == "real"]
+        row = of(network)[0]["runs"][f"G={CONFIG['shown']}"]
+        assert np.mean(real.get_ydata()) == pytest.approx(row["mean_log2_scale"], rel=1e-5)
+    assert len([line for line in c.lines if line.get_label() == "fp32"]) == len(ROWS) * len(CONFIG["intervals"])
+    for axes, network in ((d, "relu"), (e, "sigmoid")):
+        (dots,) = [line for line in axes.lines if line.get_label() == "fp32 G=200"]
+        assert list(dots.get_ydata()) == [figure.replay(row, "fp32", 200)["distance"] for row in of(network)]
+        assert axes.get_ylim()[1] > max(replay["distance"] for row in of(network) for replay in row["replays"])
