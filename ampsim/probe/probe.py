@@ -1,27 +1,22 @@
-"""A probe in the backward pass: a histogram of every gradient, each read once while it is still in the cache."""
+"""A probe in the backward pass: a histogram of every gradient."""
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from ampsim.core.checks import whole
 from ampsim.core.formats import FP16, Format
-from ampsim.probe.histogram import DTYPES, Histogram, exponent_counts, merge_counts
+from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2_of
+from ampsim.probe.counting import BINS, DTYPES
+from ampsim.probe.histogram import Histogram, largest_of, moved
 
-Kind = Literal["parameter", "activation"]
-
-
-class HasScale(Protocol):
-    """A GradScaler, torch's or ampsim's."""
-
-    def get_scale(self) -> float:
-        """The scale of the backward pass in progress."""
+CHUNK = 1 << 15  # elements of small gradients that wait on the CPU: they stay in the second-level cache
 
 
 class Row(NamedTuple):
@@ -38,21 +33,30 @@ class Row(NamedTuple):
     """Of the unscaled gradient."""
 
 
-class _Entry(NamedTuple):
-    scale: float
-    counts: Tensor  # `exponent_counts`, on the gradient's device
+def rows_of(step: int, counted: Counts) -> Iterator[Row]:
+    """One a gradient, in the order of `counted`; waits for it."""
+    counted.wait()
+    counts = counted.counts.numpy()
+    exponent = log2_of(counted.scale) or 0
+    histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
+    largest = np.ldexp(largest_of(counts).astype(np.float64), -exponent).tolist()
+    for (kind, name), histogram, top in zip(counted.keys, histograms, largest, strict=True):
+        yield Row(step, kind, name, counted.scale, Histogram(histogram, top))
 
 
 class Probe:
     """Counts the exponents of gradients in the backward pass, every `every` steps.
 
-    Hooks see gradients as the backward pass left them, that is scaled, whether the step is skipped or not. The scale
-    is divided out: a power of two by moving the histogram, which is exact; any other by a float32 division before
-    the count. A scale of 0 or inf cannot be divided out and is left in.
+    Gradients are taken as the backward pass left them, that is scaled, whether the step is skipped or not. Those of
+    parameters are read when it ends: averaged, under DistributedDataParallel; an optimizer that steps within it comes
+    too early. The scale is divided out: a power of two by moving the histogram, which is exact; any other by a
+    float32 division before the count. A scale of 0 or inf cannot be divided out and is left in.
 
     With gradient accumulation the last backward pass of a step counts for parameters, whose gradient is then
-    complete; activations' gradients add up. Sparse gradients are counted by their stored values.
+    complete; activations' gradients add up. Sparse gradients are counted by their stored values. Until it is drained
+    each gradient of each sampled step takes 2 kB of memory.
 
+    >>> import torch
     >>> model = nn.Linear(2, 1)
     >>> with Probe(model, scale=1024.0) as probe:
     ...     (model(torch.ones(3, 2)).sum() * 1024.0).backward()
@@ -64,7 +68,7 @@ class Probe:
         model: a module, or its named parameters as pairs or a mapping.
         every: steps from one sample to the next; the first step is sampled.
         scale: what the loss is multiplied by, or the scaler that knows. Of a scaler whose scale is on a device,
-            each sampled step waits for it once, in the first hook.
+            each sampled step waits for it once.
         activations: also gradients of the outputs of modules without submodules; needs a module.
 
     Raises:
@@ -86,10 +90,9 @@ class Probe:
             if param.dtype not in DTYPES:
                 raise TypeError(f"{name} is {param.dtype}: expected float32, float16 or bfloat16; leave it out")
         self._modules = _leaves(model) if activations else {}
-        self._source = scale
-        self._scale: float | None = None
         self._step = 0
-        self._entries: dict[tuple[int, Kind, str], _Entry] = {}
+        self._batch = Batch(scale)
+        self._counted: list[tuple[int, Counts]] = []  # with their step
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
@@ -110,29 +113,36 @@ class Probe:
 
     def step(self) -> None:
         """Say that a step is over: call once for every step, after its backward passes, skipped or not."""
+        self._finish()
         self._step += 1
-        self._scale = None
 
-    def drain(self) -> list[Row]:
-        """All since the last call, in the order in which the backward passes reached them.
+    def drain(self, *, wait: bool = True) -> list[Row]:
+        """All since the last call, step by step; call it between steps.
 
-        Waits for the devices of the gradients; call it between steps.
+        Args:
+            wait: for the devices of the gradients. If not, the steps that have arrived, and the others next time.
         """
-        entries, self._entries = self._entries, {}
-        # One copy a device, not one an entry.
-        groups: dict[torch.device, list[Tensor]] = {}
-        for entry in entries.values():
-            groups.setdefault(entry.counts.device, []).append(entry.counts)
-        columns = {device: iter(torch.stack(group).cpu().numpy()) for device, group in groups.items()}
-        return [
-            Row(*key, scale, _unscaled(Histogram.from_counts(next(columns[counts.device])), scale))
-            for key, (scale, counts) in entries.items()
-        ]
+        self._finish()
+        late = (step for step, counted in self._counted if not wait and not counted.arrived())
+        first_late = min(late, default=math.inf)
+        rows: dict[tuple[int, Kind, str], Row] = {}
+        for row in itertools.chain(*(rows_of(*pair) for pair in self._counted if pair[0] < first_late)):
+            key = row[:3]
+            if row.kind == "activation" and key in rows:
+                row = row._replace(histogram=rows[key].histogram + row.histogram)
+            rows[key] = row
+        self._counted = [pair for pair in self._counted if pair[0] >= first_late]
+        return list(rows.values())
+
+    def _finish(self) -> None:
+        self._counted += [(self._step, counted) for counted in self._batch.finish()]
 
     def _parameter_hook(self, name: str) -> Any:
+        key: Key = ("parameter", name)
+
         def hook(param: Tensor) -> None:
-            if self.sampling and param.grad is not None:
-                self._entries[self._step, "parameter", name] = self._count(param.grad)
+            if self.sampling:
+                self._batch.leave(key, param)
 
         return hook
 
@@ -149,25 +159,13 @@ class Probe:
         return hook
 
     def _activation_hook(self, name: str) -> Any:
+        key: Key = ("activation", name)
+
         def hook(grad: Tensor) -> None:
-            if not self.sampling or grad.dtype not in DTYPES:
-                return
-            key: tuple[int, Kind, str] = (self._step, "activation", name)
-            entry, before = self._count(grad), self._entries.get(key)
-            self._entries[key] = (
-                entry if before is None else before._replace(counts=merge_counts(before.counts, entry.counts))
-            )
+            if self.sampling and grad.dtype in DTYPES:
+                self._batch.add(key, grad)
 
         return hook
-
-    def _count(self, grad: Tensor) -> _Entry:
-        if self._scale is None:
-            source = self._source
-            self._scale = float(source.get_scale() if hasattr(source, "get_scale") else source)
-        values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
-        if _divides(self._scale) and _exponent(self._scale) is None:
-            values = values.float() / self._scale
-        return _Entry(self._scale, exponent_counts(values))
 
 
 def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]:
@@ -183,7 +181,7 @@ def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]
     """
     least: dict[int, float] = {}
     for row in rows:
-        unknown = row.histogram.not_finite or not _divides(row.scale)
+        unknown = row.histogram.not_finite or not divides(row.scale)
         ceiling = _below(row.scale) if unknown else row.histogram.ceiling(fmt)
         least[row.step] = min(least.get(row.step, math.inf), ceiling)
     return np.array([least[step] for step in sorted(least)], np.float64)
@@ -201,24 +199,9 @@ def _leaves(model: Any) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if not list(module.children())}
 
 
-def _divides(scale: float) -> bool:
-    return 0 < scale < math.inf
-
-
-def _exponent(scale: float) -> int | None:
-    """log2 of a power of two, of other numbers None."""
-    mantissa, exponent = math.frexp(scale)
-    return exponent - 1 if mantissa == 0.5 else None
-
-
-def _unscaled(histogram: Histogram, scale: float) -> Histogram:
-    exponent = _exponent(scale) if _divides(scale) else None
-    return histogram.times_power(-exponent) if exponent else histogram
-
-
 def _below(scale: float) -> float:
     """The largest power of two below a scale; 0 below 0, and float32's largest below inf."""
-    if not _divides(scale):
+    if not divides(scale):
         return 2.0**127 if scale == math.inf else 0.0
     mantissa, exponent = math.frexp(scale)
     return math.ldexp(0.5, exponent - (mantissa == 0.5))

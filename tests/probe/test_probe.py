@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ampsim.core.ceilings import replay_ceilings
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
-from ampsim.probe import Histogram, Probe, Row, ceilings
+from ampsim.probe import Histogram, Probe, Row, batch, ceilings
 from ampsim.torch import GradScaler
 
 
@@ -150,6 +151,123 @@ def test_named_parameters_and_frozen_ones() -> None:
         with Probe(named) as probe:
             loss_of(model).backward()
         assert {row.name.split(".")[0] for row in probe.drain()} == {"2", "4"}
+
+
+def test_a_backward_pass_that_fails_leaves_the_next_one_whole() -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_ctx: Any, grad: Tensor) -> Tensor:
+            raise ArithmeticError
+
+    model = mlp()
+    with Probe(model) as probe:
+        with pytest.raises(ArithmeticError):
+            model[2:](Fails.apply(model[:2](torch.ones(1, 16)))).sum().backward()
+        model.zero_grad()
+        loss_of(model).backward()
+        expected = {name: Histogram.of(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+        nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+    rows = {row.name: row.histogram for row in probe.drain()}
+    assert rows.keys() == expected.keys()
+    assert all(same(rows[name], expected[name]) for name in expected)
+
+
+def test_a_backward_pass_within_another() -> None:
+    model = mlp()
+    x, y = torch.randn(8, 16, requires_grad=True), torch.randint(0, 4, (8,))
+    with Probe(model) as probe:
+        hidden = checkpoint(model[:3], x, use_reentrant=True)
+        nn.functional.cross_entropy(model[3:](hidden) + model[2](hidden).mean(), y).backward()
+    rows = {row.name: row.histogram for row in probe.drain()}
+    assert len(rows) == 6
+    for name, param in model.named_parameters():
+        assert param.grad is not None
+        assert same(rows[name], Histogram.of(param.grad))
+
+
+def test_an_optimizer_within_the_backward_pass_comes_too_early() -> None:
+    model = mlp()
+    for param in model[0].parameters():
+        param.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    with Probe(model) as probe:
+        loss_of(model).backward()
+    assert {row.name.split(".")[0] for row in probe.drain()} == {"2", "4"}
+
+
+def test_what_is_done_at_the_end_of_the_backward_pass_comes_first() -> None:
+    """As DistributedDataParallel averages its gradients there."""
+    model = mlp()
+    last = model[0].weight
+
+    def average() -> None:
+        for param in model.parameters():
+            assert param.grad is not None
+            param.grad.mul_(0.3)
+
+    with Probe(model) as probe:
+        last.register_post_accumulate_grad_hook(
+            lambda _: torch.autograd.Variable._execution_engine.queue_callback(average)
+        )
+        loss_of(model).backward()
+        for row in probe.drain():
+            grad = model.get_parameter(row.name).grad
+            assert grad is not None
+            assert same(row.histogram, Histogram.of(grad))
+
+
+def test_gradients_are_as_the_backward_pass_left_them() -> None:
+    model = mlp()
+    with Probe(model) as probe:
+        loss_of(model).backward()
+        expected = {name: Histogram.of(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+        for param in model.parameters():
+            assert param.grad is not None
+            param.grad.mul_(3.0)
+        probe.step()
+    assert all(same(row.histogram, expected[row.name]) for row in probe.drain())
+
+
+def test_what_counts_one_tensor_at_a_time_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = probed(1024.0, activations=True)
+    monkeypatch.setattr(batch, "counter_of_many", lambda _: None)
+    singly = {row[:3]: row.histogram for row in probed(1024.0, activations=True)}
+    assert len(singly) == len(together)
+    assert all(same(row.histogram, singly[row[:3]]) for row in together)
+
+
+class Late:
+    """A CUDA event that has not happened."""
+
+    arrived = False
+
+    def query(self) -> bool:
+        return self.arrived
+
+    def synchronize(self) -> None:
+        self.arrived = True
+
+
+def test_without_waiting_the_steps_that_have_arrived_are_drained() -> None:
+    model, event = mlp(), Late()
+    with Probe(model) as probe:
+        for _ in range(4):
+            loss_of(model).backward()
+            probe.step()
+    for late in (1, 2):
+        step, counted = probe._counted[late]
+        probe._counted[late] = (step, counted._replace(copied=event))
+    assert {row.step for row in probe.drain(wait=False)} == {0}
+    assert probe.drain(wait=False) == []
+    event.arrived = True
+    assert {row.step for row in probe.drain(wait=False)} == {1, 2, 3}
+    event.arrived = False
+    probe._counted = [(5, counted._replace(copied=event))]
+    assert [row.step for row in probe.drain()] == [5] * 6
+    assert event.arrived
 
 
 def test_sparse_gradients_are_counted_by_their_values() -> None:

@@ -1,0 +1,138 @@
+"""The gradients of the step in progress, until their counts are on the host."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ampsim.probe.counting import counter_of_many, exponent_counts
+
+Kind = Literal["parameter", "activation"]
+Key = tuple[Kind, str]
+
+
+class HasScale(Protocol):
+    """A GradScaler, torch's or ampsim's."""
+
+    def get_scale(self) -> float:
+        """The scale of the backward pass in progress."""
+
+
+class Counts(NamedTuple):
+    """Of gradients that were counted together."""
+
+    scale: float
+    keys: list[Key]
+    counts: Tensor  # (len(keys), 281) on the host, or on the way there
+    copied: Any  # the CUDA event after which `counts` may be read
+
+    def arrived(self) -> bool:
+        """Whether `counts` may be read."""
+        return self.copied is None or bool(self.copied.query())
+
+    def wait(self) -> None:
+        """Until `counts` may be read."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
+
+class Batch:
+    """Gradients of one step.
+
+    Those of parameters stay where they are until the backward pass ends, and are then counted all at once: a hook
+    that does more than take a note costs more than the counting, as its code is not in the cache. Those of
+    activations, which do not live as long, are counted in their hooks.
+    """
+
+    def __init__(self, source: float | HasScale) -> None:
+        self._source = source
+        self._scale: float | None = None
+        self._left: dict[Key, Tensor] = {}  # parameters
+        self._graph_task = -1  # the backward pass that has been asked to call back
+        self._single: dict[torch.device, list[tuple[Key, Tensor]]] = {}  # counts
+        self._done: list[Counts] = []
+
+    def leave(self, key: Key, param: Tensor) -> None:
+        """Count the gradient of a parameter when the backward pass in progress is over."""
+        self._left[key] = param
+        task = torch._C._current_graph_task_id()  # noqa: SLF001 - it may end by an exception, or lie in another
+        if task != self._graph_task:
+            self._graph_task = task
+            # After those of DistributedDataParallel, which are there when the backward pass ends.
+            _call_back(lambda: _call_back(self._count_left))
+
+    def add(self, key: Key, grad: Tensor) -> None:
+        """Count a gradient at once."""
+        scale, values = self.scale, grad.detach()
+        if values.is_sparse:
+            values = values.coalesce().values()
+        if _must_be_divided(scale):
+            values = values.float() / scale
+        self._single.setdefault(values.device, []).append((key, exponent_counts(values)))
+
+    def finish(self) -> list[Counts]:
+        """The counts of the step, which is over; waits for nothing."""
+        self._count_left()
+        for pairs in self._single.values():
+            self._send(pairs, torch.stack)
+        done, self._done, self._single, self._scale = self._done, [], {}, None
+        return done
+
+    @property
+    def scale(self) -> float:
+        """Asked for once a step."""
+        if self._scale is None:
+            source = self._source
+            self._scale = float(source.get_scale() if hasattr(source, "get_scale") else source)
+        return self._scale
+
+    def _count_left(self) -> None:
+        left, self._left = self._left, {}
+        singly = bool(left) and _must_be_divided(self.scale)
+        together: dict[torch.device, list[tuple[Key, Tensor]]] = {}
+        for key, param in left.items():
+            grad = param.grad
+            if grad is None:  # an optimizer was faster
+                continue
+            if singly or grad.is_sparse:
+                self.add(key, grad)
+            else:
+                together.setdefault(grad.device, []).append((key, grad))
+        for device, pairs in together.items():
+            if count := counter_of_many(device):
+                self._send(pairs, count)
+            else:
+                for key, grad in pairs:
+                    self.add(key, grad)
+
+    def _send(self, pairs: list[tuple[Key, Tensor]], count: Any) -> None:
+        """Count, and start the copy to the host, into pinned memory from CUDA."""
+        counts = count([tensor for _, tensor in pairs])
+        on_host, copied = counts.to("cpu", non_blocking=True), None
+        if counts.is_cuda:
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(torch.cuda.current_stream(counts.device))
+        self._done.append(Counts(self.scale, [key for key, _ in pairs], on_host, copied))
+
+
+def _call_back(function: Callable[[], None]) -> None:
+    """Have the backward pass in progress call a function when it is over."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001 - there is no other door
+
+
+def divides(scale: float) -> bool:
+    """Whether gradients can be divided by a scale at all."""
+    return 0 < scale < math.inf
+
+
+def log2_of(scale: float) -> int | None:
+    """The exponent of a power of two, of other numbers None."""
+    mantissa, exponent = math.frexp(scale)
+    return exponent - 1 if mantissa == 0.5 else None
+
+
+def _must_be_divided(scale: float) -> bool:
+    """Whether elements are, as moving the histogram will not do."""
+    return divides(scale) and log2_of(scale) is None

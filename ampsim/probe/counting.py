@@ -1,0 +1,202 @@
+"""Counts the elements in each binade of float32, and finds the largest magnitude, in one pass over a tensor.
+
+float16 and bfloat16 are counted as the float32 numbers that they are: both convert exactly. All is done on the bits,
+as integers: a CPU may be set to read subnormals as zero.
+
+On the CPU the 8 bits of exponent are cut out of each element and counted by `torch.bincount`, of many small tensors
+at once, as calls cost more than counting does. On CUDA one Triton kernel counts all tensors; without Triton torch's
+own kernels do, one tensor at a time. Neither waits for the device, and neither has run on one.
+"""
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+SMALLEST, LARGEST = -149, 127
+"""Exponents of float32's lowest subnormal and highest binade; binade e is [2^e, 2^(e+1))."""
+ZERO, INF, NAN = 0, LARGEST - SMALLEST + 2, LARGEST - SMALLEST + 3
+"""Indices into the counts; binade e has index ``e - SMALLEST + 1``."""
+BINS = NAN + 1
+FIRST_NORMAL = 24  # index of 2^-126; the 23 subnormal binades come before it
+MAGNITUDE, INF_BITS = 0x7FFFFFFF, 0x7F800000
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+_FEW = 1 << 15  # elements up to which a tensor is cheaper to count with others than by itself; measured
+_TOGETHER = 1 << 17  # elements that are counted together: 8 bytes each stay in the second-level cache
+_ROWS = 128  # tensors that are counted together: 256 exponents of each have an index of 15 bits
+_HOST_CHUNK = 1 << 20  # elements: their exponents take 1 byte each
+_START = np.zeros(1, np.int64)
+_DEVICE_CHUNK = 1 << 24  # elements: index and temporaries take about 30 bytes an element
+
+Bits = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int64]
+
+
+def exponent_counts(values: Tensor) -> Tensor:
+    """Elements per binade, and the largest magnitude.
+
+    Args:
+        values: any shape and device; float32, float16 or bfloat16.
+
+    Returns:
+        int64, shape (281,), on the device of `values`: `Histogram.counts`, then the bits of the largest magnitude
+        as a float32. Two of them are merged by `merge_counts`.
+
+    Raises:
+        TypeError: another dtype.
+    """
+    if values.dtype not in DTYPES:
+        raise TypeError(f"values of {values.dtype}: expected float32, float16 or bfloat16; pass values.float()")
+    flat = values.detach().reshape(-1)
+    if not flat.numel():
+        return torch.zeros(BINS + 1, dtype=torch.int64, device=flat.device)
+    if flat.is_cuda and (count_all := counter_of_many(flat.device)):
+        return count_all([flat])[0]
+    if flat.device.type == "cpu":
+        return torch.from_numpy(_on_host(flat))
+    return functools.reduce(merge_counts, map(_on_device, torch.split(flat, _DEVICE_CHUNK)))
+
+
+def merge_counts(a: Tensor, b: Tensor) -> Tensor:
+    """Of two tensors together, from the `exponent_counts` of each."""
+    total = a + b
+    torch.maximum(a[BINS], b[BINS], out=total[BINS])
+    return total
+
+
+def counter_of_many(device: torch.device) -> Callable[[list[Tensor]], Tensor] | None:
+    """What counts many tensors of `device` at less than the cost of each, if anything does.
+
+    It takes tensors as `exponent_counts` does, at least one, and returns the counts of each: int64, shape
+    (tensors, 281), on `device`.
+    """
+    if device.type == "cpu":
+        return _of_many
+    if device.type != "cuda":
+        return None
+    from ampsim.probe import kernels  # imports Triton: not where there is no CUDA
+
+    return kernels.exponent_counts if kernels.available(device) else None
+
+
+class _Scratch(threading.local):
+    """Memory that a thread uses again: new memory costs a page fault each 4 kB, more than counting what is in it."""
+
+    def __init__(self) -> None:
+        self.fields = np.empty(_HOST_CHUNK, np.uint8)
+        self.values = torch.empty(_TOGETHER)
+        self.index = np.empty(_TOGETHER, np.int16)
+
+
+_scratch = _Scratch()
+
+
+def _of_many(tensors: list[Tensor]) -> Tensor:
+    counts = np.zeros((len(tensors), BINS + 1), np.int64)
+    rows: list[int] = []  # of small tensors that wait
+    elements = 0
+    for row, tensor in enumerate(tensors):
+        size = tensor.numel()
+        if size > _FEW:
+            counts[row] = _on_host(tensor.detach().flatten())
+        elif size:
+            if elements + size > _TOGETHER or len(rows) == _ROWS:
+                counts[rows] = _of_few([tensors[i] for i in rows])
+                rows, elements = [], 0
+            rows.append(row)
+            elements += size
+    if rows:
+        counts[rows] = _of_few([tensors[i] for i in rows])
+    return torch.from_numpy(counts)
+
+
+def _of_few(tensors: list[Tensor]) -> Ints:
+    """Counts of at most `_ROWS` tensors that are not empty, of `_TOGETHER` elements in all."""
+    flat = [tensor.detach().flatten() for tensor in tensors]
+    sizes = [tensor.numel() for tensor in flat]
+    *starts, size = itertools.accumulate(sizes, initial=0)
+    bits = torch.cat(flat, out=_scratch.values[:size]).view(torch.int32).numpy()
+    index = np.right_shift(bits, 23, out=_scratch.index[:size], dtype=np.int32, casting="unsafe")
+    index &= 0xFF
+    index |= np.repeat(np.arange(len(flat), dtype=np.int16) << 8, sizes)
+    occurs = torch.bincount(torch.from_numpy(index), minlength=len(flat) << 8).view(-1, 256).numpy()
+    # Signed, the largest is the largest positive number; unsigned, the largest negative one.
+    negative = np.maximum.reduceat(bits.view(np.uint32), starts).astype(np.int64) - 2**31
+    return _counts(bits, np.array(starts), occurs, np.maximum(np.maximum.reduceat(bits, starts), negative))
+
+
+def _on_host(values: Tensor) -> Ints:
+    """Counts of a flat tensor, at least one element."""
+    if values.numel() > _HOST_CHUNK:
+        parts = (torch.from_numpy(_on_host(part)) for part in torch.split(values, _HOST_CHUNK))
+        return functools.reduce(merge_counts, parts).numpy()
+    values = values.float()
+    bits = values.numpy().view(np.int32)
+    low, high = torch.aminmax(values)  # first, as it reads faster than what follows
+    largest = int(np.float32(max(-low.item(), high.item())).view(np.int32)) & MAGNITUDE
+    if largest < 1 << 23:  # a CPU may be set to read subnormals as zero
+        largest = int((bits & MAGNITUDE).max())
+    # Piece by piece in the first-level cache; the cast cuts off the sign.
+    fields = np.right_shift(bits, 23, out=_scratch.fields[: bits.size], dtype=np.int32, casting="unsafe")
+    occurs = torch.bincount(torch.from_numpy(fields), minlength=256).numpy()
+    (counts,) = _counts(bits, _START, occurs[None], largest)
+    return counts
+
+
+def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Any) -> Ints:
+    """Counts, shape (tensors, 281), from how often each of the 256 exponents occurs, and the largest magnitudes' bits.
+
+    The tensors lie in `bits` one behind the other, each from its start, none empty.
+    """
+    counts = np.zeros((len(starts), BINS + 1), np.int64)
+    counts[:, ZERO] = occurs[:, 0]
+    counts[:, FIRST_NORMAL : INF + 1] = occurs[:, 1:]
+    counts[:, BINS] = largest
+    small = int(occurs[:, 0].sum())
+    if small and small + np.count_nonzero(bits) > bits.size:  # subnormals, or -0.0
+        where = _between(bits, 1, (1 << 23) - 1)
+        _move(counts, starts, where, ZERO, _small_index(torch.from_numpy(bits[where] & MAGNITUDE)).numpy())
+    if occurs[:, 255].any():
+        _move(counts, starts, _between(bits, INF_BITS + 1, MAGNITUDE), INF, NAN)
+    return counts
+
+
+def _between(bits: Bits, low: int, high: int) -> Ints:
+    """Places of the magnitudes from `low` to `high`, both included."""
+    places = [np.empty(0, np.int64)]
+    for start in range(0, len(bits), _FEW):
+        magnitudes = bits[start : start + _FEW] & MAGNITUDE
+        places.append(start + np.flatnonzero((magnitudes >= low) & (magnitudes <= high)))
+    return np.concatenate(places)
+
+
+def _move(counts: Ints, starts: Ints, where: Ints, source: int, target: int | Bits) -> None:
+    """Take the elements at `where` from one column of the counts to others."""
+    rows = np.searchsorted(starts, where, side="right") - 1
+    counts[:, source] -= np.bincount(rows, minlength=len(counts))
+    counts += np.bincount(rows * (BINS + 1) + target, minlength=counts.size).reshape(counts.shape)
+
+
+def _small_index(magnitudes: Tensor) -> Tensor:
+    """Index of zeros and subnormals m * 2^-149, from bits m < 2^23: 1 + floor(log2 m), as float32(m) is exact."""
+    return ((magnitudes.float().view(torch.int32) >> 23) - 126).clamp_(min=ZERO)
+
+
+def _on_device(values: Tensor) -> Tensor:
+    """As `_on_host`, waiting for nothing."""
+    magnitudes = values.float().view(torch.int32) & MAGNITUDE
+    field = magnitudes >> 23
+    normal = field + (FIRST_NORMAL - 1) + (magnitudes > INF_BITS)
+    index = torch.where(field > 0, normal, _small_index(magnitudes)).long()
+    counts = torch.zeros(BINS + 1, dtype=torch.int64, device=values.device)
+    counts.scatter_add_(0, index, torch.ones_like(index))
+    counts[BINS] = magnitudes.max()
+    return counts

@@ -1,0 +1,154 @@
+"""The counts of any number of tensors by one Triton kernel, for CUDA.
+
+A tile of BLOCK elements is read into registers once. Its 256 exponent fields are counted in shared memory, and those
+that occur, some thirty, are added to the tensor's row of one table in the device's memory, which stays there until
+somebody copies it. Zeros, subnormals, inf and NaN are told apart in the tiles that have any. All is integer
+arithmetic: nothing rounds, and no flag of the processor changes a count.
+
+Bytes read an element: its own 4 (float32) or 2 (float16, bfloat16), once.
+
+The speed is not yet measured: the kernel is used wherever it runs, unless AMPSIM_TRITON=0 is set.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampsim.probe import counting
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CUDA builds of torch bring it; elsewhere torch's own kernels do
+    triton, tl = None, SimpleNamespace(constexpr=int)
+
+jit: Callable[..., Any] = triton.jit if triton else lambda **_: lambda function: function
+
+BLOCK = 8192  # elements a tile
+OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
+NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+NEVER = 2**62  # number of a tile that there is not
+
+# What a kernel may read of its module.
+COLUMNS = tl.constexpr(counting.BINS + 1)
+FIRST_NORMAL = tl.constexpr(counting.FIRST_NORMAL)
+INF, NAN, LARGEST = tl.constexpr(counting.INF), tl.constexpr(counting.NAN), tl.constexpr(counting.BINS)
+MAGNITUDE, INF_BITS = tl.constexpr(counting.MAGNITUDE), tl.constexpr(counting.INF_BITS)
+
+
+@functools.cache
+def available(device: torch.device) -> bool:
+    """Whether the kernel runs on `device`: CUDA and Triton, tried once and remembered.
+
+    Triton also needs a C compiler, and knows not every GPU: a RuntimeWarning says why it failed.
+    """
+    if device.type != "cuda" or triton is None or os.environ.get("AMPSIM_TRITON") == "0":
+        return False
+    try:
+        exponent_counts([torch.ones(1, device=device)])
+    except Exception as error:  # whatever a compiler may raise
+        text = f"Triton on {device}: {error}: torch's own kernels do its work; to choose them set AMPSIM_TRITON=0"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
+    """`counting.exponent_counts` of each, in one launch for each dtype among them; waits for nothing.
+
+    Args:
+        tensors: at least one, of one device: float32, float16 or bfloat16, of any shape.
+
+    Returns:
+        int64, shape (len(tensors), 281), on their device.
+    """
+    dense = [tensor if _is_dense(tensor) else tensor.contiguous() for tensor in tensors]
+    device = dense[0].device
+    with torch.cuda.device_of(dense[0]):  # Triton launches on the current one
+        counts = torch.zeros((len(dense), counting.BINS + 1), dtype=torch.int64, device=device)
+        for dtype in {tensor.dtype: None for tensor in dense}:
+            mine = [row for row, tensor in enumerate(dense) if tensor.dtype is dtype and tensor.numel()]
+            if mine:
+                table, tiles = _table([dense[row] for row in mine], mine)
+                on_device = table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table
+                _count[(tiles,)](on_device, counts, NAMES[dtype], table.shape[1], BLOCK, **OPTIONS)
+        if device.type == "cuda":
+            for tensor in dense:  # they may be freed on the stream that they were made on
+                tensor.record_stream(torch.cuda.current_stream(device))
+    return counts
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill their memory, in the order of rows or of images with channels last."""
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+def _table(tensors: Sequence[Tensor], rows: Sequence[int]) -> tuple[Tensor, int]:
+    """What the kernel is told of each tensor, int64: first tile, address, elements, row; and the number of tiles.
+
+    There are as many columns as the next power of two; those that are too many begin at no tile.
+    """
+    sizes = np.array([tensor.numel() for tensor in tensors], np.int64)
+    tiles = -(-sizes // BLOCK)
+    table = np.full((4, 1 << (len(tensors) - 1).bit_length()), NEVER, np.int64)
+    table[:, : len(tensors)] = np.cumsum(tiles) - tiles, [tensor.data_ptr() for tensor in tensors], sizes, rows
+    return torch.from_numpy(table), int(tiles.sum())
+
+
+@jit()
+def _bits(address, offsets, there, dtype: tl.constexpr):
+    """The bits, as float32 has them, of the elements that are there; 0 of the others."""
+    if dtype == "float32":
+        return tl.load(address.to(tl.pointer_type(tl.int32)) + offsets, mask=there, other=0)
+    halves = tl.load(address.to(tl.pointer_type(tl.int16)) + offsets, mask=there, other=0)
+    if dtype == "bfloat16":
+        return halves.to(tl.int32) << 16
+    return halves.to(tl.float16, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
+
+
+@jit()
+def _add_small(magnitudes, absent, row):
+    """Zeros and the 23 subnormal binades m * 2^-149, at 1 + floor(log2 m), as float32(m) is exact."""
+    logarithm = (magnitudes.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
+    bins = tl.arange(0, 32)
+    number = tl.histogram(tl.where(magnitudes >> 23 == 0, tl.maximum(logarithm, 0), 31), 32)
+    number = tl.where(bins == 0, number - absent, number)
+    tl.atomic_add(row + bins, number.to(tl.int64), mask=(number > 0) & (bins < FIRST_NORMAL), sem="relaxed")
+
+
+@jit()
+def _count(tensors, counts, dtype: tl.constexpr, TENSORS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Add one tile to its tensor's row of `counts`; `tensors` is from `_table`."""
+    tile = tl.program_id(0)
+    first = tl.load(tensors + tl.arange(0, TENSORS))
+    tensor = tl.sum((first <= tile).to(tl.int32)) - 1
+    start = (tile - tl.load(tensors + tensor)) * BLOCK
+    address = tl.load(tensors + TENSORS + tensor)
+    number = tl.minimum(tl.load(tensors + 2 * TENSORS + tensor) - start, BLOCK).to(tl.int32)
+    row = counts + tl.load(tensors + 3 * TENSORS + tensor) * COLUMNS
+
+    offsets = tl.arange(0, BLOCK)
+    bits = _bits(address, start + offsets, offsets < number, dtype)
+    magnitudes = bits & MAGNITUDE
+    fields = magnitudes >> 23
+    bins = tl.arange(0, 256)
+    occurs = tl.histogram(fields, 256)
+    normal = row + (FIRST_NORMAL - 1) + bins  # inf and NaN come after them
+    tl.atomic_add(normal, occurs.to(tl.int64), mask=(bins > 0) & (occurs > 0), sem="relaxed")
+    absent = BLOCK - number
+    if tl.sum((fields == 0).to(tl.int32)) > absent:
+        _add_small(magnitudes, absent, row)
+    nans = tl.sum((magnitudes > INF_BITS).to(tl.int64))
+    if nans > 0:
+        tl.atomic_add(row + INF, -nans, sem="relaxed")
+        tl.atomic_add(row + NAN, nans, sem="relaxed")
+    tl.atomic_max(row + LARGEST, tl.max(magnitudes).to(tl.int64), sem="relaxed")

@@ -1,0 +1,252 @@
+"""What does it cost to watch every gradient of a training run, at every step?
+
+Whole training steps of real models on real data: byte-level GPTs on text, one with many small parameters and one with
+few large ones, and a residual network on digits. Side by side in one run and interleaved, on the same parameters:
+
+- `bare`: forward, backward, fused AdamW;
+- `probe`: our exponent histograms of all gradients, drained to the host after every step;
+- `wandb`: ``wandb.watch(log="gradients", log_freq=1)`` in an offline run, and its ``log`` after every step. What its
+  own process then does, and the disk, is not counted;
+- `histc`: a loop of ``torch.histc`` with 64 bins over all gradients, each sent to the host.
+
+Needs wandb. Takes about a minute on one CPU core, in one unit so that no second unit runs beside it; float32. Device:
+cpu, where the clock is the process's CPU time, which others on a shared machine do not enter, and beside it that of the
+training thread alone, as wandb has a second one; or cuda, between two events, and beside it the host's time until the
+step returns, with fp16 autocast and, among others, GPT-2 small.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import wandb
+from rich.table import Table
+from torch.nn.functional import cross_entropy
+
+from ampsim.core.records import Record
+from ampsim.probe import Probe, Row
+from experiments import _digits, _fp16, _run, _tasks, _text
+from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
+from experiments.models.resnet import ResNet
+
+REPEATS = False  # it measures time
+REQUIRES = ("wandb",)
+ARMS = ("bare", "probe", "wandb", "histc")
+BINS = 64  # as in wandb
+WARM_UP = 3  # rounds that do not count
+
+
+@dataclass(frozen=True)
+class Config(_run.Config):
+    steps: int = 20  # rounds of one trial; each round makes one step of every arm
+    seeds: tuple[int, ...] = (0,)  # of parameters and batches
+    trials: int = 5  # each with parameters at new addresses
+    batch: int = 8  # windows of text; eight times as many images
+    # gpt LAYERSxWIDTH; gpt2 the same with GPT-2's vocabulary and context; resnet BLOCKSxCHANNELS
+    on_cpu: tuple[str, ...] = ("gpt 2x64", "gpt 12x32", "gpt 2x256", "resnet 1x16")
+    on_cuda: tuple[str, ...] = ("gpt 12x32", "gpt2 12x768", "resnet 3x64")
+
+
+SMOKE = Config(steps=2, trials=1, batch=2, on_cpu=("gpt 1x8", "resnet 1x4"))
+
+
+def arms(config: Config) -> list[str]:
+    """One: whatever ran beside it would be measured too."""
+    return ["training steps"]
+
+
+def inputs() -> dict[str, str]:
+    return {"digits": _digits.sha256(), "topics": _text.sha256()}
+
+
+def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+    """Time every model."""
+    rows = []
+    for size in config.on_cpu if device == "cpu" else config.on_cuda:
+        trials = []
+        for _ in range(config.trials):
+            with offline() as tracker:
+                trial = Trial(size, unit.seed, device, config.batch, tracker)
+                with trial.probe:
+                    trials.append(measure(trial, config.steps, device, tick))
+        rows.append({"size": size, **trial.facts(), **summary(trials)})
+    clocks = ("process CPU time", "thread CPU time") if device == "cpu" else ("CUDA events", "host until it returns")
+    return {"clock": clocks[0], "host_clock": clocks[1], "wandb": wandb.__version__, "rows": rows}
+
+
+@contextmanager
+def offline() -> Iterator[Any]:
+    """A run of wandb that speaks to no server and leaves nothing behind."""
+    folders = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+    settings = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True)
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="ampsim-wandb-") as folder:
+        os.environ |= dict.fromkeys(folders, folder)
+        tracker = wandb.init(project="ampsim", mode="offline", dir=folder, settings=settings)
+        try:
+            yield tracker
+        finally:
+            tracker.finish()
+            wandb.teardown()  # ends its process, which writes until then
+            os.environ.clear()
+            os.environ |= before
+
+
+def make(size: str, seed: int, device: str, batch: int) -> _tasks.Task:
+    """A model of `size`, as in `Config`, with its data."""
+    generator = _fp16.prepare(seed)
+    torch.use_deterministic_algorithms(mode=False)  # histc has none on CUDA
+    kind, _, shape = size.partition(" ")
+    depth, width = map(int, shape.split("x"))
+    if kind == "resnet":
+        model = ResNet(1, (width, 2 * width), depth, _digits.CLASSES)
+        return _tasks.digits(model, generator, device, 8 * batch, square=True)
+    vocabulary, context = GPT2_SMALL[:2] if kind == "gpt2" else (BYTES, 32)
+    text = _text.load(device)
+    return _tasks.Task(
+        GPT(Size(vocabulary, context, depth, max(1, width // 64) if kind == "gpt2" else 4, width)).to(device),
+        lambda: _text.draw(text.train, batch, context, generator),
+        lambda logits, y: cross_entropy(logits.flatten(0, 1), y.flatten()),
+        _text.spaced(text.test, 1, context),
+    )
+
+
+class Seconds(NamedTuple):
+    whole: float
+    host: float
+
+
+Times = dict[str, list[tuple[Seconds, Seconds]]]  # of each arm, one a round: the forward pass and the rest
+
+
+class Trial:
+    """The same model once an arm, and what watches it."""
+
+    def __init__(self, size: str, seed: int, device: str, batch: int, tracker: Any) -> None:
+        self.tasks = {arm: make(size, seed, device, batch) for arm in ARMS}
+        self.optimizers = {
+            arm: torch.optim.AdamW(task.model.parameters(), lr=1e-4, fused=True) for arm, task in self.tasks.items()
+        }
+        self.probe, self.rows = Probe(self.tasks["probe"].model), list[Row]()
+        self.tracker = tracker
+        tracker.watch(self.tasks["wandb"].model, log="gradients", log_freq=1)
+
+    def watch(self, arm: str) -> None:
+        """What comes after the optimizer's step, beside what hooks have done before."""
+        if arm == "probe":
+            self.probe.step()
+            self.rows = self.probe.drain()
+        elif arm == "wandb":
+            self.tracker.log({"watched": 1})
+        elif arm == "histc":
+            params = self.tasks[arm].model.parameters()
+            _ = [p.grad.histc(bins=BINS).cpu() for p in params if p.grad is not None]
+
+    def once(self, arm: str, device: str) -> tuple[Seconds, Seconds]:
+        """Time one step: the forward pass, which no arm changes, and the rest."""
+        task, optimizer, losses = self.tasks[arm], self.optimizers[arm], []
+        x, y = task.draw()
+
+        def forward() -> None:
+            with _fp16.autocast(device, fp16=device == "cuda"):
+                losses.append(task.criterion(task.model(x), y))
+
+        def rest() -> None:
+            optimizer.zero_grad()
+            losses[0].backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            self.watch(arm)
+
+        return timed(forward, device), timed(rest, device)
+
+    def facts(self) -> Record:
+        """Parameters and elements, and what the probe counted of them in its last step."""
+        sizes = [p.numel() for p in self.tasks["probe"].model.parameters()]
+        counted = sum(row.histogram.size for row in self.rows)
+        return {"tensors": len(sizes), "elements": sum(sizes), "probed": [len(self.rows), counted]}
+
+
+def timed(work: Callable[[], None], device: str) -> Seconds:
+    """Seconds by both clocks of the device."""
+    if device == "cpu":
+        before = time.process_time(), time.thread_time()
+        work()
+        return Seconds(time.process_time() - before[0], time.thread_time() - before[1])
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    begin = time.perf_counter()
+    work()
+    host = time.perf_counter() - begin
+    end.record()
+    torch.cuda.synchronize()
+    return Seconds(float(start.elapsed_time(end)) / 1000, host)
+
+
+def measure(trial: Trial, rounds: int, device: str, tick: Callable[[int], None]) -> Times:
+    """Every arm once a round, in an order that turns."""
+    times: Times = {arm: [] for arm in ARMS}
+    for index in range(WARM_UP + rounds):
+        first = index % len(ARMS)
+        for arm in ARMS[first:] + ARMS[:first]:
+            seconds = trial.once(arm, device)
+            if index >= WARM_UP:
+                times[arm].append(seconds)
+        tick(max(0, index + 1 - WARM_UP))
+    return times
+
+
+def summary(trials: Sequence[Times]) -> Record:
+    """Of each trial: microseconds of the bare step, medians of the rounds' differences from it, and their ratios."""
+    result: Record = {}
+    for field, prefix in enumerate(("", "host_")):
+        bare = [1e6 * statistics.median(a[field] + b[field] for a, b in times["bare"]) for times in trials]
+        above = {arm: [1e6 * difference(times, arm, field) for times in trials] for arm in trials[0] if arm != "bare"}
+        result[f"{prefix}bare"] = [round(b, 1) for b in bare]
+        result[f"{prefix}above"] = {arm: [round(t, 1) for t in times] for arm, times in above.items()}
+        result[f"{prefix}ratios"] = {
+            arm: [round(theirs / ours, 3) for theirs, ours in zip(times, above["probe"], strict=True)]
+            for arm, times in above.items()
+            if arm != "probe"
+        }
+    return result
+
+
+def difference(times: Times, arm: str, field: int) -> float:
+    """The median over the rounds of how much longer a step took than the bare one, after the forward pass."""
+    return statistics.median(a[field] - b[field] for (_, a), (_, b) in zip(times[arm], times["bare"], strict=True))
+
+
+def table(records: Sequence[Record]) -> Table:
+    """The middle trial of each, with the lowest and the highest ratio."""
+    (record,) = records
+    shown = Table(title=f"Above the bare step, {record['clock']}; theirs / ours (lowest to highest trial)")
+    for column in ("model", "tensors", "elements", "bare, ms", "arm", "us", "% of step", "us a tensor", "theirs / ours",
+                   "host clock"):  # fmt: skip
+        shown.add_column(column, justify="left" if column in ("model", "arm") else "right")
+    for row in record["rows"]:
+        bare = statistics.median(row["bare"])
+        shown.add_section()
+        head = [row["size"], str(row["tensors"]), f"{row['elements']:,}", f"{bare / 1000:.2f}"]
+        for arm, times in row["above"].items():
+            cost = statistics.median(times)
+            ratios = [ratio_text(row[key].get(arm, [])) for key in ("ratios", "host_ratios")]
+            shown.add_row(
+                *head, arm, f"{cost:.0f}", f"{100 * cost / bare:.1f}", f"{cost / row['tensors']:.1f}", *ratios
+            )
+            head = [""] * len(head)
+    return shown
+
+
+def ratio_text(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(_run.main("probe_overhead"))
