@@ -6,8 +6,8 @@ deep sigmoid network is trained in fp16 from a scale just above its ceiling, so 
 otherwise: growth of a bits, backoff of b bits. T7 says that skip rate times unused bits depends on v alone.
 
 Theorems T1 (a bound on the skips), T3 (the skips, from the distribution of the run's own ceilings) and T7 are held
-against the runs; nothing is fitted. Ceilings are found by trying every few steps: in this network the gradients of
-activations overflow before those of the weights do, by up to two bits.
+against the runs; nothing is fitted. Ceilings are found by trying, every few steps: in this network the gradients of
+activations may overflow before those of the weights do.
 
 Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
 """

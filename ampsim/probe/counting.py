@@ -147,7 +147,7 @@ def _on_host(values: Tensor) -> Ints:
     # Piece by piece in the first-level cache; the cast cuts off the sign.
     fields = np.right_shift(bits, 23, out=_scratch.fields[: bits.size], dtype=np.int32, casting="unsafe")
     occurs = torch.bincount(torch.from_numpy(fields), minlength=256).numpy()
-    (counts,) = _counts(bits, _START, occurs[None], largest)
+    counts: Ints = _counts(bits, _START, occurs[None], largest)[0]
     return counts
 
 
