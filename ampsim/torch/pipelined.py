@@ -6,18 +6,45 @@ the weights that iteration i computes with are those after max(0, i - depth) ste
 are versions in the same register that holds the scales.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ampsim.torch import versions
 from ampsim.torch.optimizer_thread import OptimizerThread, shared_thread
 from ampsim.torch.tickets import Register, Ticket
 
-Weights = tuple[Tensor, ...]
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """One version of the weights; never written again."""
+
+    tensors: tuple[Tensor, ...]
+    ready: tuple[Any, ...]  # a torch.cuda.Event for each, recorded when it was made; None on the CPU
+
+    def copy_to(self, params: Iterable[Tensor]) -> None:
+        """Overwrite `params`, on the current stream; waits on the device only."""
+        self._wait()
+        with torch.no_grad():
+            for param, tensor in zip(params, self.tensors, strict=True):
+                param.copy_(tensor)
+        self.keep(self.tensors)
+
+    def _wait(self) -> None:
+        for tensor, event in zip(self.tensors, self.ready, strict=True):
+            if event is not None:
+                torch.cuda.current_stream(tensor.device).wait_event(event)
+
+    def keep(self, tensors: Iterable[Tensor | None]) -> None:
+        """Keep the memory of one tensor a weight, made on another stream, until the current stream is done with it."""
+        for tensor, event in zip(tensors, self.ready, strict=True):
+            if event is not None and tensor is not None:
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 class Pipelined:
@@ -58,7 +85,9 @@ class Pipelined:
 
     def _snapshot(self) -> Weights:
         pairs = zip(self._masters, self._params, strict=True)
-        return tuple(master.detach().to(p.dtype, copy=True) for master, p in pairs)
+        tensors = tuple(master.detach().to(p.dtype, copy=True) for master, p in pairs)
+        devices = {tensor.device: versions.event_on(tensor.device) for tensor in tensors}
+        return Weights(tensors, tuple(devices[tensor.device] for tensor in tensors))
 
     def forward_backward(
         self,
@@ -72,9 +101,7 @@ class Pipelined:
         """
         if self._ticket is None:
             self._ticket = self._register.begin()
-            with torch.no_grad():
-                for param, weight in zip(self._params, self._ticket.value, strict=True):
-                    param.copy_(weight)
+            self._ticket.value.copy_to(self._params)
         loss = loss_fn(self.model(*input_args), label)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -94,6 +121,7 @@ class Pipelined:
             job.result()
 
     def _run(self, ticket: Ticket[Weights], grads: list[Tensor | None], step_fn: Callable[[], Any]) -> None:
+        ticket.value.keep(grads)
         for master, grad in zip(self._masters, grads, strict=True):
             if grad is not None:
                 grad = grad.to(master.dtype)
@@ -104,9 +132,7 @@ class Pipelined:
     def synchronize(self) -> None:
         """Wait for all steps, and give the model the newest weights."""
         self.thread.synchronize()
-        with torch.no_grad():
-            for param, weight in zip(self._params, self._register.newest, strict=True):
-                param.copy_(weight)
+        self._register.newest.copy_to(self._params)
 
 
 def _close_if_failed(register: Register[Weights], job: "Future[Any]") -> None:

@@ -89,7 +89,7 @@ class DeviceVersion:
         copy = self._copies.get(device)
         if copy is None:  # with an event of its own: other streams may read the copy too
             tensor = self.scale.to(device, non_blocking=True)
-            copy = self._copies.setdefault(device, DeviceVersion(tensor, tensor, _event(device)))
+            copy = self._copies.setdefault(device, DeviceVersion(tensor, tensor, event_on(device)))
         copy._wait()  # noqa: SLF001
         return copy.scale
 
@@ -147,7 +147,7 @@ class DeviceVersion:
         return self._made(rule, new, self.growth_tracker)
 
     def _made(self, rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
-        return DeviceVersion(_bounded(rule, scale), tracker.clone(), _event(scale.device))
+        return DeviceVersion(_bounded(rule, scale), tracker.clone(), event_on(scale.device))
 
     def _wait(self) -> None:
         """Order this stream behind the one that made the version, and keep its memory until it is done."""
@@ -188,7 +188,8 @@ def _bounded(rule: Rule, scale: Tensor) -> Tensor:
     return scale.clamp(rule.min_scale, rule.max_scale) if bounded else scale.clone()
 
 
-def _event(device: torch.device) -> Any:
+def event_on(device: torch.device) -> Any:
+    """An event recorded now on the current stream, or None where the device has no streams."""
     if device.type != "cuda":
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -200,7 +201,7 @@ def first_version(state: State, device: torch.device, rule: Rule, *, strict: boo
     """A version from a state: on the host for the CPU, otherwise on the device; if `strict`, torch's kernel anyway."""
     if device.type == "cpu" and not strict:
         return HostVersion(replace(state, scale=rule.arithmetic.round(state.scale)))
-    return DeviceVersion(*_filled(state, device), _event(device))
+    return DeviceVersion(*_filled(state, device), event_on(device))
 
 
 def static_version(state: State, device: torch.device) -> StaticVersion:

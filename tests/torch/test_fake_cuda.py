@@ -19,7 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampsim.torch import GradScaler, OptimizerThread, versions
+from ampsim.torch import GradScaler, OptimizerThread, pipelined, versions
+from ampsim.torch.pipelined import Pipelined
 
 Clock = dict[int, int]  # stream -> how many of its operations are known to be done
 
@@ -154,7 +155,7 @@ def world(monkeypatch):
     def record_stream(tensor, stream):
         world.of(tensor).recorded.add(stream.number)
 
-    monkeypatch.setattr(versions, "_event", event)
+    monkeypatch.setattr(versions, "event_on", event)
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
     first = versions.first_version
 
@@ -226,9 +227,56 @@ def test_a_published_scale_written_in_place_is_seen(world, monkeypatch) -> None:
     def next_in_place(self, rule, found_inf):
         self._wait()
         torch._amp_update_scale_(self.scale, self.growth_tracker, found_inf[0], 2.0, 0.5, 2)
-        return versions.DeviceVersion(self.scale, self.growth_tracker, versions._event(self.scale.device))
+        return versions.DeviceVersion(self.scale, self.growth_tracker, versions.event_on(self.scale.device))
 
     monkeypatch.setattr(versions.DeviceVersion, "next", next_in_place)
     with suppress(RuntimeError):  # autograd may notice too, if the write comes before its backward pass
         train(world, depth=1)
     assert any("writes" in text for text in world.wrong)
+
+
+def run_pipelined(world: World, depth: int) -> list[float]:
+    """The loop of `Pipelined`, which hands over gradients one way and weights the other. Returns the last weights."""
+    thread = OptimizerThread()
+    thread.launch(world.__enter__)
+    model = torch.nn.Linear(3, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    with world:
+        pipe = Pipelined(model, depth=depth, thread=thread)
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        for _ in range(6):
+            pipe.forward_backward((torch.ones(2, 3),), None, lambda outputs, _: outputs.square().sum())
+            world.watch_release(model.weight.grad)
+
+            def step() -> None:
+                optimizer.step()
+                optimizer.zero_grad()
+
+            pipe.step(step)
+        pipe.synchronize()
+        weights = model.weight.tolist()[0]
+    thread.launch(lambda: world.__exit__(None, None, None))
+    thread.close()
+    return weights
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_weights_and_gradients_of_a_pipeline_are_ordered(world, depth) -> None:
+    weights = run_pipelined(world, depth)
+    assert not world.wrong, world.wrong[:3]
+    history = [1.0]
+    for i in range(6):
+        history.append(history[-1] - 0.1 * 12 * history[max(0, i - depth)])
+    assert weights == pytest.approx([history[-1]] * 3, rel=1e-5)
+
+
+def test_weights_read_without_waiting_for_them_are_seen(world, monkeypatch) -> None:
+    monkeypatch.setattr(pipelined.Weights, "_wait", lambda self: None)
+    run_pipelined(world, depth=1)
+    assert any("copy_" in text and "reads" in text for text in world.wrong)
+
+
+def test_gradients_of_a_pipeline_let_go_too_early_are_seen(world, monkeypatch) -> None:
+    monkeypatch.setattr(pipelined.Weights, "keep", lambda self, tensors: None)
+    run_pipelined(world, depth=1)
+    assert any("record_stream is missing" in text for text in world.wrong)
