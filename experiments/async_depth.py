@@ -28,7 +28,7 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.core.records import Record
 from ampsim.torch import GradScaler, OptimizerThread
-from ampsim.torch.pipelined import Pipelined, Weights
+from ampsim.torch.pipelined import Pipelined
 from experiments import _fp16, _run, _tasks
 
 
@@ -110,16 +110,6 @@ class Loss(nn.Module):
             return self._criterion(self.model(x), y)
 
 
-class Settled(Pipelined):
-    """Publishes weights once they are written: a thread that is told of them may read them on another CUDA stream."""
-
-    def _snapshot(self) -> Weights:
-        weights = super()._snapshot()
-        if weights[0].is_cuda:
-            torch.cuda.current_stream().synchronize()
-        return weights
-
-
 @dataclass
 class Pipe:
     """A pipeline, and what was seen on its way. `skipped` is written by the optimizer's thread."""
@@ -136,7 +126,7 @@ class Pipe:
     def __post_init__(self) -> None:
         config, on_cpu = self.config, self.device == "cpu"
         self._thread, self._gate = OptimizerThread(), threading.Semaphore(0)
-        self._model = Settled(Loss(self.task, self.device), depth=self.arm.weights, thread=self._thread)
+        self._model = Pipelined(Loss(self.task, self.device), depth=self.arm.weights, thread=self._thread)
         lr = config.lr_cpu if on_cpu else config.lr_cuda
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=lr, eps=config.eps, fused=True)
         self._scaler = GradScaler(

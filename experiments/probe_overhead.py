@@ -1,7 +1,8 @@
 """What does it cost to watch every gradient of a training run, at every step?
 
 Whole training steps of real models on real data: byte-level GPTs on text, one with many small parameters and one with
-few large ones, and a residual network on digits. Side by side in one run and interleaved, on the same parameters:
+few large ones, and a residual network on digits. Side by side in one run and interleaved, each arm on its own copy of
+the same model:
 
 - `bare`: forward, backward, fused AdamW;
 - `probe`: our exponent histograms of all gradients, drained to the host after every step;
@@ -44,7 +45,7 @@ WARM_UP = 3  # rounds that do not count
 
 @dataclass(frozen=True)
 class Config(_run.Config):
-    steps: int = 20  # rounds of one trial; each round makes one step of every arm
+    steps: int = 16  # rounds of one trial; each round makes one step of every arm
     seeds: tuple[int, ...] = (0,)  # of parameters and batches
     trials: int = 5  # each with parameters at new addresses
     batch: int = 8  # windows of text; eight times as many images

@@ -16,8 +16,6 @@ from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2
 from ampsim.probe.counting import BINS, DTYPES
 from ampsim.probe.histogram import Histogram, largest_of, moved
 
-CHUNK = 1 << 15  # elements of small gradients that wait on the CPU: they stay in the second-level cache
-
 
 class Row(NamedTuple):
     """One gradient at one step."""
@@ -33,7 +31,7 @@ class Row(NamedTuple):
     """Of the unscaled gradient."""
 
 
-def rows_of(step: int, counted: Counts) -> Iterator[Row]:
+def _rows_of(step: int, counted: Counts) -> Iterator[Row]:
     """One a gradient, in the order of `counted`; waits for it."""
     counted.wait()
     counts = counted.counts.numpy()
@@ -126,7 +124,7 @@ class Probe:
         late = (step for step, counted in self._counted if not wait and not counted.arrived())
         first_late = min(late, default=math.inf)
         rows: dict[tuple[int, Kind, str], Row] = {}
-        for row in itertools.chain(*(rows_of(*pair) for pair in self._counted if pair[0] < first_late)):
+        for row in itertools.chain(*(_rows_of(*pair) for pair in self._counted if pair[0] < first_late)):
             key = row[:3]
             if row.kind == "activation" and key in rows:
                 row = row._replace(histogram=rows[key].histogram + row.histogram)

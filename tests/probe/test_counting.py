@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.probe import Histogram, counting
@@ -80,6 +80,7 @@ def test_any_float32(lists: list[list[float]]) -> None:
     check(*(torch.tensor(values, dtype=torch.float32) for values in lists))
 
 
+@settings(max_examples=min(settings.default.max_examples, 60))  # of up to 400,000 elements
 @given(st.lists(st.sampled_from([0, 1, 300, 2**15, 2**15 + 1]), min_size=1, max_size=12), st.integers(0, 99))
 def test_any_sizes_together(sizes: list[int], seed: int) -> None:
     check(*(random_bits(seed + i, size) for i, size in enumerate(sizes)))
