@@ -4,7 +4,7 @@
 #   make setup      .venv with pinned installs            make check   ruff, mypy, doctests, floors
 #   make reproduce  every CPU experiment, figures, paper  make deep    the long versions of the tests
 #   make test       the test suite                        make bench   speed, side by side with torch
-#   make gpu        what needs a CUDA device (GPU_PY=python to use the machine's own)
+#   make gpu        what needs a CUDA device (GPU_PY=python to use the machine's own); make gpu-dry tries it on a CPU
 #   make clean      remove caches; data stays
 
 PYTHON ?= python3
@@ -41,7 +41,8 @@ bench: $(VENV)/.peers
 	$(PY) -m experiments.overhead --force
 	$(PY) -m experiments.replay_speed --force
 	$(PY) -m experiments.jax_speed --force
-	$(PY) -m figures overhead
+	$(PY) -m experiments.probe_overhead --force
+	$(PY) -m figures overhead probe_overhead
 
 figures: $(STAMP)
 	$(PY) -m figures
@@ -65,7 +66,7 @@ check: $(STAMP)
 	$(PY) -m pytest -q tests/test_floors.py tests/test_import.py tests/test_doctests.py
 
 $(VENV)/.peers: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers,trackers]'
 	@touch $@
 
 # In parts, so that one can be run alone; nothing is installed. GPU_PY needs torch, numpy, ml_dtypes, hypothesis and

@@ -63,7 +63,7 @@ def run_all(options: Sequence[str]) -> int:
                 print(f"{stem}: left out, it does not run on {device}")
             elif missing := _run.missing_packages(stem):
                 names = " and ".join(missing)
-                print(f"{stem}: left out, {names} not installed: pip install 'ampsim[experiments,peers]'")
+                print(f"{stem}: left out, {names} not installed: pip install 'ampsim[experiments,peers,trackers]'")
             elif _run.measures_time(stem):
                 status = alone(stem, options)
             else:

@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RUNNERS = ("_run", "_pool", "_progress", "_provenance", "_made")
-PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba")
+PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba", "hypothesis", "wandb")
 
 
 def collect(stem: str, argv: list[str], config: Mapping[str, Any], inputs: Mapping[str, str], device: str) -> Any:

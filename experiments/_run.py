@@ -184,7 +184,7 @@ def require_packages(stem: str) -> None:
     if missing := missing_packages(stem):
         raise Refused(
             f"{stem} needs {' and '.join(missing)}: expected it to be installed; "
-            "pip install -c constraints.txt 'ampsim[experiments,peers]'"
+            "pip install -c constraints.txt 'ampsim[experiments,peers,trackers]'"
         )
 
 

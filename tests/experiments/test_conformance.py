@@ -1,0 +1,44 @@
+"""The committed verdicts, and a scaler with a planted bug."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from ampsim.core import records
+from ampsim.testing import kit, known
+from ampsim.testing.adapter import Subject
+from experiments import _run, conformance
+
+DATA = {row["arm"]: row for row in records.read(_run.DATA / "cpu" / "conformance.jsonl")[1]}
+
+
+def test_torch_fails_what_is_known_and_ours_nothing() -> None:
+    assert DATA["torch"]["failed"].keys() == known.TORCH.keys()
+    assert not DATA["ampsim"]["failed"]
+    assert not DATA["ampsim depth=1"]["failed"]
+    assert DATA["ampsim policy=torch"]["failed"].keys() < known.TORCH.keys()
+
+
+def test_every_check_was_asked_and_counted() -> None:
+    names = {check.name for check in kit.chosen()}
+    for arm in ("torch", "ampsim", "ampsim policy=torch"):
+        assert DATA[arm]["checks"].keys() == names
+    for row in DATA.values():
+        assert sum(row["counts"].values()) == len(row["checks"])
+        assert row["counts"].get("failed", 0) == len(row["failed"])
+
+
+def test_a_planted_bug_is_a_failure_with_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Grows(torch.amp.GradScaler):
+        def update(self, new_scale: Any = None) -> None:
+            super().update(new_scale)
+            self._scale = self._scale * 2
+
+    planted = Subject(conformance.make(Grows))
+    monkeypatch.setitem(conformance.SUBJECTS, "planted", (planted, [0]))
+    unit = _run.Unit("planted", 0)
+    row = conformance.run(conformance.Config(steps=5, scalers=("planted",)), unit, "cpu", lambda step: None)
+    assert "overflow_backs_off_once" in row["failed"]
+    assert "->" in row["failed"]["overflow_backs_off_once"]["seen"]
+    assert conformance.table([{"arm": "planted", **row}]).row_count == 1
