@@ -110,7 +110,11 @@ def _artefact() -> Table:
         ("static_sweep", "@sec-gpt", "same CPU"),
         ("async_depth", "@sec-depth", "same CPU"),
         ("replay_fidelity", "@sec-performance", "same CPU"),
+        ("gradient_histogram", "@sec-gpt", "same CPU"),
+        ("conformance", "@sec-field", "exact"),
+        ("device_claims", "@sec-limits", "exact"),
         ("overhead", "@sec-performance", "clock"),
+        ("probe_overhead", "@sec-performance", "clock"),
         ("replay_speed", "@sec-performance", "clock"),
         ("jax_speed", "@sec-performance", "clock"),
     )

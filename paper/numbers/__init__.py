@@ -14,5 +14,5 @@ NUMBERS: dict[str, Number] = {name: number for part in PARTS for name, number in
 NUMBERS["claims"] = Number("formulas", str(len(CLAIMS)), "d")
 FIGURES = (
     "state_machine", "threads", "staleness", "theory_real", "adversary", "exponent_heatmap", "sigmoid_underflow",
-    "gpt_fp16", "overflow_storm", "policies", "overhead",
+    "gpt_fp16", "overflow_storm", "overhead",
 )  # fmt: skip

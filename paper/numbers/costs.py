@@ -16,6 +16,14 @@ def _replay(column: str) -> Number:
     return Number("replay_speed", f"median('rows / trace=walk / microseconds / {column} / *') / 1000")
 
 
+def _probe(row: int) -> str:
+    return f"median('rows / {row} / ratios / wandb / *')"
+
+
+def _share(row: int) -> str:
+    return f"median('rows / {row} / above / probe / *') / median('rows / {row} / bare / *')"
+
+
 PERFORMANCE = {
     "overhead.small.cost": _ratio(SMALL, "ours clip cost"),
     "overhead.small.cost.min": _ratio(SMALL, "ours clip cost", "min"),
@@ -42,6 +50,10 @@ PERFORMANCE = {
     "jax.flax": Number("jax_speed", f"max([max({_FLAX}) - 1, 1 - min({_FLAX})])", "%1"),
     "jax.jmp.min": Number("jax_speed", f"min({_JMP})"),
     "jax.jmp.max": Number("jax_speed", f"max({_JMP})"),
+    "probe.min": Number("probe_overhead", "min([" + ", ".join(_probe(i) for i in range(4)) + "])", ".0f"),
+    "probe.max": Number("probe_overhead", "max([" + ", ".join(_probe(i) for i in range(4)) + "])", ".0f"),
+    "probe.share.min": Number("probe_overhead", "min([" + ", ".join(_share(i) for i in range(4)) + "])", "%0"),
+    "probe.share.max": Number("probe_overhead", "max([" + ", ".join(_share(i) for i in range(4)) + "])", "%0"),
     "artefact.minutes": Number("runs", "sum('unit_seconds') / 60", ".0f"),
 }
 PERFORMANCE_CLAIMS = {

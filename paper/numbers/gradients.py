@@ -9,7 +9,7 @@ HEAT = {
         "exponent_heatmap", "the('arm=gpt dynamic / scale_changes / 1 / 0')", "words"
     ),  # the step of the first growth, from scale 1
     "heat.first": Number("exponent_heatmap", "mean('arm=gpt dynamic / found_inf / 0')", ".0f"),
-    "heat.dynamic.lost": Number("exponent_heatmap", "mean('arm=gpt dynamic / lost / -1')", "%3"),
+    "heat.dynamic.lost": Number("exponent_heatmap", "mean('arm=gpt dynamic / lost / -1')", "%4"),
 }
 
 
@@ -33,11 +33,13 @@ INTERVAL = {
     "init.0.20": Number("init_scale", "mean('arm=sigmoid 2^0 G=20 / left_plateau')", ".0f"),
     "init.16.20": Number("init_scale", "mean('arm=sigmoid 2^16 G=20 / left_plateau')", ".0f"),
     "init.0.50": Number("init_scale", "mean('arm=sigmoid 2^0 G=50 / left_plateau')", ".0f"),
+    "init.200.left": Number("init_scale", "known('arm=sigmoid 2^0 G=200 / left_plateau')", "words"),
+    "init.200.seeds": Number("init_scale", "count('arm=sigmoid 2^0 G=200 / left_plateau')", "words"),
     "init.steps": Number("init_scale", "the('@ / config / steps')", "d"),
 }
 INTERVAL_CLAIMS = {
     "interval.loss": Claim("growth_interval", f"max([{_INTERVAL_LOSSES}]) - min([{_INTERVAL_LOSSES}]) < 0.1"),
-    "init.200": Claim("init_scale", "known('arm=sigmoid 2^0 G=200 / left_plateau') == 0"),
+    "init.200": Claim("init_scale", "known('arm=sigmoid 2^0 G=200 / left_plateau') <= 1"),
 }
 
 
@@ -75,5 +77,22 @@ FORMATS_CLAIMS = {
     ),
 }
 
-NUMBERS: dict[str, Number] = {**HEAT, **INTERVAL, **STORM, **FORMATS}
-CLAIMS: dict[str, Claim] = {**INTERVAL_CLAIMS, **STORM_CLAIMS, **FORMATS_CLAIMS}
+_AT = 11  # the scale 2^-14, as a share of 2^22 tokens is, among log2_scales = -36, -34, ...
+HISTOGRAM = {
+    "hist.rounded": Number("gradient_histogram", f"mean('arm=gpt / rounded_flushed / 0 / {_AT}')", "%0"),
+    "hist.real": Number("gradient_histogram", f"mean('arm=gpt / real_flushed / 0 / {_AT}')", "%0"),
+    "hist.real.trained": Number("gradient_histogram", f"mean('arm=gpt / real_flushed / 2 / {_AT}')", "%0"),
+    "hist.steps": Number("gradient_histogram", "the('arm=gpt / points / 2')", "d"),
+    "hist.error.real": Number("gradient_histogram", f"mean('arm=gpt / real_error / 2 / {_AT}')", "%0"),
+    "hist.error.rounded": Number("gradient_histogram", f"mean('arm=gpt / rounded_error / 2 / {_AT}')", "%0"),
+}
+HISTOGRAM_CLAIMS = {
+    "hist": Claim(
+        "gradient_histogram",
+        f"the('log2_scales / {_AT}') == -14 and min('arm=gpt / real_error / 2 / {_AT}') > 1"
+        f" and max('arm=gpt / rounded_error / 2 / {_AT}') < 0.1",
+    ),
+}
+
+NUMBERS: dict[str, Number] = {**HISTOGRAM, **HEAT, **INTERVAL, **STORM, **FORMATS}
+CLAIMS: dict[str, Claim] = {**HISTOGRAM_CLAIMS, **INTERVAL_CLAIMS, **STORM_CLAIMS, **FORMATS_CLAIMS}

@@ -56,5 +56,15 @@ DEFECT_CLAIMS = {
     "threads.ours": Claim("threads", " + ".join(f"sum('arm=ampsim depth {k} / wrong')" for k in DEPTHS) + " == 0"),
 }
 
-NUMBERS: dict[str, Number] = {**FIELD, **DEFECTS}
-CLAIMS: dict[str, Claim] = {**FIELD_CLAIMS, **DEFECT_CLAIMS}
+KIT = {
+    "kit.checks": Number("conformance", "count('arm=torch / checks / *')", "d"),
+    "kit.torch": Number("conformance", "count('arm=torch / failed / *')", "words"),
+    "kit.ours": Number(
+        "conformance", "count('arm=ampsim / checks / *') - sum('arm=ampsim / counts / passed')", "words"
+    ),
+    "claims.device": Number("device_claims", "count('holds')", "d"),
+}
+KIT_CLAIMS = {"kit": Claim("conformance", "the('arm=ampsim / counts / passed') == count('arm=ampsim / checks / *')")}
+
+NUMBERS: dict[str, Number] = {**FIELD, **DEFECTS, **KIT}
+CLAIMS: dict[str, Claim] = {**FIELD_CLAIMS, **DEFECT_CLAIMS, **KIT_CLAIMS}

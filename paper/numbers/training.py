@@ -96,6 +96,7 @@ RESNET_CLAIMS = {
         f"abs({_loss('unscaled')} - {_loss('fp32')}) < 0.1 and abs({_loss('global dynamic')} - {_loss('fp32')}) < 0.1"
         f" and {_loss('global unscaled')} > 2",
     ),
+    "sweep.left": Claim("static_sweep", "max('arm=static 2^-16 / test_loss') < 2.5"),
     "sweep": Claim(
         "static_sweep",
         f"max([{', '.join(_sweep(k) for k in (-10, -8, -4, 0, 4, 8, 12, 14, 15, 16))}]) < 1.1 * {_loss('fp32')}"
@@ -125,7 +126,6 @@ def _policy(name: str, column: str, reducer: str = "mean") -> str:
 
 
 POLICIES = {
-    "policies.seeds": Number("policies", "count('@ / seeds / *')", "words"),
     "policies.sd": Number("policies", "mean('ceiling_log2 / 1')", ".1f"),
     "policies.10.skip": Number("policies", _policy("backoff G=10", "skip_rate"), "%1"),
     "policies.2000.skip": Number("policies", _policy("backoff G=2000", "skip_rate"), "%2"),
