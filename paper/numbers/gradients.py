@@ -9,8 +9,8 @@ HEAT = {
         "exponent_heatmap", "the('arm=gpt dynamic / scale_changes / 1 / 0')", "words"
     ),  # the step of the first growth, from scale 1
     "heat.first": Number("exponent_heatmap", "mean('arm=gpt dynamic / found_inf / 0')", ".0f"),
-    "heat.dynamic.lost": Number("exponent_heatmap", "mean('arm=gpt dynamic / lost / -1')", "%4"),
 }
+HEAT_CLAIMS = {"heat.dynamic": Claim("exponent_heatmap", "max('arm=gpt dynamic / lost / -1') == 0")}
 
 
 def _product(arm: str) -> str:
@@ -95,4 +95,4 @@ HISTOGRAM_CLAIMS = {
 }
 
 NUMBERS: dict[str, Number] = {**HISTOGRAM, **HEAT, **INTERVAL, **STORM, **FORMATS}
-CLAIMS: dict[str, Claim] = {**HISTOGRAM_CLAIMS, **INTERVAL_CLAIMS, **STORM_CLAIMS, **FORMATS_CLAIMS}
+CLAIMS: dict[str, Claim] = {**HEAT_CLAIMS, **HISTOGRAM_CLAIMS, **INTERVAL_CLAIMS, **STORM_CLAIMS, **FORMATS_CLAIMS}
