@@ -281,8 +281,11 @@ def show(run: Run) -> None:
     """Print the table of an experiment that has one."""
     if hasattr(run.module, "table"):
         provenance, rows = records.read(run.path)
-        console = Console(width=max(120, Console().width), highlight=False)
-        console.print(run.module.table(rows), markup=False)
+        shown = run.module.table(rows)
+        if isinstance(shown, str):
+            print(shown)
+        else:
+            Console(width=max(120, Console().width), highlight=False).print(shown, markup=False)
         print(f"{run.stem}: measured on {provenance['device']['name']}")
 
 
