@@ -27,6 +27,7 @@ from experiments.models.sigmoid_mlp import SigmoidMLP
 @dataclass(frozen=True)
 class Config(_run.Config):
     steps: int = 2000  # optimizer steps a unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch: int = 128  # images a step
     width: int = 32  # units a hidden layer
     depth: int = 8  # linear layers

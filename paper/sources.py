@@ -104,6 +104,8 @@ def stale(source: Source) -> str | None:
     stem = Path(source.script).stem
     if source.provenance["source_sha256"] != _provenance.source_sha256(stem):
         return "its source has changed since"
+    if _run.missing_packages(stem):  # it cannot be asked for its settings here; a change of those is a change of source
+        return None
     module = importlib.import_module(f"experiments.{stem}")
     if source.provenance["config"] != _run.plain_config(module.Config()):
         return "it was made with other settings"
