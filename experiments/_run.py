@@ -128,7 +128,11 @@ def main(stem: str, argv: Sequence[str] | None = None, workers: _pool.Workers | 
 
 def parse(stem: str, argv: Sequence[str]) -> Run:
     """The command line is `Options` and the experiment's `Config`, field by field."""
-    module = importlib.import_module(f"experiments.{stem}")
+    try:
+        module = importlib.import_module(f"experiments.{stem}")
+    except ModuleNotFoundError:
+        require_packages(stem)  # says which, and the cure
+        raise
     default = module.SMOKE if "--smoke" in argv else module.Config()
     command: Any = dataclasses.make_dataclass(
         "Command", [("options", Options, Options()), ("config", module.Config, default)], frozen=True

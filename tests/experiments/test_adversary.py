@@ -102,8 +102,3 @@ def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run.main("adversary", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(adversary.arms(adversary.SMOKE))
-
-
-def test_cuda_is_refused() -> None:
-    with pytest.raises(_run.Refused, match="expected cpu"):
-        adversary.run(adversary.SMOKE, _run.Unit("torch: growth at the top", 0), "cuda", lambda step: None)

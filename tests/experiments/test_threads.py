@@ -105,8 +105,3 @@ def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run.main("threads", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(threads.arms(threads.SMOKE))
-
-
-def test_cuda_is_refused() -> None:
-    with pytest.raises(_run.Refused, match="expected cpu"):
-        threads.run(SMALL, _run.Unit("torch depth 1", 0), "cuda", lambda step: None)

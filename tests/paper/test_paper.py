@@ -164,7 +164,7 @@ def test_every_number_is_what_its_file_says() -> None:
         assert value == pytest.approx(entry["value"], rel=1e-9), name
         shown = printed(entry["text"])
         if shown is None:
-            words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+            words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
             assert entry["text"] == words[int(value)], name
         else:
             factor = 100 if entry["text"].endswith("%") else 1
