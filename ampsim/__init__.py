@@ -9,11 +9,11 @@ the standard library and numpy, nothing else.
 """
 
 from ampsim.core import dialects as dialects
-from ampsim.core.ceilings import replay_ceilings as replay_ceilings
 from ampsim.core.machine import Rule as Rule
 from ampsim.core.machine import State as State
 from ampsim.core.machine import init as init
 from ampsim.core.machine import update as update
-from ampsim.core.replay import replay as replay
+from ampsim.core.replay.ceilings import replay_ceilings as replay_ceilings
+from ampsim.core.replay.fold import replay as replay
 
 __version__ = "0.1.0.dev0"

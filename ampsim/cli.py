@@ -14,11 +14,11 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim.core import dialects
-from ampsim.core.replay import states
+from ampsim.core.replay.fold import states
 from ampsim.core.trace import DamagedTraceError, read
 
 if TYPE_CHECKING:
-    from ampsim.testing.report import Report
+    from ampsim.testing.kit.report import Report
 
 app = typer.Typer(
     help="ampsim: is my loss scaler right, and what did it do to my run?",
@@ -167,12 +167,12 @@ def check_target(
 
 
 def _judge(targets: list[str], levels: list[int] | None, examples: int | None, expected: dict[str, str]) -> "Report":
-    from ampsim.testing import adapter, kit  # `kit` first: says what to install if anything is missing
-    from ampsim.testing.report import Report
+    from ampsim.testing.kit import judge, subject  # `kit` first: says what to install if anything is missing
+    from ampsim.testing.kit.report import Report
 
-    checks = kit.chosen(levels, expected)
-    subjects = [adapter.subject(adapter.load(text), name=text) for text in targets]
-    runs = (kit.judge(each, checks, examples=examples or kit.EXAMPLES, expected=expected) for each in subjects)
+    checks = judge.chosen(levels, expected)
+    subjects = [subject.subject(subject.load(text), name=text) for text in targets]
+    runs = (judge.judge(each, checks, examples=examples or judge.EXAMPLES, expected=expected) for each in subjects)
     total, quiet = len(checks) * len(subjects), not err.is_terminal
     return Report(track(chain.from_iterable(runs), "judging", total=total, console=err, transient=True, disable=quiet))
 
@@ -181,7 +181,7 @@ def _expected(text: str | None) -> dict[str, str]:
     """What `--expect` names."""
     if text is None:
         return {}
-    from ampsim.testing.adapter import load
+    from ampsim.testing.kit.subject import load
 
     found: Any = load(text) if ":" in text and not Path(text).exists() else json.loads(Path(text).read_text())
     if not isinstance(found, dict) or not all(isinstance(word, str) for pair in found.items() for word in pair):
@@ -197,7 +197,7 @@ def _format_of(file: Path) -> ReportFormat:
 
 
 def _write(judged: "Report", form: ReportFormat | None, file: Path | None) -> None:
-    from ampsim.testing.report import FORMATS
+    from ampsim.testing.kit.report import FORMATS
 
     if form is not None and file is not None:
         file.write_text(FORMATS[form](judged))
@@ -209,7 +209,7 @@ def _write(judged: "Report", form: ReportFormat | None, file: Path | None) -> No
 
 def _show(judged: "Report") -> None:
     """The table, then every finding, then a sentence a scaler."""
-    from ampsim.testing.report import COLOURS, sign
+    from ampsim.testing.kit.report import COLOURS, sign
 
     table = Table("level", box=None, pad_edge=False, header_style="bold")
     table.add_column("check", no_wrap=True)

@@ -2,7 +2,7 @@
 
 `python -m experiments` lists them, `python -m experiments.<stem>` runs one, `python -m experiments all` runs
 those whose data is missing or stale. Each writes `experiments/data/<device>/<stem>.jsonl` in the form of
-`ampsim.core.records`. May import `ampsim` and frameworks, never matplotlib. Start with `scale_crash.py`.
+`ampsim.records`. May import `ampsim` and frameworks, never matplotlib. Start with `scale_crash.py`.
 """
 
 import os

@@ -46,28 +46,28 @@ def main(argv: Sequence[str]) -> int:
         print(f"experiments: error: {unknown[0]}: expected {', '.join(SHARED)} after all; "
               "to change a field name one experiment", file=sys.stderr)  # fmt: skip
         return 2
-    from experiments import _run
+    from experiments.runner import cli
 
-    return _run.main(name, options) if name != "all" else run_all(options)
+    return cli.main(name, options) if name != "all" else run_all(options)
 
 
 def run_all(options: Sequence[str]) -> int:
     """One after the other, in workers that stay; what measures time has processes of its own."""
-    from experiments import _pool, _run
+    from experiments.runner import cli, pool
 
     device = device_of(options)
-    with _pool.Workers() as workers:
+    with pool.Workers() as workers:
         for stem in stems():
             status = 0
-            if device not in _run.devices(stem):
+            if device not in cli.devices(stem):
                 print(f"{stem}: left out, it does not run on {device}")
-            elif missing := _run.missing_packages(stem):
+            elif missing := cli.missing_packages(stem):
                 names = " and ".join(missing)
                 print(f"{stem}: left out, {names} not installed: pip install 'ampsim[experiments,peers,trackers]'")
-            elif _run.measures_time(stem):
+            elif cli.measures_time(stem):
                 status = alone(stem, options)
             else:
-                status = _run.main(stem, options, workers)
+                status = cli.main(stem, options, workers)
             sys.stdout.flush()  # what another process prints comes after it
             if status:
                 return status

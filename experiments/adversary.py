@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _fp16, _run
+from experiments.runner import cli
+from experiments.training import fp16
 
 LEARNING_RATE = 2.0**-30  # a million steps with gradients of 3e38 sum up to 3e35
 TRACE = (180, 400)  # overflows, then clean steps, whose scales are kept for the figure
@@ -39,7 +40,7 @@ DEVICES = ("cpu",)  # the parameters are four numbers
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 50_000  # a unit; times the families: 300,000 for each scaler; `make deep` gives ours a million
     seeds: tuple[int, ...] = (0,)  # of the histories
     longest: int = 320  # overflows in a row in the sweep; 16 + 149 take the scale below every float32
@@ -115,7 +116,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One scaler against one family."""
     torch.set_num_threads(1)
     maker, _, name = unit.arm.partition(": ")
@@ -197,8 +198,8 @@ def trace(maker: str) -> Record:
         if not fine:
             died = step
             break
-    return {"trace": _fp16.changes(scales), "trace_steps": len(scales), "trace_died": died}
+    return {"trace": fp16.changes(scales), "trace_steps": len(scales), "trace_died": died}
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("adversary"))
+    raise SystemExit(cli.main("adversary"))

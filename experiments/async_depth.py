@@ -26,14 +26,15 @@ from torch import Tensor, nn
 
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.pipelined import Pipelined
-from experiments import _fp16, _run, _tasks
+from experiments.runner import cli
+from experiments.training import fp16, tasks
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 120  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: tuple[int, ...] = (0, 1, 2, 4)  # k
@@ -69,13 +70,13 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs("gpt")
+    return tasks.inputs("gpt")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
     arm, on_cpu = Arm.of(unit.arm), device == "cpu"
-    task = _tasks.make("gpt", unit.seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
+    task = tasks.make("gpt", unit.seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
     pipe = Pipe(task, arm, config, device)
     try:
         for step in range(config.steps):
@@ -87,9 +88,9 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
     rule = Rule(2.0**config.init_log2, growth_interval=config.interval)
     modelled = pipeline.trajectory(rule, arm.scale, pipe.found_inf)[: config.steps]
     return {
-        "loss": _fp16.six_digits(pipe.losses),
+        "loss": fp16.six_digits(pipe.losses),
         "test_loss": task.test_loss(),
-        "scale_changes": _fp16.changes(pipe.scales),
+        "scale_changes": fp16.changes(pipe.scales),
         "found_inf": [step for step, bad in enumerate(pipe.found_inf) if bad],
         "skipped": sum(pipe.skipped),
         "unlike_model": sum(a != b for a, b in zip(pipe.scales, modelled, strict=True)),
@@ -100,13 +101,13 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
 class Loss(nn.Module):
     """A model and its criterion in fp16: what a pipeline calls."""
 
-    def __init__(self, task: _tasks.Task, device: str) -> None:
+    def __init__(self, task: tasks.Task, device: str) -> None:
         super().__init__()
         self.model, self._criterion, self._device = task.model, task.criterion, device
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The batch's loss, shape ()."""
-        with _fp16.autocast(self._device, fp16=True):
+        with fp16.autocast(self._device, fp16=True):
             return self._criterion(self.model(x), y)
 
 
@@ -114,7 +115,7 @@ class Loss(nn.Module):
 class Pipe:
     """A pipeline, and what was seen on its way. `skipped` is written by the optimizer's thread."""
 
-    task: _tasks.Task
+    task: tasks.Task
     arm: Arm
     config: Config
     device: str
@@ -140,7 +141,7 @@ class Pipe:
         scaled = self._model.forward_backward(self.task.draw(), None, lambda loss, _: self._scaler.scale(loss, ticket))
         self.losses.append(self._scaler.loss_value(scaled, ticket).item())
         self.scales.append(ticket.value.read().scale)
-        self.found_inf.append(not _fp16.all_finite(_fp16.flat_gradient(self.task.model)))
+        self.found_inf.append(not fp16.all_finite(fp16.flat_gradient(self.task.model)))
 
         def step() -> None:
             if self.arm.latest:
@@ -167,9 +168,9 @@ class Pipe:
 
     def digest(self) -> str:
         """The first 16 digits of the sha256 of every loss and of the last weights."""
-        weights = _fp16.flat_parameters(self.task.model).cpu().numpy()
+        weights = fp16.flat_parameters(self.task.model).cpu().numpy()
         return hashlib.sha256(repr(self.losses).encode() + weights.tobytes()).hexdigest()[:16]
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("async_depth"))
+    raise SystemExit(cli.main("async_depth"))

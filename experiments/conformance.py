@@ -15,11 +15,12 @@ import torch
 from rich.table import Table
 
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
-from ampsim.testing import Traits, kit, known
-from ampsim.testing.adapter import CONSTANTS, Subject
+from ampsim.records import Record
+from ampsim.testing import Traits, known
+from ampsim.testing.kit import judge
+from ampsim.testing.kit.subject import CONSTANTS, Subject
 from ampsim.torch import GradScaler
-from experiments import _run
+from experiments.runner import cli
 
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
@@ -32,15 +33,15 @@ def make(cls: Callable[..., Any], **options: Any) -> Callable[[Rule], Any]:
 
 
 SUBJECTS: dict[str, tuple[Subject, Sequence[int]]] = {
-    "torch": (Subject(make(torch.amp.GradScaler)), range(len(kit.LEVELS))),
-    "ampsim": (Subject(make(GradScaler)), range(len(kit.LEVELS))),
-    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(kit.LEVELS))),
+    "torch": (Subject(make(torch.amp.GradScaler)), range(len(judge.LEVELS))),
+    "ampsim": (Subject(make(GradScaler)), range(len(judge.LEVELS))),
+    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(judge.LEVELS))),
     "ampsim depth=1": (Subject(make(GradScaler, depth=1), Traits(delay=1)), LEVELS_AT_DEPTH_1),
 }
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 60  # examples a check
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
     scalers: tuple[str, ...] = tuple(SUBJECTS)
@@ -57,13 +58,13 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one scaler; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)
     subject, levels = SUBJECTS[unit.arm]
-    checks = kit.chosen(levels)
+    checks = judge.chosen(levels)
     results = []
-    for number, result in enumerate(kit.judge(subject, checks, examples=config.steps), 1):
+    for number, result in enumerate(judge.judge(subject, checks, examples=config.steps), 1):
         results.append(result)
         tick(number * config.steps // len(checks))
     return {
@@ -93,4 +94,4 @@ def table(records: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("conformance"))
+    raise SystemExit(cli.main("conformance"))

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ampsim.core.records import Record
 from ampsim.probe import Histogram
 from ampsim.probe.histogram import INF, SMALLEST
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _digits, _fp16, _run, _tasks, _train
 from experiments.models.gpt import GPT2_SMALL
 from experiments.models.residual_mlp import ResidualMLP
+from experiments.runner import cli
+from experiments.training import digits_data, fp16, loop, tasks
 
 GLOBAL_TOKENS = 2**22  # of a global batch
 WIDTH, BLOCKS = 64, 12  # of the residual network, as in `scale_crash`
@@ -55,7 +56,7 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 128  # samples a unit; an arm makes `Case.every` optimizer steps a sample
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches; of the first the counts are kept
 
@@ -68,10 +69,10 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs("gpt", "sigmoid")
+    return tasks.inputs("gpt", "sigmoid")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     case = CASES[unit.arm]
     task = make(case, unit.seed, device)
@@ -80,7 +81,7 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
     optimizer = torch.optim.Adam(parameters, lr=case.lr, eps=case.eps, fused=True)
     scaler = GradScaler(device, case.init_scale, growth_interval=case.growth_interval)
     scales, found_inf, samples, counts = [], [], [], []
-    for step in _train.train(task, optimizer, scaler, config.steps * case.every, factor=factor, fixed=case.fixed):
+    for step in loop.train(task, optimizer, scaler, config.steps * case.every, factor=factor, fixed=case.fixed):
         scales.append(step.scale)
         if step.found_inf:
             found_inf.append(step.number)
@@ -91,11 +92,11 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
             if unit.seed == config.seeds[0]:
                 counts.append(nonempty(Histogram.of(truth)))
             tick(step.number // case.every + 1)
-    lost, rounded, not_finite = (_fp16.six_digits(column) for column in _fp16.table(samples))
+    lost, rounded, not_finite = (fp16.six_digits(column) for column in fp16.table(samples))
     return {
         "every": case.every,
         "elements": sum(p.numel() for p in parameters),
-        "scale_changes": _fp16.changes(scales),
+        "scale_changes": fp16.changes(scales),
         "found_inf": found_inf,
         "lost": lost,
         "rounded": rounded,
@@ -104,17 +105,17 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
     }
 
 
-def make(case: Case, seed: int, device: str) -> _tasks.Task:
+def make(case: Case, seed: int, device: str) -> tasks.Task:
     if case.task != "residual":
-        return _tasks.make(case.task, seed, device, case.batch)
-    batches = _fp16.prepare(seed)
-    network = ResidualMLP(_digits.PIXELS, WIDTH, BLOCKS, _digits.CLASSES)
-    return _tasks.digits(_tasks.Logits(network), batches, device, case.batch)
+        return tasks.make(case.task, seed, device, case.batch)
+    batches = fp16.prepare(seed)
+    network = ResidualMLP(digits_data.PIXELS, WIDTH, BLOCKS, digits_data.CLASSES)
+    return tasks.digits(tasks.Logits(network), batches, device, case.batch)
 
 
 def loss_factor(case: Case, device: str) -> float:
     """From the mean over a batch to the loss that is differentiated."""
-    size = _tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
+    size = tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
     return case.batch * size.context / GLOBAL_TOKENS if case.task == "gpt" else 1.0
 
 
@@ -152,4 +153,4 @@ def nonempty(histogram: Histogram) -> list[int]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("exponent_heatmap"))
+    raise SystemExit(cli.main("exponent_heatmap"))

@@ -19,11 +19,12 @@ import numpy as np
 
 from ampsim.core import theory
 from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format
-from ampsim.core.records import Record
 from ampsim.probe import Histogram
 from ampsim.probe.histogram import INF, SMALLEST, ZERO
-from experiments import _fp16, _histograms, _run
-from experiments._histograms import CASES, probed, snapshots, total
+from ampsim.records import Record
+from experiments.runner import cli
+from experiments.training import fp16, gradient_snapshots
+from experiments.training.gradient_snapshots import CASES, probed, snapshots, total
 
 FORMATS = (BF16, FP16, E5M2, E4M3)
 LARGEST = 127  # log2 of the largest loss scale, a float32 number
@@ -33,7 +34,7 @@ BELOW = 64  # binades below the largest element whose counts are kept
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 200  # optimizer steps a unit; then the gradients are measured
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
 
@@ -42,14 +43,14 @@ SMOKE = Config(steps=1, seeds=(0,))
 
 
 def arms(config: Config) -> list[str]:
-    return list(_histograms.ARMS)
+    return list(gradient_snapshots.ARMS)
 
 
 def inputs() -> dict[str, str]:
-    return _histograms.inputs(*CASES)
+    return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
     ((step, task, batch),) = snapshots(unit.arm, unit.seed, device, [config.steps])
     rows = probed(task, batch)
@@ -67,10 +68,10 @@ def measured(tensors: Mapping[str, Histogram]) -> Record:
     return {
         "tensors": len(tensors),
         "elements": spread.elements,
-        "log2_mean": _fp16.six_digits([spread.mean])[0],
-        "log2_sigma": _fp16.six_digits([spread.sigma])[0],
-        "log2_sigma_within": _fp16.six_digits([within(list(tensors.values()))])[0],
-        "log2_largest": _fp16.six_digits([math.log2(whole.largest)])[0],
+        "log2_mean": fp16.six_digits([spread.mean])[0],
+        "log2_sigma": fp16.six_digits([spread.sigma])[0],
+        "log2_sigma_within": fp16.six_digits([within(list(tensors.values()))])[0],
+        "log2_largest": fp16.six_digits([math.log2(whole.largest)])[0],
         "counts": from_the_largest(whole),
         "formats": {fmt.name: against(fmt, tensors, whole, spread) for fmt in FORMATS},
     }
@@ -88,14 +89,14 @@ def against(fmt: Format, tensors: Mapping[str, Histogram], whole: Histogram, spr
     return {
         "log2_scale": round(math.log2(scale)),
         "log2_scales": sorted(round(math.log2(best_scale(t, fmt))) for t in tensors.values() if t.largest),
-        "flushed": _fp16.six_digits([flushed(whole, scale, fmt)])[0],
+        "flushed": fp16.six_digits([flushed(whole, scale, fmt)])[0],
         "most_flushed": [[name, n] for name, n in sorted(shared.items(), key=lambda item: -item[1])[:MOST] if n],
-        "flushed_per_tensor": _fp16.six_digits([own / spread.elements])[0],
-        "predicted": _fp16.six_digits([theory.flushed_share(spread.sigma, expected, headroom, binades(fmt))])[0],
-        "from_largest": _fp16.six_digits([theory.flushed_share(spread.sigma, found, headroom, binades(fmt))])[0],
-        "widest_sigma": _fp16.six_digits([theory.widest_spread(expected, SHARE, headroom, binades(fmt))])[0],
+        "flushed_per_tensor": fp16.six_digits([own / spread.elements])[0],
+        "predicted": fp16.six_digits([theory.flushed_share(spread.sigma, expected, headroom, binades(fmt))])[0],
+        "from_largest": fp16.six_digits([theory.flushed_share(spread.sigma, found, headroom, binades(fmt))])[0],
+        "widest_sigma": fp16.six_digits([theory.widest_spread(expected, SHARE, headroom, binades(fmt))])[0],
         "log2_least": log2_least,
-        "least_lost": _fp16.six_digits([least])[0],
+        "least_lost": fp16.six_digits([least])[0],
     }
 
 
@@ -169,4 +170,4 @@ def from_the_largest(histogram: Histogram) -> list[int]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("formats"))
+    raise SystemExit(cli.main("formats"))

@@ -25,16 +25,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ampsim.core.records import Record
-from experiments import _fp16, _run, _text, _train
-from experiments._tasks import EVALUATED, Batch, Task
+from ampsim.records import Record
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
+from experiments.runner import cli
+from experiments.training import fp16, loop, text_data
+from experiments.training.tasks import EVALUATED, Batch, Task
 
 GLOBAL_TOKENS = 2**22  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 250  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     on_cpu: tuple[int, int, int, int, int] = (BYTES, 32, 2, 4, 64)  # vocabulary, context, layers, heads, width
@@ -54,21 +55,21 @@ SMOKE = Config(steps=3, seeds=(0,), on_cpu=(BYTES, 16, 1, 2, 32), batch=4, growt
 
 def arms(config: Config) -> list[str]:
     """As they stand in the data."""
-    return _train.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
+    return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
 def inputs() -> dict[str, str]:
-    return {"topics": _text.sha256()}
+    return {"topics": text_data.sha256()}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     on_cpu = device == "cpu"
     size = Size(*(config.on_cpu if on_cpu else config.on_cuda))
     task, train = make(unit.seed, device, size, config.batch)
     lr = config.lr_cpu if on_cpu else config.lr_cuda
     optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
-    arm, log = _train.Arm(unit.arm), _train.Log(config.count_every)
+    arm, log = loop.Arm(unit.arm), loop.Log(config.count_every)
     factor = arm.factor(config.batch * size.context, GLOBAL_TOKENS)
     for step in arm.train(task, optimizer, config.steps, factor=factor):
         log.add(step)
@@ -78,12 +79,12 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
 
 def make(seed: int, device: str, size: Size, batch: int) -> tuple[Task, Batch]:
     """The task `gpt` in any size; and what its loss on the training text is measured on."""
-    batches, text = _fp16.prepare(seed), _text.load(device)
+    batches, text = fp16.prepare(seed), text_data.load(device)
 
     def draw() -> Batch:
-        return _text.draw(text.train, batch, size.context, batches)
+        return text_data.draw(text.train, batch, size.context, batches)
 
-    train, test = (_text.spaced(part, EVALUATED // size.context, size.context) for part in text)
+    train, test = (text_data.spaced(part, EVALUATED // size.context, size.context) for part in text)
     return Task(GPT(size).to(device), draw, nats_a_byte, test), train
 
 
@@ -93,4 +94,4 @@ def nats_a_byte(logits: Tensor, y: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("gpt_fp16"))
+    raise SystemExit(cli.main("gpt_fp16"))

@@ -23,18 +23,19 @@ import torch
 from torch import Tensor
 
 from ampsim.core.formats import FP16
-from ampsim.core.records import Record
 from ampsim.probe import Histogram, Row
 from ampsim.probe.histogram import INF, SMALLEST, ZERO
-from experiments import _fp16, _histograms, _run
-from experiments._histograms import CASES, layer, probed, snapshots, total
-from experiments._tasks import Batch, Task
+from ampsim.records import Record
+from experiments.runner import cli
+from experiments.training import fp16, gradient_snapshots
+from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total
+from experiments.training.tasks import Batch, Task
 
 GLOBAL_TOKENS = 2**22  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 200  # optimizer steps a unit; after the last one is a snapshot
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     earlier: tuple[int, ...] = (0, 20)  # steps before which there is one, too
@@ -47,14 +48,14 @@ SMOKE = Config(steps=1, seeds=(0,), earlier=(), lowest_log2=-24, every_log2=24)
 
 
 def arms(config: Config) -> list[str]:
-    return list(_histograms.ARMS)
+    return list(gradient_snapshots.ARMS)
 
 
 def inputs() -> dict[str, str]:
-    return _histograms.inputs(*CASES)
+    return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
     scales = range(config.lowest_log2, config.highest_log2 + 1, config.every_log2)
     points, columns = [*config.earlier, config.steps], []
@@ -108,18 +109,18 @@ def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[i
     real = [compared(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)]
     columns = {}
     for name, measured in (("rounded", once), ("real", real)):
-        for what, column in zip(("flushed", "overflowed", "error"), _fp16.table(measured), strict=True):
-            columns[f"{name}_{what}"] = _fp16.six_digits(column)
+        for what, column in zip(("flushed", "overflowed", "error"), fp16.table(measured), strict=True):
+            columns[f"{name}_{what}"] = fp16.six_digits(column)
     # `low` leaves out the one magnitude that is flushed in a binade of which all else is not
     would_be = [activations.lost(2.0**k, FP16).flushed.low for k in log2_scales]
-    return {**columns, "activations_flushed": _fp16.six_digits(would_be)}
+    return {**columns, "activations_flushed": fp16.six_digits(would_be)}
 
 
 def backward_passes(task: Task, batch: Batch, scales: Iterable[float]) -> Iterator[Tensor]:
     """The gradient of one and the same fp16 forward pass, computed in fp16 once for each loss scale, and scaled."""
     x, y = batch
     parameters = list(task.model.parameters())
-    with _fp16.autocast(x.device.type, fp16=True):
+    with fp16.autocast(x.device.type, fp16=True):
         loss = task.criterion(task.model(x), y)
     for scale in scales:
         yield flat(torch.autograd.grad(loss * scale, parameters, retain_graph=True))
@@ -152,4 +153,4 @@ def compared(truth: Tensor, scaled: Tensor, scale: float) -> tuple[float, float,
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("gradient_histogram"))
+    raise SystemExit(cli.main("gradient_histogram"))

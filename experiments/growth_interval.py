@@ -23,17 +23,18 @@ import torch
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _fp16, _run, _tasks
-from experiments._ceilings import ceiling
-from experiments._train import Step, train
+from experiments.runner import cli
+from experiments.training import fp16, tasks
+from experiments.training.ceilings import ceiling
+from experiments.training.loop import Step, train
 
 HALVINGS = 3  # the ceiling is known to 1/16 bit
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 650  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     intervals: tuple[int, ...] = (5, 10, 20, 50, 100, 200, 500, 2000)  # arms with a = b = 1
@@ -78,14 +79,14 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs("sigmoid")
+    return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train under one rule; the columns are explained in `data/README.md`."""
     rule = Arm.of(unit.arm).rule
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
-    task = _tasks.make("sigmoid", unit.seed, device, batch)
+    task = tasks.make("sigmoid", unit.seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
     scaler = GradScaler(
         device, 2.0**config.start_log2, rule.growth_factor, rule.backoff_factor, rule.growth_interval
@@ -128,7 +129,7 @@ class Log:
         return {
             "steps": steps,
             "skips": sum(found),
-            "mean_log2_scale": _fp16.six_digits([float(np.mean(bits[warm_up:]))])[0],
+            "mean_log2_scale": fp16.six_digits([float(np.mean(bits[warm_up:]))])[0],
             "headroom": mean_and_deviation(self.headroom),
             "zero": mean_and_deviation(self.zero),
             "ceiling": mean_and_deviation([bits for bits in self.ceilings if math.isfinite(bits)]),
@@ -137,8 +138,8 @@ class Log:
                 for level, count in Counter(map(math.floor, filter(math.isfinite, self.ceilings))).items()
             ),
             "budget": budget(rule, bits[warm_up:], found),
-            "final_loss": _fp16.six_digits([float(np.mean(self.losses[-100:]))])[0],
-            "scale_changes": _fp16.changes(self.scales),
+            "final_loss": fp16.six_digits([float(np.mean(self.losses[-100:]))])[0],
+            "scale_changes": fp16.changes(self.scales),
             "found_inf": [step for step, bad in enumerate(self.found_inf) if bad],
         }
 
@@ -162,8 +163,8 @@ def budget(rule: Rule, bits: list[float], found: list[bool]) -> dict[str, float]
 
 
 def mean_and_deviation(values: list[float]) -> list[float] | None:
-    return _fp16.six_digits([float(np.mean(values)), float(np.std(values))]) if values else None
+    return fp16.six_digits([float(np.mean(values)), float(np.std(values))]) if values else None
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("growth_interval"))
+    raise SystemExit(cli.main("growth_interval"))

@@ -23,15 +23,16 @@ import torch
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _fp16, _run, _tasks
-from experiments._ceilings import ceiling
-from experiments._train import Step, train
+from experiments.runner import cli
+from experiments.training import fp16, tasks
+from experiments.training.ceilings import ceiling
+from experiments.training.loop import Step, train
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 400  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     sigmoid_log2: tuple[int, ...] = (0, 4, 8, 12, 16, 20, 24, 28, 32)  # starts 2^k
@@ -77,15 +78,15 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs("sigmoid", "residual")
+    return tasks.inputs("sigmoid", "residual")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train from one start; the columns are explained in `data/README.md`."""
     arm = Arm.of(unit.arm)
     place = ("sigmoid", "residual").index(arm.task)
     batch = (config.on_cpu if device == "cpu" else config.on_cuda)[place]
-    task = _tasks.make(arm.task, unit.seed, device, batch)
+    task = tasks.make(arm.task, unit.seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lrs[place], eps=config.eps, fused=True)
     scaler = GradScaler(device, init_scale=2.0**arm.start, growth_interval=arm.interval)
     log = Log(config.block, config.seek_every)
@@ -122,11 +123,11 @@ class Log:
         loss = [math.fsum(part) / len(part) for part in blocks(self.losses, self.block)]
         below = [place * self.block for place, mean in enumerate(loss) if mean < plateau]
         return {
-            "block_loss": _fp16.six_digits(loss),
+            "block_loss": fp16.six_digits(loss),
             "left_plateau": below[0] if below else None,
-            "zero": _fp16.six_digits(self.zero),
+            "zero": fp16.six_digits(self.zero),
             "ceilings": self.ceilings,
-            "scale_changes": _fp16.changes(self.scales),
+            "scale_changes": fp16.changes(self.scales),
             "found_inf": self.found_inf,
         }
 
@@ -164,4 +165,4 @@ def predict(arm: Arm, first: float) -> dict[str, float] | None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("init_scale"))
+    raise SystemExit(cli.main("init_scale"))

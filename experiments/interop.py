@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ampsim import Rule
-from ampsim.core.records import Record
 from ampsim.jax import LossScale, SkipState, interop, skip_nonfinite, to_jax, to_torch
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _digits, _fp16, _run
+from experiments.runner import cli
+from experiments.training import digits_data, fp16
 
 REQUIRES = ("jax", "optax")
 ARMS = ("torch to optax", "jax to torch")
@@ -33,7 +34,7 @@ DEVICES = ("cpu",)  # the one device that both frameworks see
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 1000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0,)
     batch: int = 128  # images a step
@@ -51,7 +52,7 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return {"digits": digits_data.sha256()}
 
 
 def rule_of(config: Config) -> Rule:
@@ -59,15 +60,17 @@ def rule_of(config: Config) -> Rule:
     return Rule(config.init_scale, growth_interval=config.growth_interval, min_scale=2.0**-126)
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = _fp16.prepare(unit.seed)
-    data = _digits.load(device)
-    model = nn.Sequential(nn.Linear(_digits.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, _digits.CLASSES))
+    batches = fp16.prepare(unit.seed)
+    data = digits_data.load(device)
+    model = nn.Sequential(
+        nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
+    )
     side: Side = (TorchToOptax if unit.arm == ARMS[0] else JaxToTorch)(model, config)
     losses, scales, found_inf = [], [], []
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches)
+        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches)
         scales.append(side.jax_scaler.state.scale)
         loss, found = side.step(data.train_x[rows], data.train_y[rows])
         require_equal(step, side)
@@ -75,8 +78,8 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
         found_inf += [step] * found
         tick(step + 1)
     return {
-        "loss": _fp16.six_digits(losses[::10]),
-        "scale_changes": _fp16.changes(scales),
+        "loss": fp16.six_digits(losses[::10]),
+        "scale_changes": fp16.changes(scales),
         "found_inf": found_inf,
         "equal": True,  # or require_equal had raised
         "torch_state": side.torch_scaler.state_dict(),
@@ -98,7 +101,7 @@ def require_equal(step: int, side: "Side") -> None:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: _digits.Digits) -> float:
+def accuracy(model: nn.Module, data: digits_data.Digits) -> float:
     """On the test images, in float32."""
     return float(f"{(model(data.test_x).argmax(dim=1) == data.test_y).float().mean().item():.6g}")
 
@@ -142,7 +145,7 @@ class TorchToOptax(Side):
         return arrays
 
     def step(self, x: Tensor, y: Tensor) -> tuple[float, bool]:
-        with _fp16.autocast("cpu", fp16=True):
+        with fp16.autocast("cpu", fp16=True):
             loss = cross_entropy(self.model(x), y)
         scale = to_torch(self.state.loss_scale.loss_scale)
         grads = to_jax(list(torch.autograd.grad(loss * scale, self.params)))
@@ -196,4 +199,4 @@ def scaled_loss(params: list[jax.Array], scale: jax.Array, x: jax.Array, y: jax.
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("interop"))
+    raise SystemExit(cli.main("interop"))

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from rich.table import Table
 
-from ampsim.core.records import Record
-from experiments import _cuda, _run, _ways
-from experiments._cuda import Seconds, Work
-from experiments._ways import BARE, OURS, Model, Way
+from ampsim.records import Record
 from experiments.overhead import shapes
+from experiments.runner import cli
+from experiments.timing import clocks, step_variants
+from experiments.timing.clocks import Seconds, Work
+from experiments.timing.step_variants import BARE, OURS, Model, Way
 
 DEVICES = ("cuda",)  # where its data is made
 REPEATS = False  # it measures time
@@ -35,7 +36,7 @@ LIMIT = 10_000_000  # elements on a CPU: the largest size would need 31 GB
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 30  # rounds of one trial; each round times every way once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 3  # each with new tensors
@@ -59,15 +60,15 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Measure one size; the columns are explained in `data/README.md`."""
     size, dtype = unit.arm.split()
     elements = sum(torch.Size(shape).numel() for shape in shapes(size))
     if device == "cpu" and elements > LIMIT:
-        raise _run.Refused(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it on a CPU")
+        raise cli.Refused(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it on a CPU")
     torch.set_num_threads(1)
     torch.manual_seed(unit.seed)
-    rates = _cuda.copy_rates(config.copied, config.steps, device)
+    rates = clocks.copy_rates(config.copied, config.steps, device)
     make = partial(Model, size, getattr(torch, dtype), device)
     facts, errors = counted(make())
     trials = []
@@ -86,7 +87,10 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
 
 def kinds(model: Model) -> dict[str, dict[str, Way]]:
     """What is measured of a model."""
-    return {"reads": _ways.reads(model), "steps": _ways.steps(model) if model.dtype is torch.float32 else {}}
+    return {
+        "reads": step_variants.reads(model),
+        "steps": step_variants.steps(model) if model.dtype is torch.float32 else {},
+    }
 
 
 def works(ways: Mapping[str, Way]) -> dict[str, Work]:
@@ -122,11 +126,11 @@ def counted(model: Model) -> tuple[dict[str, dict[str, Record]], dict[str, str]]
 def count(work: Work, device: str, restore: Work) -> Record:
     """Launches, copies, waits and memory of one call."""
     restore()
-    peak = _cuda.peak_bytes(work, device)
+    peak = clocks.peak_bytes(work, device)
     restore()
-    warned = _cuda.warned_waits(work, device)
+    warned = clocks.warned_waits(work, device)
     restore()
-    return {**_cuda.calls(work, device)._asdict(), "warned_waits": warned, "peak_bytes": peak}
+    return {**clocks.calls(work, device)._asdict(), "warned_waits": warned, "peak_bytes": peak}
 
 
 class Measured(NamedTuple):
@@ -142,13 +146,13 @@ def measure(model: Model, config: Config, tick: Callable[[int], None]) -> Measur
     """Time everything with one set of tensors."""
 
     def time(ways: dict[str, Work], before: Work) -> dict[str, list[Seconds]]:
-        return _cuda.interleaved(working(ways, before)[0], before, config.steps, model.device, tick)
+        return clocks.interleaved(working(ways, before)[0], before, config.steps, model.device, tick)
 
     ways = {kind: works(ways) for kind, ways in kinds(model).items()}
     return Measured(
-        _ways.norm_errors(model),
-        time(ways["reads"], _cuda.nothing),
-        time(_ways.tried(model, config.tiles), _cuda.nothing),
+        step_variants.norm_errors(model),
+        time(ways["reads"], clocks.nothing),
+        time(step_variants.tried(model, config.tiles), clocks.nothing),
         time(ways["steps"], model.restorer()),
     )
 
@@ -217,4 +221,4 @@ def middle(values: Sequence[float | None]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("kernels"))
+    raise SystemExit(cli.main("kernels"))

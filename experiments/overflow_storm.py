@@ -30,13 +30,14 @@ from torch import Tensor
 from ampsim.core import theory
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
 from ampsim.probe import Histogram
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _alarms, _digits, _fp16, _run, _tasks, _train
 from experiments.models.residual_mlp import ResidualMLP
 from experiments.models.sigmoid_mlp import SigmoidMLP
+from experiments.runner import cli
 from experiments.scale_crash import crash_step
+from experiments.training import crash_signals, digits_data, fp16, loop, tasks
 
 PIXEL, BAD = 27, 1e6  # in the middle of an image, whose pixels are 0 to 1
 EVERY = 20  # steps in one mean of the loss, and from one count of zeros to the next
@@ -45,7 +46,7 @@ CAP = 2.0**12  # the capped scale, some 7 bits below the ceiling
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 800  # optimizer steps of a storm
     growth_interval: int = 10  # of storms and spikes; short, so that T8's walk takes many steps within a run
     ratios: tuple[float, ...] = (0.25, 0.5, 0.8, 1.25, 2.0)  # rates of bad steps, critical rate = 1
@@ -73,21 +74,21 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     kinds = {"storm": storm, "spike": spike, "crash": crash}
     kind, _, name = unit.arm.partition(" ")
     return kinds[kind](config, name, unit.seed, device, tick)
 
 
-def sigmoid(config: Config, seed: int, device: str) -> tuple[_tasks.Task, torch.optim.Optimizer]:
+def sigmoid(config: Config, seed: int, device: str) -> tuple[tasks.Task, torch.optim.Optimizer]:
     """What storms and spikes train. Adam's eps hides no flushed gradient."""
-    batches = _fp16.prepare(seed)
-    model = SigmoidMLP(_digits.PIXELS, config.width, config.depth, _digits.CLASSES)
-    task = _tasks.digits(model, batches, device, config.batch)
+    batches = fp16.prepare(seed)
+    model = SigmoidMLP(digits_data.PIXELS, config.width, config.depth, digits_data.CLASSES)
+    task = tasks.digits(model, batches, device, config.batch)
     return task, torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=1e-15, fused=True)
 
 
@@ -104,21 +105,21 @@ def storm(config: Config, name: str, seed: int, device: str, tick: Callable[[int
     bad = bad_steps(config.steps, rate, seed)
     scaler = GradScaler(device, growth_interval=interval, min_scale=floor)
     log, zeros = [], []
-    for step in _train.train(corrupted(task, bad), optimizer, scaler, config.steps):
+    for step in loop.train(corrupted(task, bad), optimizer, scaler, config.steps):
         log.append((step.loss, step.scale, step.found_inf))
         if step.number % EVERY == 0:
             zeros.append(int((step.gradient == 0).sum()) / step.gradient.numel())
         tick(step.number + 1)
-    losses, scales, found_inf = _fp16.table(log)
+    losses, scales, found_inf = fp16.table(log)
     return {
         "rate": rate,
         "interval": interval,
         "every": EVERY,
         "mean_losses": block_means(losses),
-        "scale_changes": _fp16.changes([*scales, scaler.get_scale()]),
+        "scale_changes": fp16.changes([*scales, scaler.get_scale()]),
         "found_inf": flagged(found_inf),
         "bad": flagged(bad),
-        "zero": _fp16.six_digits(zeros),
+        "zero": fp16.six_digits(zeros),
         "test_loss": task.test_loss(),
     }
 
@@ -130,11 +131,11 @@ def bad_steps(steps: int, rate: float, seed: int) -> list[bool]:
     return flags
 
 
-def corrupted(task: _tasks.Task, bad: list[bool]) -> _tasks.Task:
+def corrupted(task: tasks.Task, bad: list[bool]) -> tasks.Task:
     """The task, with a pixel that fp16 cannot hold in the first image of each bad batch."""
     flags = iter(bad)
 
-    def draw() -> _tasks.Batch:
+    def draw() -> tasks.Batch:
         x, y = task.draw()
         if next(flags):
             x = x.clone()
@@ -146,7 +147,7 @@ def corrupted(task: _tasks.Task, bad: list[bool]) -> _tasks.Task:
 
 def block_means(values: list[float]) -> list[float]:
     """Means of `EVERY` steps; a last, shorter block counts as one."""
-    return _fp16.six_digits([float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)])
+    return fp16.six_digits([float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)])
 
 
 def flagged(flags: list[bool]) -> list[int]:
@@ -196,21 +197,21 @@ def met(rule: Rule, scales: list[float], found_inf: list[bool], start: int, heig
     }
 
 
-def ceiling(task: _tasks.Task, x: Tensor, y: Tensor) -> float:
+def ceiling(task: tasks.Task, x: Tensor, y: Tensor) -> float:
     """The largest scale at which this batch's float32 gradient fits into fp16."""
     gradients = torch.autograd.grad(task.criterion(task.model(x), y), list(task.model.parameters()))
     return Histogram.of(torch.cat([gradient.flatten() for gradient in gradients])).ceiling(FP16)
 
 
 def clipped_step(
-    task: _tasks.Task, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, scaler: GradScaler, gain: float
+    task: tasks.Task, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, scaler: GradScaler, gain: float
 ) -> bool:
     """One step on `gain` times the loss; returns whether it was skipped."""
-    with _fp16.autocast(x.device.type, fp16=True):
+    with fp16.autocast(x.device.type, fp16=True):
         loss = task.criterion(task.model(x), y)
     optimizer.zero_grad()
     scaler.scale(loss * gain).backward()
-    overflowed = not _fp16.all_finite(_fp16.flat_gradient(task.model))
+    overflowed = not fp16.all_finite(fp16.flat_gradient(task.model))
     scaler.unscale_and_clip_(optimizer, max_norm=MAX_NORM)
     scaler.step(optimizer)
     scaler.update()
@@ -222,28 +223,28 @@ def clipped_step(
 
 def crash(config: Config, name: str, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """The run of `scale_crash`, watched; over once its forward pass has overflowed for a while."""
-    batches = _fp16.prepare(seed)
-    network = ResidualMLP(_digits.PIXELS, 64, 12, _digits.CLASSES)
-    task = _tasks.digits(_tasks.Logits(network), batches, device, 64)
-    largest = _alarms.watch_activations(task.model)
+    batches = fp16.prepare(seed)
+    network = ResidualMLP(digits_data.PIXELS, 64, 12, digits_data.CLASSES)
+    task = tasks.digits(tasks.Logits(network), batches, device, 64)
+    largest = crash_signals.watch_activations(task.model)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=float(name.removeprefix("lr=")), fused=True)
     rule = Rule(growth_interval=config.crash_interval)
     scaler = GradScaler(device, growth_interval=config.crash_interval)
-    seen: list[_alarms.Seen] = []
-    for step in _train.train(task, optimizer, scaler, config.crash_steps):
-        seen.append(_alarms.observe(step, largest()))
+    seen: list[crash_signals.Seen] = []
+    for step in loop.train(task, optimizer, scaler, config.crash_steps):
+        seen.append(crash_signals.observe(step, largest()))
         tick(step.number + 1)
         if over(seen[-config.patience :], config.patience):
             break
-    return watched(_alarms.Series.of(rule, seen))
+    return watched(crash_signals.Series.of(rule, seen))
 
 
-def over(latest: list[_alarms.Seen], patience: int) -> bool:
+def over(latest: list[crash_signals.Seen], patience: int) -> bool:
     """Whether so many steps in a row were skipped, and the forward pass of each overflowed."""
     return len(latest) == patience and all(step.found_inf and math.isinf(step.activation) for step in latest)
 
 
-def watched(run: _alarms.Series) -> Record:
+def watched(run: crash_signals.Series) -> Record:
     """Columns, the crash, and each signal's alarms: of the whole run, and from step 10 on."""
     found_inf = flagged(run.found_inf.tolist())
     forward_overflow = flagged(np.isinf(run.activation).tolist())
@@ -256,8 +257,8 @@ def watched(run: _alarms.Series) -> Record:
         "activations": short(run.activation),
         "ceilings": [int(x) for x in run.ceiling],
         "crash_step": crash_step(forward_overflow, found_inf, len(run.found_inf)),
-        "alarms": _alarms.alarms(run),
-        "alarms_from_10": _alarms.alarms(run, first=10),
+        "alarms": crash_signals.alarms(run),
+        "alarms_from_10": crash_signals.alarms(run, first=10),
     }
 
 
@@ -268,8 +269,8 @@ def short(values: NDArray[np.float64]) -> list[float]:
 
 def table(rows: Sequence[Record]) -> Table:
     """The signals before the crashes."""
-    return _alarms.table([row for row in rows if row["arm"].startswith("crash")])
+    return crash_signals.table([row for row in rows if row["arm"].startswith("crash")])
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("overflow_storm"))
+    raise SystemExit(cli.main("overflow_storm"))

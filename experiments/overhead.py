@@ -25,9 +25,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
-from experiments import _norms, _roundpipe, _run
+from experiments.runner import cli
+from experiments.timing import norm_variants
+from experiments.timing import roundpipe as _roundpipe
 
 MAX_NORM = 1.0
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
@@ -38,7 +40,7 @@ REPEATS = False  # it measures time
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 24  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
@@ -58,7 +60,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     torch.set_num_threads(1)
     torch.manual_seed(unit.seed)
@@ -67,7 +69,9 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
     for size in sizes:
         trials = [time_trial(size, config.steps, device, tick) for _ in range(config.trials)]
         rows.append({"size": size, **trials[0].facts, **summary([trial.times for trial in trials])})
-    tried = [_norms.tried(shapes(size), config.steps, clock_of(device)) for size in sizes] if device == "cpu" else []
+    tried = (
+        [norm_variants.tried(shapes(size), config.steps, clock_of(device)) for size in sizes] if device == "cpu" else []
+    )
     return {
         "clock": "process CPU time" if device == "cpu" else "CUDA events",
         "rows": rows,
@@ -281,4 +285,4 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("overhead"))
+    raise SystemExit(cli.main("overhead"))

@@ -28,10 +28,12 @@ from torch.nn.functional import cross_entropy
 
 from ampsim import Rule, init, update
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Probe, Ratio, Seen
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _ceilings, _digits, _fp16, _run, _tasks
-from experiments._train import train
+from experiments.runner import cli
+from experiments.training import ceilings as _ceilings
+from experiments.training import digits_data, fp16, tasks
+from experiments.training.loop import train
 
 TOP = 65504.0  # of fp16
 LOW = 2.0**10  # the scale of the recorded run
@@ -61,7 +63,7 @@ CLOSED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 5000  # of the recorded run
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     warm_up: int = 1000  # steps left out of the means
@@ -93,10 +95,10 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs("sigmoid")
+    return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One arm; the columns are explained in `data/README.md`."""
     if unit.arm.startswith("closed "):
         return closed(unit.arm.removeprefix("closed "), unit.seed, config, device, tick)
@@ -119,14 +121,16 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
 
 def record(config: Config, seed: int, device: str, tick: Callable[[int], None]) -> tuple[NDArray[np.float64], int, int]:
     """Ceilings, (steps,); how many were checked, and how many of these were wrong."""
-    batches, data = _fp16.prepare(seed), _digits.load(device)
-    model = nn.Sequential(nn.Linear(_digits.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, _digits.CLASSES))
+    batches, data = fp16.prepare(seed), digits_data.load(device)
+    model = nn.Sequential(
+        nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
+    )
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
     ceilings, checked, wrong = [], 0, 0
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
-        with _fp16.autocast(device, fp16=True):
+        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
+        with fp16.autocast(device, fp16=True):
             loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
         ceiling = TOP * LOW / largest(model, loss, LOW)
         if step % config.check_every == 0:
@@ -147,7 +151,7 @@ def largest(model: nn.Module, loss: torch.Tensor, scale: float) -> float:
     """Max|g| of one backward pass at a scale, still scaled; inf also where it is NaN."""
     model.zero_grad()
     torch.autograd.backward(loss * scale, retain_graph=True)
-    value = _fp16.flat_gradient(model).abs().max().item()
+    value = fp16.flat_gradient(model).abs().max().item()
     return value if math.isfinite(value) else math.inf
 
 
@@ -231,7 +235,7 @@ def make_scaler(name: str, device: str) -> GradScaler:
 def closed(name: str, seed: int, config: Config, device: str, tick: Callable[[int], None]) -> Record:
     """Train a network by one policy."""
     batch = config.closed_batch_cpu if device == "cpu" else config.closed_batch_cuda
-    task = _tasks.make("sigmoid", seed, device, batch)
+    task = tasks.make("sigmoid", seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.closed_lr, eps=config.eps, fused=True)
     dtype = torch.float32 if name == "fp32" else torch.float16
     log, sampled = [], []
@@ -259,11 +263,11 @@ def closed_columns(
         "headroom": mean_and_deviation(headroom) if np.isfinite(headroom).all() else None,
         "mean_log2_scale": rounded([bits[config.closed_warm_up :].mean()])[0],
         "zero": mean_and_deviation(zero),
-        "final_loss": _fp16.six_digits([losses[-100:].mean()])[0],
+        "final_loss": fp16.six_digits([losses[-100:].mean()])[0],
         "found_inf": np.flatnonzero(bad).tolist(),
         "shown": rounded(bits[::5]),
     }
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("policies"))
+    raise SystemExit(cli.main("policies"))

@@ -30,11 +30,12 @@ import wandb
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from ampsim.core.records import Record
 from ampsim.probe import Probe, Row
-from experiments import _digits, _fp16, _run, _tasks, _text
+from ampsim.records import Record
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
 from experiments.models.resnet import ResNet
+from experiments.runner import cli
+from experiments.training import digits_data, fp16, tasks, text_data
 
 REPEATS = False  # it measures time
 REQUIRES = ("wandb",)
@@ -44,7 +45,7 @@ WARM_UP = 3  # rounds that do not count
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 16  # rounds of one trial; each round makes one step of every arm
     seeds: tuple[int, ...] = (0,)  # of parameters and batches
     trials: int = 5  # each with parameters at new addresses
@@ -63,10 +64,10 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256(), "topics": _text.sha256()}
+    return {"digits": digits_data.sha256(), "topics": text_data.sha256()}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Time every model."""
     rows = []
     for size in config.on_cpu if device == "cpu" else config.on_cuda:
@@ -99,22 +100,22 @@ def offline() -> Iterator[Any]:
             os.environ |= before
 
 
-def make(size: str, seed: int, device: str, batch: int) -> _tasks.Task:
+def make(size: str, seed: int, device: str, batch: int) -> tasks.Task:
     """A model of `size`, as in `Config`, with its data."""
-    generator = _fp16.prepare(seed)
+    generator = fp16.prepare(seed)
     torch.use_deterministic_algorithms(mode=False)  # histc has none on CUDA
     kind, _, shape = size.partition(" ")
     depth, width = map(int, shape.split("x"))
     if kind == "resnet":
-        model = ResNet(1, (width, 2 * width), depth, _digits.CLASSES)
-        return _tasks.digits(model, generator, device, 8 * batch, square=True)
+        model = ResNet(1, (width, 2 * width), depth, digits_data.CLASSES)
+        return tasks.digits(model, generator, device, 8 * batch, square=True)
     vocabulary, context = GPT2_SMALL[:2] if kind == "gpt2" else (BYTES, 32)
-    text = _text.load(device)
-    return _tasks.Task(
+    text = text_data.load(device)
+    return tasks.Task(
         GPT(Size(vocabulary, context, depth, max(1, width // 64) if kind == "gpt2" else 4, width)).to(device),
-        lambda: _text.draw(text.train, batch, context, generator),
+        lambda: text_data.draw(text.train, batch, context, generator),
         lambda logits, y: cross_entropy(logits.flatten(0, 1), y.flatten()),
-        _text.spaced(text.test, 1, context),
+        text_data.spaced(text.test, 1, context),
     )
 
 
@@ -155,7 +156,7 @@ class Trial:
         x, y = task.draw()
 
         def forward() -> None:
-            with _fp16.autocast(device, fp16=device == "cuda"):
+            with fp16.autocast(device, fp16=device == "cuda"):
                 losses.append(task.criterion(task.model(x), y))
 
         def rest() -> None:
@@ -250,4 +251,4 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("probe_overhead"))
+    raise SystemExit(cli.main("probe_overhead"))

@@ -25,18 +25,19 @@ from torch import nn
 
 from ampsim import replay_ceilings
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
 from ampsim.probe import Probe, ceilings
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _digits, _fp16, _run, _tasks
-from experiments._ceilings import ceiling
-from experiments._train import train
+from experiments.runner import cli
+from experiments.training import digits_data, fp16, tasks
+from experiments.training.ceilings import ceiling
+from experiments.training.loop import train
 
 Bits = NDArray[np.float64]  # log2 of a scale, one a step
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 700  # backward passes a run; a unit makes one in float32 and one an interval
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     intervals: tuple[int, ...] = (5, 20, 50, 200)  # G
@@ -68,10 +69,10 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs("sigmoid")
+    return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """All runs of one network with one seed; the columns are explained in `data/README.md`."""
     names, runs = ["fp32", *map(rule_name, config.intervals)], {}
     for done, name in enumerate(names, 1):
@@ -92,19 +93,19 @@ def rule_name(interval: int) -> str:
     return f"G={interval}"
 
 
-def make_task(config: Config, arm: str, seed: int, device: str) -> tuple[_tasks.Task, torch.optim.Optimizer]:
+def make_task(config: Config, arm: str, seed: int, device: str) -> tuple[tasks.Task, torch.optim.Optimizer]:
     """A network that is easy, with SGD, or deep, with Adam."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
     if arm == "sigmoid":
-        task = _tasks.make("sigmoid", seed, device, batch)
+        task = tasks.make("sigmoid", seed, device, batch)
         return task, torch.optim.Adam(task.model.parameters(), lr=config.lr_sigmoid, eps=config.eps, fused=True)
-    generator = _fp16.prepare(seed)
-    layers = nn.Linear(_digits.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, _digits.CLASSES)
-    task = _tasks.digits(nn.Sequential(*layers), generator, device, batch)
+    generator = fp16.prepare(seed)
+    layers = nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
+    task = tasks.digits(nn.Sequential(*layers), generator, device, batch)
     return task, torch.optim.SGD(task.model.parameters(), lr=config.lr_relu)
 
 
-def record(config: Config, unit: _run.Unit, device: str, name: str) -> Run:
+def record(config: Config, unit: cli.Unit, device: str, name: str) -> Run:
     """Train once, under the probe."""
     task, optimizer = make_task(config, unit.arm, unit.seed, device)
     fp32 = name == "fp32"
@@ -129,9 +130,9 @@ def columns(done: Run) -> dict[str, Any]:
     """What a real run did."""
     return {
         "skips": int(done.found_inf.sum()),
-        "mean_log2_scale": _fp16.six_digits([float(done.bits.mean())])[0],
-        "final_loss": _fp16.six_digits([done.final_loss])[0],
-        "log2_changes": _fp16.changes(done.bits.tolist()),
+        "mean_log2_scale": fp16.six_digits([float(done.bits.mean())])[0],
+        "final_loss": fp16.six_digits([done.final_loss])[0],
+        "log2_changes": fp16.changes(done.bits.tolist()),
     }
 
 
@@ -148,11 +149,11 @@ def compare(name: str, interval: int, trace: Bits, real: Run, config: Config) ->
         "trace": name,
         "interval": interval,
         "skips": skips,
-        "mean_log2_scale": _fp16.six_digits([float(bits.mean())])[0],
-        "distance": _fp16.six_digits([float(np.abs(bits - real.bits).mean())])[0],
-        **({"log2_changes": _fp16.changes(bits.tolist())} if interval == config.shown else {}),
+        "mean_log2_scale": fp16.six_digits([float(bits.mean())])[0],
+        "distance": fp16.six_digits([float(np.abs(bits - real.bits).mean())])[0],
+        **({"log2_changes": fp16.changes(bits.tolist())} if interval == config.shown else {}),
     }
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("replay_fidelity"))
+    raise SystemExit(cli.main("replay_fidelity"))

@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim import Rule, init, replay_ceilings
-from ampsim.core import events
-from ampsim.core.ceilings import CeilingIndex, index_ceilings, run_events
-from ampsim.core.records import Record
-from ampsim.core.sweep import sweep
-from experiments import _run
+from ampsim.core.replay import engine
+from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, run_events
+from ampsim.core.replay.sweep import sweep
+from ampsim.records import Record
+from experiments.runner import cli
 
 REPEATS = False  # it measures time
 REQUIRES = ("numba",)
@@ -36,7 +36,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 1_000_000  # of a trace
     seeds: tuple[int, ...] = (0,)  # of the traces
     trials: int = 75
@@ -56,7 +56,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Measure on every trace, then sweep over the first."""
     rng = np.random.default_rng(unit.seed)
     traces = {name: trace(name, config.steps, rng) for name in TRACES}
@@ -158,7 +158,7 @@ def measure(ceilings: Trace, config: Config) -> Record:
     for _ in range(config.trials):
         for name, way in ways.items():
             times[name].append(timed(way, family))
-    slow = timed(lambda rule: run_events(rule, index, init(rule), events.PYTHON), family[:2])
+    slow = timed(lambda rule: run_events(rule, index, init(rule), engine.PYTHON), family[:2])
     return {"steps": len(ceilings), "skips": skips, "microseconds": times, "without numba": slow}
 
 
@@ -233,4 +233,4 @@ def table(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("replay_speed"))
+    raise SystemExit(cli.main("replay_speed"))

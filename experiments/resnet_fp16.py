@@ -21,15 +21,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsim.core.records import Record
-from experiments import _run, _tasks, _train
+from ampsim.records import Record
+from experiments.runner import cli
+from experiments.training import loop, tasks
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
 GLOBAL_IMAGES = 2**20  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 350  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch_cpu: int = 16  # images a step
@@ -47,25 +48,25 @@ SMOKE = Config(steps=3, seeds=(0,), batch_cpu=4, batch_cuda=4, growth_intervals=
 
 def arms(config: Config) -> list[str]:
     """As they stand in the data."""
-    return _train.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
+    return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs(*TASKS.values())
+    return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
-    task = _tasks.make(TASKS[device], unit.seed, device, batch)
+    task = tasks.make(TASKS[device], unit.seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    arm, log = _train.Arm(unit.arm), _train.Log(config.count_every)
+    arm, log = loop.Arm(unit.arm), loop.Log(config.count_every)
     for step in arm.train(task, optimizer, config.steps, factor=arm.factor(batch, GLOBAL_IMAGES)):
-        _train.cool(optimizer, config.lr, step.number, config.steps)
+        loop.cool(optimizer, config.lr, step.number, config.steps)
         log.add(step)
         tick(step.number + 1)
-    return {**log.record(), "test_loss": task.test_loss(), "test_accuracy": _train.accuracy(task)}
+    return {**log.record(), "test_loss": task.test_loss(), "test_accuracy": loop.accuracy(task)}
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("resnet_fp16"))
+    raise SystemExit(cli.main("resnet_fp16"))

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cross_entropy
 
-from ampsim.core.records import Record
-from experiments import _digits, _fp16, _run
+from ampsim.records import Record
 from experiments.models.residual_mlp import ResidualMLP
+from experiments.runner import cli
+from experiments.training import digits_data, fp16
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 240  # optimizer steps a unit; scale 0 is 166 skips away, so a crash near step 60 gets there
     batch: int = 64  # images a step
     width: int = 64  # of the residual stream
@@ -43,50 +44,50 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     precision, lr = unit.arm.split(" lr=")
-    batches = _fp16.prepare(unit.seed)
-    data = _digits.load(device)
-    model = ResidualMLP(_digits.PIXELS, config.width, config.blocks, _digits.CLASSES).to(device)
+    batches = fp16.prepare(unit.seed)
+    data = digits_data.load(device)
+    model = ResidualMLP(digits_data.PIXELS, config.width, config.blocks, digits_data.CLASSES).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=float(lr), fused=True)
     scaler = torch.amp.GradScaler(device, growth_interval=config.growth_interval, enabled=precision == "fp16")
     log = []
 
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
-        with _fp16.autocast(device, fp16=precision == "fp16"):
+        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
+        with fp16.autocast(device, fp16=precision == "fp16"):
             logits, stream = model(data.train_x[rows])
             loss = cross_entropy(logits, data.train_y[rows])
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        forward = _fp16.all_finite(logits) and _fp16.all_finite(stream)
-        backward = _fp16.all_finite(_fp16.flat_gradient(model))
-        scale, before = scaler.get_scale(), _fp16.flat_parameters(model)
+        forward = fp16.all_finite(logits) and fp16.all_finite(stream)
+        backward = fp16.all_finite(fp16.flat_gradient(model))
+        scale, before = scaler.get_scale(), fp16.flat_parameters(model)
         scaler.step(optimizer)
         scaler.update()
-        move = (_fp16.flat_parameters(model) - before).norm().item()
+        move = (fp16.flat_parameters(model) - before).norm().item()
         log.append((loss.item(), scale, backward, forward, stream.detach().abs().max().item(), move))
         tick(step + 1)
 
-    return {**record(log), "parameters_finite": _fp16.all_finite(_fp16.flat_parameters(model))}
+    return {**record(log), "parameters_finite": fp16.all_finite(fp16.flat_parameters(model))}
 
 
 def record(log: list[tuple[float, float, bool, bool, float, float]]) -> Record:
     """The per-step columns of one unit, from its rows."""
-    losses, scales, backward, forward, streams, moves = _fp16.table(log)
+    losses, scales, backward, forward, streams, moves = fp16.table(log)
     found_inf = [step for step, finite in enumerate(backward) if not finite]
     forward_overflow = [step for step, finite in enumerate(forward) if not finite]
     return {
-        "loss": _fp16.six_digits(losses),
-        "scale_changes": _fp16.changes(scales),
+        "loss": fp16.six_digits(losses),
+        "scale_changes": fp16.changes(scales),
         "found_inf": found_inf,
         "forward_overflow": forward_overflow,
-        "stream_max": _fp16.six_digits(streams),
-        "move": _fp16.six_digits(moves),
+        "stream_max": fp16.six_digits(streams),
+        "move": fp16.six_digits(moves),
         "crash_step": crash_step(forward_overflow, found_inf, len(log)),
     }
 
@@ -100,4 +101,4 @@ def crash_step(forward_overflow: list[int], found_inf: list[int], steps: int) ->
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("scale_crash"))
+    raise SystemExit(cli.main("scale_crash"))

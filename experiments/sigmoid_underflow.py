@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ampsim.core.records import Record
-from experiments import _digits, _fp16, _run
+from ampsim.records import Record
 from experiments.models.sigmoid_mlp import SigmoidMLP
+from experiments.runner import cli
+from experiments.training import digits_data, fp16
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 2000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch: int = 128  # images a step
@@ -48,7 +49,7 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return {"digits": digits_data.sha256()}
 
 
 def fixed_scale(arm: str) -> float | None:
@@ -64,22 +65,22 @@ def make_scaler(arm: str, device: str) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device, init_scale=fixed_scale(arm) or 1.0, enabled=arm != "fp32")
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = _fp16.prepare(unit.seed)
-    data = _digits.load(device)
-    model = SigmoidMLP(_digits.PIXELS, config.width, config.depth, _digits.CLASSES).to(device)
+    batches = fp16.prepare(unit.seed)
+    data = digits_data.load(device)
+    model = SigmoidMLP(digits_data.PIXELS, config.width, config.depth, digits_data.CLASSES).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, eps=config.eps, fused=True)
     scaler, fixed = make_scaler(unit.arm, device), fixed_scale(unit.arm)
     log = Log([sum(p.numel() for p in layer.parameters()) for layer in model.layers], config.count_every)
 
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
-        with _fp16.autocast(device, fp16=unit.arm != "fp32"):
+        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
+        with fp16.autocast(device, fp16=unit.arm != "fp32"):
             loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        log.step(step, loss.item(), scaler.get_scale(), _fp16.flat_gradient(model))  # still scaled
+        log.step(step, loss.item(), scaler.get_scale(), fp16.flat_gradient(model))  # still scaled
         scaler.step(optimizer)
         scaler.update(fixed)  # a fixed scale is put back whatever happened: skip, but never back off or grow
         tick(step + 1)
@@ -103,17 +104,17 @@ class Log:
         """`loss` is the true one, `scale` the one in force, `gradient` what the backward pass produced with it."""
         self.losses.append(loss)
         self.scales.append(scale)
-        if overflowed := not _fp16.all_finite(gradient):
+        if overflowed := not fp16.all_finite(gradient):
             self.found_inf.append(step)
         if overflowed or step % self.count_every == 0:
             self.counted_steps.append(step)
-            self.counts.append(_fp16.count_classes(gradient, self.elements))
+            self.counts.append(fp16.count_classes(gradient, self.elements))
 
     def record(self) -> Record:
-        zero, subnormal, overflow = _fp16.table(self.counts)
+        zero, subnormal, overflow = fp16.table(self.counts)
         return {
-            "loss": _fp16.six_digits(self.losses),
-            "scale_changes": _fp16.changes(self.scales),
+            "loss": fp16.six_digits(self.losses),
+            "scale_changes": fp16.changes(self.scales),
             "found_inf": self.found_inf,
             "elements": self.elements,
             "counted_steps": self.counted_steps,
@@ -124,7 +125,7 @@ class Log:
 
 
 @torch.no_grad()
-def evaluate(model: SigmoidMLP, data: _digits.Digits) -> dict[str, float]:
+def evaluate(model: SigmoidMLP, data: digits_data.Digits) -> dict[str, float]:
     """In float32 for every arm, so that arms differ in their training only."""
     train_loss = cross_entropy(model(data.train_x), data.train_y).item()
     hits = (model(data.test_x).argmax(dim=1) == data.test_y).float().mean().item()
@@ -132,4 +133,4 @@ def evaluate(model: SigmoidMLP, data: _digits.Digits) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("sigmoid_underflow"))
+    raise SystemExit(cli.main("sigmoid_underflow"))

@@ -24,10 +24,11 @@ from torch.nn.functional import cross_entropy
 
 from ampsim import Rule, init, update
 from ampsim.core.policies import Deduplicated, Probe
-from ampsim.core.records import Record
 from ampsim.core.theory import stale
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _digits, _fp16, _run
+from experiments.runner import cli
+from experiments.training import digits_data, fp16
 
 TOP = 65504.0  # of fp16
 MAKERS: dict[str, Any] = {"cumulative": Rule, "deduplicated": Deduplicated, "probe": Probe}
@@ -36,7 +37,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: tuple[int, ...] = (0, 1, 2, 4)  # k
@@ -58,10 +59,10 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One arm; the columns are explained in `data/README.md`."""
     if unit.arm == "standing":
         return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
@@ -114,7 +115,7 @@ class Pipeline:
 
     def __init__(self, name: str, k: int, config: Config) -> None:
         self.model = nn.Sequential(
-            nn.Linear(_digits.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, _digits.CLASSES)
+            nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         if name == "cumulative":
@@ -128,7 +129,7 @@ class Pipeline:
     def forward(self, x: Tensor, y: Tensor) -> float:
         """Begin one iteration, up to its gradients; returns the true loss."""
         ticket = self.scaler.begin()
-        with _fp16.autocast("cpu", fp16=True):
+        with fp16.autocast("cpu", fp16=True):
             loss = cross_entropy(self.model(x), y)
         self.optimizer.zero_grad()
         self.scaler.scale(loss, ticket=ticket).backward()
@@ -150,10 +151,10 @@ class Pipeline:
 
 def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], None]) -> Record:
     """Train in a pipeline of depth k."""
-    batches, data, losses = _fp16.prepare(seed), _digits.load("cpu"), []
+    batches, data, losses = fp16.prepare(seed), digits_data.load("cpu"), []
     pipe = Pipeline(name, k, config)
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches)
+        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches)
         losses.append(pipe.forward(data.train_x[rows], data.train_y[rows]))
         if len(pipe.waiting) > k:
             pipe.optimize()
@@ -168,11 +169,11 @@ def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], 
         "headroom": math.fsum(clean) / max(1, len(clean)),
         "bursts": sorted(map(len, runs), reverse=True)[:5],
         "mean_log2_scale": math.fsum(math.log2(scale) for scale, _, _ in log) / len(log),
-        "final_loss": _fp16.six_digits([sum(losses[-100:]) / len(losses[-100:])])[0],
-        "scale_changes": _fp16.changes([scale for scale, _, _ in pipe.log]),
+        "final_loss": fp16.six_digits([sum(losses[-100:]) / len(losses[-100:])])[0],
+        "scale_changes": fp16.changes([scale for scale, _, _ in pipe.log]),
         "found_inf": [step for step, (_, _, bad) in enumerate(pipe.log) if bad],
     }
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("staleness"))
+    raise SystemExit(cli.main("staleness"))

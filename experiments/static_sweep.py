@@ -20,15 +20,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ampsim.core.records import Record
-from experiments import _fp16, _run, _tasks, _train
+from ampsim.records import Record
+from experiments.runner import cli
+from experiments.training import fp16, loop, tasks
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
 LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24)  # closer at the cliffs
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 150  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     static_log2: tuple[int, ...] = (*LEFT, -8, -4, 0, 4, 8, 12, *RIGHT)  # fixed loss scales 2^k
@@ -48,21 +49,21 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return _tasks.inputs(*TASKS.values())
+    return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    task = _tasks.make(TASKS[device], unit.seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
+    task = tasks.make(TASKS[device], unit.seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    log, asked = _train.Log(config.count_every), Asked(config.static_log2)
-    for step in _train.Arm(unit.arm).train(task, optimizer, config.steps):
-        _train.cool(optimizer, config.lr, step.number, config.steps)
+    log, asked = loop.Log(config.count_every), Asked(config.static_log2)
+    for step in loop.Arm(unit.arm).train(task, optimizer, config.steps):
+        loop.cool(optimizer, config.lr, step.number, config.steps)
         log.add(step)
         if unit.arm == "fp32":
             asked.add(task, step, counted=step.number % config.count_every == 0)
         tick(step.number + 1)
-    ends = {"test_loss": task.test_loss(), "test_accuracy": _train.accuracy(task)}
+    ends = {"test_loss": task.test_loss(), "test_accuracy": loop.accuracy(task)}
     return {**log.record(), **ends, **(asked.record() if unit.arm == "fp32" else {})}
 
 
@@ -74,29 +75,29 @@ class Asked:
         self.largest: list[float] = []
         self.rows: list[list[list[float]]] = []  # steps, columns, scales
 
-    def add(self, task: _tasks.Task, step: _train.Step, *, counted: bool) -> None:
+    def add(self, task: tasks.Task, step: loop.Step, *, counted: bool) -> None:
         """One step of the arm `fp32`."""
         self.largest.append(step.gradient.abs().max().item())
         if counted:
             passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
             backward = [lost(gradient, step.gradient, scale) for gradient, scale in passes]
             rounded = [lost((step.gradient * scale).half(), step.gradient, scale) for scale in self.scales]
-            self.rows.append(_fp16.table(backward) + _fp16.table(rounded))
+            self.rows.append(fp16.table(backward) + fp16.table(rounded))
 
     def record(self) -> Record:
         """As `data/README.md` has it."""
         names = ("backward_zero", "backward_error", "rounded_zero", "rounded_error")
-        columns = zip(names, _fp16.table(self.rows), strict=True)
-        return {"largest": _fp16.six_digits(self.largest)} | {
-            name: [_fp16.six_digits(values) for values in column] for name, column in columns
+        columns = zip(names, fp16.table(self.rows), strict=True)
+        return {"largest": fp16.six_digits(self.largest)} | {
+            name: [fp16.six_digits(values) for values in column] for name, column in columns
         }
 
 
-def backward_passes(task: _tasks.Task, batch: _tasks.Batch, scales: Sequence[float]) -> list[Tensor]:
+def backward_passes(task: tasks.Task, batch: tasks.Batch, scales: Sequence[float]) -> list[Tensor]:
     """One gradient a scale, still multiplied by it, of one forward pass in fp16; the model's own stay as they are."""
     x, y = batch
     parameters = list(task.model.parameters())
-    with _fp16.autocast(x.device.type, fp16=True):
+    with fp16.autocast(x.device.type, fp16=True):
         loss = task.criterion(task.model(x), y)
     passes = [torch.autograd.grad(loss * scale, parameters, retain_graph=True) for scale in scales]
     return [torch.cat([gradient.flatten() for gradient in gradients]) for gradients in passes]
@@ -114,4 +115,4 @@ def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("static_sweep"))
+    raise SystemExit(cli.main("static_sweep"))

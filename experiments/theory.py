@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from rich.table import Table
 
-from ampsim.core.records import Record
-from experiments import _pathwise, _run, _stochastic
-from experiments._held import Config as Config
+from ampsim.records import Record
+from experiments.runner import cli
+from experiments.theorems import pathwise, stochastic
+from experiments.theorems.case import Config as Config
 
 DEVICES = ("cpu",)
 
 
 SMOKE = Config(steps=60, runs=20, settling=1, histories=2000, elements=20_000)
 
-CASES = {**_pathwise.CASES, **_stochastic.CASES}
+CASES = {**pathwise.CASES, **stochastic.CASES}
 
 
 def arms(config: Config) -> list[str]:
@@ -33,7 +34,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One case; the columns are explained in `data/README.md`."""
     rng = np.random.default_rng([unit.seed, *unit.arm.encode()])
     rows = [{**held._asdict(), "error": held.error} for held in CASES[unit.arm](config, rng)]
@@ -55,4 +56,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("theory"))
+    raise SystemExit(cli.main("theory"))

@@ -26,15 +26,16 @@ from torch.nn.functional import cross_entropy
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
+from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments import _digits, _fp16, _run
+from experiments.runner import cli
+from experiments.training import digits_data, fp16
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
 
 @dataclass(frozen=True)
-class Config(_run.Config):
+class Config(cli.Config):
     steps: int = 12_000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0,)  # of weights and batches
     warmup: int = 4000  # of them left out, while the gradients' size settles
@@ -53,27 +54,27 @@ def arms(config: Config) -> list[str]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": _digits.sha256()}
+    return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
-    batches = _fp16.prepare(unit.seed)
-    data = _digits.load(device)
+    batches = fp16.prepare(unit.seed)
+    data = digits_data.load(device)
     model = make_model(config.width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     scaler = make_scaler(unit.arm, device)
     log = []
 
     for step in range(config.steps):
-        rows = torch.randint(_digits.TRAIN, (config.batch,), generator=batches).to(device)
+        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
         x, y = data.train_x[rows], data.train_y[rows]
         largest = largest_gradient(model, x, y)
-        with _fp16.autocast(device, fp16=unit.arm != "fp32"):
+        with fp16.autocast(device, fp16=unit.arm != "fp32"):
             loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
-        log.append((scaler.get_scale(), largest, _fp16.all_finite(_fp16.flat_gradient(model)), loss.item()))
+        log.append((scaler.get_scale(), largest, fp16.all_finite(fp16.flat_gradient(model)), loss.item()))
         scaler.step(optimizer)
         scaler.update()
         tick(step + 1)
@@ -83,8 +84,8 @@ def run(config: Config, unit: _run.Unit, device: str, tick: Callable[[int], None
 
 def make_model(width: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(_digits.PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-        nn.Linear(width, _digits.CLASSES),
+        nn.Linear(digits_data.PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, digits_data.CLASSES),
     )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def largest_gradient(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
     """One unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
-    scales, largest, finite, losses = _fp16.table(log)
+    scales, largest, finite, losses = fp16.table(log)
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
     return {
@@ -145,4 +146,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(_run.main("theory_real"))
+    raise SystemExit(cli.main("theory_real"))

@@ -18,7 +18,7 @@ USAGE = "usage: python -m figures [--check] [STEM ...]"
 
 def stems() -> list[str]:
     """Every figure, by name."""
-    return sorted(p.stem for p in _style.HERE.glob("*.py") if not p.stem.startswith("_"))
+    return sorted(p.stem for p in _style.HERE.glob("*.py") if "def plot(" in p.read_text(encoding="utf-8"))
 
 
 def render(stem: str, folder: Path, data: Path = _style.CPU) -> list[Path]:

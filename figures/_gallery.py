@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import _claims, _style
+from figures import _style, claims
 
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -40,7 +40,7 @@ def page(stems: Sequence[str]) -> str:
     for title, members in SECTIONS.items():
         shown = [stem for stem in members if stem in stems]
         parts += [f"## {title}\n", *map(entry, shown)] if shown else []
-    parts.append(_claims.table())
+    parts.append(claims.table())
     return "\n".join(parts)
 
 

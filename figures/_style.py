@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from ampsim.core import records
+from ampsim import records
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "experiments" / "data"  # a folder a device

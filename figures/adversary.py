@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
+from ampsim.records import Record
 from figures import _style
 
 DATA = ("adversary",)

@@ -9,8 +9,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("async_depth",)
 BLOCK = 10  # steps in one point of a loss curve
@@ -45,15 +45,15 @@ def color(arm: str) -> str:
 
 def draw_losses(axes: Axes, records: Sequence[Record]) -> None:
     """Each seed a thin line, their median a thick one; `latest` is left out, it is `depth` again."""
-    shown = [arm for arm in _series.arms(records) if not arm.endswith("latest")]
+    shown = [arm for arm in results.arms(records) if not arm.endswith("latest")]
     ends = []
     for arm in shown:
-        loss = _series.losses(_series.of_arm(records, arm), BLOCK)
+        loss = results.losses(results.of_arm(records, arm), BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         axes.plot(steps, loss.T, color=color(arm), linewidth=0.4, alpha=0.5)
         axes.plot(steps, np.median(loss, axis=0), color=color(arm), label=arm)
         ends.append(float(np.median(loss[:, -1])))
-    for arm, end, place in zip(shown, ends, _series.spread(ends, 0.13), strict=True):
+    for arm, end, place in zip(shown, ends, results.spread(ends, 0.13), strict=True):
         _style.label_right(axes, end, place, named(arm), color(arm))
     _style.label_panel(axes, "a", "Adam with late weights")
     axes.set(xlabel="step", ylabel="training loss (nats a byte)", ylim=(2.8, 4.6), xlim=(0, len(records[0]["loss"])))
@@ -63,11 +63,11 @@ def draw_ends(axes: Axes, records: Sequence[Record], config: Record) -> None:
     """The final loss, a dot a seed and a bar at their mean."""
     depths = config["depths"]
     for x, k in enumerate(depths):
-        dots(axes, x, _series.of_arm(records, f"depth {k}"), "o")
+        dots(axes, x, results.of_arm(records, f"depth {k}"), "o")
     control = config["control"]
     for shift, arm, marker in ((0.3, f"depth {control} latest", "+"), (-0.3, f"scale {control}", "D")):
-        dots(axes, depths.index(control) + shift, _series.of_arm(records, arm), marker)
-    y = float(np.mean([r["test_loss"] for r in _series.of_arm(records, f"scale {control}")]))
+        dots(axes, depths.index(control) + shift, results.of_arm(records, arm), marker)
+    y = float(np.mean([r["test_loss"] for r in results.of_arm(records, f"scale {control}")]))
     axes.text(
         depths.index(control) - 0.5, y - 0.06, "scale alone", color=_style.GREEN, fontsize=7, ha="center", va="top"
     )
@@ -90,7 +90,7 @@ def dots(axes: Axes, x: float, units: Sequence[Record], marker: str) -> None:
 
 def log2_scale(record: Record) -> NDArray[np.float64]:
     """log2 of the scale in force, (steps,)."""
-    return np.asarray(np.log2(_series.scale(record)))
+    return np.asarray(np.log2(results.scale(record)))
 
 
 def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
@@ -98,7 +98,7 @@ def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
     steps = config["steps"]
     for lane, k in enumerate(config["depths"]):
         arm, base = f"depth {k}", -LANE * lane
-        record = _series.of_arm(records, arm)[0]
+        record = results.of_arm(records, arm)[0]
         bits = log2_scale(record) - 16
         axes.axhline(base, color="#E0E0E0", linewidth=0.6, zorder=0)
         last = k == config["control"]
@@ -109,7 +109,7 @@ def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
         )
         _style.label_right(axes, base, base, f"k = {k}", color(arm))
         if last:
-            latest = _series.of_arm(records, f"{arm} latest")[0]
+            latest = results.of_arm(records, f"{arm} latest")[0]
             axes.step(np.arange(steps), base + log2_scale(latest) - 16, where="post", color=color(arm), linewidth=0.7,
                       label=f"{arm} latest")  # fmt: skip
     places = [shift - LANE * lane for lane in range(len(config["depths"])) for shift in (-2, 2)]

@@ -9,8 +9,8 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("exponent_heatmap",)
 FLUSHED, NORMAL, OVERFLOWED = -25.0, -14.0, math.log2(65520.0)  # log2 of the window's edges at scale 1
@@ -49,7 +49,7 @@ def plot(data: _style.Data) -> Figure:
     grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1, 5, 1))
     for number, (panel, letter) in enumerate(zip(PANELS, "abcd", strict=True)):
         row, column = divmod(number, 2)
-        units = _series.of_arm(records, panel.arm)
+        units = results.of_arm(records, panel.arm)
         heat, strip = (figure.add_subplot(grid[2 * row + i, column]) for i in range(2))
         drawn = next(record for record in units if record["counts"])  # the seed whose counts were kept
         draw_heat(heat, panel, drawn)

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("formats",)
 KINDS = ("parameters", "activations")
@@ -49,7 +49,7 @@ def plot(data: _style.Data) -> Figure:
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 1.05))
     grid = halves[0].subgridspec(2, len(TITLES))
     for column, (arm, letter) in enumerate(zip(TITLES, "abcd", strict=True)):
-        units = _series.of_arm(records, arm)
+        units = results.of_arm(records, arm)
         above, below = (figure.add_subplot(grid[row, column]) for row in range(2))
         for axes, kind in ((above, KINDS[0]), (below, KINDS[1])):
             draw_histogram(axes, [unit[kind] for unit in units])
@@ -114,7 +114,7 @@ def draw_flushed(axes: Axes, records: Sequence[Record], kind: str) -> None:
     rows = [(look, arm) for look in reversed(LOOKS) for arm in TITLES]
     places = [-number - 1.0 * (number // len(TITLES)) for number in range(len(rows))]
     for (look, arm), y in zip(rows, places, strict=True):
-        lost = [unit[kind]["formats"][look] for unit in _series.of_arm(records, arm)]
+        lost = [unit[kind]["formats"][look] for unit in results.of_arm(records, arm)]
         whole, own, theory = (
             np.array([fmt[name] for fmt in lost]) for name in ("flushed", "flushed_per_tensor", "predicted")
         )

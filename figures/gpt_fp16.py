@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("gpt_fp16",)
 BLOCK = 10  # steps in one point of a loss curve
@@ -56,12 +56,12 @@ def draw_losses(axes: Axes, records: list[Record], names: dict[str, str]) -> Non
     """Each seed a thin line, their mean a thick one."""
     ends = []
     for arm in names:
-        loss = _series.losses(_series.of_arm(records, arm), BLOCK)
+        loss = results.losses(results.of_arm(records, arm), BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         axes.plot(steps, loss.T, color=COLOR[arm], linewidth=0.4, alpha=0.45)
         axes.plot(steps, loss.mean(axis=0), color=COLOR[arm], label=arm)
         ends.append(float(loss[:, -1].mean()))
-    for arm, end, place in zip(names, ends, _series.spread(ends, 0.24), strict=True):
+    for arm, end, place in zip(names, ends, results.spread(ends, 0.24), strict=True):
         _style.label_right(axes, end, place, names[arm], COLOR[arm])
     axes.set(xlabel="step", ylabel="training loss (nats a byte)", ylim=(2.2, 5.8), xlim=(0, len(records[0]["loss"])))
 
@@ -70,11 +70,11 @@ def draw_zeros(axes: Axes, records: list[Record]) -> None:
     """Share of the gradient's elements that are zero in fp16, of all parameters, seeds averaged."""
     ends = []
     for arm in ZEROS:
-        rows = _series.of_arm(records, arm)
+        rows = results.of_arm(records, arm)
         zero = 100 * np.mean([record["zero"] for record in rows], axis=0)
         axes.plot(rows[0]["counted_steps"], zero, color=COLOR[arm], label=arm)
         ends.append(float(zero[-1]))
-    for arm, end, place in zip(ZEROS, ends, _series.spread(ends, 14), strict=True):
+    for arm, end, place in zip(ZEROS, ends, results.spread(ends, 14), strict=True):
         _style.label_right(axes, end, place, ZEROS[arm], COLOR[arm])
     _style.label_panel(axes, "c", "Gradients of b that are 0")
     axes.set(xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, len(records[0]["loss"])))
@@ -85,7 +85,7 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
     """Each seed a thin line, the first of them thick."""
     ends = []
     for arm in SCALES:
-        lines = [np.log2(_series.scale(record)) for record in _series.of_arm(records, arm)]
+        lines = [np.log2(results.scale(record)) for record in results.of_arm(records, arm)]
         for line in lines[::-1]:
             first = line is lines[0]
             axes.step(
@@ -93,7 +93,7 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
                 alpha=1.0 if first else 0.45, label=arm if first else f"other seed {arm}",
             )  # fmt: skip
         ends.append(float(lines[0][-1]))
-    for arm, end, place in zip(SCALES, ends, _series.spread(ends, 2.1), strict=True):
+    for arm, end, place in zip(SCALES, ends, results.spread(ends, 2.1), strict=True):
         _style.label_right(axes, end, place, SCALES[arm], COLOR[arm])
     axes.set_yticks(range(8, 33, 4), [_style.power_of_two(k) for k in range(8, 33, 4)])
     _style.label_panel(axes, "d", "Dynamic loss scale")
@@ -102,11 +102,11 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
 
 def draw_ends(axes: Axes, records: list[Record]) -> None:
     """Where each arm ends: a dot a seed, a bar at the mean; an arrow where that is off the axes."""
-    names = _series.arms(records)
+    names = results.arms(records)
     bottom, top = 2.5, 2.7
     places = np.arange(len(names)) + [0.8 * arm.startswith("global") for arm in names]
     for arm, x in zip(names, places, strict=True):
-        final = np.array([record["test_loss"] for record in _series.of_arm(records, arm)])
+        final = np.array([record["test_loss"] for record in results.of_arm(records, arm)])
         axes.plot([x] * len(final), final, "o", color=COLOR[arm], markersize=3, markeredgewidth=0, label=arm)
         axes.plot([x - 0.3, x + 0.3], [final.mean()] * 2, color=COLOR[arm], linewidth=1.6)
         if final.min() > top:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("gradient_histogram",)
 FLUSHED, SUBNORMAL, NORMAL, OVERFLOWED = "#C8442B", "#F2B45A", "#2F6FA8", "#7A4A9E"
@@ -53,7 +53,7 @@ def plot(data: _style.Data) -> Figure:
     grid = figure.add_gridspec(3, len(PANELS), height_ratios=(3.9, 1, 1.25))
     axes = [[figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(3)]
     for (ridges, lost, errors), panel, letter in zip(zip(*axes, strict=True), PANELS, "abcd", strict=True):
-        units = _series.of_arm(records, panel.arm)
+        units = results.of_arm(records, panel.arm)
         draw_ridges(ridges, units)
         draw_windows(ridges, panel)
         draw_lost(lost, units)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("growth_interval",)
 GRID = np.unique(np.geomspace(5, 2000, 80).round().astype(int))
@@ -49,8 +49,8 @@ def parsed(name: str) -> Arm:
 
 def plain(records: Sequence[Record]) -> dict[int, list[Record]]:
     """The units with torch's factors, by G."""
-    names = [name for name in _series.arms(records) if " " not in name]
-    return {parsed(name).interval: _series.of_arm(records, name) for name in names}
+    names = [name for name in results.arms(records) if " " not in name]
+    return {parsed(name).interval: results.of_arm(records, name) for name in names}
 
 
 def rate(record: Record) -> float:
@@ -124,8 +124,8 @@ def draw_trade(axes: Axes, records: Sequence[Record]) -> None:
         axes.plot(bits, 100 * speed / (2 * bits + speed), color=color(interval), linewidth=0.8,
                   linestyle=(0, (1, 1.5)), label=f"T7 v=1/{interval}")  # fmt: skip
         axes.text(0.105, 112 * speed / (0.21 + speed), f"v = 1/{interval}", color=color(interval), fontsize=7)
-    for name in _series.arms(records):
-        draw_point(axes, parsed(name), _series.of_arm(records, name), name)
+    for name in results.arms(records):
+        draw_point(axes, parsed(name), results.of_arm(records, name), name)
     axes.set(xscale="log", yscale="log", xlabel="unused bits", ylabel="skipped steps (%)", xlim=(0.1, 6),
              ylim=(0.12, 80))  # fmt: skip
     axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("init_scale",)
 NETWORK = {"sigmoid": _style.BLUE, "residual": _style.ORANGE}
@@ -142,12 +142,12 @@ def draw_losses(axes: Axes, records: Sequence[Record], config: Record) -> None:
         "sigmoid 2^16 G=20": ("from $2^{16}$, G = 20", _style.GREEN),
     }
     for arm, (_, tint) in shown.items():
-        loss = np.array([r["block_loss"] for r in _series.of_arm(records, arm)])
+        loss = np.array([r["block_loss"] for r in results.of_arm(records, arm)])
         steps = (np.arange(loss.shape[1]) + 0.5) * block
         axes.plot(steps, loss.T, color=tint, linewidth=0.4, alpha=0.4)
         axes.plot(steps, loss.mean(axis=0), color=tint, label=arm)
         ends.append(float(loss[:, -1].mean()))
-    for (label, tint), end, place in zip(shown.values(), ends, _series.spread(ends, 0.06), strict=True):
+    for (label, tint), end, place in zip(shown.values(), ends, results.spread(ends, 0.06), strict=True):
         _style.label_right(axes, end, place, label, tint)
     _style.label_panel(axes, "d", "Sigmoid network: steps at a scale too low are lost")
     axes.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, config["steps"]), ylim=(1.6, 2.4))

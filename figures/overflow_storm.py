@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("overflow_storm",)
 STORMS = {  # rate over the critical one -> colour
@@ -80,14 +80,14 @@ def drift(record: Record) -> float:
 
 def draw_scales(axes: Axes, records: list[Record]) -> None:
     """A line a seed; dashed, T8's drift from the start on."""
-    lines = {name: [trajectory(record) for record in _series.of_arm(records, f"storm {name}")] for name in STORMS}
+    lines = {name: [trajectory(record) for record in results.of_arm(records, f"storm {name}")] for name in STORMS}
     steps = len(lines["2"][0]) - 1
     bottom = min(line.min() for line in lines["2"]) - 12
     axes.axhspan(bottom, half_flushed(records), color="#EFEFEF", linewidth=0, zorder=0)
     for name, color in STORMS.items():
         for line in lines[name]:
             axes.step(np.arange(steps + 1), line, where="post", color=color, linewidth=0.6, label=name)
-        unit = _series.of_arm(records, f"storm {name}")[0]
+        unit = results.of_arm(records, f"storm {name}")[0]
         slope = theory.bad_step_drift(Rule(growth_interval=unit["interval"]), unit["rate"])
         if slope < 0:
             axes.plot(
@@ -119,7 +119,7 @@ def draw_drift(axes: Axes, records: list[Record], interval: int) -> None:
     predicted = [min(0.0, theory.bad_step_drift(rule, x * critical)) for x in grid]
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
     for name, color in STORMS.items():
-        units = _series.of_arm(records, f"storm {name}")
+        units = results.of_arm(records, f"storm {name}")
         x = [relative_rate(record) for record in units]
         axes.plot(x, [drift(record) for record in units], "o", color=color, markersize=3, markeredgewidth=0, label=name)
     axes.text(1.55, -0.045, "T8", fontsize=7)
@@ -131,12 +131,12 @@ def draw_drift(axes: Axes, records: list[Record], interval: int) -> None:
 def draw_final(axes: Axes, records: list[Record]) -> None:
     """A dot a seed, with the two cures beside the arm that they cure."""
     for name, color in STORMS.items():
-        units = _series.of_arm(records, f"storm {name}")
+        units = results.of_arm(records, f"storm {name}")
         losses = [record["test_loss"] for record in units]
         axes.plot([relative_rate(record) for record in units], losses, "o", color=color, markersize=3,
                   markeredgewidth=0, label=name)  # fmt: skip
     for name, (color, marker, x, text) in CURES.items():
-        losses = [record["test_loss"] for record in _series.of_arm(records, f"storm {name}")]
+        losses = [record["test_loss"] for record in results.of_arm(records, f"storm {name}")]
         axes.plot([x] * len(losses), losses, marker, color=color, markersize=2.8, markeredgewidth=0, label=name)
         height = float(np.mean(losses)) + (0.08 if marker == "s" else -0.08)
         _style.label_right(axes, height, height, text, color)
@@ -153,7 +153,7 @@ def draw_recovery(axes: Axes, records: list[Record]) -> None:
     """A mark a spike and seed; T4 as a bar."""
     names = []
     for arm, (color, marker, shift) in SPIKES.items():
-        for record in _series.of_arm(records, arm):
+        for record in results.of_arm(records, arm):
             offset = shift + 0.035 * (record["seed"] - 2)
             met = [np.nan if spike["recovery"] is None else spike["recovery"] for spike in record["spikes"]]
             axes.plot(

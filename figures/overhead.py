@@ -7,7 +7,7 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
+from ampsim.records import Record
 from figures import _style
 
 DATA = ("overhead",)

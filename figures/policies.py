@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("policies",)
 TRACES = {  # policy -> colour in the first panel
@@ -36,7 +36,7 @@ TICKS: dict[str, list[float]] = {  # of the columns on a logarithmic scale
 
 
 def plot(data: _style.Data) -> Figure:
-    records = _series.of_arm(data[DATA[0]][1], "digits")
+    records = results.of_arm(data[DATA[0]][1], "digits")
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.9)
     grid = figure.add_gridspec(2, len(COLUMNS), height_ratios=(1, 1.25))
     draw_traces(figure.add_subplot(grid[0, :]), records[0])
@@ -62,7 +62,7 @@ def draw_traces(axes: Axes, record: Record) -> None:
     steps = np.arange(len(record["shown_ceilings"])) + record["shown_from"] - record["fell_at"]
     axes.plot(steps, record["shown_ceilings"], ".", color="#BBBBBB", markersize=2, zorder=0)
     ends = [record["policies"][name]["shown"][-1] for name in TRACES]
-    places = _series.spread(ends, gap=1.7)
+    places = results.spread(ends, gap=1.7)
     low, high = 8.5, 25.5
     for (name, line), end, place in zip(TRACES.items(), ends, places, strict=True):
         axes.step(steps, record["policies"][name]["shown"], where="post", color=line, linewidth=0.9, label=name)

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 from figures.policies import color, tick_text
 
 DATA = ("policies",)
@@ -61,10 +61,10 @@ def draw_traces(axes: Axes, records: Sequence[Record]) -> None:
     """The scale of a few policies, one seed."""
     ends = []
     for policy, line in TRACES.items():
-        shown = _series.of_arm(records, f"closed {policy}")[0]["shown"]
+        shown = results.of_arm(records, f"closed {policy}")[0]["shown"]
         axes.step(np.arange(len(shown)) * EVERY, shown, where="post", color=line, linewidth=0.9, label=policy)
         ends.append(shown[-1])
-    for (policy, line), end, place in zip(TRACES.items(), ends, _series.spread(ends, 1.9), strict=True):
+    for (policy, line), end, place in zip(TRACES.items(), ends, results.spread(ends, 1.9), strict=True):
         _style.label_right(axes, end, place, policy, line)
     steps = EVERY * (len(shown) - 1)
     ticks = range(0, 21, 4)
@@ -75,9 +75,9 @@ def draw_traces(axes: Axes, records: Sequence[Record]) -> None:
 
 def draw_column(axes: Axes, records: Sequence[Record], key: str) -> None:
     """A row a policy, a dot a seed, a bar at their mean."""
-    arms = _series.arms(records)
+    arms = results.arms(records)
     for y, arm in enumerate(arms):
-        numbers = [number for record in _series.of_arm(records, arm) if (number := value(record, key)) is not None]
+        numbers = [number for record in results.of_arm(records, arm) if (number := value(record, key)) is not None]
         if not numbers:
             continue  # an empty line would still ask the layout for room
         line = tint(named(arm))

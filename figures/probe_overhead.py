@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
+from ampsim.records import Record
 from figures import _style
 
 DATA = ("probe_overhead",)

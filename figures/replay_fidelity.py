@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("replay_fidelity",)
 TRACE = {  # recording -> name, colour, marker
@@ -31,11 +31,11 @@ def plot(data: _style.Data) -> Figure:
         [["a", "a", "a", "b", "b", "b"], ["c", "c", "d", "d", "e", "e"]], height_ratios=(1, 1.1)
     )
     for letter, network in zip("ab", NETWORK, strict=True):
-        draw_trajectories(axes[letter], _series.of_arm(records, network)[0], config)
+        draw_trajectories(axes[letter], results.of_arm(records, network)[0], config)
         _style.label_panel(axes[letter], letter, NETWORK[network])
     draw_skips(axes["c"], records, config)
     for letter, network in zip("de", NETWORK, strict=True):
-        draw_distances(axes[letter], _series.of_arm(records, network), config)
+        draw_distances(axes[letter], results.of_arm(records, network), config)
         _style.label_panel(axes[letter], letter, f"Off by: {NETWORK[network].split(',')[0]}")
     axes["b"].sharey(axes["a"])
     axes["e"].set_ylabel("")

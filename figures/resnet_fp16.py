@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style, gpt_fp16
+from ampsim.records import Record
+from figures import _style, gpt_fp16, results
 from figures.gpt_fp16 import COLOR, GLOBAL, TICKS
 
 DATA = ("resnet_fp16",)
@@ -36,19 +36,19 @@ def draw_losses(axes: Axes, records: list[Record], names: dict[str, str]) -> Non
     """Each seed a thin line, their mean a thick one."""
     ends = []
     for arm in names:
-        loss = _series.losses(_series.of_arm(records, arm), BLOCK)
+        loss = results.losses(results.of_arm(records, arm), BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         axes.plot(steps, loss.T, color=COLOR[arm], linewidth=0.4, alpha=0.6)
         axes.plot(steps, loss.mean(axis=0), color=COLOR[arm], label=arm)
         ends.append(float(loss[:, -1].mean()))
-    for arm, end, place in zip(names, ends, _series.spread(ends, 0.24), strict=True):
+    for arm, end, place in zip(names, ends, results.spread(ends, 0.24), strict=True):
         _style.label_right(axes, end, place, names[arm], COLOR[arm])
     axes.set(xlabel="step", ylabel="training loss (nats)", ylim=(0, 2.6), xlim=(0, len(records[0]["loss"])))
 
 
 def rows_of(axes: Axes, records: list[Record]) -> dict[str, float]:
     """Arm -> its height, the first on top; the arms of the global batch stand apart."""
-    names = _series.arms(records)
+    names = results.arms(records)
     places = {arm: n + 0.9 * arm.startswith("global") for n, arm in enumerate(names)}
     axes.set_yticks(list(places.values()), [TICKS.get(arm, arm) for arm in names])
     axes.set_ylim(max(places.values()) + 0.6, -0.6)
@@ -67,7 +67,7 @@ def draw_column(axes: Axes, records: list[Record], values: dict[str, list[float]
 
 
 def draw_ends(axes: Axes, records: list[Record]) -> None:
-    losses = {arm: [r["test_loss"] for r in _series.of_arm(records, arm)] for arm in _series.arms(records)}
+    losses = {arm: [r["test_loss"] for r in results.of_arm(records, arm)] for arm in results.arms(records)}
     axes.set_xscale("log")
     draw_column(axes, records, losses)
     axes.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
@@ -82,7 +82,7 @@ def draw_ends(axes: Axes, records: list[Record]) -> None:
 
 def draw_wrong(axes: Axes, records: list[Record]) -> None:
     """Beside it, how many steps each seed skipped."""
-    by_arm = {arm: _series.of_arm(records, arm) for arm in _series.arms(records)}
+    by_arm = {arm: results.of_arm(records, arm) for arm in results.arms(records)}
     axes.set_xscale("log")
     draw_column(axes, records, {arm: [100 * (1 - r["test_accuracy"]) for r in rows] for arm, rows in by_arm.items()})
     axes.tick_params(axis="y", labelleft=False)

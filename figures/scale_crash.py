@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("scale_crash",)
 LR = ("#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#7A1F3D")  # learning rates, low to high
@@ -28,15 +28,15 @@ def plot(data: _style.Data) -> Figure:
 
 def rates(records: list[Record]) -> dict[str, str]:
     """Learning rates of the fp16 arms as text, low to high, each with its colour."""
-    names = [arm.removeprefix("fp16 lr=") for arm in _series.arms(records) if arm.startswith("fp16")]
+    names = [arm.removeprefix("fp16 lr=") for arm in results.arms(records) if arm.startswith("fp16")]
     return dict(zip(names, LR, strict=True))
 
 
 def draw_scales(axes: Axes, records: list[Record]) -> None:
     """One line a seed; a float32 scale ends at 2^-149 and then is 0."""
     for lr, color in rates(records).items():
-        for record in _series.of_arm(records, f"fp16 lr={lr}"):
-            scale = _series.scale(record)
+        for record in results.of_arm(records, f"fp16 lr={lr}"):
+            scale = results.scale(record)
             log2 = np.where(scale > 0, np.log2(np.maximum(scale, SMALLEST_FLOAT32)), 2 * BOTTOM)
             axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=lr)
     _style.limit_line(axes, math.log2(_style.FP16_MAX), "fp16 max")
@@ -52,7 +52,7 @@ def draw_skips(axes: Axes, records: list[Record]) -> None:
     """A row a run: a tick is a skipped step, a bar a crash: skips to the end, the forward pass overflowing."""
     row, centres, texts = 0.0, [], []
     for lr, color in rates(records).items():
-        units = _series.of_arm(records, f"fp16 lr={lr}")
+        units = results.of_arm(records, f"fp16 lr={lr}")
         for record in units:
             steps = len(record["loss"])
             crash = steps if record["crash_step"] is None else record["crash_step"]
@@ -76,7 +76,7 @@ def draw_skips(axes: Axes, records: list[Record]) -> None:
 def draw_streams(axes: Axes, records: list[Record]) -> None:
     """The largest activation at one learning rate, fp16 and fp32, up to where it is no longer a number."""
     for precision, color in (("fp32", _style.BLACK), ("fp16", rates(records)[CONTRAST])):
-        units = _series.of_arm(records, f"{precision} lr={CONTRAST}")
+        units = results.of_arm(records, f"{precision} lr={CONTRAST}")
         for record in units:
             stream = np.array(record["stream_max"], dtype=np.float64)
             steps = np.arange(len(stream))

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("sigmoid_underflow",)
 BLOCK = 25  # steps in one point of a loss curve
@@ -24,8 +24,8 @@ def plot(data: _style.Data) -> Figure:
     draw_losses(a, records)
     draw_cliffs(b, records)
     draw_scales(c, records)
-    draw_classes(d, _series.of_arm(records, "unscaled"), every)
-    draw_classes(e, _series.of_arm(records, "dynamic G=50"), every)
+    draw_classes(d, results.of_arm(records, "unscaled"), every)
+    draw_classes(e, results.of_arm(records, "dynamic G=50"), every)
     draw_layers(f, records)
     _style.label_panel(d, "d", "Gradients, unscaled")
     _style.label_panel(e, "e", "Gradients, dynamic scale")
@@ -37,13 +37,13 @@ def draw_losses(axes: Axes, records: list[Record]) -> None:
     """Median over the seeds; the band reaches from the best to the worst."""
     ends = []
     for arm in CURVES:
-        loss = _series.losses(_series.of_arm(records, arm), BLOCK)
+        loss = results.losses(results.of_arm(records, arm), BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         color = _style.ARM[arm]
         axes.fill_between(steps, loss.min(axis=0), loss.max(axis=0), color=color, alpha=0.18, linewidth=0)
         axes.plot(steps, np.median(loss, axis=0), color=color, label=arm)
         ends.append(float(np.median(loss[:, -1])))
-    for arm, end, place in zip(CURVES, ends, _series.spread(ends, 0.2), strict=True):
+    for arm, end, place in zip(CURVES, ends, results.spread(ends, 0.2), strict=True):
         _style.label_right(axes, end, place, CURVES[arm], _style.ARM[arm])
     _style.label_panel(axes, "a", "Training loss")
     axes.set(xlabel="step", ylabel="cross entropy (nats)", ylim=(0, 2.6), xlim=(0, len(records[0]["loss"])))
@@ -51,10 +51,10 @@ def draw_losses(axes: Axes, records: list[Record]) -> None:
 
 def draw_cliffs(axes: Axes, records: list[Record]) -> None:
     """Where each arm ends: a dot a seed, a bar at the mean."""
-    names = _series.arms(records)
+    names = results.arms(records)
     places = dict(zip(names, apart(names), strict=True))
     for arm, x in places.items():
-        final = [record["train_loss"] for record in _series.of_arm(records, arm)]
+        final = [record["train_loss"] for record in results.of_arm(records, arm)]
         color = _style.ARM[arm]
         axes.plot([x] * len(final), final, "o", color=color, markersize=3, markeredgewidth=0, label=arm)
         axes.plot([x - 0.3, x + 0.3], [np.mean(final)] * 2, color=color, linewidth=1.6)
@@ -85,8 +85,8 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
     """Each seed a thin line, one of them in full with a tick below for each of its skips."""
     for row, arm in enumerate(("dynamic G=2000", "dynamic G=50")):
         color = _style.ARM[arm]
-        for record in _series.of_arm(records, arm):
-            line = np.log2(_series.scale(record))
+        for record in results.of_arm(records, arm):
+            line = np.log2(results.scale(record))
             if record["seed"] != SEED:
                 axes.step(np.arange(len(line)), line, where="post", color=color, linewidth=0.4, alpha=0.45)
                 continue
@@ -103,7 +103,7 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
 
 def draw_classes(axes: Axes, records: list[Record], every: int) -> None:
     """What fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
-    steps, share = _series.mean_shares(records, every, block=4)
+    steps, share = results.mean_shares(records, every, block=4)
     names = ("zero", "subnormal", "normal")
     areas = axes.stackplot(
         steps, [100 * share[name] for name in names], colors=[_style.CLASS[name] for name in names], linewidth=0
@@ -131,12 +131,12 @@ def name_classes(unscaled: Axes, dynamic: Axes) -> None:
 
 def draw_layers(axes: Axes, records: list[Record]) -> None:
     """Share flushed to zero in each layer, seeds averaged: unscaled at three times, dynamic at the last."""
-    unscaled, dynamic = (_series.of_arm(records, arm) for arm in ("unscaled", "dynamic G=50"))
+    unscaled, dynamic = (results.of_arm(records, arm) for arm in ("unscaled", "dynamic G=50"))
     layers = np.arange(1, len(records[0]["elements"]) + 1)
     for step, alpha in WHEN.items():
-        zero = 100 * _series.zero_by_layer(unscaled, step).mean(axis=0)
+        zero = 100 * results.zero_by_layer(unscaled, step).mean(axis=0)
         axes.plot(layers, zero, "o-", markersize=3, color=_style.ARM["unscaled"], alpha=alpha, label=f"step {step}")
-    zero = 100 * _series.zero_by_layer(dynamic, step).mean(axis=0)
+    zero = 100 * results.zero_by_layer(dynamic, step).mean(axis=0)
     axes.plot(layers, zero, "^-", markersize=3, color=_style.ARM["dynamic G=50"], label="dynamic G=50")
     for text, x, y in (("0", 2.7, 30), ("200", 4.45, 30), ("1995", 6.1, 30)):
         axes.text(x, y, text, fontsize=7, color=_style.ARM["unscaled"], va="center")

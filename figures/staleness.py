@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("staleness",)
 COLOR = {"cumulative": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.GREEN}
@@ -63,7 +63,7 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
 def draw_trained(axes: Axes, records: Sequence[Record], depths: Sequence[int], key: str, factor: float) -> None:
     """A dot is a seed, the line goes through the means."""
     for place, (policy, color) in enumerate(COLOR.items()):
-        units = [_series.of_arm(records, f"{policy} k={k}") for k in depths]
+        units = [results.of_arm(records, f"{policy} k={k}") for k in depths]
         values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
         shift = 0.09 * (place - 1)
         x = np.repeat(np.array(depths, dtype=float)[:, None] + shift, values.shape[1], axis=1)

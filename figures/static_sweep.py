@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("static_sweep", "sigmoid_underflow")
 ZERO, SKIPPED, SWEPT = _style.VERMILION, _style.PURPLE, _style.GREEN
@@ -42,8 +42,8 @@ def plot(data: _style.Data) -> Figure:
 
 def static(records: list[Record]) -> dict[float, list[Record]]:
     """log2 of each fixed scale -> its runs, one a seed; `unscaled` is 2^0."""
-    names = [arm for arm in _series.arms(records) if arm == "unscaled" or arm.startswith("static")]
-    return {float(arm.partition("2^")[2] or 0): _series.of_arm(records, arm) for arm in names}
+    names = [arm for arm in results.arms(records) if arm == "unscaled" or arm.startswith("static")]
+    return {float(arm.partition("2^")[2] or 0): results.of_arm(records, arm) for arm in names}
 
 
 def mean(records: list[Record], column: str) -> float:
@@ -56,8 +56,8 @@ def draw_losses(axes: Axes, records: list[Record], column: str) -> None:
     ends = np.array([[record[column] for record in rows] for rows in runs.values()])
     axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
     axes.plot(list(runs), ends.mean(axis=1), color=SWEPT, linewidth=1.6, label="mean")
-    levels = {arm: mean(_series.of_arm(records, arm), column) for arm in ("fp32", "dynamic G=50")}
-    places = _series.spread(list(levels.values()), 0.24)
+    levels = {arm: mean(results.of_arm(records, arm), column) for arm in ("fp32", "dynamic G=50")}
+    places = results.spread(list(levels.values()), 0.24)
     for (arm, level), place, style in zip(levels.items(), places, (DASHED, "-"), strict=True):
         axes.axhline(level, color=_style.ARM[arm], linewidth=0.8, linestyle=style, zorder=0, label=arm)
         _style.label_right(axes, level, place, arm.partition(" ")[0], _style.ARM[arm])
@@ -81,7 +81,7 @@ def name_cliffs(axes: Axes, records: list[Record]) -> None:
     """An arrow to the first and to the last place where the mean is halfway between float32 and untrained."""
     runs = static(records)
     ends = np.array([mean(rows, "test_loss") for rows in runs.values()])
-    level = (mean(_series.of_arm(records, "fp32"), "test_loss") + float(np.mean([r["loss"][0] for r in records]))) / 2
+    level = (mean(results.of_arm(records, "fp32"), "test_loss") + float(np.mean([r["loss"][0] for r in records]))) / 2
     places = crossings(np.array(list(runs)), ends, level)
     for text, place, away in (
         ("left cliff:\ngradients\nunderflow", places[:1], 7.5),
@@ -94,7 +94,7 @@ def name_cliffs(axes: Axes, records: list[Record]) -> None:
             )  # fmt: skip
 
 
-def crossings(x: _series.Array, y: _series.Array, level: float) -> list[float]:
+def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:
     """Where straight lines through the points cross `level`."""
     above = y > level
     return [
@@ -102,12 +102,12 @@ def crossings(x: _series.Array, y: _series.Array, level: float) -> list[float]:
     ]
 
 
-def draw_lost(axes: Axes, records: list[Record], logs: _series.Array) -> None:
+def draw_lost(axes: Axes, records: list[Record], logs: results.Array) -> None:
     """Shares over a whole run; dashed, what rounding the gradients of the arm fp32 would have lost."""
     runs, steps = static(records), len(records[0]["loss"])
     zero = np.array([[100 * np.mean(record["zero"]) for record in rows] for rows in runs.values()])
     skipped = np.array([[100 * len(record["found_inf"]) / steps for record in rows] for rows in runs.values()])
-    truth = _series.of_arm(records, "fp32")
+    truth = results.of_arm(records, "fp32")
     rounded = 100 * np.mean([record["rounded_zero"] for record in truth], axis=(0, 1))
     largest = np.array([record["largest"] for record in truth])
     over = np.array([100 * np.mean(largest * 2.0**k >= OVERFLOW) for k in logs])
@@ -122,9 +122,9 @@ def draw_lost(axes: Axes, records: list[Record], logs: _series.Array) -> None:
     axes.set_yticks(range(0, 101, 25))
 
 
-def draw_errors(axes: Axes, records: list[Record], logs: _series.Array) -> None:
+def draw_errors(axes: Axes, records: list[Record], logs: results.Array) -> None:
     """Relative error of fp16's gradient where the arm fp32 went, while it is finite; bands from tenth to tenth."""
-    truth = _series.of_arm(records, "fp32")
+    truth = results.of_arm(records, "fp32")
     for column, color in ERRORS.items():
         errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(-1, len(logs))
         fits = np.isfinite(errors).all(axis=0)

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.core import theory
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("theory",)
 LOOK = {  # theorem -> colour, marker
@@ -104,7 +104,7 @@ def marked(records: list[Record], name: str, shown: Callable[[float], float]) ->
     found = []
     for interval in (20, 100, 500):
         for b in (1, 2, 4):
-            (record,) = _series.of_arm(records, f"T3: {MARKED.format(interval, b)}")
+            (record,) = results.of_arm(records, f"T3: {MARKED.format(interval, b)}")
             found += [(interval, b, shown(held["measured"])) for held in record["held"] if held["name"] == name]
     return found
 

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("theory_real",)
 SHOWN = {5: _style.SKY, 20: _style.BLUE, 100: "#003B5C"}  # growth intervals whose distribution is drawn
@@ -25,7 +25,7 @@ def plot(data: _style.Data) -> Figure:
 
 def runs(records: list[Record]) -> dict[int, Record]:
     """The fp16 runs by growth interval."""
-    return {int(arm.removeprefix("G=")): _series.of_arm(records, arm)[0] for arm in _series.arms(records) if "=" in arm}
+    return {int(arm.removeprefix("G=")): results.of_arm(records, arm)[0] for arm in results.arms(records) if "=" in arm}
 
 
 def steps(record: Record) -> int:
@@ -44,7 +44,7 @@ def mean_scale(record: Record) -> float:
 
 def draw_rates(axes: Axes, records: list[Record]) -> None:
     """Measured, T3 from two sources of ceilings, and T1's bound."""
-    found, (reference,) = runs(records), _series.of_arm(records, "fp32")
+    found, (reference,) = runs(records), results.of_arm(records, "fp32")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
     axes.plot(grid, [theory.skip_rate(Rule(growth_interval=int(g))) for g in grid], color=_style.GREY, label="T1 bound",
               linestyle=(0, (1, 1.5)))  # fmt: skip
@@ -61,7 +61,7 @@ def draw_rates(axes: Axes, records: list[Record]) -> None:
 
 def draw_means(axes: Axes, records: list[Record]) -> None:
     """Measured, and T3 from two sources of ceilings."""
-    found, (reference,) = runs(records), _series.of_arm(records, "fp32")
+    found, (reference,) = runs(records), results.of_arm(records, "fp32")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
     axes.plot(grid, [t3(reference, int(g))[1] for g in grid], color=_style.VERMILION, label="fp32")
     axes.plot(
@@ -83,7 +83,7 @@ def logarithmic(axes: Axes, intervals: list[int]) -> None:
 
 def draw_distributions(axes: Axes, records: list[Record]) -> None:
     """Share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 run."""
-    found, (reference,) = runs(records), _series.of_arm(records, "fp32")
+    found, (reference,) = runs(records), results.of_arm(records, "fp32")
     level, count = zip(*reference["ceilings"], strict=True)
     axes.bar(level, np.array(count) / steps(reference), width=0.96, color="#E6E6E6", label="ceilings")
     width = 0.8 / len(SHOWN)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.records import Record
-from figures import _series, _style
+from ampsim.records import Record
+from figures import _style, results
 
 DATA = ("threads",)
 COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
@@ -20,7 +20,7 @@ def plot(data: _style.Data) -> Figure:
     depths = provenance["config"]["depths"]
     for place, scaler in enumerate(COLOR):
         for position, depth in enumerate(depths):
-            units = _series.of_arm(records, f"{scaler} depth {depth}")
+            units = results.of_arm(records, f"{scaler} depth {depth}")
             draw_bar(axes, position + 0.42 * (place - 0.5), scaler, units, NAME[scaler] if position == 0 else None)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     axes.tick_params(axis="x", length=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
-from ampsim.core.replay import states
+from ampsim.core.replay.fold import states
 
 FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 

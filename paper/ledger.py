@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper import formats, paths, sources
+from paper import paths, printed, sources
 from paper.sources import ROOT, Refused, Source
 
 WIDTHS = {237.6: "one column", 496.8: "two columns"}  # points; 3.3 and 6.9 inches, at which 7 pt stay 7 pt
@@ -162,7 +162,7 @@ def _describe(found: Source) -> dict[str, Any]:
 
 def _entry(number: Number, root: Path) -> dict[str, Any]:
     value = paths.evaluate(source(number.stem, root), number.path)
-    plain, markup = formats.show(value, number.form)
+    plain, markup = printed.show(value, number.form)
     return {"text": plain, "typst": markup, "value": value, "stem": number.stem, "path": number.path}
 
 

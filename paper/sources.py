@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampsim.core import dialects, machine, records, theory, trace
+from ampsim import records
+from ampsim.core import dialects, machine, theory, trace
 
 ROOT = Path(__file__).parent.parent
 
@@ -99,14 +100,15 @@ def formulas(root: Path = ROOT) -> Source:
 
 def stale(source: Source) -> str | None:
     """Why a data file is not what its experiment would write today; None if it is."""
-    from experiments import _provenance, _run  # they import what runs experiments
+    from experiments.runner import cli
+    from experiments.runner import provenance as _provenance  # they import what runs experiments
 
     stem = Path(source.script).stem
     if source.provenance["source_sha256"] != _provenance.source_sha256(stem):
         return "its source has changed since"
-    if _run.missing_packages(stem):  # it cannot be asked for its settings here; a change of those is a change of source
+    if cli.missing_packages(stem):  # it cannot be asked for its settings here; a change of those is a change of source
         return None
     module = importlib.import_module(f"experiments.{stem}")
-    if source.provenance["config"] != _run.plain_config(module.Config()):
+    if source.provenance["config"] != cli.plain_config(module.Config()):
         return "it was made with other settings"
     return "its inputs have changed since" if source.provenance["inputs_sha256"] != module.inputs() else None

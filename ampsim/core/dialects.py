@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ampsim.core.checks import nearest, number
+from ampsim.core.arguments import nearest, number
 from ampsim.core.machine import Arithmetic, Rule
 from ampsim.core.quirks import (
     ClipEveryUpdate,

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce, singledispatch
 from typing import Any, Literal, Self
 
-from ampsim.core.checks import check_choice, check_rule
+from ampsim.core.arguments import check_choice, check_rule
 
 Advance = Callable[["Rule", "State", bool], "State"]
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampsim.core.checks import whole
+from ampsim.core.arguments import whole
 from ampsim.core.machine import Rule, init, override, update
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
-from ampsim.core.replay import first_divergence, states
+from ampsim.core.replay.fold import first_divergence, states
 
 
 class DamagedTraceError(ValueError):

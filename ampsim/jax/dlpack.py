@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from ampsim.jax._optional import load
-from ampsim.jax.stepping import has_64_bits
+from ampsim.jax.machine import has_64_bits
 
 
 def to_jax(tree: Any) -> Any:

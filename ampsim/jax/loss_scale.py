@@ -23,8 +23,9 @@ from jax.typing import ArrayLike
 
 from ampsim.core import machine
 from ampsim.core.machine import Rule, State
-from ampsim.jax import exact, grad, stepping
-from ampsim.jax.exact import FORMATS, Format
+from ampsim.jax import exact_product, grad
+from ampsim.jax import machine as stepping
+from ampsim.jax.exact_product import FORMATS, Format
 from ampsim.jax.finite import is_inexact
 
 T = TypeVar("T")
@@ -155,17 +156,17 @@ class LossScale:
         )
         return replace(
             self,
-            loss_scale=exact.from_bits(form, queue.scale),
+            loss_scale=exact_product.from_bits(form, queue.scale),
             growth_tracker=growth,
             overflow_tracker=None if self.overflow_tracker is None else overflow,
-            pending=None if self.pending is None else exact.from_bits(form, queue.pending),
+            pending=None if self.pending is None else exact_product.from_bits(form, queue.pending),
             waiting=None if self.waiting is None else queue.waiting,
         )
 
     def _queue(self, form: Format) -> stepping.Queue:
         pending = jnp.zeros(0, form.dtype) if self.pending is None else self.pending
         return stepping.Queue(
-            exact.to_bits(form, self.loss_scale), exact.to_bits(form, pending), _or_zero(self.waiting)
+            exact_product.to_bits(form, self.loss_scale), exact_product.to_bits(form, pending), _or_zero(self.waiting)
         )
 
     def value_and_grad(

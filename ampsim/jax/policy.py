@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ampsim.core.policy import Policy, PolicyState, Seen
+from ampsim.core.policies.base import Policy, PolicyState, Seen
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["state"], meta_fields=["policy"])

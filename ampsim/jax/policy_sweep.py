@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from ampsim.core.policy import Policy, PolicyState, Seen
-from ampsim.jax.exact import FLOAT32, to_bits
+from ampsim.core.policies.base import Policy, PolicyState, Seen
+from ampsim.jax.exact_product import FLOAT32, to_bits
 from ampsim.jax.sweep import keys
 
 

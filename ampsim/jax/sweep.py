@@ -12,8 +12,9 @@ from jax import Array, lax
 
 from ampsim.core import machine
 from ampsim.core.machine import Rule
-from ampsim.jax import exact, stepping
-from ampsim.jax.exact import FORMATS, Format
+from ampsim.jax import exact_product
+from ampsim.jax import machine as stepping
+from ampsim.jax.exact_product import FORMATS, Format
 
 
 class Summary(NamedTuple):
@@ -94,7 +95,7 @@ def _run(form: Format, delay: int, summary: bool, constants: stepping.Constants,
 
 
 def _run_one(form: Format, delay: int, summary: bool, c: stepping.Constants, start: Array, inputs: Array) -> Any:
-    zero, bits = jnp.zeros((), np.int32), exact.to_bits(form, start)
+    zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
     queue = stepping.Queue(bits, jnp.full((delay,), bits), zero)
 
     def body(carry: Any, given: Array) -> Any:
@@ -102,7 +103,7 @@ def _run_one(form: Format, delay: int, summary: bool, c: stepping.Constants, sta
         signed = lax.bitcast_convert_type(queue.scale, f"int{form.width}")
         found = given if given.dtype == jnp.bool_ else signed > given
         queue, trackers = stepping.step(form, c, queue, trackers, found)
-        return (queue, trackers, skipped + found), None if summary else exact.from_bits(form, queue.scale)
+        return (queue, trackers, skipped + found), None if summary else exact_product.from_bits(form, queue.scale)
 
     (queue, trackers, skipped), scales = lax.scan(body, (queue, (zero, zero), zero), inputs)
-    return Summary(exact.from_bits(form, queue.scale), *trackers, skipped) if summary else scales
+    return Summary(exact_product.from_bits(form, queue.scale), *trackers, skipped) if summary else scales

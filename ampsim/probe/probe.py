@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from ampsim.core.checks import whole
+from ampsim.core.arguments import whole
 from ampsim.core.formats import FP16, Format
 from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2_of
 from ampsim.probe.counting import BINS, DTYPES

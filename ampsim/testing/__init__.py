@@ -12,15 +12,15 @@ import importlib
 from typing import Any
 
 _HOMES = {  # public name -> the module that holds it, or that it is
-    "FromFlag": "ampsim.testing.adapter",
-    "Subject": "ampsim.testing.adapter",
-    "Traits": "ampsim.testing.adapter",
-    "check_scaler": "ampsim.testing.kit",
-    "check_threads": "ampsim.testing.kit",
+    "FromFlag": "ampsim.testing.kit.subject",
+    "Subject": "ampsim.testing.kit.subject",
+    "Traits": "ampsim.testing.kit.subject",
+    "check_scaler": "ampsim.testing.kit.judge",
+    "check_threads": "ampsim.testing.kit.judge",
     "conductor": "ampsim.testing.conductor",
     "kit": "ampsim.testing.kit",
     "known": "ampsim.testing.known",
-    "parametrize_with_checks": "ampsim.testing.parametrize",
+    "parametrize_with_checks": "ampsim.testing.kit.parametrize",
 }
 _CURES = {"hypothesis": "ampsim[testing]", "pytest": "pytest", "torch": "ampsim[torch]"}
 

@@ -6,11 +6,11 @@
 1024.0
 """
 
+from ampsim.torch.dynamo import leave_alone_package as _leave_alone_package
 from ampsim.torch.grad_scaler import GradScaler as GradScaler
-from ampsim.torch.optimizer_thread import OptimizerThread as OptimizerThread
-from ampsim.torch.squares import norm_hooks as norm_hooks
-from ampsim.torch.tickets import ClosedError as ClosedError
-from ampsim.torch.tickets import Ticket as Ticket
-from ampsim.torch.uncompiled import leave_alone_package as _leave_alone_package
+from ampsim.torch.gradients.norms import norm_hooks as norm_hooks
+from ampsim.torch.threads.optimizer_thread import OptimizerThread as OptimizerThread
+from ampsim.torch.threads.register import ClosedError as ClosedError
+from ampsim.torch.threads.register import Ticket as Ticket
 
 _leave_alone_package("ampsim")

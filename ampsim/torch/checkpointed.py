@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ampsim.torch import saving
-from ampsim.torch.iterations import Iterations
-from ampsim.torch.kinds import ByRule
-from ampsim.torch.ledger import Ledger, StepReport
-from ampsim.torch.tickets import Ticket
-from ampsim.torch.versions import Version
+from ampsim.torch.state import saving
+from ampsim.torch.state.kinds import ByRule
+from ampsim.torch.state.versions import Version
+from ampsim.torch.step.records import Ledger, StepReport
+from ampsim.torch.threads.iterations import Iterations
+from ampsim.torch.threads.register import Ticket
 
 
 class Checkpointed:

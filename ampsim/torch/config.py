@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
 
-from ampsim.core.checks import whole
+from ampsim.core.arguments import whole
 from ampsim.core.machine import Rule, round_to_float32
 
 Policy = Literal["clamp", "raise", "warn", "torch"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from ampsim.core.machine import Rule
 from ampsim.torch import config
-from ampsim.torch.worker import Worker
+from ampsim.torch.threads.launcher import Worker
 
 
 class Constants:

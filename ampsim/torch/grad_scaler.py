@@ -10,15 +10,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core.machine import State
-from ampsim.core.policy import Policy
-from ampsim.torch import checkpointed, config, kinds, stepping, unscale
+from ampsim.core.policies.base import Policy
+from ampsim.torch import checkpointed, config
 from ampsim.torch.checkpointed import Checkpointed
 from ampsim.torch.constants import Constants
-from ampsim.torch.iterations import Iterations
-from ampsim.torch.ledger import Ledger, Record, Stage, StepReport
-from ampsim.torch.ownership import Ownership
-from ampsim.torch.tickets import Register, Ticket
-from ampsim.torch.versions import HostVersion, Version
+from ampsim.torch.gradients import unscale
+from ampsim.torch.state import kinds
+from ampsim.torch.state.versions import HostVersion, Version
+from ampsim.torch.step import optimizer_step
+from ampsim.torch.step.gradient_owners import Ownership
+from ampsim.torch.step.records import Ledger, Record, Stage, StepReport
+from ampsim.torch.threads.iterations import Iterations
+from ampsim.torch.threads.register import Register, Ticket
 
 
 class GradScaler(Constants, Checkpointed):
@@ -198,7 +201,7 @@ class GradScaler(Constants, Checkpointed):
             return
         ticket = self._iterations.stepping("unscale_", ticket)
         if self._worker.here():
-            self._unscale(stepping.unscale_, optimizer, ticket, safe=not self._strict)
+            self._unscale(optimizer_step.unscale_, optimizer, ticket, safe=not self._strict)
         else:
             self._worker.call(self.unscale_, optimizer, ticket)
 
@@ -217,7 +220,7 @@ class GradScaler(Constants, Checkpointed):
             return torch.nn.utils.clip_grad_norm_(params, max_norm)
         ticket = self._iterations.stepping("unscale_", ticket)
         if self._worker.here():
-            return self._unscale(stepping.unscale_and_clip_, optimizer, ticket, max_norm=max_norm)  # type: ignore[no-any-return]
+            return self._unscale(optimizer_step.unscale_and_clip_, optimizer, ticket, max_norm=max_norm)  # type: ignore[no-any-return]
         return self._worker.call(self.unscale_and_clip_, optimizer, max_norm, ticket)  # type: ignore[no-any-return]
 
     def _unscale(self, work: Callable[..., Any], optimizer: Optimizer, ticket: Ticket[Version], **options: Any) -> Any:
@@ -264,15 +267,15 @@ class GradScaler(Constants, Checkpointed):
     def _step_held(
         self, optimizer: Optimizer, ticket: Ticket[Version], record: Record, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        if stepping.is_fused(optimizer):
+        if optimizer_step.is_fused(optimizer):
             self._check_owner(optimizer, ticket)
             if record.stage is Stage.READY:
                 record.observed = self._kind.observe(self._rule, optimizer, ticket.value)
             safe = not self._strict
-            return stepping.step_fused(optimizer, ticket.value, record, args, kwargs, safe=safe)
+            return optimizer_step.step_fused(optimizer, ticket.value, record, args, kwargs, safe=safe)
         if record.stage is Stage.READY:
             self.unscale_(optimizer, ticket)
-        return stepping.step_plain(optimizer, record, args, kwargs)
+        return optimizer_step.step_plain(optimizer, record, args, kwargs)
 
     def _stepped(self, optimizer: Optimizer, ticket: Ticket[Version], record: Record) -> None:
         if self._ownership is not None:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampsim.torch import versions
-from ampsim.torch.optimizer_thread import OptimizerThread, shared_thread
-from ampsim.torch.tickets import Register, Ticket
+from ampsim.torch.state import versions
+from ampsim.torch.threads.optimizer_thread import OptimizerThread, shared_thread
+from ampsim.torch.threads.register import Register, Ticket
 
 
 @dataclass(frozen=True, eq=False)

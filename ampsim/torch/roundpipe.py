@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampsim.torch import grad_scaler
-from ampsim.torch.optimizer_thread import shared_thread
+from ampsim.torch.threads.optimizer_thread import shared_thread
 
 
 class GradScaler(grad_scaler.GradScaler):
@@ -19,7 +19,7 @@ class GradScaler(grad_scaler.GradScaler):
     Args:
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as RoundPipe's.
         launch: runs a function on the optimizer's thread, in order. RoundPipe's own stream if RoundPipe was
-            imported, else `ampsim.torch.optimizer_thread.shared_thread`, which `Pipelined` uses too.
+            imported, else `ampsim.torch.threads.optimizer_thread.shared_thread`, which `Pipelined` uses too.
     """
 
     def __init__(

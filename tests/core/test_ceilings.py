@@ -11,11 +11,11 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, init, replay_ceilings, update
-from ampsim.core import ceilings as module
-from ampsim.core import events
-from ampsim.core.ceilings import CeilingReplay, index_ceilings
 from ampsim.core.machine import Arithmetic
-from ampsim.core.sweep import sweep
+from ampsim.core.replay import ceilings as module
+from ampsim.core.replay import engine
+from ampsim.core.replay.ceilings import CeilingReplay, index_ceilings
+from ampsim.core.replay.sweep import sweep
 
 INF = math.inf
 
@@ -24,9 +24,9 @@ INF = math.inf
 def _engine(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "numba":
         pytest.importorskip("numba")
-    chosen = events.PYTHON if request.param == "python" else events.compiled()
+    chosen = engine.PYTHON if request.param == "python" else engine.compiled()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "fastest", lambda: chosen)
+        patch.setattr(engine, "fastest", lambda: chosen)
         yield
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, State, dialects, init, replay, replay_ceilings, update
-from ampsim.core import ceilings as module
-from ampsim.core import events
-from ampsim.core.ceilings import index_ceilings, run_events
 from ampsim.core.machine import Arithmetic
 from ampsim.core.policies import Headroom
-from ampsim.core.policy import Seen
+from ampsim.core.policies.base import Seen
 from ampsim.core.quirks import RaiseBelow
-from ampsim.core.sweep import sweep
+from ampsim.core.replay import ceilings as module
+from ampsim.core.replay import engine as events
+from ampsim.core.replay.ceilings import index_ceilings, run_events
+from ampsim.core.replay.sweep import sweep
 
 INF, NAN = math.inf, math.nan
 TRACE = np.exp2(np.random.default_rng(1).normal(16, 2, 3000)).astype(np.float32)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ampsim import Rule, dialects, replay
-from ampsim.core.replay import states
+from ampsim.core.replay.fold import states
 
 
 def test_every_dialect_has_a_source_and_makes_a_rule() -> None:

@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 
 from ampsim.core import machine, pipeline
 from ampsim.core.machine import Rule, init, override, update
-from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, PolicyState, Probe, Ratio, Seen
-from ampsim.core.policy import flatten, unflatten
-from ampsim.core.replay import replay, states
+from ampsim.core.policies import (
+    Deduplicated,
+    FloorSchedule,
+    Headroom,
+    LogMax,
+    Policy,
+    PolicyState,
+    Probe,
+    Ratio,
+    Seen,
+)
+from ampsim.core.policies.base import flatten, unflatten
+from ampsim.core.replay.fold import replay, states
 from ampsim.core.theory import stale
 
 INF, NAN = math.inf, math.nan

@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampsim.core import checkpoint, gradients, protocol, refusals
 from ampsim.core.machine import Rule, State
-from ampsim.core.protocol import Optimizer, Protocol, Stage, Tensor
-from ampsim.core.refusals import Refusal
+from ampsim.core.torch_model import arithmetic, protocol, refusals, state_dict
+from ampsim.core.torch_model.protocol import Optimizer, Protocol, Stage, Tensor
+from ampsim.core.torch_model.refusals import Refusal
 
 ONE = np.ones((), np.float32)
 CLEAN = (np.float32([4.0, 8.0]), None)
@@ -40,10 +40,10 @@ def refused(result, before, refusal):
 
 def test_the_scale_is_made_by_the_first_scale_and_rounded_then():
     p = protocol.create(Rule(init_scale=0.1))
-    assert checkpoint.get_scale(p) == 0.1
+    assert state_dict.get_scale(p) == 0.1
     p, outcome = protocol.scale(p, np.array(2.0, np.float32))
     assert p.exists
-    assert checkpoint.get_scale(p) == float(np.float32(0.1))
+    assert state_dict.get_scale(p) == float(np.float32(0.1))
     assert outcome.value == np.float32(0.2)
 
 
@@ -152,7 +152,7 @@ def test_float16_is_refused_before_any_gradient_is_unscaled():
     assert outcome.refusal == refusals.FLOAT16
     assert values(outcome.optimizer) == [[4.0], [4.0]]
     assert p.record("a") == protocol.Record()
-    assert checkpoint.pickled(p)[1].refusal == refusals.PICKLED_LATE  # it was looked up
+    assert state_dict.pickled(p)[1].refusal == refusals.PICKLED_LATE  # it was looked up
     assert protocol.step(begun(), replace(outcome.optimizer, fused=True))[1].stepped
 
 
@@ -240,14 +240,14 @@ def test_a_setting_of_the_wrong_type_is_refused_by_update_which_has_summed_alrea
     p = begun()
     for key in "ab":
         p = protocol.write_found_inf(p, key, 1.0)
-    p, outcome = protocol.update(checkpoint.put(p, name, value))
+    p, outcome = protocol.update(state_dict.put(p, name, value))
     assert outcome.refusal == Refusal(TypeError, f"_amp_update_scale_(): {text}")
     assert [r.found_inf for _, r in p.records] == [2.0, 1.0]
     assert p.state == State(4.0)
 
 
 def test_an_interval_beyond_int64_is_refused():
-    p = checkpoint.put(protocol.write_found_inf(begun(), "a", 0.0), "growth_interval", 2**63)
+    p = state_dict.put(protocol.write_found_inf(begun(), "a", 0.0), "growth_interval", 2**63)
     assert protocol.update(p)[1].refusal == Refusal(ValueError, "Overflow when unpacking long long")
 
 
@@ -280,21 +280,21 @@ def test_an_init_scale_beyond_float32_is_refused_by_scale():
 
 
 def test_a_state_dict_round_trip_into_a_fresh_and_into_a_used_scaler():
-    p = checkpoint.put(begun(8.0), "growth_interval", 7)
-    source = checkpoint.state_dict(p)
+    p = state_dict.put(begun(8.0), "growth_interval", 7)
+    source = state_dict.state_dict(p)
     assert source == {
         "scale": 8.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 0
     }  # fmt: skip
     for target in (Protocol(), begun()):
-        loaded, outcome = checkpoint.load_state_dict(target, {**source, "_growth_tracker": 3, "scale": 0.1})
+        loaded, outcome = state_dict.load_state_dict(target, {**source, "_growth_tracker": 3, "scale": 0.1})
         assert outcome.refusal is None
-        assert checkpoint.get_growth_tracker(loaded) == 3
-        assert checkpoint.get_scale(loaded) == (float(np.float32(0.1)) if target.exists else 0.1)
-        assert checkpoint.get(loaded, "growth_interval")[1].value == 7
+        assert state_dict.get_growth_tracker(loaded) == 3
+        assert state_dict.get_scale(loaded) == (float(np.float32(0.1)) if target.exists else 0.1)
+        assert state_dict.get(loaded, "growth_interval")[1].value == 7
 
 
 def test_a_state_dict_that_lacks_a_key_is_loaded_up_to_it():
-    p, outcome = checkpoint.load_state_dict(begun(), {"scale": 8.0, "backoff_factor": 0.25})
+    p, outcome = state_dict.load_state_dict(begun(), {"scale": 8.0, "backoff_factor": 0.25})
     assert outcome.refusal == Refusal(KeyError, "'growth_factor'")
     assert (p.state.scale, p.rule.backoff_factor) == (8.0, 0.5)
 
@@ -302,17 +302,17 @@ def test_a_state_dict_that_lacks_a_key_is_loaded_up_to_it():
 def test_an_empty_state_dict_and_an_overflowing_scale_are_refused():
     p = begun()
     text = "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
-    refused(checkpoint.load_state_dict(p, {}), p, Refusal(RuntimeError, text))
-    refused(checkpoint.load_state_dict(p, {"scale": 1e39}), p, refusals.overflow(1e39))
+    refused(state_dict.load_state_dict(p, {}), p, Refusal(RuntimeError, text))
+    refused(state_dict.load_state_dict(p, {"scale": 1e39}), p, refusals.overflow(1e39))
 
 
 def test_pickling_is_refused_in_mid_iteration_and_unmakes_the_scale():
     p = begun(0.1)
     mid, _ = protocol.unscale_(p, Optimizer("a", CLEAN))
-    refused(checkpoint.pickled(mid), mid, refusals.PICKLED_LATE)
-    _, outcome = checkpoint.pickled(p)
+    refused(state_dict.pickled(mid), mid, refusals.PICKLED_LATE)
+    _, outcome = state_dict.pickled(p)
     assert outcome.value == replace(p, exists=False)
-    assert checkpoint.get_scale(outcome.value) == float(np.float32(0.1))
+    assert state_dict.get_scale(outcome.value) == float(np.float32(0.1))
 
 
 def test_a_disabled_scaler_passes_everything_through():
@@ -323,11 +323,11 @@ def test_a_disabled_scaler_passes_everything_through():
     stepped = protocol.step(p, optimizer, closure=True, returns=5.0)[1]
     assert (stepped.value, stepped.stepped, stepped.optimizer) == (5.0, True, optimizer)
     assert protocol.update(p, 8)[1].refusal is None
-    assert (checkpoint.get_scale(p), checkpoint.get_growth_tracker(p)) == (1.0, 0)
-    assert checkpoint.state_dict(p) == {}
-    assert checkpoint.load_state_dict(p, {})[1].refusal is None
-    assert checkpoint.get(p, "growth_factor")[1].refusal == refusals.unset("growth_factor")
-    assert checkpoint.get(checkpoint.put(p, "growth_factor", 3), "growth_factor")[1].value == 3
+    assert (state_dict.get_scale(p), state_dict.get_growth_tracker(p)) == (1.0, 0)
+    assert state_dict.state_dict(p) == {}
+    assert state_dict.load_state_dict(p, {})[1].refusal is None
+    assert state_dict.get(p, "growth_factor")[1].refusal == refusals.unset("growth_factor")
+    assert state_dict.get(state_dict.put(p, "growth_factor", 3), "growth_factor")[1].value == 3
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
@@ -339,28 +339,28 @@ def test_a_disabled_scaler_passes_everything_through():
      (math.inf, 0.0), (3.0, float(np.float32(1 / 3)))],
 )  # fmt: skip
 def test_the_reciprocal_is_rounded_to_float32(scale, inverse):
-    assert gradients.reciprocal(scale) == inverse
+    assert arithmetic.reciprocal(scale) == inverse
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16])
 def test_unscaling_keeps_the_format_and_rounds_once(dtype):
     g = np.array([1.0, 3.0, 7.0], dtype)
-    (out,) = gradients.unscaled((g,), gradients.reciprocal(3.0))
+    (out,) = arithmetic.unscaled((g,), arithmetic.reciprocal(3.0))
     assert out.dtype == g.dtype
     exact = g.astype(np.float64) * np.float64(np.float32(1 / 3))
     assert out.tolist() == exact.astype(np.float32 if dtype != np.float64 else dtype).astype(dtype).tolist()
 
 
 def test_a_float64_gradient_beyond_float32_is_finite():
-    assert gradients.found_inf((np.array([1e300]),)) == 0.0
-    assert gradients.found_inf((np.array([math.inf]),)) == 1.0
-    assert gradients.found_inf((np.array([math.nan], ml_dtypes.bfloat16), None)) == 1.0
-    assert gradients.found_inf((None,)) is None
+    assert arithmetic.found_inf((np.array([1e300]),)) == 0.0
+    assert arithmetic.found_inf((np.array([math.inf]),)) == 1.0
+    assert arithmetic.found_inf((np.array([math.nan], ml_dtypes.bfloat16), None)) == 1.0
+    assert arithmetic.found_inf((None,)) is None
 
 
 def test_a_reciprocal_of_one_leaves_the_very_gradients():
     grads = (np.float32([1.0]), None)
-    assert gradients.unscaled(grads, np.float32(1)) is grads
+    assert arithmetic.unscaled(grads, np.float32(1)) is grads
 
 
 @pytest.mark.parametrize(
@@ -369,4 +369,4 @@ def test_a_reciprocal_of_one_leaves_the_very_gradients():
      ("bool", (), "float32")],
 )  # fmt: skip
 def test_a_loss_is_promoted_as_torch_promotes_it(dtype, shape, expected):
-    assert gradients.scaled_loss(np.ones(shape, dtype), 2.0).dtype == expected
+    assert arithmetic.scaled_loss(np.ones(shape, dtype), 2.0).dtype == expected

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim.core import records
+from ampsim import records
 
 PROVENANCE = {"script": "experiments/x.py", "config": {"lr": 0.1}}
 ROWS = [{"unit": k, "loss": [0.1 * k, math.inf, -math.inf]} for k in range(3)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, init, replay, update
-from ampsim.core.replay import first_divergence, states
+from ampsim.core.replay.fold import first_divergence, states
 
 
 def test_replay_is_the_fold() -> None:

@@ -11,16 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from ampsim.core import pipeline, records
+from ampsim import records
+from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler
-from experiments import _digits, _fp16, _run, _tasks, async_depth
-from experiments._train import train
+from experiments import async_depth
 from experiments.async_depth import Arm, Pipe
+from experiments.runner import cli
+from experiments.training import digits_data, fp16, tasks
+from experiments.training.loop import train
 from figures import _style
 from figures import async_depth as figure
 
-PROVENANCE, ROWS = records.read(_run.DATA / "cpu" / "async_depth.jsonl")
+PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "async_depth.jsonl")
 CONFIG = PROVENANCE["config"]
 SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 
@@ -29,10 +32,10 @@ def of(arm: str) -> list[dict[str, Any]]:
     return [row for row in ROWS if row["arm"] == arm]
 
 
-def make_task() -> _tasks.Task:
-    generator = _fp16.prepare(0)
-    model = nn.Sequential(nn.Linear(_digits.PIXELS, 8), nn.ReLU(), nn.Linear(8, _digits.CLASSES))
-    return _tasks.digits(model, generator, "cpu", 8)
+def make_task() -> tasks.Task:
+    generator = fp16.prepare(0)
+    model = nn.Sequential(nn.Linear(digits_data.PIXELS, 8), nn.ReLU(), nn.Linear(8, digits_data.CLASSES))
+    return tasks.digits(model, generator, "cpu", 8)
 
 
 @pytest.fixture
@@ -69,13 +72,13 @@ def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
     scaler = GradScaler("cpu", 2.0**SMALL.init_log2, growth_interval=SMALL.interval)
     steps = [(step.loss, step.scale, step.found_inf) for step in train(task, optimizer, scaler, SMALL.steps)]
     assert list(zip(pipe.losses, pipe.scales, pipe.found_inf, strict=True)) == steps
-    assert torch.equal(_fp16.flat_parameters(pipe.task.model), _fp16.flat_parameters(task.model))
+    assert torch.equal(fp16.flat_parameters(pipe.task.model), fp16.flat_parameters(task.model))
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_first_iterations_have_the_first_weights_and_no_others(k: int, pipes: Any) -> None:
     pipe, task = trained(pipes(f"depth {k}")), make_task()
-    with torch.no_grad(), _fp16.autocast("cpu", fp16=True):
+    with torch.no_grad(), fp16.autocast("cpu", fp16=True):
         still = [task.loss().item() for _ in range(SMALL.steps)]
     clean = pipe.found_inf.index(False)  # no step before it moves anything
     assert pipe.losses[: clean + k + 1] == still[: clean + k + 1]
@@ -140,7 +143,7 @@ def test_a_pipeline_that_is_given_up_leaves_no_thread_behind(capsys: pytest.Capt
 
 def test_a_unit_is_recorded_as_it_was() -> None:
     config = dataclasses.replace(async_depth.SMOKE, steps=3, init_log2=17)
-    row = async_depth.run(config, _run.Unit("depth 1 latest", 0), "cpu", lambda step: None)
+    row = async_depth.run(config, cli.Unit("depth 1 latest", 0), "cpu", lambda step: None)
     assert len(row["loss"]) == 3
     assert (row["unlike_model"], row["skipped"]) == (0, len(row["found_inf"]))
 

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from experiments import _fp16, _tasks
-from experiments._ceilings import HIGHEST, LOWEST, ceiling, search
+from experiments.training import fp16, tasks
+from experiments.training.ceilings import HIGHEST, LOWEST, ceiling, search
 
 
 @given(true=st.floats(LOWEST + 1, HIGHEST - 0.01), start=st.integers(LOWEST, HIGHEST), halvings=st.integers(0, 6))
@@ -34,8 +34,8 @@ def test_a_search_tries_no_more_than_lies_between_and_the_halvings() -> None:
     assert tried == [16, 17, 18, 19, 18.5, 18.25, 18.375]
 
 
-def make_task(model: nn.Module, batch: tuple[Tensor, Tensor]) -> _tasks.Task:
-    return _tasks.Task(model, lambda: batch, lambda out, y: (out * y).float().sum(), batch)
+def make_task(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tasks.Task:
+    return tasks.Task(model, lambda: batch, lambda out, y: (out * y).float().sum(), batch)
 
 
 def test_the_ceiling_of_a_known_gradient_is_the_largest_scale_that_fits() -> None:
@@ -49,7 +49,7 @@ def test_the_ceiling_of_a_known_gradient_is_the_largest_scale_that_fits() -> Non
 
 
 def test_the_ceiling_sees_an_activations_gradient_overflow_where_no_parameters_does() -> None:
-    _fp16.prepare(0)
+    fp16.prepare(0)
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     with torch.no_grad():
         model[0].weight.fill_(2.0**-10)

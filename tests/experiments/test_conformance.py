@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim.core import records
-from ampsim.testing import kit, known
-from ampsim.testing.adapter import Subject
-from experiments import _run, conformance
+from ampsim import records
+from ampsim.testing import known
+from ampsim.testing.kit import judge
+from ampsim.testing.kit.subject import Subject
+from experiments import conformance
+from experiments.runner import cli
 
-DATA = {row["arm"]: row for row in records.read(_run.DATA / "cpu" / "conformance.jsonl")[1]}
+DATA = {row["arm"]: row for row in records.read(cli.DATA / "cpu" / "conformance.jsonl")[1]}
 
 
 def test_torch_fails_what_is_known_and_ours_nothing() -> None:
@@ -21,7 +23,7 @@ def test_torch_fails_what_is_known_and_ours_nothing() -> None:
 
 
 def test_every_check_was_asked_and_counted() -> None:
-    names = {check.name for check in kit.chosen()}
+    names = {check.name for check in judge.chosen()}
     for arm in ("torch", "ampsim", "ampsim policy=torch"):
         assert DATA[arm]["checks"].keys() == names
     for row in DATA.values():
@@ -37,7 +39,7 @@ def test_a_planted_bug_is_a_failure_with_what_was_seen(monkeypatch: pytest.Monke
 
     planted = Subject(conformance.make(Grows))
     monkeypatch.setitem(conformance.SUBJECTS, "planted", (planted, [0]))
-    unit = _run.Unit("planted", 0)
+    unit = cli.Unit("planted", 0)
     row = conformance.run(conformance.Config(steps=5, scalers=("planted",)), unit, "cpu", lambda step: None)
     assert "overflow_backs_off_once" in row["failed"]
     assert "->" in row["failed"]["overflow_backs_off_once"]["seen"]

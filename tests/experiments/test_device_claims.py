@@ -6,16 +6,19 @@ import pytest
 import torch
 from rich.console import Console
 
-from ampsim.core import records
+from ampsim import records
 from ampsim.torch import GradScaler
-from experiments import _claims, _claims_of_numbers, _claims_of_scalers, _claims_of_steps, _run, device_claims
+from experiments import device_claims
+from experiments.claims import claim as _claims
+from experiments.claims import numbers, scalers, steps
+from experiments.runner import cli
 
-SCALERS = {**_claims_of_scalers.CLAIMS, **_claims_of_steps.CLAIMS}
+SCALERS = {**scalers.CLAIMS, **steps.CLAIMS}
 CONFIG = device_claims.Config()
 
 
 def looked(arm: str) -> dict[str, Any]:
-    return device_claims.run(CONFIG, _run.Unit(arm, 0), "cpu", lambda _: None)
+    return device_claims.run(CONFIG, cli.Unit(arm, 0), "cpu", lambda _: None)
 
 
 @pytest.mark.parametrize("arm", SCALERS)
@@ -24,7 +27,7 @@ def test_a_claim_about_scalers_holds_here(arm: str) -> None:
     assert record["holds"], device_claims.differences(record["expected_from_cpu"], record["seen"])
 
 
-@pytest.mark.parametrize("arm", _claims_of_numbers.CLAIMS)
+@pytest.mark.parametrize("arm", numbers.CLAIMS)
 def test_a_claim_about_numbers_is_answered_here(arm: str) -> None:
     record = looked(arm)  # another CPU may round and flush otherwise
     assert record["seen"].keys() == record["expected_from_cpu"].keys()
@@ -37,7 +40,7 @@ ABOUT_TORCH = [
 
 @pytest.mark.parametrize("arm", ABOUT_TORCH)
 def test_a_claim_about_torch_does_not_hold_of_ours(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_claims_of_scalers, "theirs", GradScaler)
+    monkeypatch.setattr(scalers, "theirs", GradScaler)
     monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
     assert not looked(arm)["holds"]
 
@@ -62,7 +65,7 @@ def test_a_claim_about_ours_does_not_hold_of_torchs(arm: str, monkeypatch: pytes
         def update(self, new_scale: Any = None, ticket: Any = None) -> None:
             super().update(new_scale)
 
-    for module in (_claims_of_scalers, _claims_of_steps):
+    for module in (scalers, steps):
         monkeypatch.setattr(module, "ours", Theirs)
     assert not looked(arm)["holds"]
 
@@ -94,11 +97,11 @@ def test_differences_name_the_place() -> None:
 
 
 def test_no_two_claims_have_one_name() -> None:
-    parts = (_claims_of_scalers, _claims_of_steps, _claims_of_numbers)
+    parts = (scalers, steps, numbers)
     assert len(device_claims.CLAIMS) == sum(len(part.CLAIMS) for part in parts)
 
 
-COMMITTED = records.read(_run.DATA / "cpu" / "device_claims.jsonl")[1]
+COMMITTED = records.read(cli.DATA / "cpu" / "device_claims.jsonl")[1]
 
 
 def test_the_committed_run_has_every_claim_as_it_stands_here_and_says_truly_what_holds() -> None:

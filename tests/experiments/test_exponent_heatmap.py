@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampsim import Rule, replay
-from ampsim.core import records
+from ampsim import Rule, records, replay
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
 from ampsim.torch import GradScaler
-from experiments import _fp16, _run, _train, exponent_heatmap
+from experiments import exponent_heatmap
 from experiments.exponent_heatmap import CASES, losses, nonempty
+from experiments.runner import cli
+from experiments.training import fp16, loop
 from figures import _style
 from figures import exponent_heatmap as figure
 
-DATA = records.read(_run.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
 ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -34,7 +35,7 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
     config = exponent_heatmap.Config(steps=steps, seeds=seeds)
-    return exponent_heatmap.run(config, _run.Unit(arm, seed), "cpu", lambda step: None)
+    return exponent_heatmap.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -113,11 +114,10 @@ def test_looking_disturbs_nothing(arm: str) -> None:
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
     scaler = GradScaler("cpu", case.init_scale, growth_interval=case.growth_interval)
     unseen = [
-        (step.scale, step.found_inf, int((step.gradient == 0).sum()))
-        for step in _train.train(task, optimizer, scaler, 6)
+        (step.scale, step.found_inf, int((step.gradient == 0).sum())) for step in loop.train(task, optimizer, scaler, 6)
     ]
     scales, found_inf, _ = zip(*unseen, strict=True)
-    assert row["scale_changes"] == _fp16.changes(scales)
+    assert row["scale_changes"] == fp16.changes(scales)
     assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
 
 

@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampsim.core import records, theory
+from ampsim import records
+from ampsim.core import theory
 from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format, Kind
 from ampsim.probe import Histogram
-from experiments import _run, formats
+from experiments import formats
+from experiments.runner import cli
 from figures import formats as figure
 
 CONFIG = formats.Config()
-DATA = records.read(_run.DATA / "cpu" / "formats.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "formats.jsonl")[1]
 KINDS = ("parameters", "activations")
 NARROW = (FP16, E5M2, E4M3)
 

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from ampsim import Rule, replay
-from ampsim.core import records
-from experiments import _fp16, _run, _tasks, _text, gpt_fp16
-from experiments._train import Arm
+from ampsim import Rule, records, replay
+from experiments import gpt_fp16
 from experiments.models.gpt import Size
+from experiments.runner import cli
+from experiments.training import fp16 as _fp16
+from experiments.training import tasks, text_data
+from experiments.training.loop import Arm
 
 CONFIG = gpt_fp16.Config()
-DATA = records.read(_run.DATA / "cpu" / "gpt_fp16.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "gpt_fp16.jsonl")[1]
 SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=(256, 32, 2, 4, 64), batch=8, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),
@@ -32,7 +34,7 @@ RULES = {
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    unit = _run.Unit(arm, seed)
+    unit = cli.Unit(arm, seed)
     config = dataclasses.replace(SHORT, **changes)
     return {"arm": arm, "seed": seed, **gpt_fp16.run(config, unit, "cpu", lambda step: None)}
 
@@ -60,27 +62,27 @@ def assert_replayed(row: dict[str, Any], rule: Rule) -> None:
 
 
 def test_the_text_and_its_split_are_constant() -> None:
-    text = _text.load("cpu")
+    text = text_data.load("cpu")
     joined = bytes(torch.cat(text).tolist())
     assert len(joined) == 2**18
     assert hashlib.sha256(joined).hexdigest().startswith("5e85c58ecdd85155")
-    assert _text.sha256().startswith("d29a5068821b88db")
+    assert text_data.sha256().startswith("d29a5068821b88db")
     assert bytes(text.train[:22].tolist()) == b'The "assert" statement'
     assert [len(part) for part in text] == [229376, 32768]
-    assert gzip.decompress(_text.FILE.read_bytes()) == joined
+    assert gzip.decompress(text_data.FILE.read_bytes()) == joined
 
 
 def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
     tokens = torch.arange(40)
-    x, y = _text.windows(tokens, torch.tensor([0, 29]), 10)
+    x, y = text_data.windows(tokens, torch.tensor([0, 29]), 10)
     assert x.tolist() == [list(range(10)), list(range(29, 39))]
     assert torch.equal(y, x + 1)
-    x, y = _text.spaced(tokens, 4, 10)
+    x, y = text_data.spaced(tokens, 4, 10)
     assert (x[0, 0], y[-1, -1]) == (0, 39)
-    draws = [_text.draw(tokens, 8, 10, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    draws = [text_data.draw(tokens, 8, 10, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(draws[0][0], draws[1][0])
     assert not torch.equal(draws[0][0], draws[2][0])
-    many = _text.draw(tokens, 1000, 10, torch.Generator().manual_seed(0))
+    many = text_data.draw(tokens, 1000, 10, torch.Generator().manual_seed(0))
     assert (many[0].min(), many[1].max()) == (0, 39)  # every window can be drawn
 
 
@@ -166,7 +168,7 @@ def test_every_unit_is_there_and_whole() -> None:
 
 def test_the_task_is_the_shared_one_in_the_configs_size() -> None:
     ours, train = gpt_fp16.make(1, "cpu", Size(*CONFIG.on_cpu), CONFIG.batch)
-    shared = _tasks.make("gpt", 1, "cpu", CONFIG.batch)
+    shared = tasks.make("gpt", 1, "cpu", CONFIG.batch)
     assert torch.equal(_fp16.flat_parameters(ours.model), _fp16.flat_parameters(shared.model))
     for a, b in ((ours.draw(), shared.draw()), (ours.test, shared.test)):
         assert all(map(torch.equal, a, b))

@@ -11,15 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.core import records
+from ampsim import records
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from experiments import _histograms, _run, _tasks, gradient_histogram
-from experiments._histograms import layer, probed, snapshots
+from experiments import gradient_histogram
+from experiments.runner import cli
+from experiments.training import gradient_snapshots, tasks
+from experiments.training.gradient_snapshots import layer, probed, snapshots
 from figures import gradient_histogram as figure
 
 CONFIG = gradient_histogram.Config()
-DATA = records.read(_run.DATA / "cpu" / "gradient_histogram.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "gradient_histogram.jsonl")[1]
 INF = math.inf
 
 
@@ -28,15 +30,15 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 
 def fresh(arm: str, seed: int = 0) -> dict[str, Any]:
-    return gradient_histogram.run(gradient_histogram.SMOKE, _run.Unit(arm, seed), "cpu", lambda step: None)
+    return gradient_histogram.run(gradient_histogram.SMOKE, cli.Unit(arm, seed), "cpu", lambda step: None)
 
 
-def small(name: str) -> tuple[_tasks.Task, _tasks.Batch]:
-    task = _tasks.make(name, 0, "cpu", 2)
+def small(name: str) -> tuple[tasks.Task, tasks.Batch]:
+    task = tasks.make(name, 0, "cpu", 2)
     return task, task.draw()
 
 
-def shared(task: _tasks.Task, factor: float) -> _tasks.Task:
+def shared(task: tasks.Task, factor: float) -> tasks.Task:
     """The task, its loss multiplied by a factor."""
     return dataclasses.replace(task, criterion=lambda output, y: task.criterion(output, y) * factor)
 
@@ -67,10 +69,10 @@ def test_a_name_tells_its_layer(name: str, expected: str) -> None:
     assert layer(name) == expected
 
 
-@pytest.mark.parametrize("arm", _histograms.ARMS)
+@pytest.mark.parametrize("arm", gradient_snapshots.ARMS)
 def test_every_element_of_every_parameter_is_counted_once(arm: str) -> None:
     row = fresh(arm)
-    task = _tasks.make(_histograms.CASES["cpu"][arm].task, 0, "cpu", 1)
+    task = tasks.make(gradient_snapshots.CASES["cpu"][arm].task, 0, "cpu", 1)
     assert len(row["layers"]) == len(set(row["layers"])) == len(row["parameters"][0]) == len(row["activations"][0])
     assert sum(map(counted, row["parameters"][0])) == sum(p.numel() for p in task.model.parameters())
     assert all(map(counted, row["activations"][0]))  # no layer without
@@ -84,7 +86,7 @@ def test_the_histograms_are_of_the_float32_gradient() -> None:
     *gradients, of_logits = torch.autograd.grad(task.criterion(logits, y), [*parameters, logits])
     for name, gradient in zip(names, gradients, strict=True):
         assert (rows["parameter", name].counts == Histogram.of(gradient).counts).all(), name
-    assert rows["activation", _histograms.OUTPUT].largest == of_logits.abs().max().item()
+    assert rows["activation", gradient_snapshots.OUTPUT].largest == of_logits.abs().max().item()
     again = {(row.kind, row.name): row.histogram for row in probed(task, (x, y))}  # nothing piles up
     assert all((again[key].counts == rows[key].counts).all() for key in rows)
 
@@ -95,7 +97,7 @@ def test_a_module_that_is_the_last_has_the_outputs_gradient(name: str) -> None:
     rows = [row for row in probed(task, (x, y)) if row.kind == "activation"]
     output = task.model(x)
     (gradient,) = torch.autograd.grad(task.criterion(output, y), output)
-    assert _histograms.OUTPUT not in {row.name for row in rows}
+    assert gradient_snapshots.OUTPUT not in {row.name for row in rows}
     last = [row for row in rows if row.name in ("leave", "layers.7")]
     assert [row.histogram.size for row in last] == [gradient.numel()]
     assert last[0].histogram.largest == pytest.approx(gradient.abs().max().item())
@@ -109,7 +111,7 @@ def test_a_histogram_is_written_from_its_lowest_binade_to_its_highest() -> None:
 
 
 def test_snapshots_are_points_of_one_training_run() -> None:
-    by_hand = _tasks.make("sigmoid", 3, "cpu", 128)
+    by_hand = tasks.make("sigmoid", 3, "cpu", 128)
     optimizer = torch.optim.Adam(by_hand.model.parameters(), lr=1e-2, eps=1e-15, fused=True)
     done = 0
     for step, task, batch in snapshots("sigmoid", 3, "cpu", [0, 2, 5]):

@@ -14,17 +14,18 @@ from torch.profiler import ProfilerActivity
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampsim.torch import kernels, unscale
-from experiments import _cuda, _roundpipe, _run, _ways
+from ampsim.torch.gradients import kernels, unscale
 from experiments import kernels as bench
+from experiments.runner import cli
+from experiments.timing import clocks, roundpipe, step_variants
 
 ROOT = Path(__file__).parents[2]
 SIZES = ["7x300", "2x20000", "gpt2-1x16"]
 
 
-def model(size: str, dtype: torch.dtype = torch.float32) -> _ways.Model:
+def model(size: str, dtype: torch.dtype = torch.float32) -> step_variants.Model:
     torch.manual_seed(0)
-    return _ways.Model(size, dtype, "cpu")
+    return step_variants.Model(size, dtype, "cpu")
 
 
 def ignore(_: int) -> None:
@@ -40,12 +41,12 @@ def test_reads_give_the_norm_and_leave_the_gradients_as_they_are(size: str, dtyp
     of = model(size, dtype)
     before = [grad.clone() for grad in of.grads]
     exact = math.sqrt(sum(float(grad.double().square().sum()) for grad in of.grads))
-    for name, way in _ways.reads(of).items():
+    for name, way in step_variants.reads(of).items():
         way.work()
         assert all(map(torch.equal, of.grads, before)), name
     assert of.norm() == pytest.approx(exact, rel=1e-12)
     digits = {torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]  # clip_grad_norm_ loses some
-    assert all(error < digits for error in _ways.norm_errors(of).values())
+    assert all(error < digits for error in step_variants.norm_errors(of).values())
 
 
 class Words(TorchDispatchMode):
@@ -67,7 +68,7 @@ class Words(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["torch: check and unscale", "torch: clip_grad_norm_", "torch: unscale, then clip"])
 def test_torchs_ways_move_the_words_that_are_counted_for_them(name: str) -> None:
     of = model("5x1000")
-    way = _ways.reads(of)[name]
+    way = step_variants.reads(of)[name]
     with Words(1000) as words:
         way.work()
     assert words.count == way.words * 5000
@@ -76,24 +77,24 @@ def test_torchs_ways_move_the_words_that_are_counted_for_them(name: str) -> None
 @pytest.mark.parametrize("size", SIZES)
 def test_every_way_makes_the_same_step_and_its_gradients_can_be_put_back(size: str) -> None:
     moved = {}
-    for name in _ways.steps(model(size)):
-        if name == _ways.BARE:
+    for name in step_variants.steps(model(size)):
+        if name == step_variants.BARE:
             continue
         of = model(size)
         before, grads, restore = [p.detach().clone() for p in of.params], [g.clone() for g in of.grads], of.restorer()
-        _ways.steps(of)[name].work()
+        step_variants.steps(of)[name].work()
         moved[name] = [p.detach() - b for p, b in zip(of.params, before, strict=True)]
         assert not all(map(torch.equal, of.grads, grads)), name
         restore()
         assert all(map(torch.equal, of.grads, grads)), name
-    theirs = moved.pop(_ways.THEIRS)
+    theirs = moved.pop(step_variants.THEIRS)
     for name, ours in moved.items():
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_without_triton_the_kernels_are_off_and_come_back() -> None:
     seen = []
-    work = _ways.without_triton(lambda: seen.append(unscale.KERNEL_DEVICES) or 1 / 0)
+    work = step_variants.without_triton(lambda: seen.append(unscale.KERNEL_DEVICES) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         work()
     assert seen == [set()]
@@ -109,7 +110,7 @@ def test_a_tile_is_tried_with_its_own_constants_and_its_own_table(monkeypatch: p
 
     monkeypatch.setattr(kernels, "norm_and_flag", fake)
     before = (kernels.BLOCK, dict(kernels.OPTIONS), kernels._table)
-    work = _ways.read_with([], 2048, 4)
+    work = step_variants.read_with([], 2048, 4)
     work()
     work()
     assert seen[0] == seen[1]  # the same table
@@ -154,18 +155,18 @@ def test_a_thread_of_every_tile_has_whole_loads(tile: tuple[int, int]) -> None:
 @pytest.mark.peer("roundpipe", "beartype", "cpuinfo", "tqdm")
 def test_an_error_on_roundpipes_thread_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
     of = model("2x10")
-    peer = _roundpipe.load()
+    peer = roundpipe.load()
     scaler = peer.scaler()
     monkeypatch.setattr(of.optimizer, "step", lambda: 1 / 0)
-    usable, errors = bench.working({"roundpipe": lambda: _ways.step_on_thread(peer, scaler, of)}, ignore_all)
+    usable, errors = bench.working({"roundpipe": lambda: step_variants.step_on_thread(peer, scaler, of)}, ignore_all)
     assert not usable
     assert errors == {"roundpipe": "ZeroDivisionError: division by zero"}
 
 
 @pytest.mark.peer("roundpipe", "beartype", "cpuinfo", "tqdm")
 def test_a_roundpipe_that_does_not_load_is_one_way_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_roundpipe, "load", lambda: 1 / 0)
-    ways = {name: way.work for name, way in _ways.steps(model("2x10")).items()}
+    monkeypatch.setattr(roundpipe, "load", lambda: 1 / 0)
+    ways = {name: way.work for name, way in step_variants.steps(model("2x10")).items()}
     usable, errors = bench.working(ways, ignore_all)
     assert usable.keys() == ways.keys() - {"roundpipe"}
     assert errors == {"roundpipe": "ZeroDivisionError: division by zero"}
@@ -177,7 +178,7 @@ def ignore_all() -> None:
 
 # ------------------------------------------------------------------------------------------------------ what is counted
 
-REGION = {"ph": "X", "cat": "user_annotation", "name": _cuda.REGION, "ts": 100.0, "dur": 50.0}
+REGION = {"ph": "X", "cat": "user_annotation", "name": clocks.REGION, "ts": 100.0, "dur": 50.0}
 
 
 def event(cat: str, name: str = "", ts: float = 120.0) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def test_counts_are_of_what_the_device_did_and_of_waits_within_the_region() -> N
         event("cuda_runtime", "cudaMemcpyAsync"),
         event("cuda_runtime", "cudaStreamSynchronize", ts=101.0),
         event("cuda_driver", "cuStreamSynchronize", ts=150.0),
-        event("gpu_user_annotation", _cuda.REGION),
+        event("gpu_user_annotation", clocks.REGION),
         event("gpu_user_annotation", "Optimizer.step#AdamW.step"),
         event("kernel", "_read", ts=160.0),  # the device is behind
         event("kernel", "_combine", ts=170.0),
@@ -203,15 +204,15 @@ def test_counts_are_of_what_the_device_did_and_of_waits_within_the_region() -> N
         *[event("gpu_memset", "Memset", ts=160.0)] * 3,
         event("cuda_runtime", "cudaDeviceSynchronize", ts=151.0),  # ours, after
     ]
-    assert _cuda.calls_in(events) == _cuda.Calls(launches=2, copies=1, fills=3, waits=2)
-    assert _cuda.calls_in([REGION, event("cpu_op")]) == (None,) * 4  # the profiler did not see CUDA
+    assert clocks.calls_in(events) == clocks.Calls(launches=2, copies=1, fills=3, waits=2)
+    assert clocks.calls_in([REGION, event("cpu_op")]) == (None,) * 4  # the profiler did not see CUDA
 
 
 def test_the_profiler_marks_the_region_as_it_is_looked_for() -> None:
     done = []
-    events = _cuda.trace(lambda: done.append(torch.ones(3) + 1), ignore_all, [ProfilerActivity.CPU])
+    events = clocks.trace(lambda: done.append(torch.ones(3) + 1), ignore_all, [ProfilerActivity.CPU])
     assert len(done) == 1
-    (region,) = (e for e in events if e.get("name") == _cuda.REGION)
+    (region,) = (e for e in events if e.get("name") == clocks.REGION)
     assert region["cat"] == "user_annotation"
     assert region["dur"] > 0
     (added,) = (e for e in events if e.get("name") == "aten::add")
@@ -229,23 +230,23 @@ def test_every_way_is_timed_once_a_round_after_what_comes_before_it() -> None:
     log: list[str] = []
     ticks: list[int] = []
     ways = {name: lambda name=name: log.append(name) for name in "abc"}
-    times = _cuda.interleaved(ways, lambda: log.append("."), 4, "cpu", ticks.append)
+    times = clocks.interleaved(ways, lambda: log.append("."), 4, "cpu", ticks.append)
     assert {name: len(seconds) for name, seconds in times.items()} == dict.fromkeys("abc", 4)
-    assert log[::2] == ["."] * len(ways) * (4 + _cuda.WARM_UP)
+    assert log[::2] == ["."] * len(ways) * (4 + clocks.WARM_UP)
     rounds = ["".join(log[1::2])[i : i + 3] for i in range(0, 21, 3)]
     assert rounds == ["abc", "bca", "cab"] * 2 + ["abc"]
     assert ticks == [0, 0, 0, 1, 2, 3, 4]
-    assert _cuda.interleaved({}, ignore_all, 4, "cpu", ignore) == {}
+    assert clocks.interleaved({}, ignore_all, 4, "cpu", ignore) == {}
 
 
 def test_a_rate_counts_bytes_that_are_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"copy": [_cuda.Seconds(2.0, 0.0), _cuda.Seconds(0.5, 0.0)], "read": [_cuda.Seconds(0.5, 0.0)]}
-    monkeypatch.setattr(_cuda, "interleaved", lambda *_: seconds)
+    seconds = {"copy": [clocks.Seconds(2.0, 0.0), clocks.Seconds(0.5, 0.0)], "read": [clocks.Seconds(0.5, 0.0)]}
+    monkeypatch.setattr(clocks, "interleaved", lambda *_: seconds)
     million = 10**6
-    assert _cuda.copy_rates(million, 1, "cpu") == {"copy": 0.0, "read": 0.0}
-    seconds["copy"].append(_cuda.Seconds(1e-6, 0.0))
-    seconds["read"].append(_cuda.Seconds(1e-6, 0.0))
-    assert _cuda.copy_rates(million, 1, "cpu") == {"copy": 8000.0, "read": 4000.0}
+    assert clocks.copy_rates(million, 1, "cpu") == {"copy": 0.0, "read": 0.0}
+    seconds["copy"].append(clocks.Seconds(1e-6, 0.0))
+    seconds["read"].append(clocks.Seconds(1e-6, 0.0))
+    assert clocks.copy_rates(million, 1, "cpu") == {"copy": 8000.0, "read": 4000.0}
 
 
 # ---------------------------------------------------------------------------------------------------------- the record
@@ -264,13 +265,13 @@ def test_ratios_are_theirs_over_ours() -> None:
 
 
 def test_times_are_medians_in_microseconds_and_over_the_floor() -> None:
-    seconds = [[_cuda.Seconds(3e-6, 1e-6), _cuda.Seconds(1e-6, 5e-6), _cuda.Seconds(2e-6, 3e-6)]]
+    seconds = [[clocks.Seconds(3e-6, 1e-6), clocks.Seconds(1e-6, 5e-6), clocks.Seconds(2e-6, 3e-6)]]
     assert bench.times(seconds, 1e-6) == {"device_us": [2.0], "host_us": [3.0], "of_floor": [2.0]}
 
 
 @pytest.fixture(scope="module")
 def smoked() -> list[dict[str, Any]]:
-    units = [_run.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
+    units = [cli.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
     return [{"arm": unit.arm, **bench.run(bench.SMOKE, unit, "cpu", ignore)} for unit in units]
 
 
@@ -298,6 +299,6 @@ def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]
 
 
 def test_a_large_size_is_refused_on_a_cpu_before_its_memory_is_taken() -> None:
-    unit = _run.Unit("gpt2-12x768 float32", 0)
-    with pytest.raises(_run.Refused, match="expected cuda, where this is measured; pass --smoke"):
+    unit = cli.Unit("gpt2-12x768 float32", 0)
+    with pytest.raises(cli.Refused, match="expected cuda, where this is measured; pass --smoke"):
         bench.run(bench.Config(), unit, "cpu", ignore)

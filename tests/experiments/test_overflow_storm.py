@@ -12,15 +12,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim import Rule, init, replay, update
-from ampsim.core import records, theory
+from ampsim import Rule, init, records, replay, update
+from ampsim.core import theory
 from ampsim.torch import GradScaler
-from experiments import _alarms, _fp16, _run, overflow_storm
-from experiments._alarms import Series, alarms, spells
+from experiments import overflow_storm
+from experiments.runner import cli
+from experiments.training import crash_signals
+from experiments.training import fp16 as _fp16
+from experiments.training.crash_signals import Series, alarms, spells
 from figures import _style
 from figures import overflow_storm as figure
 
-DATA = records.read(_run.DATA / "cpu" / "overflow_storm.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "overflow_storm.jsonl")[1]
 CONFIG = overflow_storm.Config()
 RULE = Rule(growth_interval=5)
 FLAGS = st.lists(st.booleans(), max_size=80)
@@ -32,7 +35,7 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(overflow_storm.SMOKE, **changes)
-    return {"arm": arm, **overflow_storm.run(config, _run.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, **overflow_storm.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def series(steps: int = 80, rule: Rule = RULE, **columns: Sequence[float]) -> Series:
@@ -95,10 +98,10 @@ def test_spells_are_the_runs_of_true(flags: list[bool]) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), *[st.floats(0, 1e6)] * 5), min_size=1, max_size=60), st.data())
 def test_no_alarm_knows_the_future(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
-    run = Series.of(RULE, [_alarms.Seen(*row) for row in rows])
+    run = Series.of(RULE, [crash_signals.Seen(*row) for row in rows])
     end = data.draw(st.integers(1, len(rows)))
-    before = Series.of(RULE, [_alarms.Seen(*row) for row in rows[:end]])
-    for signal in _alarms.SIGNALS.values():
+    before = Series.of(RULE, [crash_signals.Seen(*row) for row in rows[:end]])
+    for signal in crash_signals.SIGNALS.values():
         assert signal(run)[:end].tolist() == signal(before).tolist()
 
 
@@ -128,7 +131,7 @@ def test_under_a_constant_ceiling_the_budget_is_never_exceeded_once_the_scale_ha
         flags.append(math.log2(state.scale) > log2)
         state = update(rule, state, flags[-1])
     settled = flags[20 * interval :]
-    assert not _alarms.skip_budget(series(found_inf=settled, steps=len(settled), rule=rule)).any()
+    assert not crash_signals.skip_budget(series(found_inf=settled, steps=len(settled), rule=rule)).any()
 
 
 def test_steps_before_the_first_are_not_looked_at() -> None:
@@ -139,10 +142,10 @@ def test_steps_before_the_first_are_not_looked_at() -> None:
 
 
 def test_a_lead_counts_from_the_first_alarm_up_to_the_crash() -> None:
-    assert _alarms.lead([[3, 4], [9, 9]], crash=10) == 7
-    assert _alarms.lead([[10, 12]], crash=10) == 0
-    assert _alarms.lead([[11, 12]], crash=10) is None
-    assert _alarms.lead([], crash=10) is None
+    assert crash_signals.lead([[3, 4], [9, 9]], crash=10) == 7
+    assert crash_signals.lead([[10, 12]], crash=10) == 0
+    assert crash_signals.lead([[11, 12]], crash=10) is None
+    assert crash_signals.lead([], crash=10) is None
     assert figure.lead([[3, 4]], 10) == 7
 
 
@@ -151,7 +154,7 @@ def test_the_largest_activation_is_that_of_the_last_forward_pass_and_nan_counts_
     with torch.no_grad():
         model[0].weight.fill_(-3.0)
         model[2].weight.fill_(1.0)
-    largest = _alarms.watch_activations(model)
+    largest = crash_signals.watch_activations(model)
     model(torch.tensor([[1.0, 1.0]]))
     assert largest() == 6.0  # before the ReLU, and negative
     model(torch.tensor([[-0.5, -0.25]]))
@@ -343,11 +346,11 @@ def test_the_alarms_are_those_of_the_columns() -> None:
     for row in crashes():
         flags = [step in set(row["found_inf"]) for step in range(row["watched"])]
         columns = [row[name] for name in ("log2_scales", "batch_losses", "norms", "activations", "ceilings")]
-        run = Series.of(rule, [_alarms.Seen(*values) for values in zip(flags, *columns, strict=True)])
+        run = Series.of(rule, [crash_signals.Seen(*values) for values in zip(flags, *columns, strict=True)])
         for column, first in (("alarms", 0), ("alarms_from_10", 10)):
             again = alarms(run, first)
             assert {name: again[name] for name in exact} == {name: row[column][name] for name in exact}
-            assert set(row[column]) == set(_alarms.SIGNALS)
+            assert set(row[column]) == set(crash_signals.SIGNALS)
             assert all(found[0][0] >= first for found in row[column].values() if found)
 
 
@@ -355,14 +358,14 @@ def test_an_overflowing_activation_is_seen_at_the_crash_and_the_ceiling_never_ab
     for row in crashes():
         if row["crash_step"] is not None:
             found = row["alarms"]["activation > 2^14"]
-            assert _alarms.lead(found, row["crash_step"]) is not None
+            assert crash_signals.lead(found, row["crash_step"]) is not None
         skipped = set(row["found_inf"])
         for step, (scale, ceiling) in enumerate(zip(row["log2_scales"], row["ceilings"], strict=True)):
             assert (ceiling < scale) == (step in skipped)
 
 
 def test_a_fresh_crash_run_ends_when_its_forward_pass_has_overflowed_for_a_while() -> None:
-    seen = _alarms.Seen(True, 16.0, math.nan, math.nan, math.inf, 15.0)
+    seen = crash_signals.Seen(True, 16.0, math.nan, math.nan, math.inf, 15.0)
     assert overflow_storm.over([seen] * 3, patience=3)
     assert not overflow_storm.over([seen] * 2, patience=3)
     assert not overflow_storm.over([seen, seen._replace(activation=9.0), seen], patience=3)
@@ -420,5 +423,5 @@ def test_recoveries_and_alarms_are_drawn_as_they_were(axes: list[Any]) -> None:
     calm = [row for row in crashes() if row["crash_step"] is None]
     false = [str(sum(bool(row[w][s]) for row in calm)) for s in figure.SIGNALS for w in figure.WATCHED]
     assert [text.get_text() for text in warned.texts if text.get_text().isdigit()] == false
-    assert list(figure.SIGNALS) != list(_alarms.SIGNALS)  # drawn in an order of its own
-    assert set(figure.SIGNALS) == set(_alarms.SIGNALS)
+    assert list(figure.SIGNALS) != list(crash_signals.SIGNALS)  # drawn in an order of its own
+    assert set(figure.SIGNALS) == set(crash_signals.SIGNALS)

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampsim.core import records
-from experiments import _norms, _run, overhead
+from ampsim import records
+from experiments import overhead
+from experiments.runner import cli
+from experiments.timing import norm_variants
 from figures import _style
 from figures import overhead as figure
 
-COMMITTED = records.read(_run.DATA / "cpu" / "overhead.jsonl")[1][0]
+COMMITTED = records.read(cli.DATA / "cpu" / "overhead.jsonl")[1][0]
 
 
 @pytest.mark.parametrize("size", ["7x300", "3x20000", "gpt2-1x16"])
@@ -78,12 +80,12 @@ def test_the_table_shows_the_middle_trial_and_the_extremes() -> None:
 
 
 def test_every_way_to_the_norm_is_timed_and_those_that_give_it_agree() -> None:
-    times = _norms.tried([(300,), (20_000,), (7,)], rounds=2, clock=overhead.clock_of("cpu"))
-    assert times.keys() == _norms.WAYS.keys()
+    times = norm_variants.tried([(300,), (20_000,), (7,)], rounds=2, clock=overhead.clock_of("cpu"))
+    assert times.keys() == norm_variants.WAYS.keys()
     grads = [torch.randn(300), torch.randn(20_000)]
     square = sum(float(g.double().square().sum()) for g in grads)
     for name in ("as it is", "a list of parts, then numpy.dot"):
-        assert _norms.WAYS[name](grads) == pytest.approx(square, rel=1e-6)
+        assert norm_variants.WAYS[name](grads) == pytest.approx(square, rel=1e-6)
 
 
 def test_the_committed_run_has_both_sizes_and_exact_norms() -> None:
@@ -106,6 +108,6 @@ def test_the_figure_draws_the_medians() -> None:
 
 
 def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run.main("overhead", ["--smoke"]) == 0
+    assert cli.main("overhead", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(overhead.SMOKE.sizes)

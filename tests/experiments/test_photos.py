@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from experiments import _photos
+from experiments.training import photos_data
 
-PHOTOS = _photos.load("cpu")
+PHOTOS = photos_data.load("cpu")
 CODED = torch.arange(2 * 3 * 9 * 11).reshape(2, 3, 9, 11)  # every value tells where it stands
 
 
@@ -19,7 +19,7 @@ def test_the_photos_are_scikit_learns_at_a_third_of_their_size() -> None:
     for ours, theirs in zip(whole, load_sample_images().images, strict=True):
         blocks = theirs[:426, :639].astype(np.float64).reshape(142, 3, 213, 3, 3)
         assert np.abs(ours - blocks.mean(axis=(1, 3))).max() < 2.5  # JPEG decoders differ by a level or two
-    assert _photos.sha256().startswith("3519cd12")
+    assert photos_data.sha256().startswith("3519cd12")
 
 
 def test_train_and_test_are_parts_of_the_same_photos_without_a_common_column() -> None:
@@ -29,31 +29,31 @@ def test_train_and_test_are_parts_of_the_same_photos_without_a_common_column() -
         assert part.dtype == torch.float32
         assert 0 <= part.min() < 0.1
         assert 0.9 < part.max() <= 1
-    again = _photos.load("cpu")
+    again = photos_data.load("cpu")
     assert all(torch.equal(a, b) for a, b in zip(PHOTOS, again, strict=True))
 
 
 @given(place=st.integers(0, 2 * 7 * 9 - 1))
 @settings(deadline=None)
 def test_a_crop_is_the_square_at_its_place(place: int) -> None:
-    assert _photos.count(CODED, 3) == 2 * 7 * 9
+    assert photos_data.count(CODED, 3) == 2 * 7 * 9
     photo, down, across = place // 63, place // 9 % 7, place % 9
-    (crop,) = _photos.crops(CODED, torch.tensor([place]), 3)
+    (crop,) = photos_data.crops(CODED, torch.tensor([place]), 3)
     assert torch.equal(crop, CODED[photo, :, down : down + 3, across : across + 3])
 
 
 def test_every_place_can_be_drawn_and_the_seed_decides() -> None:
     def corners(seed: int) -> Tensor:
-        return _photos.draw(CODED, 2000, 3, torch.Generator().manual_seed(seed))[:, 0, 0, 0]
+        return photos_data.draw(CODED, 2000, 3, torch.Generator().manual_seed(seed))[:, 0, 0, 0]
 
-    assert len(set(corners(0).tolist())) == _photos.count(CODED, 3)
+    assert len(set(corners(0).tolist())) == photos_data.count(CODED, 3)
     assert torch.equal(corners(1), corners(1))
     assert not torch.equal(corners(1), corners(2))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_spaced_crops_go_from_the_first_place_to_the_last(batch: int) -> None:
-    crops = _photos.spaced(CODED, batch, 3)
+    crops = photos_data.spaced(CODED, batch, 3)
     assert crops.shape == (batch, 3, 3, 3)
     assert torch.equal(crops[0], CODED[0, :, :3, :3])
     if batch > 1:

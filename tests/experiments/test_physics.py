@@ -11,12 +11,13 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from ampsim import Rule, replay
-from ampsim.core import records
-from experiments import _digits, _fp16, _run, scale_crash, sigmoid_underflow
+from ampsim import Rule, records, replay
+from experiments import scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
+from experiments.runner import cli
+from experiments.training import digits_data, fp16
 
-CPU = _run.DATA / "cpu"
+CPU = cli.DATA / "cpu"
 UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
 CRASH = records.read(CPU / "scale_crash.jsonl")[1]
 
@@ -38,7 +39,7 @@ def trajectory(row: dict[str, Any]) -> list[float]:
 def fresh(module: Any, **changes: Any) -> list[dict[str, Any]]:
     """A short run of today's code: the committed rows only say what the code once did."""
     config = dataclasses.replace(module.SMOKE, steps=16, **changes)
-    units = [_run.Unit(name, seed) for name in module.arms(config) for seed in config.seeds]
+    units = [cli.Unit(name, seed) for name in module.arms(config) for seed in config.seeds]
     rows = [{"arm": u.arm, "seed": u.seed, **module.run(config, u, "cpu", lambda step: None)} for u in units]
     return [records.decode(records.encode(row)) for row in rows]
 
@@ -139,37 +140,37 @@ def test_counts_are_of_what_fp16_holds() -> None:
     nan, inf, tiny = math.nan, math.inf, 2.0**-25
     layers = [[0.0, -0.0, tiny, 1.01 * tiny, -(2.0**-24)], [2.0**-14, 65504.0, 65520.0, -inf, nan, 1.0]]
     vector = torch.tensor(layers[0] + layers[1])
-    zero, subnormal, overflow = _fp16.count_classes(vector, [5, 6])
+    zero, subnormal, overflow = fp16.count_classes(vector, [5, 6])
     assert (zero, subnormal, overflow) == ([3, 0], [2, 0], [0, 3])
 
 
 def test_scaled_gradients_in_grad_are_the_fp16_numbers_of_the_backward_pass() -> None:
-    _fp16.prepare(0)
-    data, model = _digits.load("cpu"), SigmoidMLP(64, 32, 8, 10)
-    with _fp16.autocast("cpu", fp16=True):
+    fp16.prepare(0)
+    data, model = digits_data.load("cpu"), SigmoidMLP(64, 32, 8, 10)
+    with fp16.autocast("cpu", fp16=True):
         loss = torch.nn.functional.cross_entropy(model(data.train_x[:64]), data.train_y[:64])
     loss.backward()  # type: ignore[no-untyped-call]
-    gradient = _fp16.flat_gradient(model)
+    gradient = fp16.flat_gradient(model)
     assert gradient.dtype == torch.float32
     assert torch.equal(gradient, gradient.half().float())
 
 
 def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_path: Path) -> None:
-    _fp16.prepare(1)
-    first = _digits.load("cpu")
-    _fp16.prepare(2)
-    assert all(torch.equal(a, b) for a, b in zip(first, _digits.load("cpu"), strict=True))
+    fp16.prepare(1)
+    first = digits_data.load("cpu")
+    fp16.prepare(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, digits_data.load("cpu"), strict=True))
     assert [len(part) for part in first] == [1437, 1437, 360, 360]
-    assert _digits.sha256().startswith("09f66e6d")
+    assert digits_data.sha256().startswith("09f66e6d")
 
 
 def test_the_file_is_scikit_learns() -> None:
-    data, theirs = _digits.load("cpu"), load_digits()
+    data, theirs = digits_data.load("cpu"), load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
     assert torch.equal(torch.cat([data.train_x, data.test_x]) * 16, torch.tensor(theirs.data).float()[order])
     assert torch.equal(torch.cat([data.train_y, data.test_y]), torch.tensor(theirs.target)[order])
 
 
 def test_long_series_are_stored_as_their_changes() -> None:
-    assert _fp16.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
-    assert _fp16.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]
+    assert fp16.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
+    assert fp16.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]

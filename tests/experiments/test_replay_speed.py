@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampsim import Rule, init, update
-from ampsim.core import records
-from ampsim.core.ceilings import index_ceilings
+from ampsim import Rule, init, records, update
+from ampsim.core.replay.ceilings import index_ceilings
 
 pytest.importorskip("numba", reason="the experiment compiles its step-by-step loop: pip install 'ampsim[replay]'")
 
-from experiments import _run, replay_speed
+from experiments import replay_speed
+from experiments.runner import cli
 
 
 @pytest.mark.parametrize("name", replay_speed.TRACES)
@@ -60,7 +60,7 @@ def test_the_table_shows_medians_and_the_extremes() -> None:
 
 
 def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run.main("replay_speed", ["--smoke"]) == 0
+    assert cli.main("replay_speed", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     record = records.read(path)[1][0]
     assert [row["trace"] for row in record["rows"]] == list(replay_speed.TRACES)

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampsim import Rule, replay
-from ampsim.core import records
-from experiments import _run, _tasks, resnet_fp16
-from experiments._train import Arm
+from ampsim import Rule, records, replay
+from experiments import resnet_fp16
+from experiments.runner import cli
+from experiments.training import tasks
+from experiments.training.loop import Arm
 from figures import _style
 from figures import resnet_fp16 as figure
 
 CONFIG = resnet_fp16.Config()
-DATA = records.read(_run.DATA / "cpu" / "resnet_fp16.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "resnet_fp16.jsonl")[1]
 SHORT = dataclasses.replace(resnet_fp16.SMOKE, steps=6, batch_cpu=16, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),
@@ -32,7 +33,7 @@ MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "dynamic G=200", "dynamic G=200
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **resnet_fp16.run(config, _run.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, "seed": seed, **resnet_fp16.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
 def test_either_devices_task_runs_in_fp16(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(resnet_fp16.TASKS, "cpu", name)
     row = fresh("dynamic G=50", steps=2, batch_cpu=4)
-    classes = _tasks.make(name, 0, "cpu", 4).test[1].max().item() + 1
+    classes = tasks.make(name, 0, "cpu", 4).test[1].max().item() + 1
     assert row["loss"][0] == pytest.approx(math.log(classes), abs=1)
     assert row["zero"][0] < 0.1
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import experiments.__main__
-from ampsim.core import records
-from experiments import _pool, _provenance, _run, interop, scale_crash
+from ampsim import records
+from experiments import interop, scale_crash
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import question, stems
+from experiments.runner import cli, pool
+from experiments.runner import provenance as _provenance
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--steps", "3", "--blocks", "1", "--lrs", "0.05", "--jobs", "1"]  # two arms
@@ -38,7 +40,7 @@ if __name__ == "__main__":
 
 
 def small(path: Path, *more: str) -> int:
-    return _run.main("scale_crash", [*SMALL, "--seeds", "0", "1", "--out", str(path), *more])
+    return cli.main("scale_crash", [*SMALL, "--seeds", "0", "1", "--out", str(path), *more])
 
 
 def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -48,11 +50,11 @@ def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("stem", stems())
 def test_smoke_runs_end_to_end_outside_of_data(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if _run.missing_packages(stem):
+    if cli.missing_packages(stem):
         pytest.skip(f"{stem} needs its peers: pip install -c constraints.txt 'ampsim[peers]'")
-    assert _run.main(stem, ["--smoke"]) == 0
+    assert cli.main(stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert not path.is_relative_to(_run.DATA)
+    assert not path.is_relative_to(cli.DATA)
     provenance, rows = records.read(path)
     assert rows
     every = 10 if stem == "interop" else 1
@@ -89,7 +91,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_so(
 ) -> None:
     run = scale_crash.run
 
-    def interrupted(config: Any, unit: _run.Unit, *rest: Any) -> Any:
+    def interrupted(config: Any, unit: cli.Unit, *rest: Any) -> Any:
         if unit.seed == 1:
             raise KeyboardInterrupt
         return run(config, unit, *rest)
@@ -127,7 +129,7 @@ def test_a_changed_source_is_mentioned_and_the_data_still_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small(tmp_path / "x.jsonl")
-    monkeypatch.setattr(_run._provenance, "source_sha256", lambda stem: "other")
+    monkeypatch.setattr(cli._provenance, "source_sha256", lambda stem: "other")
     capsys.readouterr()
     assert small(tmp_path / "x.jsonl") == 0
     assert "its source has changed since; --force runs it again" in capsys.readouterr().out
@@ -138,11 +140,11 @@ def test_the_table_of_an_experiment_is_printed_after_the_run_and_when_its_data_i
 ) -> None:
     argv = ["--steps", "40", "--warmup", "10", "--growth-intervals", "5", "--jobs", "1"]
     for _ in range(2):
-        assert _run.main("theory_real", [*argv, "--out", str(tmp_path / "x.jsonl")]) == 0
+        assert cli.main("theory_real", [*argv, "--out", str(tmp_path / "x.jsonl")]) == 0
         text = capsys.readouterr().out
         assert "mean log2 S" in text
         assert text.splitlines()[-1].startswith("theory_real: measured on ")
-    assert _run.main("theory_real", ["--smoke"]) == 0
+    assert cli.main("theory_real", ["--smoke"]) == 0
     assert "mean log2 S" not in capsys.readouterr().out
 
 
@@ -159,7 +161,7 @@ def test_a_failed_unit_exits_with_1_and_the_others_go_on_and_are_kept(
 ) -> None:
     run = scale_crash.run
 
-    def without_memory(config: Any, unit: _run.Unit, *rest: Any) -> Any:
+    def without_memory(config: Any, unit: cli.Unit, *rest: Any) -> Any:
         if unit.key == "fp32 lr=0.05, seed 0":
             raise MemoryError("no room for 3 numbers\nand more about it")
         return run(config, unit, *rest)
@@ -199,13 +201,13 @@ def test_wrong_use_is_refused_with_value_expectation_and_cure(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert _run.main("scale_crash", argv) == 2
+    assert cli.main("scale_crash", argv) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stem", ["threads", "interop", "adversary"])
 def test_an_experiment_of_the_host_refuses_cuda(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run.main(stem, ["--device", "cuda"]) == 2
+    assert cli.main(stem, ["--device", "cuda"]) == 2
     assert "device=cuda: expected cpu for this experiment; pass --device cpu" in capsys.readouterr().err
 
 
@@ -214,7 +216,7 @@ def test_an_experiment_of_the_host_refuses_cuda(stem: str, capsys: pytest.Captur
 )
 def test_an_unknown_field_or_bad_value_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        _run.main("scale_crash", argv)
+        cli.main("scale_crash", argv)
     assert stop.value.code == 2
     assert argv[0].strip("-") in capsys.readouterr().err
 
@@ -222,11 +224,11 @@ def test_an_unknown_field_or_bad_value_exits_with_2(argv: list[str], capsys: pyt
 @pytest.mark.parametrize("stem", stems())
 def test_help_tells_the_question_and_every_field(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        status: Any = _run.main(stem, ["--help"])
+        status: Any = cli.main(stem, ["--help"])
     except SystemExit as stop:
         status = stop.code
     if status == 2:  # what it imports is not there
-        assert _run.missing_packages(stem)
+        assert cli.missing_packages(stem)
         assert "expected it to be installed; pip install" in capsys.readouterr().err
         return
     assert status == 0
@@ -254,25 +256,25 @@ def test_an_unknown_experiment_exits_with_2_and_the_nearest_name(capsys: pytest.
 def test_the_committed_data_is_up_to_date(
     stem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if missing := _run.missing_packages(stem):
-        assert _run.main(stem, []) == 2
+    if missing := cli.missing_packages(stem):
+        assert cli.main(stem, []) == 2
         assert f"needs {' and '.join(missing)}: expected it to be installed; pip" in capsys.readouterr().err
         return
-    if "cpu" not in _run.devices(stem):
-        assert _run.main(stem, []) == 2
+    if "cpu" not in cli.devices(stem):
+        assert cli.main(stem, []) == 2
         assert "device=cpu: expected cuda for this experiment; pass --device cuda" in capsys.readouterr().err
         return
-    monkeypatch.setattr(_run, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
-    assert _run.main(stem, []) == 0
+    monkeypatch.setattr(cli, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
+    assert cli.main(stem, []) == 0
     assert f"{stem}: reused" in capsys.readouterr().out
 
 
 def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: pytest.fail("nothing is timed here"))
-    monkeypatch.setattr(_run, "measures_time", lambda stem: False)
-    monkeypatch.setattr(_run, "main", lambda stem, options, workers: started.append(stem) or len(started) // 3)
-    monkeypatch.setattr(_run, "missing_packages", lambda stem: ["a_peer"] if stem == stems()[1] else [])
+    monkeypatch.setattr(cli, "measures_time", lambda stem: False)
+    monkeypatch.setattr(cli, "main", lambda stem, options, workers: started.append(stem) or len(started) // 3)
+    monkeypatch.setattr(cli, "missing_packages", lambda stem: ["a_peer"] if stem == stems()[1] else [])
     assert experiments_main(["all", "--smoke"]) == 1
     assert started == [stems()[0], *stems()[2:4]]
     assert experiments_main(["all", "--width", "3"]) == 2
@@ -283,8 +285,8 @@ def test_all_leaves_out_what_does_not_run_on_the_device(options: list[str], monk
     started: list[str] = []
     timed: list[str] = []
     monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: timed.append(stem))
-    monkeypatch.setattr(_run, "main", lambda stem, options, workers: started.append(stem))
-    monkeypatch.setattr(_run, "missing_packages", lambda stem: [])
+    monkeypatch.setattr(cli, "main", lambda stem, options, workers: started.append(stem))
+    monkeypatch.setattr(cli, "missing_packages", lambda stem: [])
     assert experiments_main(["all", *options]) == 0
     assert set(stems()) - {*started, *timed} >= {"threads", "theory", "adversary"}
     assert {"scale_crash", "gpt_fp16"} <= set(started)
@@ -293,10 +295,10 @@ def test_all_leaves_out_what_does_not_run_on_the_device(options: list[str], monk
 
 def test_workers_stay_from_one_run_to_the_next_and_end_with_their_context() -> None:
     config = interop.SMOKE
-    job = _pool.Job("interop", config, _run.Unit(interop.arms(config)[0], 0), "cpu")
-    with _pool.Workers() as workers:
+    job = pool.Job("interop", config, cli.Unit(interop.arms(config)[0], 0), "cpu")
+    with pool.Workers() as workers:
         for _ in range(2):
-            assert [type(done) for done in workers.run([job], 2, lambda unit, step: None)] == [_pool.Done]
+            assert [type(done) for done in workers.run([job], 2, lambda unit, step: None)] == [pool.Done]
             (worker,) = workers._idle
             assert worker.process.is_alive()
         assert worker.job is not None
@@ -325,7 +327,7 @@ class Fatal:
 
 
 def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
-    good = _pool.Job("interop", interop.SMOKE, _run.Unit(interop.arms(interop.SMOKE)[0], 0), "cpu")
+    good = pool.Job("interop", interop.SMOKE, cli.Unit(interop.arms(interop.SMOKE)[0], 0), "cpu")
     jobs = [
         good._replace(stem="no_such_experiment"),
         good._replace(unit=Fatal()),
@@ -333,9 +335,9 @@ def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
         good._replace(unit=Fatal(), stem="x"),
         good,
     ]
-    with _pool.Workers() as workers:
+    with pool.Workers() as workers:
         done = list(workers.run(jobs, 2, lambda unit, step: None))
-    failed = [unit for unit in done if isinstance(unit, _pool.Failed)]
+    failed = [unit for unit in done if isinstance(unit, pool.Failed)]
     assert len(done) == 5
     reasons = sorted(unit.reason for unit in failed)
     assert reasons[0].startswith("ModuleNotFoundError: No module named 'experiments.no_such_experiment'")
@@ -345,5 +347,5 @@ def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
 def test_a_gpu_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
-    assert _run.device_slug("cuda") == "nvidia-h200"
-    assert _run.device_slug("cpu") == "cpu"
+    assert cli.device_slug("cuda") == "nvidia-h200"
+    assert cli.device_slug("cpu") == "cpu"

@@ -12,21 +12,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim.core import records
-from experiments import _fp16, _run, _tasks, static_sweep
-from experiments._train import Arm
+from ampsim import records
+from experiments import static_sweep
+from experiments.runner import cli
+from experiments.training import fp16, tasks
+from experiments.training.loop import Arm
 from figures import _style
 from figures import static_sweep as figure
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
-DATA = records.read(_run.DATA / "cpu" / "static_sweep.jsonl")[1]
+DATA = records.read(cli.DATA / "cpu" / "static_sweep.jsonl")[1]
 SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **static_sweep.run(config, _run.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, "seed": seed, **static_sweep.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -42,9 +44,9 @@ def at(k: int, column: str) -> list[float]:
     return [float(values[LOGS.index(k)]) for row in of_arm("fp32") for values in row[column]]
 
 
-def gradients(k: int, batch: int = 8) -> tuple[_tasks.Task, _tasks.Batch, torch.Tensor]:
+def gradients(k: int, batch: int = 8) -> tuple[tasks.Task, tasks.Batch, torch.Tensor]:
     """A task, and the first step of its arm `static 2^k`."""
-    task = _tasks.make("resnet", 0, "cpu", batch)
+    task = tasks.make("resnet", 0, "cpu", batch)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
     (step,) = Arm(f"static 2^{k}").train(task, optimizer, 1)
     return task, step.batch, step.gradient
@@ -55,13 +57,13 @@ def gradients(k: int, batch: int = 8) -> tuple[_tasks.Task, _tasks.Batch, torch.
 
 def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
     task, batch, _ = gradients(0)
-    before = _fp16.flat_gradient(task.model)
+    before = fp16.flat_gradient(task.model)
     logs = (-14, -4, 0, 10, 24)
     asked = static_sweep.backward_passes(task, batch, [2.0**k for k in logs])
     for k, gradient in zip(logs, asked, strict=True):
         expected = gradients(k)[2]
         assert torch.equal(gradient.nan_to_num(1.5), expected.nan_to_num(1.5)), k
-    assert torch.equal(_fp16.flat_gradient(task.model), before)  # the optimizer sees none of it
+    assert torch.equal(fp16.flat_gradient(task.model), before)  # the optimizer sees none of it
 
 
 @given(
@@ -91,7 +93,7 @@ def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
 
 
 def test_rounding_once_is_asked_of_the_true_gradient() -> None:
-    task = _tasks.make("resnet", 0, "cpu", 8)
+    task = tasks.make("resnet", 0, "cpu", 8)
     (step,) = Arm("fp32").train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
     asked = static_sweep.Asked((-18, 20))
     asked.add(task, step, counted=True)

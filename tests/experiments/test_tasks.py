@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments import _photos, _tasks, _train
 from experiments.models.vit import ViT
+from experiments.training import loop, photos_data, tasks
 
-NAMES = list(_tasks.MAKERS)
+NAMES = list(tasks.MAKERS)
 PHOTO_TASKS = ("resnet32", "vit")
-TEST = _photos.load("cpu").test
+TEST = photos_data.load("cpu").test
 
 
-def same(a: _tasks.Batch, b: _tasks.Batch) -> bool:
+def same(a: tasks.Batch, b: tasks.Batch) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def scaled_gradient(task: _tasks.Task) -> Tensor:
+def scaled_gradient(task: tasks.Task) -> Tensor:
     """The gradient at scale 2^16, computed in fp16."""
     with torch.autocast("cpu", dtype=torch.float16):
         loss = task.loss()
@@ -28,7 +28,7 @@ def scaled_gradient(task: _tasks.Task) -> Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_and_batches_are_the_seeds(name: str) -> None:
-    first, again, other = (_tasks.make(name, seed, "cpu", 3) for seed in (0, 0, 1))
+    first, again, other = (tasks.make(name, seed, "cpu", 3) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True))
     batches = [[task.draw() for _ in range(3)] for task in (first, again, other)]
     assert all(map(same, batches[0], batches[1]))
@@ -39,7 +39,7 @@ def test_weights_and_batches_are_the_seeds(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_has_a_finite_loss_that_falls(name: str) -> None:
-    task = _tasks.make(name, 0, "cpu", 8)
+    task = tasks.make(name, 0, "cpu", 8)
     x, y = task.draw()
     assert (len(x), len(y)) == (8, 8)
     before = task.test_loss()
@@ -57,28 +57,28 @@ def test_a_task_has_a_finite_loss_that_falls(name: str) -> None:
 
 
 def test_the_tables_rows_are_the_tasks() -> None:
-    assert [name for name in NAMES if f"| `{name}` |" in (_tasks.__doc__ or "")] == NAMES
-    assert set(_tasks.READS) <= set(NAMES)
-    assert _tasks.inputs("vit", "gpt", "resnet32") == {
-        "photos": hashlib.sha256(_photos.FILE.read_bytes()).hexdigest(), "topics": _tasks.inputs("gpt")["topics"],
+    assert [name for name in NAMES if f"| `{name}` |" in (tasks.__doc__ or "")] == NAMES
+    assert set(tasks.READS) <= set(NAMES)
+    assert tasks.inputs("vit", "gpt", "resnet32") == {
+        "photos": hashlib.sha256(photos_data.FILE.read_bytes()).hexdigest(), "topics": tasks.inputs("gpt")["topics"],
     }  # fmt: skip
-    assert list(_tasks.inputs("sigmoid")) == ["digits"]
+    assert list(tasks.inputs("sigmoid")) == ["digits"]
 
 
 def test_a_turned_crop_turned_back_is_the_crop() -> None:
-    x, quarters = _tasks.make("resnet32", 0, "cpu", 4).test
-    plain = _photos.spaced(TEST, len(x), 32)
+    x, quarters = tasks.make("resnet32", 0, "cpu", 4).test
+    plain = photos_data.spaced(TEST, len(x), 32)
     for crop, turned, k in zip(plain, x, quarters.tolist(), strict=True):
         assert torch.equal(turned.rot90(-k, (1, 2)), crop)
     assert quarters.bincount().tolist() == [32] * 4
-    drawn = torch.cat([_tasks.make("resnet32", seed, "cpu", 64).draw()[1] for seed in range(3)])
+    drawn = torch.cat([tasks.make("resnet32", seed, "cpu", 64).draw()[1] for seed in range(3)])
     assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
 def test_vit_hides_half_of_the_patches_and_asks_for_all() -> None:
-    shown, whole = _tasks.make("vit", 0, "cpu", 4).test
+    shown, whole = tasks.make("vit", 0, "cpu", 4).test
     assert shown.shape == whole.shape == (128, 3, 32, 32)
-    assert torch.equal(whole, 4 * (_photos.spaced(TEST, 128, 32) - 0.5))
+    assert torch.equal(whole, 4 * (photos_data.spaced(TEST, 128, 32) - 0.5))
     patches = (shown == whole).unfold(2, 8, 8).unfold(3, 8, 8)  # (crops, colours, 4, 4, 8, 8)
     kept = patches.all(dim=5).all(dim=4).all(dim=1)
     hidden = (shown == 0).unfold(2, 8, 8).unfold(3, 8, 8).all(dim=5).all(dim=4).all(dim=1)
@@ -88,19 +88,19 @@ def test_vit_hides_half_of_the_patches_and_asks_for_all() -> None:
 
 
 def test_vits_loss_is_a_sum_and_overflows_fp16_where_a_mean_does_not() -> None:
-    task = _tasks.make("vit", 0, "cpu", 16)
+    task = tasks.make("vit", 0, "cpu", 16)
     a, b = torch.randn(2, 4, 3, 32, 32)
     assert task.criterion(a, b).item() == pytest.approx((a - b).square().sum().item(), rel=1e-5)
     assert isinstance(task.model, ViT)
     assert not scaled_gradient(task).isfinite().all()
     for name in ("gpt", "resnet"):
-        assert scaled_gradient(_tasks.make(name, 0, "cpu", 8)).isfinite().all()
+        assert scaled_gradient(tasks.make(name, 0, "cpu", 8)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", PHOTO_TASKS)
 def test_it_trains_in_fp16_once_the_scale_has_come_down(name: str) -> None:
-    task = _tasks.make(name, 0, "cpu", 2)
+    task = tasks.make(name, 0, "cpu", 2)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-3, fused=True)
-    steps = list(_train.Arm("init 2^2" if name == "vit" else "unscaled").train(task, optimizer, 8))
+    steps = list(loop.Arm("init 2^2" if name == "vit" else "unscaled").train(task, optimizer, 8))
     assert not steps[-1].found_inf
     assert all(math.isfinite(step.loss) for step in steps)

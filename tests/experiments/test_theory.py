@@ -9,18 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim.core import records, theory
+from ampsim import records
+from ampsim.core import theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
-from experiments import _pathwise, _run, _simulate, _stochastic, theory_real
 from experiments import theory as experiment
-from experiments._held import Config, Held
-from experiments._simulate import Batch
+from experiments import theory_real
+from experiments.runner import cli
+from experiments.theorems import pathwise, simulate, stochastic
+from experiments.theorems.case import Config, Held
+from experiments.theorems.simulate import Batch
 from figures import _style
 from figures import theory as figure
 from figures import theory_real as real_figure
 
-HELD = records.read(_run.DATA / "cpu" / "theory.jsonl")[1]
-REAL = records.read(_run.DATA / "cpu" / "theory_real.jsonl")[1]
+HELD = records.read(cli.DATA / "cpu" / "theory.jsonl")[1]
+REAL = records.read(cli.DATA / "cpu" / "theory_real.jsonl")[1]
 
 rules = st.builds(
     Rule,
@@ -75,7 +78,7 @@ def test_the_batch_refuses_what_it_does_not_do(rule: Rule) -> None:
 
 
 def test_a_run_under_ceilings_is_the_machines() -> None:
-    found, x = _simulate.follow(Rule(8.0, growth_interval=2), [4.0, 4.0, 4.0, 8.0, 8.0])
+    found, x = simulate.follow(Rule(8.0, growth_interval=2), [4.0, 4.0, 4.0, 8.0, 8.0])
     assert found.tolist() == [True, False, False, False, False]
     assert x.tolist() == [3, 2, 2, 3, 3]
 
@@ -88,11 +91,11 @@ def test_histories_are_of_six_kinds_and_their_waste_is_what_theory_counts() -> N
             seen.append(found_inf.copy())
             super().update(found_inf)
 
-    original, _pathwise.Batch = _pathwise.Batch, Spy
+    original, pathwise.Batch = pathwise.Batch, Spy
     try:
-        skipped, descent, wasted = _pathwise.histories(rule, 300, 50, np.random.default_rng(0))
+        skipped, descent, wasted = pathwise.histories(rule, 300, 50, np.random.default_rng(0))
     finally:
-        _pathwise.Batch = original
+        pathwise.Batch = original
     flags = np.array(seen).T
     assert flags.sum(axis=1).tolist() == skipped.tolist()
     assert [theory.wasted(row, 3) for row in flags] == wasted.tolist()
@@ -131,14 +134,14 @@ def test_no_case_is_held_to_more_than_it_was() -> None:
 
 def test_the_chain_adds_up_and_stands() -> None:
     p = np.array([0.1, 0.5, 1.0])
-    shares = _stochastic.chain(p, 2, 1)
+    shares = stochastic.chain(p, 2, 1)
     assert shares.sum() == pytest.approx(1)
     assert shares[2, 1] == 0  # the third level always overflows
 
 
 def test_the_longest_run_goes_round_the_end() -> None:
-    assert _pathwise.longest_run(np.array([True, False, True, True])) == 3
-    assert _pathwise.longest_run(np.array([False, False])) == 0
+    assert pathwise.longest_run(np.array([True, False, True, True])) == 3
+    assert pathwise.longest_run(np.array([False, False])) == 0
 
 
 def test_the_table_shows_every_number_and_what_is_late_in_red() -> None:
@@ -183,7 +186,7 @@ def test_the_committed_run_is_what_t3_says_with_nothing_fitted() -> None:
 
 @pytest.mark.parametrize("module", [experiment, theory_real])
 def test_the_smoke_run_ends_and_shows_no_table(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
+    assert cli.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     rows = records.read(path)[1]
     assert [row["arm"] for row in rows] == module.arms(module.SMOKE)

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from ampsim import Rule, replay
 from ampsim.torch import GradScaler
-from experiments import _fp16, _train
-from experiments._tasks import Batch, Task, make
-from experiments._train import Arm, Log, Step, train
+from experiments.training import fp16, loop
+from experiments.training.loop import Arm, Log, Step, train
+from experiments.training.tasks import Batch, Task, make
 
 ARMS = {  # name -> dtype, fixed scale, first scale, growth interval
     "fp32": (torch.float32, 1.0, 1.0, None),
@@ -52,7 +52,7 @@ def run(arm: str, steps: int, factor: float = 1.0) -> tuple[list[Step], Tensor]:
     """All steps, and the parameters they lead to."""
     made = task()
     steps_made = list(Arm(arm).train(made, adam(made), steps, factor=factor))
-    return steps_made, _fp16.flat_parameters(made.model)
+    return steps_made, fp16.flat_parameters(made.model)
 
 
 # --------------------------------------------------------------------------------------------------- the arms
@@ -65,7 +65,7 @@ def test_an_arm_is_what_its_name_says(name: str, whole: str) -> None:
     arm = Arm(whole + name)
     scaler = arm.scaler("cpu")
     assert (arm.dtype, arm.fixed, scaler.get_scale()) == (dtype, fixed, first)
-    assert scaler.is_enabled() == (name not in _train.DTYPES)
+    assert scaler.is_enabled() == (name not in loop.DTYPES)
     if interval:
         assert scaler.get_growth_interval() == interval
 
@@ -99,7 +99,7 @@ def test_the_loss_is_a_mean_a_sum_or_a_share_of_the_global_batch(arm: str, facto
 
 
 def test_every_usual_arm_has_a_meaning_and_a_name_of_its_own() -> None:
-    names = _train.usual_arms(16, (50, 200), (8, 32))
+    names = loop.usual_arms(16, (50, 200), (8, 32))
     assert len(set(names)) == len(names) == 12
     assert {Arm(name).dtype for name in names} == {torch.float32, torch.bfloat16, torch.float16}
 
@@ -116,7 +116,7 @@ def test_in_float32_the_loop_is_the_plain_one_to_the_last_bit() -> None:
         optimizer.zero_grad()
         mse_loss(plain.model(x), y).backward()
         optimizer.step()
-    assert torch.equal(parameters, _fp16.flat_parameters(plain.model))
+    assert torch.equal(parameters, fp16.flat_parameters(plain.model))
 
 
 def test_in_fp16_the_loop_is_torchs_own_with_torchs_scaler_to_the_last_bit() -> None:
@@ -130,10 +130,10 @@ def test_in_fp16_the_loop_is_torchs_own_with_torchs_scaler_to_the_last_bit() -> 
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         assert (step.scale, step.loss) == (scaler.get_scale(), loss.item())
-        assert torch.equal(step.gradient, _fp16.flat_gradient(plain.model)) or step.found_inf
+        assert torch.equal(step.gradient, fp16.flat_gradient(plain.model)) or step.found_inf
         scaler.step(optimizer)
         scaler.update()
-    assert torch.equal(_fp16.flat_parameters(made.model), _fp16.flat_parameters(plain.model))
+    assert torch.equal(fp16.flat_parameters(made.model), fp16.flat_parameters(plain.model))
 
 
 def test_a_step_tells_its_batch_its_loss_and_its_scaled_gradient() -> None:
@@ -159,7 +159,7 @@ def test_the_reference_machine_replays_the_dynamic_arms() -> None:
 def test_a_fixed_scale_that_is_too_high_never_moves_and_never_steps() -> None:
     steps, parameters = run("static 2^40", 5)
     assert all(step.found_inf and step.scale == 2.0**40 for step in steps)
-    assert torch.equal(parameters, _fp16.flat_parameters(task().model))
+    assert torch.equal(parameters, fp16.flat_parameters(task().model))
 
 
 @given(st.integers(-30, 16))
@@ -183,11 +183,11 @@ def test_arms_differ_in_precision_only() -> None:
 
 def test_a_loss_that_is_nan_is_skipped_and_the_run_goes_on() -> None:
     made = dataclasses.replace(task(), criterion=lambda out, y: mse_loss(out, y) * math.nan)
-    before = _fp16.flat_parameters(made.model)
+    before = fp16.flat_parameters(made.model)
     steps = list(Arm("dynamic").train(made, adam(made), 4))
     assert all(step.found_inf and math.isnan(step.loss) for step in steps)
     assert [step.scale for step in steps] == [2.0**16, 2.0**15, 2.0**14, 2.0**13]
-    assert torch.equal(_fp16.flat_parameters(made.model), before)
+    assert torch.equal(fp16.flat_parameters(made.model), before)
 
 
 # ------------------------------------------------------------------------------------------------ what goes with it
@@ -198,7 +198,7 @@ def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(steps: int
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=99.0)
     rates = []
     for step in range(steps + 1):
-        _train.cool(optimizer, lr, step, steps)
+        loop.cool(optimizer, lr, step, steps)
         rates.append(optimizer.param_groups[0]["lr"])
     assert rates[: 2 * steps // 3 + 1] == pytest.approx([lr] * (2 * steps // 3 + 1))
     assert rates == sorted(rates, reverse=True)
@@ -210,9 +210,9 @@ def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(steps: int
 def test_the_accuracy_counts_the_images_whose_largest_logit_is_right() -> None:
     made = make("resnet", 0, "cpu", 4)
     x, y = made.test
-    assert _train.accuracy(made) == pytest.approx((made.model(x).argmax(dim=1) == y).double().mean().item(), abs=1e-6)
+    assert loop.accuracy(made) == pytest.approx((made.model(x).argmax(dim=1) == y).double().mean().item(), abs=1e-6)
     eye = Task(nn.Identity(), made.draw, cross_entropy, (torch.eye(4), torch.tensor([0, 1, 3, 3])))
-    assert _train.accuracy(eye) == 0.75
+    assert loop.accuracy(eye) == 0.75
 
 
 def step(number: int, gradient: list[float], loss: float = 1.0, scale: float = 1.0) -> Step:

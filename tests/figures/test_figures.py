@@ -10,9 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from ampsim.core import records
+from ampsim import records
 from figures import __main__ as cli
-from figures import _claims, _gallery, _series, _style, scale_crash, sigmoid_underflow, state_machine
+from figures import _gallery, _style, claims, results, scale_crash, sigmoid_underflow, state_machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,14 +123,14 @@ def test_the_gallery_shows_every_figure_once_with_its_command() -> None:
 def test_a_claim_is_judged_by_the_data_and_shows_its_spread() -> None:
     arms = ("unscaled", "dynamic G=50", "fp32")
     rows: list[Any] = [{"arm": arm, "seed": seed, "test_loss": 2 + seed / 100} for arm in arms for seed in range(3)]
-    assert _claims.mean_loss(rows) == (
-        "unscaled 2.01 (2 to 2.02), dynamic 2.01 (2 to 2.02), fp32 2.01 (2 to 2.02)", _claims.REPRODUCED
+    assert claims.mean_loss(rows) == (
+        "unscaled 2.01 (2 to 2.02), dynamic 2.01 (2 to 2.02), fp32 2.01 (2 to 2.02)", claims.REPRODUCED
     )  # fmt: skip
     rows[0]["test_loss"] = 9.0
-    assert _claims.mean_loss(rows)[1] == _claims.CONTRADICTED
-    assert _claims.verdict(True, False) == _claims.PARTLY
+    assert claims.mean_loss(rows)[1] == claims.CONTRADICTED
+    assert claims.verdict(True, False) == claims.PARTLY
     counts = [{"arm": f"fp16 lr={lr}", "seed": 0, "crash_step": 7} for lr in ("0.02", "0.03", "0.035", "0.05")]
-    assert _claims.crashes(counts)[1] == _claims.CONTRADICTED
+    assert claims.crashes(counts)[1] == claims.CONTRADICTED
 
 
 def test_a_figure_without_a_section_is_refused() -> None:
@@ -195,7 +195,7 @@ def test_loss_curves_are_the_medians_of_the_records() -> None:
 def test_final_losses_skips_and_scales_are_those_of_the_records() -> None:
     _, rows = _style.load(sigmoid_underflow.DATA)["sigmoid_underflow"]
     figure = drawn(sigmoid_underflow)
-    for arm in _series.arms(rows):
+    for arm in results.arms(rows):
         (dots,) = lines(figure.axes[1], arm)
         assert list(dots.get_ydata()) == [row["train_loss"] for row in rows if row["arm"] == arm]
     for arm in ("dynamic G=50", "dynamic G=2000"):
@@ -211,7 +211,7 @@ def test_areas_add_up_and_follow_the_records() -> None:
     provenance, rows = _style.load(sigmoid_underflow.DATA)["sigmoid_underflow"]
     every = provenance["config"]["count_every"]
     units = [row for row in rows if row["arm"] == "unscaled"]
-    _, share = _series.mean_shares(units, every, block=4)
+    _, share = results.mean_shares(units, every, block=4)
     assert sum(share.values()) == pytest.approx(np.ones(len(share["zero"])))
     first = np.mean([np.array(row["zero"])[:4].sum() / 4 / sum(row["elements"]) for row in units])
     assert share["zero"][0] == pytest.approx(first)
@@ -221,7 +221,7 @@ def test_areas_add_up_and_follow_the_records() -> None:
 
 def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> None:
     record = {"counted_steps": [0, 3, 5], "zero": [[1], [9], [3]], "subnormal": [[0]] * 3, "overflow": [[0]] * 3}
-    steps, share = _series.mean_shares([{**record, "elements": [10]}], every=5, block=2)
+    steps, share = results.mean_shares([{**record, "elements": [10]}], every=5, block=2)
     assert (steps.tolist(), share["zero"].tolist()) == ([2.5], [0.2])
 
 
@@ -240,11 +240,11 @@ def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
 
 def test_a_scale_column_is_expanded_from_its_changes() -> None:
     record: dict[str, Any] = {"loss": [0.0] * 5, "scale_changes": [[0, 4.0], [3, 2.0]]}
-    assert _series.scale(record).tolist() == [4.0, 4.0, 4.0, 2.0, 2.0]
+    assert results.scale(record).tolist() == [4.0, 4.0, 4.0, 2.0, 2.0]
 
 
 def test_labels_keep_their_distance_and_order() -> None:
-    assert _series.spread([1.0, 0.0, 1.05], gap=0.5) == [1.0, 0.0, 1.5]
+    assert results.spread([1.0, 0.0, 1.05], gap=0.5) == [1.0, 0.0, 1.5]
 
 
 def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:

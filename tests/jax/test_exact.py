@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Arithmetic, Rule, round_to_float32
-from ampsim.jax import exact, stepping
-from ampsim.jax.exact import FLOAT32, FLOAT64
+from ampsim.jax import exact_product as exact
+from ampsim.jax import machine
+from ampsim.jax.exact_product import FLOAT32, FLOAT64
 
 HOW = st.sampled_from(["multiply", "divide"])
 
@@ -62,13 +63,13 @@ def test_a_power_of_two_needs_no_limbs(scale, exponent, how) -> None:
 
 def test_a_rule_of_powers_of_two_has_short_factors_unless_it_is_stacked() -> None:
     lengths = {
-        (growth, backoff, how): stepping.constants(
+        (growth, backoff, how): machine.constants(
             Rule(growth_factor=growth, backoff_factor=backoff, arithmetic=Arithmetic(backoff=how))
         ).growth.limbs.shape[0]
         for growth, backoff, how in [(2.0, 0.5, "multiply"), (2.0, 0.3, "multiply"), (4.0, 0.25, "reciprocal")]
     }
     assert list(lengths.values()) == [0, FLOAT32.limbs, 0]
-    assert stepping.stacked([Rule(), Rule(growth_factor=3.0)]).growth.limbs.shape == (FLOAT32.limbs, 2)
+    assert machine.stacked([Rule(), Rule(growth_factor=3.0)]).growth.limbs.shape == (FLOAT32.limbs, 2)
 
 
 @given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-3, 3), HOW)

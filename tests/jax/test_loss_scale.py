@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ampsim import Rule, State, dialects, init, update
 from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import RaiseAtMin, StreakStartsAt
-from ampsim.jax import DEVIATIONS, LossScale, exact, loss_scale, stepping
+from ampsim.jax import DEVIATIONS, LossScale, exact_product, loss_scale, machine
 
 STEPS = 24  # of the compiled scan: one shape for every history
 
@@ -63,7 +63,7 @@ def scan(constants, queue, trackers, history):
     """The machine with its constants as data, so that rules share what is compiled."""
 
     def body(carry, found):
-        after = stepping.step(exact.FLOAT32, constants, *carry, found)
+        after = machine.step(exact_product.FLOAT32, constants, *carry, found)
         return after, after
 
     return jax.lax.scan(body, (queue, trackers), history)[1]
@@ -72,7 +72,7 @@ def scan(constants, queue, trackers, history):
 def scanned(rule: Rule, history: list[bool]) -> list[State]:
     start = LossScale.create(rule)
     padded = np.array(history + [False] * (STEPS - len(history)))
-    out = scan(stepping.constants(rule), start._queue(exact.FLOAT32), (np.int32(0), np.int32(0)), padded)
+    out = scan(machine.constants(rule), start._queue(exact_product.FLOAT32), (np.int32(0), np.int32(0)), padded)
     (scales, pending, waiting), (growth, overflow) = jax.tree.map(np.asarray, out)
     return [
         State(
@@ -345,7 +345,7 @@ def test_nan_once_loaded_stays() -> None:
 @pytest.mark.parametrize("rule", [None, "torch", 2.0**16], ids=str)
 def test_what_is_no_rule_is_refused(rule) -> None:
     with pytest.raises(TypeError, match=r"expected an ampsim.Rule"):
-        stepping.constants(rule)
+        machine.constants(rule)
 
 
 def test_factors_that_float32_cannot_hold_are_refused() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from ampsim.core.machine import init, override
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, Probe, Ratio, Seen
-from ampsim.core.policy import flatten
-from ampsim.core.replay import states
+from ampsim.core.policies.base import flatten
+from ampsim.core.replay.fold import states
 from ampsim.jax.policy import PolicyScale
 
 EXACT: list[Policy] = [

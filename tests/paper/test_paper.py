@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.core import records, theory
+from ampsim import records
+from ampsim.core import theory
 from paper import build, ledger, lint, numbers
 from paper.ledger import Claim, Declared, Number, Table
 from paper.sources import ROOT, Refused
@@ -402,7 +403,7 @@ def test_wrong_use_from_the_shell_says_what_was_expected() -> None:
 
 
 def test_formats() -> None:
-    from paper.formats import show
+    from paper.printed import show
 
     assert show(1234567, ",d") == ("1,234,567", "1,234,567")
     assert show(-0.5, ".1f")[0] == "−0.5"

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ampsim.core.ceilings import replay_ceilings
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
+from ampsim.core.replay.ceilings import replay_ceilings
 from ampsim.probe import Histogram, Probe, Row, batch, ceilings
 from ampsim.torch import GradScaler
 

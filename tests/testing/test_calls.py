@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim.testing.conductor import run
+from ampsim.testing.conductor.runs import run
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 

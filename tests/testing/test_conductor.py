@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim.testing import conductor
-from ampsim.testing.conductor import (
+from ampsim.testing.conductor.runs import (
     Conductor,
     Program,
     Run,

@@ -5,14 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ampsim.testing.conductor import (
-    Conductor,
-    Deadlock,
-    Livelock,
-    attempt,
-    explore,
-    run,
-)
+from ampsim.testing.conductor.runs import Conductor, Deadlock, Livelock, attempt, explore, run
 
 
 def nothing_special(c: Conductor) -> None:

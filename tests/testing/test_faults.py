@@ -2,14 +2,7 @@
 
 import pytest
 
-from ampsim.testing.conductor import (
-    Conductor,
-    Deadlock,
-    Run,
-    attempt,
-    explore,
-    run,
-)
+from ampsim.testing.conductor.runs import Conductor, Deadlock, Run, attempt, explore, run
 
 
 def guarded(c: Conductor) -> list[str]:

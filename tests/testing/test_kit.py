@@ -14,17 +14,9 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 import ampsim  # noqa: E402
 from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
-from ampsim.testing import (  # noqa: E402
-    FromFlag,
-    Subject,
-    Traits,
-    check_scaler,
-    check_threads,
-    kit,
-    known,
-    parametrize_with_checks,
-)
-from ampsim.testing.adapter import FEATURES, load, subject  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
+from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.kit.subject import FEATURES, load, subject  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 
@@ -73,7 +65,7 @@ def test_ours_in_roundpipes_place_conforms():
 def test_ours_with_torchs_behaviour_fails_a_part_of_what_torch_fails():
     strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), policy="torch"))
     failed = [
-        result.check.name for result in kit.judge(strict, kit.chosen([1, 4, 5]), examples=FEW) if result.is_finding
+        result.check.name for result in judge.judge(strict, judge.chosen([1, 4, 5]), examples=FEW) if result.is_finding
     ]
     assert failed == [
         "a_positional_closure_is_refused",
@@ -155,7 +147,7 @@ class AllOrNone(TORCH):
 
 
 def test_skipping_all_or_each_is_a_declaration():
-    (check,) = [check for check in kit.chosen([2]) if check.name == "skip_is_per_optimizer"]
+    (check,) = [check for check in judge.chosen([2]) if check.name == "skip_is_per_optimizer"]
     check(subject(AllOrNone, Traits(skips="all")), examples=FEW)
     with pytest.raises(AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"):
         check(AllOrNone, examples=FEW)
@@ -171,14 +163,14 @@ class GivesUp(TORCH):
 
 
 def test_giving_up_at_the_floor_is_a_declaration():
-    (check,) = [check for check in kit.chosen([5]) if check.name == "scale_stays_normal"]
+    (check,) = [check for check in judge.chosen([5]) if check.name == "scale_stays_normal"]
     check(subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))), examples=FEW)
     with pytest.raises(AssertionError, match="scale_stays_normal: raised FloatingPointError: the scale is too small"):
         check(GivesUp, examples=FEW)
 
 
 def test_what_a_scaler_declares_to_lack_is_not_asked():
-    results = [*kit.judge(Subject(TORCH, Traits(without={*FEATURES})), kit.chosen([3, 4]))]
+    results = [*judge.judge(Subject(TORCH, Traits(without={*FEATURES})), judge.chosen([3, 4]))]
     assert {result.outcome for result in results} == {"declared"}
 
 
@@ -191,7 +183,7 @@ def test_a_feature_that_does_not_exist_is_refused():
 
 
 def message(name, target=TORCH):
-    (check,) = [check for check in kit.chosen() if check.name == name]
+    (check,) = [check for check in judge.chosen() if check.name == name]
     with pytest.raises(AssertionError) as failure:
         check(target)
     return str(failure.value).splitlines()
@@ -227,7 +219,7 @@ class Breaks(TORCH):
 
 def test_an_exception_in_an_honest_run_is_a_finding_and_keeps_its_cause():
     with pytest.raises(AssertionError, match="skip_budget: raised ZeroDivisionError: float division") as failure:
-        next(check for check in kit.chosen([0]) if check.name == "skip_budget")(Breaks)
+        next(check for check in judge.chosen([0]) if check.name == "skip_budget")(Breaks)
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
@@ -243,7 +235,7 @@ def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
         asked.append(rule)
         return NeverBacksOff("cpu", *constants(rule))
 
-    first, second = ([*kit.judge(make, kit.chosen([0]), examples=FEW)] for _ in range(2))
+    first, second = ([*judge.judge(make, judge.chosen([0]), examples=FEW)] for _ in range(2))
     assert first == second
     assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
     assert len(set(asked)) > FEW
@@ -253,7 +245,7 @@ def test_all_findings_are_in_one_error():
     with pytest.raises(AssertionError) as failure:
         check_scaler(TORCH, levels=[5], examples=FEW)
     named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
-    assert named == [check.name for check in kit.chosen([5]) if check.name in known.TORCH]
+    assert named == [check.name for check in judge.chosen([5]) if check.name in known.TORCH]
 
 
 # ---------------------------------------------------------------------------------------- expected failures
@@ -286,7 +278,7 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
 def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was():
     module = sys.modules["ampsim.torch.grad_scaler"]
     before = (module.threading, GradScaler._sync)
-    assert {result.check.level for result in check_threads(GradScaler)} == {kit.THREADS}
+    assert {result.check.level for result in check_threads(GradScaler)} == {judge.THREADS}
     assert (module.threading, GradScaler._sync) == before
     with pytest.raises(AssertionError, match="gradients_keep_their_scale_behind_a_queue"):
         check_threads(TORCH)
@@ -308,7 +300,7 @@ def test_wrong_use_says_what_was_expected(call, error, said):
 
 
 def test_every_check_says_its_law_in_one_sentence():
-    for check in kit.chosen():
+    for check in judge.chosen():
         assert check.law.endswith("."), check.name
         assert not check.issue or check.issue.startswith("https://")
         assert set(check.needs) <= set(FEATURES)

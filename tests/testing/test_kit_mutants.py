@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim import init, update  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, kit, known  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
+from ampsim.testing.kit import judge  # noqa: E402
 
 NAME = "ampsim_tests_mutants"  # those of the lockstep machine; test files are not importable from one another
 PATH = Path(__file__).parent.parent / "torch" / "test_mutants.py"
@@ -246,11 +247,11 @@ KILLS = {  # check -> the planted bugs that it names
     "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed],
 }
 PAIRS = [(check, scaler) for check, scalers in KILLS.items() for scaler in scalers]
-CHECKS = {check.name: check for check in kit.chosen()}
+CHECKS = {check.name: check for check in judge.chosen()}
 
 
 @pytest.mark.parametrize(
-    ("name", "scaler"), PAIRS, ids=[f"{check}-{kit.subject(scaler).name.split('.')[-1]}" for check, scaler in PAIRS]
+    ("name", "scaler"), PAIRS, ids=[f"{check}-{judge.subject(scaler).name.split('.')[-1]}" for check, scaler in PAIRS]
 )
 def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler):
     with pytest.raises(AssertionError) as failure:
@@ -270,6 +271,6 @@ def test_what_torch_is_known_to_fail_is_what_kills_it_here():
 
 
 def test_without_a_bug_nothing_dies():
-    results = kit.check_scaler(flagged(no_bug, min_scale=2.0**-100), examples=10)
+    results = judge.check_scaler(flagged(no_bug, min_scale=2.0**-100), examples=10)
     assert {result.outcome for result in results} == {"passed", "declared"}
     assert sum(result.outcome == "passed" for result in results) > 25

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import find, settings
 
-from ampsim.testing.conductor import (
+from ampsim.testing.conductor.runs import (
     Conductor,
     Deadlock,
     Program,

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing.kit import CHECKS, Result, chosen
-from ampsim.testing.report import FORMATS, SIGNS, Report
+from ampsim.testing.kit.judge import CHECKS, Result, chosen
+from ampsim.testing.kit.report import FORMATS, SIGNS, Report
 
 chosen()
 BUDGET, NORMAL = CHECKS["skip_budget"], CHECKS["scale_stays_normal"]

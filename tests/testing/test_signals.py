@@ -7,12 +7,8 @@ from types import FrameType
 
 import pytest
 
-from ampsim.testing import baton
-from ampsim.testing.conductor import (
-    Conductor,
-    attempt,
-    run,
-)
+from ampsim.testing.conductor import scheduler
+from ampsim.testing.conductor.runs import Conductor, attempt, run
 
 
 def nothing_special(c: Conductor) -> None:
@@ -69,7 +65,7 @@ def test_a_task_that_hangs_can_be_left(presses: int) -> None:
     def arrive(number: int, frame: FrameType | None) -> None:
         seen.append(number)
         if len(seen) <= presses:
-            baton.active()._interrupted(signal.SIGINT, frame)
+            scheduler.active()._interrupted(signal.SIGINT, frame)
         elif presses == 0 and len(seen) == 1:
             raise TimeIsUp
 

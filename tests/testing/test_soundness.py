@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.testing.conductor import Conductor, attempt
+from ampsim.testing.conductor.runs import Conductor, attempt
 
 OPS = ("read", "write", "acquire", "release", "try", "put", "get", "look", "set", "clear", "wait", "is_set", "timed")
 Source = tuple[tuple[str, ...], ...]  # one row of operations a task

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ampsim.testing.conductor import Conductor, explore, run, schedules
+from ampsim.testing.conductor.runs import Conductor, explore, run, schedules
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, explore, run
+from ampsim.testing.conductor.runs import Conductor, explore, run
 
 
 def outcomes_of(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing import sync
-from ampsim.testing.conductor import Conductor, Program, ScheduleFailure, attempt, explore, run
+from ampsim.testing.conductor import sync
+from ampsim.testing.conductor.runs import Conductor, Program, ScheduleFailure, attempt, explore, run
 
 
 class Plain:

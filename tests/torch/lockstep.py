@@ -23,9 +23,9 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from ampsim.core import checkpoint, protocol, refusals
 from ampsim.core.machine import Rule, round_to_float32
-from ampsim.core.protocol import Optimizer, Outcome, Protocol, Refusal, Tensor
+from ampsim.core.torch_model import protocol, refusals, state_dict
+from ampsim.core.torch_model.protocol import Optimizer, Outcome, Protocol, Refusal, Tensor
 
 KINDS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.125, momentum=0.9),
@@ -329,9 +329,9 @@ class Lockstep(RuleBasedStateMachine):
             self._compare_side(event, side, laws)
 
     def _compare_scaler(self, event: str, laws: dict[str, str]) -> None:
-        got, expected = self.scaler.get_scale(), checkpoint.get_scale(self.p)
+        got, expected = self.scaler.get_scale(), state_dict.get_scale(self.p)
         hold(laws["scale"], repr(got) == repr(expected), event, got, expected)
-        got, expected = self.scaler._get_growth_tracker(), checkpoint.get_growth_tracker(self.p)
+        got, expected = self.scaler._get_growth_tracker(), state_dict.get_growth_tracker(self.p)
         hold(laws["tracker"], repr(got) == repr(expected), event, got, expected)
         for name in protocol.FIELDS:
             value, refusal = attempt(getattr(self.scaler, f"get_{name}"))
@@ -339,10 +339,10 @@ class Lockstep(RuleBasedStateMachine):
                 text = refusal.text.replace(f"'{type(self.scaler).__name__}'", "'GradScaler'")
                 refusal = replace(refusal, text=text)
             got = (value, refusal)
-            outcome = checkpoint.get(self.p, name)[1]
+            outcome = state_dict.get(self.p, name)[1]
             expected = (outcome.value, outcome.refusal)
             hold(laws["settings"], repr(got) == repr(expected), f"{event}, {name}", got, expected)
-        got, expected = self.scaler.state_dict(), checkpoint.state_dict(self.p)
+        got, expected = self.scaler.state_dict(), state_dict.state_dict(self.p)
         hold("resume_is_invisible", repr(got) == repr(expected), f"{event}, state_dict", got, expected)
         hold(
             "setters_take_effect",
@@ -530,7 +530,7 @@ class Lockstep(RuleBasedStateMachine):
     def put(self, drawn: tuple[str, Any]) -> None:
         name, value = drawn
         real = attempt(lambda: getattr(self.scaler, f"set_{name}")(value))
-        self.p = checkpoint.put(self.p, name, value)
+        self.p = state_dict.put(self.p, name, value)
         self.compare(f"set_{name}({value!r})", real, Outcome())
 
     @precondition(lambda self: any(r.found_inf is not None for _, r in self.p.records))
@@ -561,13 +561,13 @@ class Lockstep(RuleBasedStateMachine):
         if fresh:
             self.renew((2.0**10, 4.0, 0.25, 5), self.p.enabled)
         real = attempt(lambda: self.scaler.load_state_dict(source))
-        self.p, outcome = checkpoint.load_state_dict(self.p, source)
+        self.p, outcome = state_dict.load_state_dict(self.p, source)
         self.compare(f"load_state_dict({source})", real, outcome, **RESUME)
 
     @rule(copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]))  # noqa: S301
     def copy(self, copier: Callable[[Any], Any]) -> None:
         scaler, refusal = attempt(lambda: copier(self.scaler))
-        self.p, outcome = checkpoint.pickled(self.p)
+        self.p, outcome = state_dict.pickled(self.p)
         if refusal is None and outcome.refusal is None:
             self.scaler, self.p, outcome = scaler, outcome.value, Outcome()
         self.compare("a pickle round trip", (None, refusal), outcome, **RESUME)

@@ -1,7 +1,7 @@
 """Free-running threads on the ticket register, for an interpreter without the GIL; see test_free_threading.py.
 
-Run as a program: loads `ampsim.torch.tickets` without the package around it, which would import torch. A client
-begins tickets and hands them over; an executor applies them in order; readers look at any moment. Prints how
+Run as a program: loads `ampsim.torch.threads.register` without the package around it, which would import torch.
+A client begins tickets and hands them over; an executor applies them in order; readers look at any moment. Prints how
 many updates were made; exits with 1 and says what is wrong at the first violation.
 """
 
@@ -22,7 +22,7 @@ def load() -> types.ModuleType:
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT.joinpath(*name.split(".")))]
         sys.modules[name] = package
-    spec = importlib.util.find_spec("ampsim.torch.tickets")
+    spec = importlib.util.find_spec("ampsim.torch.threads.register")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

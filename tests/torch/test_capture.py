@@ -21,7 +21,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampsim.torch import GradScaler, versions
+from ampsim.torch import GradScaler
+from ampsim.torch.state import versions
 
 EXAMPLES = max(50, settings.default.max_examples // 3)  # tens of iterations each
 INF, NAN = math.inf, math.nan

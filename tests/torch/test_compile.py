@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from ampsim.torch import GradScaler, uncompiled
+from ampsim.torch import GradScaler, dynamo
 from ampsim.torch.grad_scaler import GradScaler as Defined
 
 OPTIMIZERS = {
@@ -64,4 +64,4 @@ def test_a_scaler_that_is_not_marked_splits_more_often() -> None:
 def test_every_method_is_marked() -> None:
     for name in ("scale", "unscale_", "unscale_and_clip_", "step", "update", "begin", "loss_value"):
         assert vars(Defined)[name]._torchdynamo_disable
-    assert hasattr(uncompiled.eval_frame, "set_code_exec_strategy"), "torch renamed it: see uncompiled._skip"
+    assert hasattr(dynamo.eval_frame, "set_code_exec_strategy"), "torch renamed it: see uncompiled._skip"

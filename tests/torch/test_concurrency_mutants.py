@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.torch import OptimizerThread, config, saving, stepping
+from ampsim.torch import OptimizerThread, config
 from ampsim.torch.constants import Constants
 from ampsim.torch.grad_scaler import GradScaler
-from ampsim.torch.iterations import Iterations
-from ampsim.torch.jobs import Job
-from ampsim.torch.ledger import Ledger, Record
-from ampsim.torch.ownership import Ownership
-from ampsim.torch.tickets import Register, _Book
-from ampsim.torch.versions import DeviceVersion
+from ampsim.torch.state import saving
+from ampsim.torch.state.versions import DeviceVersion
+from ampsim.torch.step import optimizer_step
+from ampsim.torch.step.gradient_owners import Ownership
+from ampsim.torch.step.records import Ledger, Record
+from ampsim.torch.threads.iterations import Iterations
+from ampsim.torch.threads.jobs import Job
+from ampsim.torch.threads.register import Register, _Book
 
 
 def load(name):
@@ -268,8 +270,10 @@ def does_not_look_who_wrote_before(self, grad):
         grad._ampsim_ticket = (next(iter(self._running.values())), grad._version)
 
 
-@mutant(stepping, "unscale_", INVARIANTS, "test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1", False)
-def checks_scaled_gradients_only(optimizer, version, record, *, safe, allow_fp16, honest=stepping.unscale_):
+@mutant(
+    optimizer_step, "unscale_", INVARIANTS, "test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1", False
+)
+def checks_scaled_gradients_only(optimizer, version, record, *, safe, allow_fp16, honest=optimizer_step.unscale_):
     honest(optimizer, version, record, safe=False, allow_fp16=allow_fp16)
 
 

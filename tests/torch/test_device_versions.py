@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler
-from ampsim.torch.versions import DeviceVersion, HostVersion, first_version
+from ampsim.torch.state.versions import DeviceVersion, HostVersion, first_version
 
 INF, NAN = math.inf, math.nan
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from ampsim.core import protocol
+from ampsim.core.torch_model import protocol
 from ampsim.torch import GradScaler
-from ampsim.torch.versions import DeviceVersion, HostVersion
+from ampsim.torch.state.versions import DeviceVersion, HostVersion
 
 INF, NAN = math.inf, math.nan
 EXAMPLES = max(50, settings.default.max_examples // 3)  # each: three machines share the profile's

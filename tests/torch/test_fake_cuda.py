@@ -19,8 +19,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampsim.torch import GradScaler, OptimizerThread, pipelined, versions
+from ampsim.torch import GradScaler, OptimizerThread, pipelined
 from ampsim.torch.pipelined import Pipelined
+from ampsim.torch.state import versions
 
 Clock = dict[int, int]  # stream -> how many of its operations are known to be done
 
@@ -162,7 +163,7 @@ def world(monkeypatch):
     def on_device(state, device, rule, *, strict):
         return first(state, device, rule, strict=True)  # the versions that live on a device
 
-    monkeypatch.setattr("ampsim.torch.kinds.first_version", on_device)
+    monkeypatch.setattr("ampsim.torch.state.kinds.first_version", on_device)
     return world
 
 
@@ -218,7 +219,7 @@ def test_a_version_used_without_waiting_for_it_is_seen(world, monkeypatch) -> No
 
 
 def test_a_gradient_handed_over_without_an_event_is_seen(world, monkeypatch) -> None:
-    monkeypatch.setattr("ampsim.torch.optimizer_thread._record_event", lambda: Event(world))  # recorded never
+    monkeypatch.setattr("ampsim.torch.threads.optimizer_thread._record_event", lambda: Event(world))  # recorded never
     train(world, depth=1)
     assert any("stream 1" in text for text in world.wrong)
 

@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampsim import Rule
 from ampsim.core.pipeline import trajectory
 from ampsim.core.policies import Deduplicated, Headroom, Probe
-from ampsim.torch import GradScaler, OptimizerThread, unscale, versions
+from ampsim.torch import GradScaler, OptimizerThread
+from ampsim.torch.gradients import unscale
+from ampsim.torch.state import versions
 
 INF, NAN = math.inf, math.nan
 SIZE = 257

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import ampsim.torch
 from ampsim.core import dialects, pipeline
 from ampsim.core.machine import Rule
-from ampsim.core.replay import replay
+from ampsim.core.replay.fold import replay
 from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch import roundpipe as for_roundpipe
-from ampsim.torch.tickets import Register
+from ampsim.torch.threads.register import Register
 
 INF, NAN = float("inf"), float("nan")
 TORCH_KEYS = ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]

@@ -21,8 +21,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ampsim.torch import kernels, unscale
-from ampsim.torch.kernels import BLOCK, norm_and_flag, tiles
+from ampsim.torch.gradients import kernels, unscale
+from ampsim.torch.gradients.kernels import BLOCK, norm_and_flag, tiles
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"

@@ -13,8 +13,8 @@ import pytest
 import torch
 from hypothesis.stateful import run_state_machine_as_test
 
-from ampsim.core import protocol
 from ampsim.core.machine import Rule
+from ampsim.core.torch_model import protocol
 
 LOSS = (1.0, "float32", ())
 

@@ -11,8 +11,8 @@ import torch
 
 from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
-from ampsim.torch.optimizer_thread import shared_thread
-from ampsim.torch.worker import Worker
+from ampsim.torch.threads.launcher import Worker
+from ampsim.torch.threads.optimizer_thread import shared_thread
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, Probe, Ratio, Seen
-from ampsim.core.replay import replay
+from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
 
 if "rule" not in inspect.signature(GradScaler).parameters:

@@ -17,8 +17,11 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule, State
 from ampsim.core.machine import update as advance
 from ampsim.testing import conductor
-from ampsim.torch import ClosedError, GradScaler, OptimizerThread, grad_scaler, iterations, ledger, tickets
-from ampsim.torch.tickets import Register
+from ampsim.torch import ClosedError, GradScaler, OptimizerThread, grad_scaler
+from ampsim.torch.step import records
+from ampsim.torch.threads import iterations
+from ampsim.torch.threads import register as tickets
+from ampsim.torch.threads.register import Register
 
 RULE = Rule(init_scale=8.0, growth_interval=1, min_scale=2.0**-126)
 WEIGHTS = torch.tensor([1.0, 2.0])
@@ -87,8 +90,8 @@ def make(c, outcome, watch=True, **options):
     if watch:
         c.watch(Register, "_book", "_closed")
         c.watch(iterations.Iterations, "_requested", "register")
-        c.watch(ledger.Ledger, "_records")
-        c.watch(ledger.Record, "stage", "holder")
+        c.watch(records.Ledger, "_records")
+        c.watch(records.Record, "stage", "holder")
     options = {"init_scale": RULE.init_scale, "growth_interval": 1, "depth": outcome.depth, **options}
     return type("GradScaler", (GradScaler,), {"_sync": c.sync})("cpu", **options)
 
@@ -487,5 +490,5 @@ def test_what_a_schedule_shows_is_what_threads_do():
 
 def test_the_classes_under_test_take_every_lock_from_sync():
     """A lock of `threading`'s own would block a run for ever, or hide a switch point."""
-    for module in (grad_scaler, iterations, ledger, tickets):
+    for module in (grad_scaler, iterations, records, tickets):
         assert not set(threading.__all__) & vars(module).keys()

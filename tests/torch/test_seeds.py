@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import ampsim.torch
-from ampsim.torch.optimizer_thread import shared_thread
 from ampsim.torch.pipelined import Pipelined
 from ampsim.torch.roundpipe import GradScaler as RoundPipeGradScaler
+from ampsim.torch.threads.optimizer_thread import shared_thread
 
 STEPS = 12
 

@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from ampsim.torch import GradScaler, norm_hooks, squares
+from ampsim.torch import GradScaler, norm_hooks
+from ampsim.torch.gradients import norms
 
-LARGE = squares.SMALL + 1
-SIZES = [(0,), (1,), (7, 3), (squares.SMALL,), (LARGE,), (3, LARGE), (squares.PART + 5,)]
+LARGE = norms.SMALL + 1
+SIZES = [(0,), (1,), (7, 3), (norms.SMALL,), (LARGE,), (3, LARGE), (norms.PART + 5,)]
 
 
 def exact(grads):
@@ -26,7 +27,7 @@ def test_it_is_the_sum_of_squares(sizes, double, seed):
     torch.manual_seed(seed)
     grads = [torch.randn(size, dtype=torch.float64 if double else torch.float32) for size in sizes]
     grads = [g.t() if g.dim() == 2 and seed % 2 else g for g in grads]
-    assert squares.sum_of_squares(grads) == pytest.approx(exact(grads), rel=4e-6)
+    assert norms.sum_of_squares(grads) == pytest.approx(exact(grads), rel=4e-6)
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
@@ -34,7 +35,7 @@ def test_it_is_the_sum_of_squares(sizes, double, seed):
 def test_one_element_that_is_not_finite_is_seen(bad, size):
     grads = [torch.ones(5), torch.ones(size), torch.ones(LARGE)]
     grads[1].view(-1)[-1] = bad
-    assert not math.isfinite(squares.sum_of_squares(grads))
+    assert not math.isfinite(norms.sum_of_squares(grads))
 
 
 class Model:
@@ -58,8 +59,8 @@ class Model:
 @pytest.fixture
 def reads(monkeypatch):
     """How many gradients were read as numpy arrays since the list was cleared."""
-    log, parts = [], squares._parts
-    monkeypatch.setattr(squares, "_parts", lambda grad: log.append(grad.shape) or parts(grad))
+    log, parts = [], norms._parts
+    monkeypatch.setattr(norms, "_parts", lambda grad: log.append(grad.shape) or parts(grad))
     return log
 
 
@@ -93,12 +94,12 @@ def copied_then_written(model):
     first = model.params[0]
     for _ in range(4):
         first.grad.mul_(1.0)
-    squares._note(first)
+    norms._note(first)
     version = first.grad._version
     first.grad = copy.deepcopy(first.grad)
     while first.grad._version < version:
         first.grad.mul_(3.0)
-    assert vars(first.grad)[squares._NOTE][1] == first.grad._version
+    assert vars(first.grad)[norms._NOTE][1] == first.grad._version
 
 
 CHANGES = [written_in_place, multiplied, replaced, zeroed, accumulated, made_anew, copied_then_written]
@@ -110,7 +111,7 @@ def test_a_gradient_that_changed_after_its_hook_is_read_again(change):
     with norm_hooks(model.optimizer):
         model.backward()
         change(model)
-        found, wanted = squares.sum_of_squares(model.grads), exact(model.grads)
+        found, wanted = norms.sum_of_squares(model.grads), exact(model.grads)
     assert found == pytest.approx(wanted, rel=1e-6, nan_ok=True)
 
 
@@ -120,7 +121,7 @@ def test_hooks_leave_nothing_large_to_be_read(reads):
         model.backward()
     assert reads == [(LARGE,), (3, LARGE)] or reads == [(3, LARGE), (LARGE,)]
     reads.clear()
-    assert squares.sum_of_squares(model.grads) == pytest.approx(exact(model.grads), rel=1e-6)
+    assert norms.sum_of_squares(model.grads) == pytest.approx(exact(model.grads), rel=1e-6)
     assert reads == [(5,)]  # of the small ones' buffer
 
 
@@ -151,7 +152,7 @@ def test_a_gradient_with_a_graph_of_its_own_is_summed():
     param = nn.Parameter(torch.arange(float(LARGE)) / LARGE)
     with norm_hooks(torch.optim.SGD([param], lr=0.1)):
         (param**3).sum().backward(create_graph=True)
-    assert squares._noted(param.grad) == pytest.approx(exact([param.grad.detach()]), rel=1e-6)
+    assert norms._noted(param.grad) == pytest.approx(exact([param.grad.detach()]), rel=1e-6)
     param.grad = None  # or the graph keeps itself alive
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule, State
 from ampsim.core.machine import update as advance
-from ampsim.torch import tickets
-from ampsim.torch.tickets import ClosedError, Register
+from ampsim.torch.threads import register as tickets
+from ampsim.torch.threads.register import ClosedError, Register
 
 RULE = Rule(init_scale=1024.0, growth_interval=2)
 calls = st.one_of(

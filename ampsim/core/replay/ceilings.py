@@ -1,0 +1,264 @@
+"""What would another rule have done? A run's overflows at every scale, and any rule replayed over them.
+
+The gradients of a step do not depend on the loss scale, only whether they fit in fp16 does. So one number a
+step is enough to replay any rule over a run: the step's **ceiling**, the largest scale at which it would not
+have overflowed. ``found_inf = scale > ceiling``; inf never overflows, 0 always does (a NaN batch).
+"""
+
+import itertools
+import math
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ampsim.core.arguments import check_choice, check_rule, whole
+from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from ampsim.core.replay import engine as events
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+CHANGE = np.dtype([("step", np.int64), ("scale", np.float64)])
+TOP = 65504.0  # the largest fp16 number
+_CHUNK = 2**24  # steps looked at before their memory is given back
+_KEPT = 2**28  # bytes of a memory map that may stay resident
+_ROOM = 4096  # events a call of the loop
+
+
+@dataclass(frozen=True, eq=False)
+class CeilingIndex:
+    """A trace of ceilings, checked, with the minimum of each block of steps; serves any number of rules."""
+
+    ceilings: Floats  # (n,); the trace itself, no copy
+    minima: Floats  # (ceil(n / block),)
+    block: int  # steps, a power of two
+
+    def __len__(self) -> int:
+        return len(self.ceilings)
+
+
+@dataclass(frozen=True, eq=False)
+class CeilingReplay:
+    """What a rule does over a trace of n steps."""
+
+    n: int
+    first: float
+    """The scale in force at step 0."""
+    skipped: npt.NDArray[np.int64]
+    """Steps that overflowed, ascending."""
+    scale_changes: npt.NDArray[np.void]
+    """Fields ``step``, int64, and ``scale``, float64: the scale that differs from the one before it and came into
+    force with update ``step``. Step ``step + 1`` is the first to use it."""
+    state: Any
+    """After the last update."""
+
+    @property
+    def skip_rate(self) -> float:
+        """Skipped steps / steps."""
+        return len(self.skipped) / self.n
+
+    @property
+    def mean_log2_scale(self) -> float:
+        """Mean over updates of log2 of the scale in force after them, from the runs of equal scale.
+
+        Exact for powers of two; -inf if the scale ever was 0.
+        """
+        lengths, scales = self._runs()
+        used = lengths > 0  # 0 * log2(0) is NaN
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float((lengths[used] * np.log2(scales[used])).sum()) / self.n
+
+    def scales(self) -> npt.NDArray[np.float64]:
+        """The scale after each update, shape (n,), as `ampsim.replay` gives it; 8 n bytes."""
+        lengths, scales = self._runs()
+        return np.repeat(scales, lengths)
+
+    def _runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        edges = np.concatenate(([0], self.scale_changes["step"], [self.n]))
+        return np.diff(edges), np.concatenate(([self.first], self.scale_changes["scale"]))
+
+
+def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
+    """Check a trace and take the minimum of each block of steps, in one pass.
+
+    Args:
+        ceilings: one number >= 0 a step, inf allowed, shape (n,). An array of float32 or float64 is taken as it
+            is, a memory map too, which may be larger than memory.
+        block: steps, a power of two.
+
+    Raises:
+        ValueError: an empty trace, another shape, NaN or a negative number; TypeError: another dtype.
+    """
+    if (size := whole("block", block, 1, "the default is 64")) & (size - 1):
+        raise ValueError(f"block={block!r}: expected a power of two; the default is 64")
+    values = _floats(ceilings)
+    integers = np.dtype(f"i{values.itemsize}")
+    minima = np.empty(-(-len(values) // size), values.dtype)
+    highest = int(np.array(np.inf, values.dtype).view(integers))
+    stride = max(_CHUNK, size)
+    for start in range(0, len(values), stride):
+        chunk, out = values[start : start + stride], minima[start // size : (start + stride) // size]
+        least, most = events.fastest().block_minima(chunk.view(integers), size, out.view(integers))
+        if least < 0 or most > highest:
+            _check_values(chunk, start)
+        _give_back(values)
+    return CeilingIndex(values, minima, size)
+
+
+def replay_ceilings(
+    rule: Any,
+    ceilings: npt.ArrayLike | CeilingIndex,
+    *,
+    method: Literal["auto", "events", "fold"] = "auto",
+    state: Any = None,
+    top: float = TOP,
+) -> CeilingReplay:
+    """What `rule` does over a trace: equal to folding ``update(rule, state, state.scale > ceiling)``.
+
+    Args:
+        rule: a `Rule`, or any registered policy.
+        ceilings: what `index_ceilings` takes, or what it returned.
+        method: "events" jumps from event to event, for rules without quirks; time and memory grow with skips
+            and growths, not with steps. "fold" takes any policy step by step. "auto" chooses.
+        state: where to start, for a run that goes on; by default ``init(rule)``.
+        top: largest number of the gradients' format: a policy that is no `Rule` is told of each step the
+            largest gradient, ``top / ceiling``.
+
+    Raises:
+        ValueError: see `index_ceilings`; or a rule that "events" cannot do; or `state` of another delay.
+        Exception: whatever the rule's framework raises, with a note that says at which update.
+    """
+    check_choice("method", method, ("auto", "events", "fold"))
+    index = ceilings if isinstance(ceilings, CeilingIndex) else index_ceilings(ceilings)
+    start = init(rule) if state is None else state
+    obstacle = _obstacle(rule, start)
+    if method == "events" and obstacle:
+        raise ValueError(f"method='events' with {obstacle}; pass method='fold'")
+    if method == "fold" or obstacle:
+        return _fold(rule, index, start, top)
+    return run_events(rule, index, start, events.fastest())
+
+
+def _floats(ceilings: Any) -> Floats:
+    values = np.asarray(ceilings)
+    if not isinstance(ceilings, np.ndarray) and values.dtype.kind in "iu":
+        values = values.astype(np.float64)  # a list of whole numbers
+    if values.ndim != 1:
+        raise ValueError(f"ceilings of shape {values.shape}: expected one number a step; pass ceilings.ravel()")
+    if not len(values):
+        raise ValueError("ceilings of 0 steps: expected at least one; there is nothing to replay")
+    if values.dtype not in (np.float32, np.float64):  # native byte order
+        raise TypeError(f"ceilings of {values.dtype}: expected float32 or float64; pass ceilings.astype('float64')")
+    return np.ascontiguousarray(values)
+
+
+def _check_values(chunk: Floats, start: int) -> None:
+    for step in np.flatnonzero(~(chunk >= 0))[:1]:
+        raise ValueError(
+            f"ceilings[{start + step}]={float(chunk[step])!r}: expected a number >= 0, inf if the step never "
+            "overflows; pass 0.0 if it overflows at every scale"
+        )
+
+
+def _give_back(values: Floats) -> None:
+    """Drop a large memory map's pages from resident memory; the next look brings them back from the file."""
+    base: Any = values
+    shared = False
+    if values.nbytes <= _KEPT:
+        return
+    while isinstance(base, np.ndarray):
+        shared |= isinstance(base, np.memmap) and base.mode != "c"  # changes to a copy are in memory only
+        base = base.base
+    if shared and isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+_check_rule = lru_cache(check_rule)  # a tenth of a replay; what cannot be hashed was never checked
+
+
+def _obstacle(rule: Any, state: Any) -> str | None:
+    """Why this run is none of the plain machine's, with what was expected."""
+    if type(rule) is not Rule:
+        return f"a {type(rule).__name__}: expected an ampsim Rule"
+    if rule.quirks:
+        return f"quirks={rule.quirks!r}: expected a rule without quirks"
+    if type(rule.arithmetic) is not Arithmetic:
+        return f"arithmetic={rule.arithmetic!r}: expected an ampsim.core.machine.Arithmetic"
+    try:
+        _check_rule(rule)
+    except (TypeError, ValueError) as error:
+        return f"an unchecked rule ({error}): expected one that Rule accepts"
+    if len(state.pending) > rule.delay:
+        return f"pending={state.pending!r}: expected at most delay={rule.delay} scales"
+    return None
+
+
+def run_events(rule: Rule, index: CeilingIndex, state: State, engine: events.Engine) -> CeilingReplay:
+    """`replay_ceilings` for a rule without quirks."""
+    c, bits = events.constants(rule), index.block.bit_length() - 1
+    waiting = _waiting(state, c.delay)
+    trackers = int(state.growth_tracker), int(state.overflow_tracker)
+    carry = events.Carry(0, float(state.scale), float(state.newest), *trackers, 0, 0, 0)
+    skipped, changes = [], []
+    while carry.step < len(index):
+        room, log = np.empty(_ROOM, np.int64), np.empty(_ROOM + len(waiting), CHANGE)
+        log[: len(waiting)] = waiting
+        carry = carry._replace(skips=0, logged=len(waiting), applied=0)
+        carry = engine.run(index.ceilings, index.minima, bits, c, carry, room, log["step"], log["scale"])
+        skipped.append(room[: carry.skips])
+        changes.append(log[: carry.applied])
+        waiting = log[carry.applied : carry.logged]
+        _give_back(index.ceilings)
+    pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
+    after = State(float(carry.scale), int(carry.streak), int(carry.overflows), pending, state.memory)
+    return CeilingReplay(len(index), state.scale, _joined(skipped), _joined(changes), after)
+
+
+def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
+    """Pending scales as changes: the last of them comes into force with update delay - 1."""
+    first = delay - len(state.pending)
+    pairs = enumerate(itertools.pairwise((state.scale, *state.pending)), first)
+    return np.array([(step, new) for step, (old, new) in pairs if events.differ(old, new)], CHANGE)
+
+
+def _pending(carry: events.Carry, waiting: npt.NDArray[np.void], many: int, delay: int) -> tuple[float, ...]:
+    """The last `many` scales computed, the inverse of `_waiting`."""
+    if not many:
+        return ()
+    steps = carry.step + delay - many + np.arange(many)
+    known = np.concatenate(([carry.scale], waiting["scale"]))
+    return tuple(known[np.searchsorted(waiting["step"], steps, side="right")].tolist())
+
+
+def _fold(rule: Any, index: CeilingIndex, state: Any, top: float) -> CeilingReplay:
+    skipped: list[int] = []
+    changes: list[tuple[int, float]] = []
+    first, observe = state.scale, _observer(rule, top)
+    for step, ceiling in enumerate(map(float, index.ceilings)):
+        before, found_inf = state.scale, state.scale > ceiling
+        if found_inf:
+            skipped.append(step)
+        try:
+            state = update(rule, state, observe(found_inf, ceiling))
+        except Exception as error:
+            error.add_note(f"raised by update {step} of {len(index)} (counted from 0)")
+            raise
+        if events.differ(before, state.scale):
+            changes.append((step, state.scale))
+    return CeilingReplay(len(index), first, np.array(skipped, np.int64), np.array(changes, CHANGE), state)
+
+
+def _observer(rule: Any, top: float) -> Callable[[bool, float], Any]:
+    """What an update is told of a step: found_inf, and policies the largest gradient."""
+    if type(rule) is Rule:
+        return lambda found_inf, ceiling: found_inf
+    from ampsim.core.policies.base import Seen
+
+    return lambda found_inf, ceiling: Seen(found_inf, top / ceiling if ceiling else math.inf, float(found_inf))

@@ -1,0 +1,45 @@
+"""Many rules over one trace of ceilings: a row a rule."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ampsim.core.replay.ceilings import TOP, CeilingIndex, index_ceilings, replay_ceilings
+
+ROW = np.dtype([("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", float), ("scale", float)])
+
+
+def sweep(
+    rules: Iterable[Any],
+    ceilings: npt.ArrayLike | CeilingIndex,
+    *,
+    method: Literal["auto", "events", "fold"] = "auto",
+    top: float = TOP,
+) -> npt.NDArray[np.void]:
+    """What each rule does over the same trace, in the order of the rules.
+
+    Args:
+        rules: of any number; memory grows with rows only.
+        ceilings: see `replay_ceilings`; a trace is indexed once.
+        method: see `replay_ceilings`.
+        top: see `replay_ceilings`.
+
+    Returns:
+        A structured array: ``skips`` (int64), ``skip_rate``, ``mean_log2_scale`` and ``scale``, the one in force
+        in the end; see `CeilingReplay`.
+
+    Raises:
+        What `replay_ceilings` raises, with a note that says for which rule.
+    """
+    index = ceilings if isinstance(ceilings, CeilingIndex) else index_ceilings(ceilings)
+    rows = []
+    for number, rule in enumerate(rules):
+        try:
+            done = replay_ceilings(rule, index, method=method, top=top)
+        except Exception as error:
+            error.add_note(f"raised for rule {number} (counted from 0)")
+            raise
+        rows.append((len(done.skipped), done.skip_rate, done.mean_log2_scale, done.state.scale))
+    return np.array(rows, ROW)

@@ -1,0 +1,82 @@
+"""What is read, set, saved and loaded of a torch.amp.GradScaler between the events of ``core.protocol``.
+
+Five numbers survive a checkpoint: the scale, its two factors, the interval and the growth tracker. The stages
+and found_inf do not; a state dict taken in mid-iteration silently lacks them, pickling refuses.
+
+Source: torch/amp/grad_scaler.py of torch 2.13.0.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ampsim.core import machine
+from ampsim.core.machine import Rule
+from ampsim.core.torch_model import refusals
+from ampsim.core.torch_model.protocol import FIELDS, Outcome, Protocol, Result, refuse
+
+
+def get(p: Protocol, name: str) -> Result:
+    """``get_growth_factor()`` and the like; `name` is one of FIELDS."""
+    if name in p.unset:
+        return refuse(p, refusals.unset(name))
+    return p, Outcome(value=getattr(p.rule, name))
+
+
+def put(p: Protocol, name: str, value: Any) -> Protocol:
+    """``set_growth_factor(value)`` and the like; nothing is checked, `name` is one of FIELDS."""
+    known = {f.name: getattr(p.rule, f.name) for f in dataclasses.fields(p.rule)}
+    return replace(p, rule=Rule.unchecked(**{**known, name: value}), unset=p.unset - {name})
+
+
+def get_scale(p: Protocol) -> float:
+    """``get_scale()``: the number that was given until the scale exists; 1.0 if disabled."""
+    return p.state.scale if p.enabled else 1.0
+
+
+def get_growth_tracker(p: Protocol) -> int:
+    """``_get_growth_tracker()``; 0 if disabled."""
+    return p.state.growth_tracker if p.enabled else 0
+
+
+def state_dict(p: Protocol) -> dict[str, Any]:
+    """``state_dict()``: the stages are not in it, nor any found_inf; {} if disabled."""
+    if not p.enabled:
+        return {}
+    factors = {name: getattr(p.rule, name) for name in FIELDS}
+    return {"scale": p.state.scale, **factors, "_growth_tracker": p.state.growth_tracker}
+
+
+def load_state_dict(p: Protocol, source: Mapping[str, Any]) -> Result:
+    """``load_state_dict(source)``. Keys are taken one by one: what precedes a missing one stays loaded."""
+    if not p.enabled:
+        return p, Outcome()
+    if not source:
+        return refuse(p, refusals.EMPTY_STATE_DICT)
+    for key in ("scale", *FIELDS, "_growth_tracker"):
+        if key not in source:
+            return refuse(p, refusals.missing_key(key))
+        if key == "scale" and p.exists and (refusal := refusals.overflow(source[key])):
+            return refuse(p, refusal)
+        p = _load(p, key, source[key])
+    return p, Outcome()
+
+
+def _load(p: Protocol, key: str, value: Any) -> Protocol:
+    if key in FIELDS:
+        return put(p, key, value)
+    if key == "_growth_tracker":
+        return replace(p, state=replace(p.state, growth_tracker=value))
+    held = machine.override(p.rule, p.state, value) if p.exists else replace(p.state, scale=value)
+    return replace(p, state=held)
+
+
+def pickled(p: Protocol) -> Result:
+    """``pickle.loads(pickle.dumps(scaler))`` is the outcome's value: the same, its scale not yet made.
+
+    A copy.deepcopy is the same. A copy.copy is not: it shares the stages with the original until an update.
+    """
+    if p.enabled and p.records:
+        return refuse(p, refusals.PICKLED_LATE)
+    return p, Outcome(value=replace(p, exists=False))

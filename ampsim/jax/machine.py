@@ -1,0 +1,196 @@
+"""One update of the machine on arrays: `core.machine.advance` without a branch, all constants being arrays.
+
+Whatever a rule chooses is a number or a flag in `Constants`, so rules that differ in any constant share one
+compiled step, and a batch of rules is a vmap.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ampsim.core.machine import Arithmetic, Rule
+from ampsim.jax import exact_product
+from ampsim.jax.exact_product import FORMATS, Factor, Format
+
+LARGEST_COUNT = 2**31 - 1  # trackers are int32
+
+
+class Constants(NamedTuple):
+    """A rule as arrays; with one more axis behind, many rules."""
+
+    growth: Factor
+    backoff: Factor
+    low: Any  # (), word: bits of min_scale, 0 for none
+    high: Any  # (), word: bits of max_scale, those of inf for none
+    growth_interval: Any  # (), int32
+    hysteresis: Any  # (), int32
+    refill_clean: Any  # (), bool; these three: which events refill the hysteresis
+    refill_growth: Any
+    refill_backoff: Any
+    at_least: Any  # (), bool: the growth test is >=, not ==
+    keeps_finite: Any  # (), bool
+    flush_subnormals: Any  # (), bool
+
+
+class Carry(NamedTuple):
+    """What `advance` changes."""
+
+    bits: Array  # (), word: of the newest scale
+    growth_tracker: Array  # (), int32
+    overflow_tracker: Array  # (), int32
+
+
+def check(rule: Any) -> None:
+    """Refuse a rule that this package cannot follow to the last bit."""
+    if not isinstance(rule, Rule) or type(rule.arithmetic) is not Arithmetic:
+        raise TypeError(f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic")
+    if rule.quirks:
+        names = ", ".join(type(quirk).__name__ for quirk in rule.quirks)
+        raise ValueError(
+            f"quirks={names}: expected a rule without quirks, which are Python code; "
+            "pass rule.replace(quirks=()), or use ampsim.update outside of JAX"
+        )
+    if rule.arithmetic.dtype == "float64" and not has_64_bits():
+        raise ValueError(
+            "dtype='float64' without jax_enable_x64: expected a float32 scale; "
+            'call jax.config.update("jax_enable_x64", True) first'
+        )
+    for name in ("growth_interval", "hysteresis"):
+        if getattr(rule, name) > LARGEST_COUNT:
+            raise ValueError(f"{name}={getattr(rule, name)}: expected at most 2**31 - 1, counts are int32; lower it")
+
+
+def has_64_bits() -> bool:
+    """Whether jax_enable_x64 is set."""
+    return bool(jnp.result_type(float) == jnp.float64)
+
+
+def divides(rule: Rule) -> bool:
+    """Whether its backoff is a true division, which takes a longer factor."""
+    return rule.arithmetic.backoff == "divide"
+
+
+def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
+    """A checked rule as numpy arrays.
+
+    Powers of two have short factors, unless `divisor` says how long: as a division's, or as a product's, to be
+    stacked with others.
+    """
+    check(rule)
+    form = FORMATS[rule.arithmetic.dtype]
+    long = divides(rule) if divisor is None else divisor
+    limbs = form.divisor_limbs if long else form.limbs
+    growth, backoff = _factors(rule, form, 0 if divisor is None and _by_powers_of_two(rule) else limbs)
+    return Constants(
+        growth=growth,
+        backoff=backoff,
+        low=_bound(rule, form, rule.min_scale, 0.0),
+        high=_bound(rule, form, rule.max_scale, math.inf),
+        growth_interval=np.int32(rule.growth_interval),
+        hysteresis=np.int32(rule.hysteresis),
+        refill_clean=np.bool_("clean" in rule.hysteresis_refill),
+        refill_growth=np.bool_("growth" in rule.hysteresis_refill),
+        refill_backoff=np.bool_("backoff" in rule.hysteresis_refill),
+        at_least=np.bool_(rule.growth_test == ">="),
+        keeps_finite=np.bool_(rule.arithmetic.keeps_finite),
+        flush_subnormals=np.bool_(rule.arithmetic.flush_subnormals),
+    )
+
+
+def _by_powers_of_two(rule: Rule) -> bool:
+    used = (rule.growth_factor,) if rule.arithmetic.backoff != "multiply" else (rule.growth_factor, rule.backoff_factor)
+    return all(math.frexp(factor)[0] == 0.5 for factor in used)
+
+
+def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
+    arithmetic = rule.arithmetic
+    hold = arithmetic.round if arithmetic.round_factors else float
+    growth, backoff = hold(rule.growth_factor), hold(rule.backoff_factor)
+    if arithmetic.backoff == "reciprocal":
+        backoff = arithmetic.round(1.0 / growth)
+    for name, value in (("growth_factor", growth), ("backoff_factor", backoff)):
+        if not (0 < value < math.inf):
+            raise ValueError(
+                f"{name}={getattr(rule, name)!r} is {value} in {arithmetic.dtype}: expected a positive finite factor; "
+                "pass one that the format can hold"
+            )
+    up = exact_product.factor(form, growth, "multiply", limbs)
+    if divides(rule):
+        return up, exact_product.factor(form, growth, "divide", limbs)
+    return up, exact_product.factor(form, backoff, "multiply", limbs)
+
+
+def _bound(rule: Rule, form: Format, bound: float | None, default: float) -> Any:
+    held = default if bound is None else abs(rule.arithmetic.round(bound))  # abs: -0.0 is a floor of 0
+    return np.array(held, form.dtype).view(form.word)[()]
+
+
+def stacked(rules: Sequence[Rule]) -> Constants:
+    """Rules of one dtype as arrays with one more axis, the last: a limb of all rules lies in one piece."""
+    longest = any(map(divides, rules))
+    parts = [constants(rule, divisor=longest) for rule in rules]
+    return jax.tree.map(lambda *leaves: np.stack(leaves, axis=-1), *parts)  # type: ignore[no-any-return]
+
+
+@functools.partial(jax.jit, static_argnames="form", inline=True)
+def advance(form: Format, c: Constants, carry: Carry, found_inf: Array) -> Carry:
+    """One step of the plain machine, without delay; `found_inf` of shape (), bool."""
+    old, overflows = carry.bits, carry.overflow_tracker
+    patient = found_inf & (overflows + 1 < c.hysteresis)
+    backs_off = found_inf & ~patient
+    streak = jnp.where(found_inf, 0, carry.growth_tracker + 1)
+    reached = jnp.where(c.at_least, streak >= c.growth_interval, streak == c.growth_interval)
+    grows = ~found_inf & reached
+
+    bits = exact_product.product(form, old, exact_product.choose(found_inf, c.backoff, c.growth))
+    bits = jnp.where(c.flush_subnormals & (bits < form.word(form.smallest_normal)), form.word(0), bits)
+    grown = jnp.minimum(bits, c.high)
+    grown = jnp.where(c.keeps_finite & (grown >= form.word(form.infinity)), old, grown)
+    new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
+    new = jnp.where(old > form.word(form.infinity), old, new)  # NaN, if one was loaded, stays
+
+    refilled = (~found_inf & c.refill_clean) | (grows & c.refill_growth) | (backs_off & c.refill_backoff)
+    overflows = jnp.where(refilled, 0, jnp.where(patient, overflows + 1, overflows))
+    return Carry(new, jnp.where(grows, 0, streak), overflows)
+
+
+class Queue(NamedTuple):
+    """The scale in force and those that wait, as bits."""
+
+    scale: Array  # (), word
+    pending: Array  # (delay,), word: oldest first; places not yet taken hold the scale in force
+    waiting: Array  # (), int32: how many wait
+
+
+def newest(queue: Queue) -> Array:
+    """The scale computed last."""
+    return queue.pending[-1] if queue.pending.shape[0] else queue.scale
+
+
+def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
+    """Put a newly computed scale behind those that wait, and bring the oldest into force.
+
+    `at_once` brings the new one into force and drops the others.
+    """
+    delay = queue.pending.shape[0]
+    if delay == 0:
+        return queue._replace(scale=computed)
+    if at_once:
+        return Queue(computed, jnp.full_like(queue.pending, computed), jnp.zeros_like(queue.waiting))
+    pending = jnp.concatenate([queue.pending[1:], computed[None]])
+    return Queue(queue.pending[0], pending, jnp.minimum(queue.waiting + 1, delay))
+
+
+@functools.partial(jax.jit, static_argnames=("form", "at_once"), inline=True)
+def step(
+    form: Format, c: Constants, queue: Queue, trackers: tuple[Array, Array], found_inf: Array, *, at_once: bool = False
+) -> tuple[Queue, tuple[Array, Array]]:
+    """One update with its delay: (queue, (growth_tracker, overflow_tracker)) after it."""
+    after = advance(form, c, Carry(newest(queue), *trackers), found_inf)
+    return publish(queue, after.bits, at_once=at_once), (after.growth_tracker, after.overflow_tracker)

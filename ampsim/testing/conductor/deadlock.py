@@ -1,0 +1,76 @@
+"""What is said when a run cannot go on: who waits where for what, and who holds it."""
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ampsim.testing.conductor.task import Task
+
+_HERE = ("scheduler.py", "runs.py", "locks.py", "deadlock.py", "sync.py", "watch.py")
+_MACHINERY = {threading.__file__, *(str(Path(__file__).with_name(name)) for name in _HERE)}
+
+
+class Stuck(Exception):  # noqa: N818  what happened, not a kind of error
+    """A run that did not reach its end. The text is a table of all tasks, then the steps taken."""
+
+
+class Deadlock(Stuck):
+    """No task can go on: each one waits for something that only a waiting task could do."""
+
+
+class Livelock(Stuck):
+    """The run took ``max_steps`` steps without ending."""
+
+
+class Step(NamedTuple):
+    """One line of a trace: the task that went on and what it did next."""
+
+    task: str
+    op: str
+    subject: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"{self.task}:", *self[1:])))
+
+
+def story(trace: Sequence[Step], last: int = 40) -> str:
+    """The last steps of a trace, numbered."""
+    first = max(0, len(trace) - last)
+    return "\n".join(f"{i:5d}  {step}" for i, step in enumerate(trace[first:], first))
+
+
+def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) -> str:
+    """The call that gives the same run again."""
+    plans: dict[str, dict[int, str]] = {}
+    for step, task, kind in faults:
+        plans.setdefault(kind, {})[step] = task
+    extra = "".join(f", {kind}_at={plan}" for kind, plan in plans.items())
+    return f"replay: run(program, schedule={dict(schedule)}{extra})"
+
+
+def table(tasks: Iterable["Task"]) -> str:
+    """One row a task: its state, what it waits for, where, and what it holds."""
+    frames = sys._current_frames()  # noqa: SLF001  documented, and the only way to ask
+    rows = [("task", "state", "waits for", "where", "holds")]
+    for task in tasks:
+        held = ", ".join(str(lock) for lock in task.holds) or "-"
+        rows.append((task.name, task.state, task.waits_for, _where(task, frames), held))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _where(task: "Task", frames: dict[int, FrameType]) -> str:
+    """File, line and function of the code under test that a task stands in."""
+    frame = None if task.finished else frames.get(task.native_ident or 0)
+    while frame is not None and frame.f_code.co_filename in _MACHINERY:
+        frame = frame.f_back
+    if frame is None:
+        return "-"
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"

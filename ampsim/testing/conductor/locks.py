@@ -1,0 +1,273 @@
+"""Locks, conditions, events and semaphores whose waiting is up to the schedule; see `ampsim.testing.conductor.sync`."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ampsim.testing.conductor.scheduler import active
+
+if TYPE_CHECKING:
+    from ampsim.testing.conductor.task import Task
+
+
+def patient(ready: Callable[[], bool], timeout: float | None, block: bool = True) -> Callable[[], bool] | None:
+    """`ready`, or None for a call that does not wait: it looks once and goes on."""
+    return ready if block and (timeout is None or timeout > 0) else None
+
+
+class Primitive:
+    """What a table and a trace show: a label, the same in every run, and a status."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._scheduler = active()
+        self._label = name or self._scheduler.label(type(self).__name__)
+
+    @property
+    def status(self) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        return self._label
+
+    def __repr__(self) -> str:
+        return f"<{self._label} {self.status}>"
+
+
+class _Lockable(Primitive):
+    """What `Lock` and `RLock` share. `depth` counts how often the owner acquired it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner: Task | None = None
+        self.depth = 0
+
+    @property
+    def status(self) -> str:
+        return "free" if self.owner is None else f"held by {self.owner.name}"
+
+    def free(self) -> bool:
+        return self.owner is None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if timeout != -1 and (timeout < 0 or not blocking):
+            threading.Lock().acquire(blocking, timeout)  # refuses, in the words of this version of Python
+        if blocking and timeout < 0:
+            self._scheduler.switch("acquire", self, self.free)
+        elif timeout > 0:
+            if not self._scheduler.switch("try", self, self.free, timed=True):
+                return False
+        elif self._scheduler.switch("try", self) and self.owner is not None:
+            return False
+        self.take(1)
+        return True
+
+    def take(self, depth: int) -> None:
+        """Own it; the caller knows that it is free."""
+        self.owner, self.depth = self._scheduler.running, depth
+        self.owner.holds.append(self)
+
+    def drop(self) -> int:
+        """Free it, however often it was acquired; returns the depth."""
+        depth, self.depth = self.depth, 0
+        if self.owner is not None:
+            self.owner.holds.remove(self)
+            self.owner = None
+        return depth
+
+    def again(self, depth: int) -> None:
+        """Own it once more after `drop`, waiting if need be."""
+        self._scheduler.switch("acquire", self, self.free)
+        self.take(depth)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        raise NotImplementedError
+
+
+class Lock(_Lockable):
+    """`threading.Lock`."""
+
+    def locked(self) -> bool:
+        self._scheduler.switch("locked", self)
+        return self.owner is not None
+
+    def owned(self) -> bool:
+        return self.owner is not None  # by anyone: a Lock does not know
+
+    def release(self) -> None:
+        if self._scheduler.over and not self._scheduler.closed:
+            self.drop()  # a task that unwinds leaves `with lock:`, whoever owns the lock by now
+            return
+        if self.owner is not None:
+            self._scheduler.switch("release", self)
+        if self.owner is None:
+            raise RuntimeError("release unlocked lock")
+        self.drop()
+
+
+class RLock(_Lockable):
+    """`threading.RLock`. Taking it again or letting go an inner hold is no switch point: nobody can tell."""
+
+    def owned(self) -> bool:
+        return self.owner is self._scheduler.running
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self.owner is not None and self.owned():
+            self.depth += 1
+            return True
+        return super().acquire(blocking, timeout)
+
+    def release(self) -> None:
+        if not self.owned():
+            if self._scheduler.over and not self._scheduler.closed:
+                return
+            raise RuntimeError("cannot release un-acquired lock")
+        if self.depth == 1 and not self._scheduler.over:
+            self._scheduler.switch("release", self)
+        self.depth -= 1
+        if self.depth == 0:
+            self.drop()
+
+
+class _Waiter:
+    notified = False
+
+
+class Condition(Primitive):
+    """`threading.Condition`."""
+
+    def __init__(self, lock: Lock | RLock | None = None) -> None:
+        super().__init__()
+        self._lock = RLock() if lock is None else lock
+        self._waiters: deque[_Waiter] = deque()
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
+
+    @property
+    def status(self) -> str:
+        return f"{self._lock} {self._lock.status}"
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:  # fmt: skip
+        self._lock.__exit__(kind, error, traceback)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._lock.owned():
+            raise RuntimeError("cannot wait on un-acquired lock")
+        self._scheduler.switch("let go", self)
+        waiter = _Waiter()
+        self._waiters.append(waiter)
+        depth = self._lock.drop()
+
+        def woken() -> bool:
+            return waiter.notified and self._lock.free()
+
+        try:
+            in_time = self._scheduler.switch("wait", self, woken, timed=timeout is not None)
+        except BaseException:
+            self._withdraw(waiter, depth)
+            raise
+        if in_time:
+            self._lock.take(depth)
+        else:
+            self._withdraw(waiter, depth)
+        return waiter.notified
+
+    def _withdraw(self, waiter: _Waiter, depth: int) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        self._lock.again(depth)
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        result = predicate()
+        while not result:
+            in_time = self.wait(timeout)
+            result = predicate()
+            if not in_time:
+                break
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        if not self._lock.owned():
+            raise RuntimeError("cannot notify on un-acquired lock")
+        self._scheduler.switch("notify", self, stay=True)  # waiters need the lock, so nobody sees a difference
+        for _ in range(min(n, len(self._waiters))):
+            self._waiters.popleft().notified = True
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiters))
+
+
+class Event(Primitive):
+    """`threading.Event`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flag = False
+
+    @property
+    def status(self) -> str:
+        return "set" if self._flag else "not set"
+
+    def is_set(self) -> bool:
+        self._scheduler.switch("is_set", self)
+        return self._flag
+
+    def set(self) -> None:
+        self._scheduler.switch("set", self)
+        self._flag = True
+
+    def clear(self) -> None:
+        self._scheduler.switch("clear", self)
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        ready = patient(lambda: self._flag, timeout)
+        self._scheduler.switch("wait", self, ready, timed=timeout is not None)
+        return self._flag
+
+
+class Semaphore(Primitive):
+    """`threading.Semaphore`."""
+
+    def __init__(self, value: int = 1) -> None:
+        if value < 0:
+            raise ValueError("semaphore initial value must be >= 0")
+        super().__init__()
+        self._value = value
+
+    @property
+    def status(self) -> str:
+        return f"value {self._value}"
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify timeout for non-blocking acquire")
+        ready = patient(lambda: self._value > 0, timeout, blocking)
+        self._scheduler.switch("acquire", self, ready, timed=timeout is not None)
+        if self._value == 0:
+            return False
+        self._value -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        if n < 1:
+            raise ValueError("n must be one or more")
+        self._scheduler.switch("post", self)
+        self._value += n
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

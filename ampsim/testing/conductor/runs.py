@@ -1,0 +1,297 @@
+"""Runs threads one at a time in an order that a test chooses, and finds the order that fails.
+
+A program under test is a function of a `Conductor`. It starts threads, real ones, through ``c.sync`` or
+`Conductor.spawn`; the thread that calls `run` is the task "main". A task can lose control only at a *switch
+point*: an operation on a primitive of ``c.sync``, `Conductor.point`, a watched attribute or a watched tensor.
+What stands between two of them is atomic, so **watch what tasks share**.
+
+>>> def program(c):
+...     account = {"balance": 0}
+...
+...     def deposit():
+...         seen = account["balance"]
+...         c.point("between reading and writing")
+...         account["balance"] = seen + 1
+...
+...     threads = [c.spawn("a", deposit), c.spawn("b", deposit)]
+...     for thread in threads:
+...         thread.join()
+...     assert account["balance"] == 2, "a deposit was lost"
+>>> run(program).preemptions  # nobody is preempted: all is well
+0
+>>> explore(program)  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+...
+ampsim.testing.conductor.runs.ScheduleFailure: AssertionError in task 'main': a deposit was lost
+replay: run(program, schedule={3: 1})
+...
+
+A schedule maps steps to choices; where it says nothing the running task goes on, and if that cannot, the
+next one that can. `explore` tries every schedule with at most so many preemptions, the fewest first;
+`schedules` is a hypothesis strategy; `pct` draws at random. Each failure says which schedule reproduces it.
+
+Guarantees:
+    The same program with the same schedule gives the same trace, on any machine, whatever the hash seed.
+    Exactly one task runs at a time, and hand-over is by locks: nothing sleeps, nothing polls.
+    A run ends, and no thread outlives it, whatever fails; what was watched or patched is put back.
+    Ctrl-C ends it at the next switch point. A second one, or a test runner's timeout, ends it at once and leaves
+    behind the threads, daemons, that hang in something real.
+    A timeout is a choice, not a time. A deadlock is found when it happens and told with a table.
+
+Assumes:
+    The program makes what it works on anew each time, and is deterministic apart from the schedule.
+    It blocks on nothing but ``c.sync``: a real lock held by a task that waits would block the run for ever.
+    It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or a timeout (or: `Livelock`).
+    ``finally`` and ``except BaseException`` of tasks left over run after the run, and may not count on it.
+    One run at a time in a process. Python's memory model: no reordering below the level of operations.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ampsim.testing.conductor import sync as _sync
+from ampsim.testing.conductor import watch as _watch
+from ampsim.testing.conductor.deadlock import Deadlock as Deadlock
+from ampsim.testing.conductor.deadlock import Livelock as Livelock
+from ampsim.testing.conductor.deadlock import Step as Step
+from ampsim.testing.conductor.deadlock import Stuck as Stuck
+from ampsim.testing.conductor.deadlock import replay, story
+from ampsim.testing.conductor.scheduler import Scheduler, activate
+from ampsim.testing.conductor.schedules import Chooser as Chooser
+from ampsim.testing.conductor.schedules import Schedule as Schedule
+from ampsim.testing.conductor.schedules import chooser
+from ampsim.testing.conductor.schedules import pct as pct
+from ampsim.testing.conductor.schedules import schedules as schedules
+from ampsim.testing.conductor.task import one_core as one_core
+
+Program = Callable[["Conductor"], Any]
+AnySchedule = Mapping[int, int] | Schedule
+Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
+Faults = Mapping[int, str]  # step -> the name of the task that it meets
+KEEP_RUNNING: Mapping[int, int] = MappingProxyType({})
+NO_FAULTS: Faults = MappingProxyType({})
+
+
+class Conductor:
+    """What a program under test is given. Lives for one run."""
+
+    sync: ModuleType = _sync
+    """`threading` and `queue` under control: Lock, RLock, Condition, Event, Semaphore, Queue, Thread ..."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def spawn(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> _sync.Thread:
+        """Start a thread. `name` is what schedules, traces and faults call the task."""
+        thread = _sync.Thread(target=fn, name=name, args=args, kwargs=kwargs, daemon=False)
+        thread.start()
+        return thread
+
+    def point(self, name: str) -> None:
+        """A switch point by hand."""
+        self._scheduler.switch("point", name)
+
+    def watch(self, owner: type, *names: str) -> None:
+        """Make each access to these attributes of a class's instances a switch point until the run ends."""
+        _watch.watch_attributes(self._scheduler, owner, names)
+
+    def watch_tensors(self, **tensors: Any) -> None:
+        """Make each aten operation on these tensors, or views of them, a switch point until the run ends.
+
+        Comes before the first thread. The autograd engine locks a leaf while it accumulates into its
+        ``.grad``: do not watch a ``.grad`` that two tasks accumulate into.
+        """
+        _watch.watch_tensors(self._scheduler, tensors)
+
+    def patch(self, module: ModuleType) -> tuple[str, ...]:
+        """Replace `threading`, `queue` and `time.sleep` in an unmodified module until the run ends.
+
+        Whatever in the module is one of these modules or of their primitives, under any name; returns the
+        names replaced. Locks made when the module was imported stay real.
+        """
+        return _watch.patch(self._scheduler, module)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run went."""
+
+    value: Any
+    """What the program returned; None if it did not come to that."""
+    schedule: Mapping[int, int]
+    """The choices that were not 0, step -> choice: given to `run` they reproduce this run."""
+    trace: tuple[Step, ...]
+    """One entry a step: who went on, and what it did first."""
+    errors: tuple[tuple[str, BaseException], ...] = ()
+    """Task and exception, for each exception that ended a task and was not injected; the first one first."""
+    stuck: Stuck | None = None
+    """A `Deadlock` or `Livelock`, if the run ended in one."""
+    faults: tuple[tuple[int, str, str], ...] = ()
+    """Step, task and "crash" or "interrupt", for each fault that met a task alive."""
+    decisions: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
+    """Step, number of options, and how many of them are no preemption."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong first, or None."""
+        return self.errors[0][1] if self.errors else self.stuck
+
+    @property
+    def preemptions(self) -> int:
+        """How often a task lost control that could have gone on, or a timeout fired that need not have."""
+        return sum(self.schedule.get(step, 0) >= free for step, _, free in self.decisions)
+
+    def __str__(self) -> str:
+        failure = "" if self.failure is None else f"{_told(self)}\n"
+        return f"{failure}{replay(self.schedule, self.faults)}\n{story(self.trace)}"
+
+
+def _told(run: Run) -> str:
+    if not run.errors:
+        return str(run.stuck).partition("\nreplay:")[0]
+    task, error = run.errors[0]
+    return f"{type(error).__name__} in task {task!r}: {error}"
+
+
+class ScheduleFailure(AssertionError):  # noqa: N818  read in test reports
+    """An exploration found a schedule that fails. The cause is what went wrong; `run` is the whole story."""
+
+    def __init__(self, failed: Run, error: BaseException, number: int) -> None:
+        told = _told(failed) if failed.failure is error else f"{type(error).__name__} in the check: {error}"
+        super().__init__(
+            f"{told}\n{replay(failed.schedule, failed.faults)}\nfound by schedule {number}\n{story(failed.trace)}"
+        )
+        self.run = failed
+        self.number = number
+
+    @property
+    def schedule(self) -> Mapping[int, int]:
+        """What to give to `run` to see it again."""
+        return self.run.schedule
+
+
+def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps: int = 10_000,
+            crash_at: Faults = NO_FAULTS, interrupt_at: Faults = NO_FAULTS,
+            crash_frees_locks: bool = False) -> Run:  # fmt: skip
+    """Run a program under a schedule and tell how it went, whatever that is.
+
+    ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
+    it holds stays locked unless `crash_frees_locks`. ``interrupt_at={step: task}`` raises KeyboardInterrupt
+    in it at its next switch point, out of a wait too, but not out of the release of a lock. A task that
+    ends by an injected exception has not failed. Faults for tasks not alive at their step do not happen.
+
+    Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main task.
+    """
+    scheduler = Scheduler(chooser(schedule), max_steps, crash_at, interrupt_at, crash_frees_locks)
+    activate(scheduler)
+    value = scheduler.perform(lambda: program(Conductor(scheduler)))
+    if scheduler.signal is not None:
+        raise scheduler.signal
+    return Run(value, scheduler.taken, scheduler.trace, tuple(scheduler.errors), scheduler.stuck,
+               tuple(scheduler.faults), tuple(scheduler.decisions))  # fmt: skip
+
+
+def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Any) -> Run:
+    """`attempt`, and raise what went wrong first: a task's exception, a `Deadlock` or a `Livelock`.
+
+    The exception carries a note with the task and the schedule. Takes the options of `attempt`.
+    """
+    done = attempt(program, schedule, **options)
+    if done.failure is not None:
+        if done.errors:
+            done.failure.add_note(f"in task {done.errors[0][0]!r}; {replay(done.schedule, done.faults)}")
+        raise done.failure
+    return done
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What `explore` saw."""
+
+    schedules: int
+    """Runs, each with another schedule."""
+    by_preemptions: tuple[int, ...]
+    """The same, by number of preemptions from 0."""
+    exhausted: bool
+    """No schedule within the bound is left; False if `limit` ended the search."""
+    steps: int
+    """Length of the longest run."""
+
+
+def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
+            check: Callable[[Run], object] | None = None, **options: Any) -> Exploration:  # fmt: skip
+    """Run a program under every schedule with at most so many preemptions, the fewest first, each once.
+
+    Which task goes on when the running one cannot is no preemption and is always tried; a timeout that fires
+    although somebody can go on counts as one (CHESS: Musuvathi and Qadeer, PLDI 2007). `check` sees each
+    run that did not fail and raises if it should have. Takes the options of `attempt` too.
+
+    Raises `ScheduleFailure` at the first failure, and RuntimeError if the program is not deterministic.
+    """
+    waiting: Waiting = [deque([{}]), *(deque() for _ in range(preemptions))]
+    counts = [0] * len(waiting)
+    longest = 0
+    for cost, level in enumerate(waiting):
+        while level:
+            if limit is not None and sum(counts) >= limit:
+                return Exploration(sum(counts), tuple(counts), exhausted=False, steps=longest)
+            schedule = level.popleft()  # the shortest first
+            done = attempt(program, schedule, **options)
+            counts[cost] += 1
+            longest = max(longest, len(done.trace))
+            _judge(done, schedule, check, sum(counts))
+            _branch(done, schedule, waiting, cost)
+    return Exploration(sum(counts), tuple(counts), exhausted=True, steps=longest)
+
+
+def _judge(done: Run, schedule: Mapping[int, int], check: Callable[[Run], object] | None, number: int) -> None:
+    if done.schedule != schedule:
+        raise RuntimeError(
+            f"schedule {schedule} came out as {dict(done.schedule)}: expected a program that depends on "
+            "nothing but the schedule; look for time, random numbers, sets, and state kept from run to run"
+        )
+    if done.failure is not None:
+        raise ScheduleFailure(done, done.failure, number) from done.failure
+    if check is not None:
+        try:
+            check(done)
+        except Exception as error:
+            raise ScheduleFailure(done, error, number) from error
+
+
+def _branch(done: Run, schedule: Mapping[int, int], waiting: Waiting, cost: int) -> None:
+    """Queue each schedule that differs from this run first at one later decision."""
+    last = max(schedule, default=-1)
+    for step, options, free in done.decisions:
+        if step <= last:
+            continue
+        for choice in range(1, options):
+            total = cost + (choice >= free)
+            if total < len(waiting):
+                waiting[total].append({**schedule, step: choice})
+
+
+def _demo() -> None:
+    """Explore three threads of ten switch points each, and print the rate."""
+
+    def program(c: Conductor) -> None:
+        def work() -> None:
+            for i in range(10):
+                c.point(f"{i}")
+
+        for name in "abc":
+            c.spawn(name, work)
+
+    with one_core():
+        start = time.perf_counter()
+        seen = explore(program)
+        rate = seen.schedules / (time.perf_counter() - start)
+    print(f"{seen}\n{rate:.0f} schedules a second")
+
+
+if __name__ == "__main__":
+    _demo()

@@ -1,0 +1,298 @@
+"""The scheduler below `ampsim.testing.conductor`: real threads, one baton, and every hand-over a decision.
+
+Theory of operation
+-------------------
+A *task* is a real thread with a lock of its own, its ``baton``, which is kept locked. A task runs only
+after somebody released its baton, and the one who did then waits for its own: so one task runs at a time,
+and the order is not up to the operating system.
+
+Before each visible operation a task calls `Scheduler.switch`, which says what the task is about to do and,
+if it may have to wait, a predicate that tells whether it can. That is one **step**. `_decide` lists who can
+go on: the task itself first, then the others in rotation, then those in a timed wait whose timeout may
+fire. The schedule picks one of them; 0 is the first. The operation takes place when the task is picked,
+and everything up to its next switch belongs to the same step.
+
+The run is over when all tasks that are no daemons have ended, when nobody can go on (`Deadlock`), or after
+``max_steps`` (`Livelock`). Then the main task, which is the calling thread, gives the baton to each task left
+over in turn; `switch` raises `Abandoned` in it, and its thread ends. No thread outlives its run.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from types import FrameType
+from typing import Any
+
+from ampsim.testing.conductor.deadlock import Deadlock, Livelock, Step, Stuck, replay, story, table
+from ampsim.testing.conductor.task import Abandoned, Task
+
+Chooser = Callable[[int, Sequence[str]], int]
+"""From a step and the names of those who can go on to the index of the one who does."""
+
+
+class Scheduler:
+    """One run: who holds the baton, what was decided, and how it ended. Used once."""
+
+    def __init__(self, choose: Chooser, max_steps: int, crash_at: Mapping[int, str],
+                 interrupt_at: Mapping[int, str], free_locks: bool) -> None:  # fmt: skip
+        self.choose = choose
+        self.max_steps = max_steps
+        self.crash_at, self.interrupt_at, self.free_locks = crash_at, interrupt_at, free_locks
+        self.tasks: list[Task] = []
+        self.live = 0  # tasks that the run waits for: neither daemon nor gone
+        self.steps: list[tuple[str, str, object, str]] = []
+        self.decisions: list[tuple[int, int, int]] = []  # step, options, and how many of them cost nothing
+        self.taken: dict[int, int] = {}  # the choices that were not 0
+        self.errors: list[tuple[str, BaseException]] = []
+        self.faults: list[tuple[int, str, str]] = []  # step, task, "crash" or "interrupt"
+        self.stuck: Stuck | None = None
+        self.signal: BaseException | None = None  # Ctrl-C and its like, met in the calling thread
+        self.presses = 0  # of Ctrl-C
+        self.over = False  # the run has ended; what is left is being unwound
+        self.closed = False  # no task is left
+        self.hung = False  # it had to be left in the middle; a task that never comes to a switch point stays
+        self.around: list[Callable[[], AbstractContextManager[Any]]] = []  # entered by each new thread
+        self.storages: dict[int, str] = {}  # of watched tensors, and their names
+        self.cleanup = ExitStack()
+        self._labels: dict[str, int] = {}
+
+    def label(self, kind: str) -> str:
+        """A name for a new primitive, the same in every run: the first Lock made is Lock-1."""
+        self._labels[kind] = number = self._labels.get(kind, 0) + 1
+        return f"{kind}-{number}"
+
+    @property
+    def trace(self) -> tuple[Step, ...]:
+        return tuple(Step(task, op, str(subject), note) for task, op, subject, note in self.steps)
+
+    # ---- what tasks call -------------------------------------------------------------------------------
+
+    def add(self, name: str, body: Callable[[], Any], *, daemon: bool = False) -> Task:
+        """A new task that can go on; its thread is made when it is first picked."""
+        if self.closed:
+            raise RuntimeError(f"cannot start {name!r}: the run is over")
+        if self.over:
+            raise Abandoned
+        taken = {task.name for task in self.tasks}
+        unique = next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+        task = Task(len(self.tasks), unique, body, daemon=daemon)
+        self.tasks.append(task)
+        self.live += not daemon
+        return task
+
+    def switch(self, op: str, subject: object = "", ready: Callable[[], bool] | None = None, *,
+               timed: bool = False, stay: bool = False) -> bool:  # fmt: skip
+        """Announce an operation; return when it is to take place: True, or False if its timeout fired.
+
+        `stay` says that no other task can tell whether it runs before or after the operation, so that none
+        is offered: the step is there for crashes.
+        """
+        if self.over:
+            return self._after(op, subject, ready, timed)
+        me = self.running
+        me.op, me.subject, me.ready, me.timed = op, subject, ready, timed
+        chosen = self._decide(me, stay)
+        if chosen is not me:
+            self._hand_over(chosen, me)
+        if self.over:
+            raise Abandoned
+        me.ready = None
+        if me.pending is not None and op != "release":
+            me.injected, me.pending = me.pending, None
+            raise me.injected
+        return not me.fired
+
+    def _after(self, op: str, subject: object, ready: Callable[[], bool] | None, timed: bool) -> bool:
+        """An operation after the end: by a task that unwinds, or by whoever inspects the result."""
+        if not self.closed:
+            raise Abandoned
+        if ready is None or ready():
+            return True
+        if not timed:
+            raise Deadlock(f"{op} {subject} would wait for ever: the run is over")
+        return False
+
+    # ---- decisions -------------------------------------------------------------------------------------
+
+    def _decide(self, me: Task, stay: bool = False) -> Task:
+        """The task that goes on; the main task, with `over` set, if the run ends here."""
+        try:
+            return self._pick(me, len(self.steps), stay)
+        except Exception as error:  # noqa: BLE001, RUF100  a broken schedule; no task is to blame
+            self.errors.append(("the schedule", error))
+            return self._end(None)
+
+    def _pick(self, me: Task, step: int, stay: bool) -> Task:
+        if self.crash_at or self.interrupt_at:
+            self._inject(step)
+        if self.signal is not None or not self.live:
+            return self._end(None)
+        if step >= self.max_steps:
+            return self._end(Livelock(self._report(f"Livelock: no end after {step} steps")))
+        ready, timed = ([me], []) if stay and not me.gone else self._options(me)
+        if not ready and not timed:
+            return self._end(Deadlock(self._report(f"Deadlock at step {step}: no task can go on")))
+        choice = self._choice(me, step, ready, timed) if len(ready) + len(timed) > 1 else 0
+        chosen = (ready + timed)[choice]
+        chosen.fired = choice >= len(ready)
+        interrupted = chosen.pending is not None and chosen.op != "release"  # `with lock:` lets go whatever comes
+        note = "timed out" if chosen.fired else "interrupted" if interrupted else ""
+        self.steps.append((chosen.name, chosen.op, chosen.subject, note))
+        return chosen
+
+    def _options(self, me: Task) -> tuple[list[Task], list[Task]]:
+        """Who can go on, `me` first and the others in rotation; and who could if its timeout fired."""
+        ready: list[Task] = []
+        timed: list[Task] = []
+        after = me.index + 1
+        for task in self.tasks[after:] + self.tasks[:after]:
+            if task.finished or task.crashed:
+                continue
+            if task.ready is None or task.pending is not None or task.ready():
+                ready.append(task)
+            elif task.timed:
+                timed.append(task)
+        if len(ready) > 1 and ready[-1] is me:
+            ready.insert(0, ready.pop())
+        return ready, timed
+
+    def _choice(self, me: Task, step: int, ready: list[Task], timed: list[Task]) -> int:
+        names = [task.name for task in ready] + [f"{task.name} timeout" for task in timed]
+        choice = self.choose(step, names)
+        if choice:
+            choice = 1 + (choice - 1) % (len(names) - 1)  # any other positive number still means "not the first"
+            self.taken[step] = choice
+        free = 1 if ready and ready[0] is me else len(ready) or len(timed)
+        self.decisions.append((step, len(names), free))
+        return choice
+
+    def _inject(self, step: int) -> None:
+        for kind, plan in (("crash", self.crash_at), ("interrupt", self.interrupt_at)):
+            for task in self.tasks:
+                if plan.get(step) != task.name or task.gone:
+                    continue
+                self.faults.append((step, task.name, kind))
+                if kind == "interrupt":
+                    task.pending = KeyboardInterrupt(f"injected at step {step}")
+                    continue
+                task.crashed = True
+                self.live -= not task.daemon
+                for lock in [*task.holds] if self.free_locks else []:
+                    lock.drop()
+
+    def _end(self, stuck: Stuck | None) -> Task:
+        self.over, self.stuck = True, stuck
+        return self.tasks[0]
+
+    def _report(self, title: str) -> str:
+        return "\n".join((title, table(self.tasks), replay(self.taken, self.faults), story(self.trace)))
+
+    # ---- threads ---------------------------------------------------------------------------------------
+
+    def perform(self, program: Callable[[], Any]) -> Any:
+        """Run `program` as the task "main" in the calling thread, and all it starts, to the end."""
+        main = self.running = self.add("main", program)
+        main.native_ident = threading.get_ident()
+        with self.cleanup:
+            value = self._live(main)
+            for task in self.tasks[1:]:
+                if task.thread is not None and not task.finished and not self.hung:
+                    self._hand_over(task, main)
+            for task in self.tasks[1:]:
+                if task.thread is not None and not self.hung:
+                    task.thread.join()
+            self.running = main
+            self.closed = not self.hung
+        return value
+
+    def _live(self, task: Task) -> Any:
+        """The whole life of a task, in its own thread."""
+        value = None
+        try:
+            with ExitStack() as stack:
+                for enter in [*self.around]:
+                    stack.enter_context(enter())
+                value = task.body()
+        except Abandoned:
+            pass
+        except BaseException as error:  # noqa: BLE001, RUF100  delivered with the result
+            self._failed(task, error)
+        self._retire(task)
+        return value
+
+    def _failed(self, task: Task, error: BaseException) -> None:
+        if self.over or error is task.injected:
+            return
+        if task.index == 0 and not isinstance(error, Exception):
+            self.signal = error  # Ctrl-C, pytest.skip, hypothesis stopping a test: not for us
+        elif task.index == 0 or not isinstance(error, SystemExit):  # threading ignores SystemExit as well
+            self.errors.append((task.name, error))
+
+    def _retire(self, task: Task) -> None:
+        """Give the baton on for the last time; the main task gets it back when the run is over."""
+        task.finished = True
+        if self.over:
+            if task.index and not self.hung:
+                self.tasks[0].baton.release()
+            return
+        self.live -= not (task.daemon or task.crashed)
+        task.op, task.subject = "end", ""
+        chosen = self._decide(task)
+        if chosen is not task:
+            self._pass_to(chosen) if task.index else self._hand_over(chosen, task)
+
+    def _pass_to(self, task: Task) -> None:
+        self.running = task
+        if task.index and task.thread is None:
+            task.thread = threading.Thread(target=self._begin, args=(task,), name=task.name, daemon=True)
+            task.thread.start()
+        else:
+            task.baton.release()
+
+    def _begin(self, task: Task) -> None:
+        task.native_ident = threading.get_ident()
+        self._live(task)
+
+    def _hand_over(self, chosen: Task, me: Task) -> None:
+        """Give the baton to another task and wait to get it back."""
+        try:
+            self._pass_to(chosen)
+            me.baton.acquire()
+        except BaseException as error:  # noqa: BLE001, RUF100  a test runner's timeout, a second Ctrl-C, no more threads
+            self.signal, self.over, self.hung = error, True, True  # wait for nobody: who runs ends at a switch point
+            if me.index:
+                self.tasks[0].baton.release()
+
+    def listen(self) -> None:
+        """Let Ctrl-C end the run at the next switch point, and a second one at once."""
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._interrupted)
+                self.cleanup.callback(signal.signal, signal.SIGINT, before)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        self.presses += 1
+        if self.presses % 2 == 0:  # one more while the run is being left must not break that
+            signal.default_int_handler(number, frame)
+        self.signal = KeyboardInterrupt()
+
+
+_active: list[Scheduler] = []  # the run in progress: none or one
+
+
+def active() -> Scheduler:
+    """The run in progress."""
+    if not _active:
+        raise RuntimeError("no run in progress: make locks and threads inside the program given to conductor.run")
+    return _active[0]
+
+
+def activate(scheduler: Scheduler) -> None:
+    """Make this the run in progress until it is cleaned up. Runs do not nest."""
+    if _active:
+        raise RuntimeError("a run is in progress: one run at a time in a process")
+    _active.append(scheduler)
+    scheduler.cleanup.callback(_active.clear)
+    scheduler.listen()

@@ -1,0 +1,87 @@
+"""Who goes on next: schedules as data, as a hypothesis strategy, and at random with a guarantee.
+
+A schedule answers, at each step where several tasks can go on, with an index into them; 0 is "do not
+preempt". Counted in preemptions most concurrency bugs are shallow: two are nearly always enough
+(Musuvathi and Qadeer, PLDI 2007).
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ampsim.testing.conductor.scheduler import Chooser as Chooser
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+class Schedule(Protocol):
+    """Anything that can begin a run. One that is begun twice decides twice the same."""
+
+    def begin(self) -> Chooser:
+        """A chooser for one run: called with the step and the names of those who can go on."""
+        ...
+
+
+def chooser(schedule: Mapping[int, int] | Schedule) -> Chooser:
+    """What a run asks at each decision. A mapping holds the steps at which the choice is not 0."""
+    if not isinstance(schedule, Mapping):
+        return schedule.begin()
+    wrong = {step: choice for step, choice in schedule.items() if choice < 0 or step < 0}
+    if wrong:
+        raise ValueError(f"schedule holds {wrong}: expected steps and choices of at least 0")
+    get = schedule.get
+    return lambda step, _: get(step, 0)
+
+
+@dataclass(frozen=True)
+class pct:  # noqa: N801  reads as a call: run(program, pct(seed))
+    """Random priorities with `depth` - 1 random places where the leading task falls to the end.
+
+    For a bug that needs `depth` ordering constraints among n tasks and at most `steps` steps, one run finds
+    it with probability >= 1 / (n * steps^(depth - 1)) (Burckhardt et al., ASPLOS 2010).
+    """
+
+    seed: int
+    depth: int = 3
+    steps: int = 64
+
+    def begin(self) -> Chooser:
+        """Each run draws from the seed anew. A timeout is a task of its own, and yields once it fired."""
+        rng = random.Random(self.seed)  # noqa: S311
+        falls = sorted(rng.randrange(self.steps) for _ in range(self.depth - 1))
+        priority: dict[str, float] = {}
+        lowest = 0.0
+
+        def choose(step: int, names: Sequence[str]) -> int:
+            nonlocal lowest
+            for name in names:
+                if name not in priority:
+                    priority[name] = rng.random()
+            best = max(names, key=priority.__getitem__)
+            due = bool(falls) and falls[0] <= step
+            if due or best.endswith(" timeout"):
+                del falls[:due]
+                lowest -= 1.0
+                priority[best] = lowest
+            return names.index(max(names, key=priority.__getitem__))
+
+        return choose
+
+
+def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "SearchStrategy[dict[int, int]]":
+    """Sparse schedules for hypothesis: at most `switches` of the first `steps` steps choose 1 to `choices`.
+
+    What is left out keeps running, so that a failure shrinks to the preemptions that matter, mostly one, and
+    those move to the earliest step. (Two that end up where one would do at a later step are the exception:
+    ``explore(program, preemptions=1)`` tells.) Take `steps` from ``len(run(program).trace)``, with room to grow.
+    """
+    try:
+        from hypothesis import strategies as st
+    except ModuleNotFoundError as error:
+        from ampsim.testing import missing
+
+        raise missing(error) from error
+    codes = st.lists(st.integers(0, steps * choices - 1), max_size=switches)  # shrink better than dictionaries
+    return codes.map(lambda drawn: {code // choices: 1 + code % choices for code in sorted(drawn)})

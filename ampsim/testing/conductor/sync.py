@@ -1,0 +1,184 @@
+"""`threading` and `queue` for code under test: the same names, one task at a time, every operation a choice.
+
+A class that takes its primitives from a namespace is tested by handing it this module; a class that does not
+is tested by `Conductor.patch`. Objects are made inside a run and belong to it. After the run they still
+answer, but an operation that would have to wait raises `Deadlock`.
+
+Guarantees:
+    Results, orders and refusals are those of `threading` and `queue`: waiters of a condition wake first come,
+    first served; an interrupted or timed-out ``Condition.wait`` holds its lock again when it ends.
+    A timeout may fire at any moment at which its wait could not end otherwise; its length means nothing.
+
+Assumes:
+    Nothing shares these objects with threads that the conductor does not run.
+"""
+
+import queue as _queue
+import threading as _threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from queue import Empty as Empty
+from queue import Full as Full
+from threading import TIMEOUT_MAX as TIMEOUT_MAX
+from threading import local as local
+from typing import Any
+
+from ampsim.testing.conductor.locks import Condition as Condition
+from ampsim.testing.conductor.locks import Event as Event
+from ampsim.testing.conductor.locks import Lock as Lock
+from ampsim.testing.conductor.locks import Primitive, patient
+from ampsim.testing.conductor.locks import RLock as RLock
+from ampsim.testing.conductor.locks import Semaphore as Semaphore
+from ampsim.testing.conductor.scheduler import active
+from ampsim.testing.conductor.task import Task
+
+_HARMLESS = {"ExceptHookArgs", "ThreadError", "excepthook", "get_native_id", "settrace", "setprofile"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HARMLESS:
+        return getattr(_threading, name)
+    if hasattr(_threading, name) or hasattr(_queue, name):
+        raise AttributeError(f"{name}: not under the conductor's control, and the real one would block the run")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Queue(Primitive):
+    """`queue.Queue`."""
+
+    def __init__(self, maxsize: int = 0) -> None:
+        super().__init__()
+        self.maxsize = maxsize
+        self.unfinished_tasks = 0
+        self.queue: deque[Any] = deque()
+
+    @property
+    def status(self) -> str:
+        return f"{len(self.queue)} items"
+
+    def _room(self) -> bool:
+        return not 0 < self.maxsize <= len(self.queue)
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        self._wait("put", self._room, block, timeout)
+        if not self._room():
+            raise Full
+        self.queue.append(item)
+        self.unfinished_tasks += 1
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self._wait("get", lambda: bool(self.queue), block, timeout)
+        if not self.queue:
+            raise Empty
+        return self.queue.popleft()
+
+    def _wait(self, op: str, ready: Callable[[], bool], block: bool, timeout: float | None) -> None:
+        if block and timeout is not None and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        self._scheduler.switch(op, self, patient(ready, timeout, block), timed=timeout is not None)
+
+    def put_nowait(self, item: Any) -> None:
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def task_done(self) -> None:
+        self._scheduler.switch("task_done", self)
+        if self.unfinished_tasks <= 0:
+            raise ValueError("task_done() called too many times")
+        self.unfinished_tasks -= 1
+
+    def join(self) -> None:
+        self._scheduler.switch("join", self, lambda: self.unfinished_tasks == 0)
+
+    def qsize(self) -> int:
+        self._scheduler.switch("qsize", self)
+        return len(self.queue)
+
+    def empty(self) -> bool:
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        return 0 < self.maxsize <= self.qsize()
+
+
+SimpleQueue = Queue
+
+
+class Thread(Primitive):
+    """`threading.Thread`: may be subclassed; `ident` counts from 1 in the order of starting."""
+
+    def __init__(self, group: None = None, target: Callable[..., Any] | None = None, name: str | None = None,
+                 args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
+                 daemon: bool | None = None) -> None:  # fmt: skip
+        assert group is None, "group argument must be None for now"  # noqa: S101  threading's own
+        super().__init__(name)
+        self.name = self._label
+        self._target, self._args, self._kwargs = target, tuple(args), dict(kwargs or {})
+        self._task: Task | None = None
+        self.daemon = self._scheduler.running.daemon if daemon is None else daemon
+
+    @property
+    def status(self) -> str:
+        if self._task is None:
+            return "not started"
+        return "running" if self._task.state == "can run" else self._task.state
+
+    @property
+    def ident(self) -> int | None:
+        return None if self._task is None else self._task.index + 1
+
+    native_id = ident
+
+    def run(self) -> None:
+        if self._target is not None:
+            self._target(*self._args, **self._kwargs)
+
+    def start(self) -> None:
+        if self._task is not None:
+            raise RuntimeError("threads can only be started once")
+        self._task = self._scheduler.add(self.name, self.run, daemon=self.daemon)
+        self._task.handle = self
+        self._scheduler.switch("start", self)
+
+    def join(self, timeout: float | None = None) -> None:
+        task = self._task
+        if task is None:
+            raise RuntimeError("cannot join thread before it is started")
+        if task is self._scheduler.running and not self._scheduler.closed:
+            raise RuntimeError("cannot join current thread")
+        ready = patient(lambda: task.finished, timeout)
+        self._scheduler.switch("join", self, ready, timed=timeout is not None)
+
+    def is_alive(self) -> bool:
+        self._scheduler.switch("is_alive", self)
+        return self._task is not None and not self._task.finished
+
+
+def _handle(task: Task) -> Thread:
+    if task.handle is None:
+        task.handle = Thread(name=task.name, daemon=task.daemon)
+        task.handle._task = task  # noqa: SLF001  the main task was not started by anyone
+    handle: Thread = task.handle
+    return handle
+
+
+def current_thread() -> Thread:
+    """The `Thread` of the task that runs."""
+    return _handle(active().running)
+
+
+def main_thread() -> Thread:
+    """The `Thread` of the program itself."""
+    return _handle(active().tasks[0])
+
+
+def get_ident() -> int:
+    """A number that no other task of the run has: its place in the order of starting, from 1."""
+    return active().running.index + 1
+
+
+def sleep(seconds: float) -> None:
+    """Let the others go on. Wakes at any time, at no cost in time; polling loops with it do end."""
+    active().switch("sleep", "", lambda: False, timed=True)

@@ -1,0 +1,148 @@
+"""Switch points in code that knows nothing of the conductor: attributes, tensors, and module names.
+
+Each of these is taken back when the run ends.
+"""
+
+import inspect
+import queue
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from ampsim.testing.conductor import sync
+from ampsim.testing.conductor.scheduler import Scheduler
+
+_MISSING = object()
+
+
+class WatchedAttribute:
+    """A data descriptor in front of an attribute: each read, write and deletion is a switch point.
+
+    The value stays where it was, in the instance's ``__dict__`` or in the slot or property behind the name.
+    """
+
+    def __init__(self, scheduler: Scheduler, owner: type, name: str) -> None:
+        self._scheduler = scheduler
+        self._name = name
+        self._label = f"{owner.__name__}.{name}"
+        self._behind = inspect.getattr_static(owner, name, _MISSING)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self if self._behind is _MISSING else self._behind
+        self._scheduler.switch("read", self._label)
+        if hasattr(type(self._behind), "__set__"):
+            return self._behind.__get__(instance, owner)
+        if self._name in instance.__dict__:
+            return instance.__dict__[self._name]
+        if self._behind is _MISSING:
+            raise AttributeError(f"{type(instance).__name__!r} object has no attribute {self._name!r}")
+        return self._behind
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        self._scheduler.switch("write", self._label)
+        if hasattr(type(self._behind), "__set__"):
+            self._behind.__set__(instance, value)
+        else:
+            instance.__dict__[self._name] = value
+
+    def __delete__(self, instance: Any) -> None:
+        self._scheduler.switch("delete", self._label)
+        if hasattr(type(self._behind), "__delete__"):
+            self._behind.__delete__(instance)
+        elif instance.__dict__.pop(self._name, _MISSING) is _MISSING:
+            raise AttributeError(self._name)
+
+
+def watch_attributes(scheduler: Scheduler, owner: type, names: tuple[str, ...]) -> None:
+    """Put a `WatchedAttribute` before each name until the run ends."""
+    if not names:
+        raise TypeError(f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)")
+    for name in names:
+        watched = WatchedAttribute(scheduler, owner, name)
+        if callable(watched._behind):  # noqa: SLF001
+            raise TypeError(f"{owner.__name__}.{name} is a method: expected an attribute that holds a value")
+        replace(scheduler, owner, name, watched)
+
+
+def replace(scheduler: Scheduler, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of a class or module until the run ends."""
+    before = vars(owner).get(name, _MISSING)
+    if before is _MISSING:
+        scheduler.cleanup.callback(delattr, owner, name)
+    else:
+        scheduler.cleanup.callback(setattr, owner, name, before)
+    setattr(owner, name, value)
+
+
+def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
+    """Give a module this package's `threading`, `queue` and `time.sleep` until the run ends.
+
+    Replaced is whatever in the module's namespace *is* one of them, under any name; returns the names.
+    Locks that the module made when it was imported stay real: patch, then reload or make them anew.
+    """
+    slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
+    stand_ins: list[tuple[Any, Any]] = [
+        (threading, sync),
+        (queue, sync),
+        (time, slow),
+        (time.sleep, sync.sleep),
+    ]
+    for home in (threading, queue):
+        public = [name for name in dir(home) if name in vars(sync) and not name.startswith("_")]
+        stand_ins += [(getattr(home, name), getattr(sync, name)) for name in public]
+    patched = []
+    for name, value in [*vars(module).items()]:
+        for real, ours in stand_ins:
+            if value is real and real is not ours:
+                replace(scheduler, module, name, ours)
+                patched.append(name)
+    return tuple(patched)
+
+
+def watch_tensors(scheduler: Scheduler, tensors: dict[str, Any]) -> None:
+    """Make each aten operation that touches one of these tensors, or a view of one, a switch point.
+
+    A mode of torch's dispatcher sees them, in the calling thread and in each one that starts from now on.
+    """
+    if not scheduler.storages:
+        _install(scheduler)
+    for name, tensor in tensors.items():
+        scheduler.cleanup.callback(lambda _: None, tensor)  # keeps it alive, so that its storage stays its own
+        scheduler.storages[_storage(tensor)] = name
+
+
+def _storage(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  the same for all views
+    except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
+        return 0
+
+
+def _install(scheduler: Scheduler) -> None:
+    if len(scheduler.tasks) > 1:
+        raise RuntimeError("watch_tensors: expected before the first thread is started")
+    try:
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves
+    except ModuleNotFoundError as error:
+        from ampsim.testing import missing
+
+        raise missing(error) from error
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            touched = (
+                scheduler.storages.get(_storage(leaf))
+                for leaf in tree_leaves((args, kwargs or {}))
+                if isinstance(leaf, torch.Tensor)
+            )
+            names = [name for name in touched if name is not None]
+            if names:
+                scheduler.switch(str(func), ", ".join(dict.fromkeys(names)))
+            return func(*args, **(kwargs or {}))
+
+    scheduler.around.append(Watching)
+    scheduler.cleanup.enter_context(Watching())  # type: ignore[no-untyped-call]

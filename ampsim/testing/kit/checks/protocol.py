@@ -1,0 +1,102 @@
+"""Level 1: any sequence of calls against `ampsim.core.torch_model.protocol`, the pure model of torch's scaler."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ampsim.core.machine import Rule
+from ampsim.core.torch_model import protocol
+from ampsim.core.torch_model.protocol import Optimizer, Outcome
+from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.strategies import rules
+from ampsim.testing.kit.trial import Bench, Trial, outcome, sgd
+
+PHRASES = [phrase.split() for phrase in (
+    "scale clean step update",
+    "scale inf step update",
+    "scale clean unscale_ step",
+    "scale clean unscale_ update(8.0)",
+    *("scale", "clean", "inf", "none", "unscale_", "step", "update", "update(8.0)"),
+)]  # fmt: skip
+CALLS = st.lists(st.tuples(st.sampled_from(PHRASES), st.integers(0, 1)), min_size=1, max_size=10).map(
+    lambda drawn: [(event, i) for phrase, i in drawn for event in phrase]  # i: which of two optimizers
+)
+
+
+class Pair:
+    """A real scaler with its optimizers, and the model of both."""
+
+    def __init__(self, t: Trial, rule: Rule) -> None:
+        self.t = t
+        self.scaler = t.start(rule, Bench(sgd), Bench(sgd))
+        self.model = protocol.create(t.rule)
+
+    def do(self, event: str, i: int) -> None:
+        """One event on optimizer i, on both sides, and a comparison of what can be seen."""
+        self.t.tell(event if event in ("scale", "update", "update(8.0)") else f"{event} {i}")
+        bench = self.t.benches[i]
+        if event in ("clean", "inf"):
+            bench.put(0.3 * self.scaler.get_scale(), math.inf if event == "inf" else None)
+        elif event == "none":
+            bench.params[0].grad = None
+        else:
+            calls, seen = bench.calls, Optimizer(i, (self._gradient(bench),))
+            got, expected = outcome(lambda: self._real(event, bench)), self._modelled(event, seen)
+            self._compare(event, got, expected)
+            if expected.optimizer is not None:
+                self._compare_bench(event, bench, expected, bench.calls - calls)
+
+    def _real(self, event: str, bench: Bench) -> Any:
+        if event == "scale":
+            self.t.loss_scale()
+            return None
+        if event.startswith("update"):
+            return self.scaler.update(*([8.0] if event == "update(8.0)" else []))
+        return getattr(self.scaler, event)(bench.optimizer)
+
+    def _modelled(self, event: str, seen: Optimizer) -> Outcome:
+        if event == "scale":
+            self.model, result = protocol.scale(self.model, Bench().params[0].detach().numpy())
+            return replace(result, value=None)
+        if event.startswith("update"):
+            self.model, result = protocol.update(self.model, 8.0 if event == "update(8.0)" else None)
+        else:
+            self.model, result = getattr(protocol, event)(self.model, seen)
+        return result
+
+    def _compare(self, event: str, got: Any, expected: Outcome) -> None:
+        refused = got if isinstance(got, Refusal) else None
+        self.t.hold(refused == expected.refusal, f"{event} raised {refused}, expected {expected.refusal}")
+        self.t.hold(refused is not None or got is None, f"{event} returned {got!r}, expected None")
+        shown = self.scaler.get_scale()
+        self.t.hold(shown == self.model.state.scale, f"the scale is {shown!r}, expected {self.model.state.scale!r}")
+
+    def _compare_bench(self, event: str, bench: Bench, expected: Outcome, calls: int) -> None:
+        t = self.t
+        t.hold(calls == expected.called, f"{event} called the optimizer {calls} times, expected {expected.called:d}")
+        (left,) = expected.optimizer.grads if expected.optimizer else (None,)
+        found = self._gradient(bench)
+        same = found is left if left is None or found is None else found.tobytes() == left.tobytes()
+        t.hold(same, f"{event} left the gradient {found}, expected {left}")
+
+    @staticmethod
+    def _gradient(bench: Bench) -> Any:
+        grad = bench.params[0].grad
+        return None if grad is None else grad.clone().numpy()
+
+
+@check(
+    1,
+    issue="redai-studio/Relax#44",
+    needs="refusals unscale_ override",
+    rule=rules(growth=False),
+    calls=CALLS,
+)
+def any_calls_do_what_torchs_do(t: Trial, rule: Rule, calls: list[tuple[str, int]]) -> None:
+    """Any sequence of calls returns, raises, divides and steps as torch's protocol says."""
+    pair = Pair(t, rule)
+    for event, i in calls:
+        pair.do(event, i)

@@ -1,0 +1,82 @@
+"""Level 0: the laws of `ampsim.core.laws`, each as a check, on histories that hypothesis draws."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS, History, Update
+from ampsim.core.machine import Rule
+from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.strategies import histories, rules
+from ampsim.testing.kit.trial import Trial
+
+ISSUES = {
+    "overflow_backs_off_once": "redai-studio/Relax#44",
+    "scale_stays_finite": "pytorch/pytorch#98828",
+}
+
+
+def updates(history: History, shown: list[int | None]) -> Iterator[Update]:
+    """A run's updates. The streak before each is counted here; the one after it is what the scaler showed."""
+    streak = 0
+    for t, flag in enumerate(history.found_inf):
+        before, after = history.scale[t : t + 2]
+        yield Update(history.rule, flag, before, after, streak, shown[t])
+        streak = 0 if flag or streak + 1 == history.rule.growth_interval else streak + 1
+
+
+def _every_update(law: Callable[[Update], str | None]) -> Callable[..., None]:
+    def holds(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
+        t.start(rule)
+        for number, update in enumerate(updates(*t.observe(found_inf))):
+            if seen := law(update):
+                t.fail(f"{seen} (update {number})")
+
+    return holds
+
+
+def _every_run(law: Callable[[History], str | None]) -> Callable[..., None]:
+    def holds(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
+        t.start(rule)
+        if seen := law(t.observe(found_inf)[0]):
+            t.fail(seen)
+
+    return holds
+
+
+def _register(law: Callable[[Any], str | None], holds: Callable[..., None]) -> None:
+    make = check(0, issue=ISSUES.get(law.__name__, ""), rule=rules(), found_inf=histories())
+    make(holds, name=law.__name__, law=law.__doc__)
+
+
+for _update_law in UPDATE_LAWS:
+    _register(_update_law, _every_update(_update_law))
+for _history_law in HISTORY_LAWS:
+    _register(_history_law, _every_run(_history_law))
+
+
+@check(0, issue="NVIDIA/apex#179", found_inf=histories(longest=8))
+def skipped_step_changes_nothing(t: Trial, found_inf: list[bool]) -> None:
+    """A step whose gradients overflowed leaves every bit of parameters and optimizer state as it was."""
+    t.start()
+    for flag in found_inf:
+        (step,) = t.steps(flag)
+        t.hold(not (flag and step.parameters_changed), "parameters or optimizer state changed in a skipped step")
+
+
+@check(0, found_inf=histories(longest=8))
+def clean_step_is_taken(t: Trial, found_inf: list[bool]) -> None:
+    """A step whose gradients are finite is taken."""
+    t.start()
+    for flag in found_inf:
+        (step,) = t.steps(flag)
+        t.hold(flag or step.parameters_changed, "the optimizer did not step")
+
+
+@check(0, rule=rules(), found_inf=histories(longest=8))
+def get_scale_is_what_scale_multiplies_by(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
+    """Between iterations get_scale() returns the factor that scale() uses next."""
+    scaler = t.start(rule)
+    for flag in found_inf:
+        t.iterate(flag)
+        shown, used = scaler.get_scale(), t.loss_scale()
+        t.hold(shown == used, f"get_scale() is {shown!r}, a loss is multiplied by {used!r}")

@@ -1,0 +1,151 @@
+"""Level 3: real threads under the conductor, in the orders with the fewest preemptions.
+
+The scaler knows nothing of it: what its module and its classes took from `threading` and `queue` is exchanged
+for the conductor's while a program runs, and each access to an attribute of the scaler is a place where another
+thread may go on. A scaler that blocks on a lock from elsewhere would block the run: it declares to be without
+threads, and is tested by other means.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import groupby
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+
+from ampsim.core import pipeline
+from ampsim.core.machine import Rule
+from ampsim.testing import conductor
+from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.subject import Subject
+from ampsim.testing.kit.trial import Trial
+
+LIMIT = 200  # schedules, the fewest preemptions first, of at most 2
+RULE = Rule(init_scale=8.0, growth_interval=2)
+PLAN = (True, False, False)  # overflows; the first and the last change the scale
+SEGMENTS = 4  # of a failing schedule: turns of one thread, the last ones
+ROUNDPIPE = "https://github.com/ITcarrot/RoundPipe/blob/main/docs/API/grad_scaler.en.md"
+
+
+def instrumented(c: conductor.Conductor, subject: Subject) -> Any:
+    """A scaler of this maker whose locks are the conductor's and whose attributes are switch points."""
+    kind = type(subject.make(RULE))
+    for owner in kind.__mro__[:-1]:
+        c.patch(cast("ModuleType", owner))  # a class is a namespace too
+        c.patch(sys.modules[owner.__module__])
+    scaler = subject.make(RULE)
+    shared = [name for name in vars(scaler) if not callable(getattr(kind, name, None))]
+    if shared:
+        c.watch(kind, *shared)
+    return scaler
+
+
+def _explore(t: Trial, program: Callable[[conductor.Conductor], Any]) -> None:
+    t.asked = RULE
+    try:
+        with conductor.one_core():
+            conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=3000)
+    except conductor.ScheduleFailure as failure:
+        for task, steps in groupby(failure.run.trace, key=lambda step: step.task):
+            *_, last = steps
+            t.tell(f"{task} up to {last.op} {last.subject}")
+        t.events[:-SEGMENTS] = [f"schedule {dict(failure.run.schedule)}: ..."]
+        cause = failure.__cause__
+        t.fail(str(cause) if isinstance(cause, AssertionError) else f"raised {type(cause).__name__}: {cause}")
+
+
+def _gradient(overflows: bool) -> torch.nn.Parameter:
+    param = torch.nn.Parameter(torch.zeros(2))
+    param.register_hook(lambda grad: torch.where(torch.tensor([False, overflows]), float("inf"), grad))  # type: ignore[no-untyped-call]
+    return param
+
+
+def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
+    """With a learning rate of 1 the parameter is minus its gradient, or untouched."""
+    expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
+    assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"  # noqa: S101
+
+
+@check(3, needs="threads")
+def two_threads_step_two_optimizers(t: Trial) -> None:
+    """Two optimizers are unscaled and stepped by a thread each, in any order; an overflow skips its own and is seen."""
+
+    def program(c: conductor.Conductor) -> None:
+        scaler = instrumented(c, t.subject)
+        params = [_gradient(overflows) for overflows in PLAN[:2]]
+        optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
+        scaler.scale(sum((3 * param).sum() for param in params)).backward()
+
+        def work(optimizer: torch.optim.Optimizer) -> None:
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+
+        for thread in [c.spawn(f"optimizer {i}", work, each) for i, each in enumerate(optimizers)]:
+            thread.join()
+        scaler.update()
+        for param, overflows in zip(params, PLAN, strict=False):
+            _moved(param, overflows)
+        scale, expected = scaler.get_scale(), pipeline.trajectory(RULE, t.traits.delay, PLAN[:1])[-1]
+        assert scale == expected, f"the scale is {scale}, expected {expected}"  # noqa: S101
+
+    _explore(t, program)
+
+
+@check(3, issue=ROUNDPIPE, needs="threads")
+def gradients_keep_their_scale_behind_a_queue(t: Trial) -> None:
+    """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by.
+
+    The loop passes tickets if the scaler has ``begin()``.
+    """
+
+    def program(c: conductor.Conductor) -> None:
+        scaler, queue = instrumented(c, t.subject), c.sync.Queue()
+        tickets, params = hasattr(scaler, "begin"), [_gradient(overflows) for overflows in PLAN]
+
+        def optimizer() -> None:
+            for param in params:
+                options = queue.get()
+                scaler.step(torch.optim.SGD([param], lr=1.0), **options)
+                scaler.update(**options)
+
+        thread = c.spawn("optimizer", optimizer)
+        for param in params:
+            options = {"ticket": scaler.begin()} if tickets else {}
+            scaler.scale((3 * param).sum(), **options).backward()
+            queue.put(options)
+        thread.join()
+        for param, overflows in zip(params, PLAN, strict=True):
+            _moved(param, overflows)
+
+    _explore(t, program)
+
+
+@check(3, needs="threads state_dict")
+def a_state_dict_is_never_torn(t: Trial) -> None:
+    """A state dict taken by another thread is one that stood before the update or after it, not half of each.
+
+    A scaler may refuse it in mid-iteration.
+    """
+
+    def program(c: conductor.Conductor) -> None:
+        scaler, states, seen = instrumented(c, t.subject), [], []
+
+        def save() -> None:
+            with suppress(RuntimeError):
+                seen.append(scaler.state_dict())
+
+        for overflows in reversed(PLAN[:2]):  # the streak is 1, then it and the scale change at once
+            states.append(scaler.state_dict())
+            param = _gradient(overflows)
+            scaler.scale((3 * param).sum()).backward()
+            scaler.step(torch.optim.SGD([param], lr=1.0))
+            if overflows:
+                checkpoint = c.spawn("checkpoint", save)
+            scaler.update()
+        checkpoint.join()
+        states.append(scaler.state_dict())
+        assert all(each in states[1:] for each in seen), f"{seen[0]}, expected one of {states[1:]}"  # noqa: S101
+
+    _explore(t, program)

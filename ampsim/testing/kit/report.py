@@ -1,0 +1,142 @@
+"""Checks x scalers: what the kit said, as Markdown, JSON, or a page of HTML that needs nothing else."""
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import metadata
+
+from ampsim.testing.kit.judge import LEVELS, Check, Outcome, Result
+
+SIGNS: dict[Outcome, str] = {
+    "passed": "✓",
+    "failed": "✗",
+    "expected": "✗ expected",
+    "surprise": "✓ unexpected",
+    "declared": "–",
+}
+COLOURS: dict[Outcome, str] = {
+    "passed": "green",
+    "failed": "bold red",
+    "expected": "yellow",
+    "surprise": "bold red",
+    "declared": "dim",
+}
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem; border-bottom: 1px solid #ddd }
+th.level { padding-top: 1rem } td.passed { color: #2a7f4f } td.failed, td.surprise { color: #b3261e; font-weight: bold }
+td.expected, td.declared { color: #777 } pre { background: #f6f6f4; padding: .8rem; white-space: pre-wrap }
+"""
+
+
+class Report:
+    """Results, in rows by check and columns by scaler."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self.results = list(results)
+        self.scalers = [*dict.fromkeys(result.subject for result in self.results)]
+        self._by_place = {(result.check.name, result.subject): result for result in self.results}
+
+    @property
+    def findings(self) -> list[Result]:
+        """What someone should look at."""
+        return [result for result in self.results if result.is_finding]
+
+    def rows(self) -> list[tuple[Check, list[Result | None]]]:
+        """Each check with its result for each of ``scalers``."""
+        checks = {result.check.name: result.check for result in self.results}.values()
+        ordered = sorted(checks, key=lambda check: check.level)
+        return [(check, [self._by_place.get((check.name, name)) for name in self.scalers]) for check in ordered]
+
+    def summary(self) -> list[str]:
+        """One sentence a scaler."""
+        lines = []
+        for name in self.scalers:
+            outcomes = [result.outcome for result in self.results if result.subject == name]
+            counts = [(outcomes.count(outcome), word) for outcome, word in _WORDS.items()]
+            parts = [f"{count} {word}" for count, word in counts if count]
+            lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
+        return lines
+
+    def to_markdown(self) -> str:
+        """A table, then every finding."""
+        lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
+        for check, results in self.rows():
+            lines.append(_row([f"L{check.level}", f"`{check.name}`", *map(sign, results)]))
+        for result in self.findings:
+            lines += ["", f"### {result.subject}: `{result.check.name}`", "", "```", result.text, "```"]
+        return "\n".join([*self.summary(), "", *lines, ""])
+
+    def to_json(self) -> str:
+        """What was judged, by which versions; a record a result."""
+        versions = {name: _version(name) for name in ("ampsim", "torch", "hypothesis")}
+        records = [
+            {
+                "scaler": result.subject,
+                "check": result.check.name,
+                "level": result.check.level,
+                "outcome": result.outcome,
+                "law": result.check.law,
+                "issue": result.check.issue,
+                "text": result.text,
+            }
+            for result in self.results
+        ]
+        return json.dumps({"versions": versions, "findings": len(self.findings), "results": records}, indent=1) + "\n"
+
+    def to_html(self) -> str:
+        """One page, nothing loaded from elsewhere."""
+        body = [f"<p>{escape(line)}</p>" for line in self.summary()]
+        body += ["<table>", _cells("th", ["check", *self.scalers])]
+        level = None
+        for check, results in self.rows():
+            if check.level != level:
+                level = check.level
+                body.append(f"<tr><th class=level colspan={1 + len(results)}>L{level} {LEVELS[level]}</th></tr>")
+            body.append(_html_row(check, results))
+        body.append("</table>")
+        for result in self.findings:
+            body += [f"<h3>{escape(result.subject)}</h3>", f"<pre>{escape(result.text)}</pre>"]
+        head = f"<!doctype html><html lang=en><meta charset=utf-8><title>ampsim check</title><style>{STYLE}</style>"
+        return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
+
+
+_WORDS: dict[Outcome, str] = {
+    "passed": "passed",
+    "failed": "failed",
+    "expected": "failed as expected",
+    "surprise": "passed unexpectedly",
+    "declared": "not asked, by its traits",
+}
+FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html}
+
+
+def sign(result: Result | None) -> str:
+    """A result in a cell."""
+    return "" if result is None else SIGNS[result.outcome]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
+
+
+def _html_row(check: Check, results: Sequence[Result | None]) -> str:
+    name = escape(check.name)
+    if check.issue:
+        name = f'<a href="{escape(check.issue)}">{name}</a>'
+    cells = [f'<td title="{escape(check.law)}">{name}</td>']
+    for result in results:
+        title = "" if result is None else escape(result.text.partition("\n")[0])
+        cells.append(f'<td class={result.outcome if result else "none"} title="{title}">{sign(result)}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

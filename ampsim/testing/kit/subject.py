@@ -1,0 +1,173 @@
+"""Who is judged: any maker of an object with torch's GradScaler methods, and what it declares to do differently."""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ampsim.core.arguments import check_choice, nearest
+from ampsim.core.machine import Rule
+
+if TYPE_CHECKING:
+    import torch
+
+Maker = Callable[[Rule], Any]
+CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a Rule, and of torch's scaler
+FEATURES = {
+    "fused": "fused optimizers, which check and divide in their own kernel",
+    "override": "update(new_scale)",
+    "pickle": "pickling between iterations",
+    "refusals": "misuse raises, at once and where it is made, and the scaler lives on",
+    "setters": "get_growth_factor() and set_growth_factor(), and so for backoff_factor and growth_interval",
+    "skip_report": "last_step.skipped",
+    "state_dict": "state_dict() and load_state_dict()",
+    "step_value": "step() returns what the optimizer's step returned",
+    "threads": "calls from more than one thread",
+    "unscale_": "unscale_() apart from step()",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a scaler does differently on purpose. Declared, it is judged by what it declares; undeclared, it fails.
+
+    Raises ValueError for a feature that is not in `FEATURES`, naming the closest.
+    """
+
+    min_scale: float | None = None  # no backoff leads below
+    max_scale: float | None = None  # no growth leads above
+    hysteresis: int = 1  # overflows that a backoff takes
+    delay: int = 0  # updates between computing a scale and using it
+    skips: Literal["each", "all"] = "each"  # an overflow skips the optimizer that has it, or every one
+    gives_up: tuple[type[Exception], ...] = ()  # what `update` raises instead of going below the floor
+    without: frozenset[str] = field(default_factory=frozenset)  # of FEATURES
+
+    def __post_init__(self) -> None:
+        check_choice("skips", self.skips, ("each", "all"))
+        object.__setattr__(self, "without", frozenset(self.without))
+        for name in sorted(self.without - {*FEATURES}):
+            raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
+
+    def possible(self, rule: Rule) -> Rule:
+        """`rule`, its first scale moved within the bounds."""
+        within = max(self.min_scale or 0.0, min(self.max_scale or math.inf, rule.init_scale))
+        return rule if within == rule.init_scale else rule.replace(init_scale=within)
+
+    def follows(self, rule: Rule) -> Rule:
+        """The rule that a scaler with these traits follows when it is asked for `rule`."""
+        return self.possible(rule).replace(
+            min_scale=self.min_scale, max_scale=self.max_scale, hysteresis=self.hysteresis, delay=self.delay
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A scaler under judgement."""
+
+    make: Maker
+    """Makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises."""
+    traits: Traits = field(default_factory=Traits)
+    name: str = ""
+
+
+def subject(target: Any, traits: Traits | None = None, name: str = "") -> Subject:
+    """A class with torch's constructor, or a maker, as a Subject; a Subject as it is. TypeError for what is neither."""
+    if isinstance(target, Subject):
+        return target if traits is None else Subject(target.make, traits, target.name)
+    if not callable(target):
+        raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
+    words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
+    make = _from_class(target) if isinstance(target, type) else target
+    return Subject(make, traits or Traits(), name or ".".join(filter(None, words)))
+
+
+def _from_class(cls: type) -> Maker:
+    """A maker from a class whose constructor has torch's names; one that lacks them takes the rule itself."""
+    names = inspect.signature(cls).parameters
+    if "init_scale" not in names:
+        return cls
+    device = {"device": "cpu"} if "device" in names else {}
+    return lambda rule: cls(**device, **{name: getattr(rule, name) for name in CONSTANTS})
+
+
+def load(target: str) -> Any:
+    """What ``module:attribute`` names. ValueError with the closest name for what is not there."""
+    module_name, colon, path = target.partition(":")
+    if not (module_name and colon and path):
+        raise ValueError(f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{module_name}: {error}; install what it needs") from error
+        raise ValueError(f"{target!r}: no module {error.name!r}; run from its folder, or install it") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, _public(found))}")
+        found = getattr(found, name)
+    return found
+
+
+def _public(found: Any) -> Iterable[str]:
+    return [name for name in dir(found) if not name.startswith("_")]
+
+
+class FromFlag:
+    """torch's methods around a scaler that is only told whether an iteration overflowed.
+
+    For scalers that are a state machine and leave the gradients to others: `scale` is asked for the loss scale,
+    `tell` is called with found_inf once an iteration. Divides, then checks; refuses nothing.
+
+    >>> from ampsim import Rule, init, update
+    >>> import torch
+    >>> class Mine:
+    ...     def __init__(self, rule):
+    ...         self.rule, self.state = rule, init(rule)
+    ...     def update_scale(self, overflow):
+    ...         self.state = update(self.rule, self.state, overflow)
+    >>> def make(rule):
+    ...     mine = Mine(rule)
+    ...     return FromFlag(lambda: mine.state.scale, mine.update_scale)
+    >>> make(Rule(init_scale=4.0)).scale(torch.tensor(2.0))
+    tensor(8.)
+    """
+
+    without = frozenset({*FEATURES} - {"fused", "step_value", "unscale_"})
+    """What it has not; for ``Traits(without=...)``."""
+
+    def __init__(self, scale: Callable[[], float], tell: Callable[[bool], object]) -> None:
+        self._scale, self._tell = scale, tell
+        self._found: dict[Any, bool] = {}  # optimizer -> whether a gradient was inf or NaN
+
+    def get_scale(self) -> float:
+        """The loss scale."""
+        return float(self._scale())
+
+    def scale(self, outputs: Any) -> Any:
+        """A loss, or a list or tuple of losses, times the scale."""
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)(map(self.scale, outputs))
+        import torch
+
+        return outputs * torch.tensor(self.get_scale(), dtype=torch.float32)
+
+    def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
+        """Divide the gradients by the scale, and note whether all are finite."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        grads = [param.grad for param in params if param.grad is not None]
+        for grad in grads:
+            grad.div_(self.get_scale())
+        self._found[optimizer] = not all(bool(grad.isfinite().all()) for grad in grads)
+
+    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
+        """Step unless a gradient of this optimizer was inf or NaN."""
+        if optimizer not in self._found:
+            self.unscale_(optimizer)
+        return None if self._found[optimizer] else optimizer.step(*args, **kwargs)
+
+    def update(self) -> None:
+        """Tell the scaler."""
+        found, self._found = self._found, {}
+        self._tell(any(found.values()))

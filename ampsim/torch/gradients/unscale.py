@@ -1,0 +1,212 @@
+"""The only arithmetic on gradients: the non-finite check, the division by the scale, the norm and the clip.
+
+torch reads and writes every gradient to unscale it, reads it for the norm, and reads and writes it to clip.
+Unscaling and clipping are multiplications by numbers that are known before the optimizer runs, so with a
+fused optimizer one read, for norm and check together, is enough: the rest is folded into ``grad_scale``.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampsim.torch.gradients.norms import on_host, sum_of_squares
+
+if TYPE_CHECKING:
+    from ampsim.torch.gradients.kernels import Read
+
+Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
+
+KERNEL_DEVICES = {"cuda"}
+SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
+
+
+def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
+    """An optimizer's gradients by device and dtype; of a sparse one, its values.
+
+    Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients
+    are coalesced first: duplicates may overflow when they are added, and the check must see the sum.
+    """
+    groups: Groups = {}
+    device = dtype = None
+    grads: list[Tensor] = []
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
+                device, dtype = grad.device, grad.dtype
+                if not allow_fp16 and dtype is torch.float16:
+                    raise ValueError("Attempting to unscale FP16 gradients.")
+                grads = groups.setdefault((device, dtype), [])
+            if grad.is_sparse:
+                if dtype is torch.float16:
+                    param.grad = grad = grad.coalesce()
+                grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
+            grads.append(grad)
+    return groups
+
+
+def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
+    """An optimizer's gradients one by one; of a sparse one, its parts."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
+
+
+@torch.no_grad()
+def check_and_unscale_(
+    groups: Groups, inverse_on: Callable[[torch.device], Tensor], found_on: Callable[[torch.device], Tensor]
+) -> None:
+    """Multiply by the inverse scale in place; set found_inf (shape (), float32) to 1 if any was not finite.
+
+    The check is of the gradients as they come in, that is scaled.
+    """
+    for (device, _), grads in groups.items():
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found_on(device), inverse_on(device))
+
+
+@torch.no_grad()
+def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
+    """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
+
+    On the CPU one read where it can be: a finite sum of squares has finite terms. If it is not, it may have
+    overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. On CUDA one read.
+    """
+    for (device, dtype), grads in groups.items():
+        found = found_on(device)
+        if read := _read_on_cuda(grads):
+            torch.maximum(found, read.found_inf, out=found)
+        elif not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
+            one = torch.ones((), device=device)
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
+
+
+@torch.no_grad()
+def check_unscaled(groups: Groups, scale_on: Callable[[torch.device], Tensor]) -> dict[torch.device, Tensor]:
+    """By device, 1.0 if any gradient divided by the scale is not finite in its own dtype, else 0.0; (), float32.
+
+    One read. max|g| / S is finite exactly if every g / S is, because rounding is monotonic. NaN and inf pass
+    through.
+    """
+    flags: dict[torch.device, Tensor] = {}
+    for (device, dtype), grads in groups.items():
+        scale = scale_on(device)
+        if on_host(device, dtype) and math.sqrt(sum_of_squares(grads)) < SAFE * scale.item():
+            flag = torch.zeros((), device=device)
+        else:
+            flag = _is_not_finite(largest(grads) / scale, dtype)
+        flags[device] = torch.maximum(flags[device], flag) if device in flags else flag
+    return flags
+
+
+@torch.no_grad()
+def largest(grads: list[Tensor]) -> Tensor:
+    """Max |g| over gradients of one device and dtype, shape (); NaN if any is NaN, 0 if there are none. One read.
+
+    In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
+    """
+    if read := _read_on_cuda(grads):
+        return read.largest
+    wide = torch.float64 if grads[0].dtype is torch.float64 else torch.float32
+    filled = [grad for grad in grads if grad.numel()]
+    if not filled:
+        return torch.zeros((), dtype=wide, device=grads[0].device)
+    if grads[0].device.type == "cpu":  # there the inf-norm takes 16 times as long as this
+        peaks = [torch.maximum(high, -low) for low, high in map(torch.aminmax, filled)]
+    else:
+        peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch for all of them
+    return torch.stack([peak.to(wide) for peak in peaks]).amax()
+
+
+def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """1.0 if a value, shape (), is inf or NaN once rounded to `dtype`, else 0.0; (), float32."""
+    return (~value.to(dtype).isfinite()).float()
+
+
+@torch.no_grad()
+def norm_on_host(groups: Groups, scale: float) -> float | None:
+    """The unscaled 2-norm of all gradients, a number at once; None where that would be a wait, or is not safe.
+
+    One read. Every gradient is finite once unscaled if there is a number. All the rest is for `norm_and_check`:
+    other devices and dtypes, inf and NaN, sums that overflowed.
+    """
+    if not scale > 0.0 or not all(on_host(device, dtype) for device, dtype in groups):
+        return None
+    norm = math.sqrt(sum(map(sum_of_squares, groups.values()))) / scale
+    return norm if norm < SAFE else None
+
+
+@torch.no_grad()
+def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """The unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0; both (), float32.
+
+    One read. On CUDA the kernels take care of range. Elsewhere every gradient is finite if the sum of squares is;
+    on the CPU a sum that overflowed, as it may when a gradient exceeds 2^64, is looked at again in float64; on other
+    devices, and without Triton, that would be a wait, and the step is skipped although it might have been saved.
+    """
+    reads = [_read_on_cuda(grads, inverse.to(device, non_blocking=True)) for (device, _), grads in groups.items()]
+    if groups and all(reads):
+        return _together([read for read in reads if read], inverse.device)
+    if all(on_host(device, dtype) for device, dtype in groups):
+        number = norm_on_host(groups, 1.0)
+        if number is None:
+            return _norm_and_check_again(groups, inverse)
+        norm = torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device) * inverse
+    else:
+        norms = [norm.to(inverse.device, torch.float32) for grads in groups.values() for norm in _norms(grads)]
+        norm = torch.linalg.vector_norm(torch.stack(norms)) * inverse
+    if norm.device.type == "cpu" and not norm.isfinite():
+        return _norm_and_check_again(groups, inverse)
+    return norm, (~norm.isfinite()).float()
+
+
+def _read_on_cuda(grads: list[Tensor], factor: Tensor | None = None) -> "Read | None":
+    """Norm, check and largest gradient in one read by Triton's kernels; None where they cannot be used."""
+    if grads[0].device.type not in KERNEL_DEVICES:
+        return None
+    from ampsim.torch.gradients import kernels  # imports Triton, which nothing else needs
+
+    try:
+        return kernels.norm_and_flag(grads, factor) if kernels.takes(grads) else None
+    except kernels.NewAddresses:  # a graph's own gradients: torch's kernels take addresses by value
+        return None
+
+
+def _together(reads: list["Read"], home: torch.device) -> tuple[Tensor, Tensor]:
+    """The norm and the flag of several reads, on one device."""
+    if len(reads) == 1:
+        return reads[0].norm.to(home), reads[0].found_inf.to(home)
+    norms = torch.stack([read.norm.to(home) for read in reads])
+    flags = torch.stack([read.found_inf.to(home) for read in reads])
+    return torch.linalg.vector_norm(norms, dtype=torch.float64).float(), flags.amax()
+
+
+def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    home = inverse.device
+    peaks = {key: largest(grads).to(home) * inverse for key, grads in groups.items()}
+    flag = torch.stack([_is_not_finite(peak, dtype) for (_, dtype), peak in peaks.items()]).amax()
+    if flag:
+        return torch.stack([peak.float() for peak in peaks.values()]).amax(), flag
+    exact = [torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads]
+    norm = torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact])) * inverse.double()
+    return norm.float(), flag
+
+
+def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
+    if grads[0].device.type != "cpu":
+        return torch._foreach_norm(grads)  # noqa: SLF001 - one launch for all of them
+    return [torch.linalg.vector_norm(g) for g in grads]
+
+
+@torch.no_grad()
+def multiply_(groups: Groups, factor_on: Callable[[torch.device], Tensor]) -> None:
+    """Multiply every gradient in place."""
+    for (device, _), grads in groups.items():
+        torch._foreach_mul_(grads, factor_on(device))

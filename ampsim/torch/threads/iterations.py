@@ -1,0 +1,188 @@
+"""Which iteration a call is about, and updates in order: the part of a scaler that knows threads and no tensors."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from ampsim.core.pipeline import check_turn
+from ampsim.torch.threads.jobs import Job
+from ampsim.torch.threads.launcher import Worker
+from ampsim.torch.threads.register import ClosedError, Register, Ticket
+
+V = TypeVar("V")
+
+
+class Iterations(Generic[V]):
+    """The register of versions, the way to the optimizer's thread, and what a call without a ticket means.
+
+    That is not stored but read off the register. On the optimizer's thread work runs in order: the oldest
+    outstanding ticket. Elsewhere updates may be on their way: the oldest outstanding one whose update was not
+    asked for. So an interrupted call leaves nothing to be put right.
+
+    ================ ======================================= =======================
+    attribute        written by                              read by
+    ================ ======================================= =======================
+    ``register``     `start`, locked, once                   any thread, lock-free
+    ``_requested``   who asks for an update, locked          any thread, lock-free
+    ``by_ticket``    `begin`                                 any thread, lock-free
+    ================ ======================================= =======================
+
+    `sync` is the namespace that locks come from; a test passes its scheduler's.
+    """
+
+    def __init__(self, depth: int, launch: Callable[..., Any] | None, *, sync: Any = threading) -> None:
+        self._depth, self._sync = depth, sync
+        self._make_locks()
+        self.register: Register[V] | None = None
+        self._requested = 0  # updates that the optimizer's thread was asked for
+        self._closed = False
+        self.by_ticket = False  # this loop passes tickets
+        self.worker = Worker(launch, sync=sync)
+
+    def _make_locks(self) -> None:
+        self._lock = self._sync.Lock()
+        self._asking = self._sync.RLock()  # again by one thread: a launcher that drops work tells so at once
+
+    def start(self, first: Callable[[], tuple[V, ...]]) -> Register[V]:
+        """The register; whoever asks first makes it, from the versions that `first` makes."""
+        with self._lock:
+            if self.register is None:
+                if self._closed:
+                    raise ClosedError("this scaler takes no more work: it was closed; make a new one")
+                versions = first()
+                register = Register(versions[0], self._depth, sync=self._sync)
+                register.restore(versions)
+                self.register = register
+            return self.register
+
+    def started(self, name: str) -> Register[V]:
+        """The register, open; torch's error if there is none yet."""
+        if self.register is None:
+            raise AssertionError(
+                f"Attempted {name} but _scale is None.  This may indicate your script did not use "
+                "scaler.scale(loss or outputs) earlier in the iteration."
+            )
+        self.register.check_open()
+        return self.register
+
+    # ------------------------------------------------------------------------------------- which iteration
+
+    @property
+    def _waiting(self) -> int:
+        """Number of the first ticket that a call without a ticket may mean."""
+        return 0 if self.worker.here() else self._requested
+
+    def current(self) -> Ticket[V]:
+        """The ticket that a call without one means; begun if there is none."""
+        return self.started("scale").current(self._waiting)
+
+    def stepping(self, name: str, ticket: Ticket[V] | None) -> Ticket[V]:
+        """The ticket whose gradients the optimizer has; the one given, if it is outstanding."""
+        self.started(name)
+        return self.current() if ticket is None else self.checked(name, ticket)
+
+    def checked(self, name: str, ticket: Ticket[V]) -> Ticket[V]:
+        """A ticket that was passed; RuntimeError unless it is outstanding."""
+        if not self.is_outstanding(ticket):
+            raise RuntimeError(
+                f"{name} with ticket {ticket.index}: expected one that this scaler's begin() returned and "
+                "update() has not had; begin another"
+            )
+        return ticket
+
+    def is_outstanding(self, ticket: Ticket[V]) -> bool:
+        """Whether this ticket is one of ours and was not updated."""
+        return self.register is not None and any(ticket is known for known in self.register.outstanding())
+
+    def needs_no_ticket(self, name: str) -> None:
+        """Refuse a call without a ticket in a loop that passes them: it would mean another's, or wait for ever."""
+        if self.by_ticket:
+            raise RuntimeError(
+                f"{name} without a ticket in a loop that passes tickets: expected ticket=, what begin() returned "
+                "for this iteration"
+            )
+
+    def seen_here(self, register: Register[V]) -> V:
+        """The version that this thread's next call uses; in loops that pass tickets the newest."""
+        if self.by_ticket:
+            return register.newest
+        ticket = register.known(self._waiting)
+        if ticket is not None:
+            return ticket.value
+        return register.coming() if self.worker.here() else register.peek()
+
+    # -------------------------------------------------------------------------------------------- updates
+
+    def ending(self, ticket: Ticket[V] | None) -> Ticket[V]:
+        """The ticket that an update closes."""
+        self.started("update")
+        if ticket is None:
+            self.needs_no_ticket("update")
+            if self.worker.remote and self.worker.here():
+                raise RuntimeError(
+                    "update() without a ticket on the optimizer's thread: pass ticket=, or call it "
+                    "on the thread that calls scale()"
+                )
+        return self.stepping("update", ticket)
+
+    def ask(self, ticket: Ticket[V], finish: Callable[[], None], is_async: bool) -> Job:
+        """Ask the optimizer's thread for an update. If this raises, be it by an interrupt, nothing was asked."""
+        register, withdrawn = self.started("update"), threading.Event()
+
+        def unless_withdrawn() -> None:
+            if not withdrawn.is_set():
+                finish()
+
+        def failed(error: BaseException) -> None:
+            if is_async:
+                register.close(error)  # whoever waits for the version must hear of it
+                return
+            with self._asking:  # the caller waits and hears; the ticket is as it was
+                self._requested = min(self._requested, ticket.index)
+
+        with self._asking:  # in ticket order, whoever calls
+            check_turn(ticket.index, max(self._requested, register.applied), register.begun)
+            self._requested = ticket.index + 1
+            try:
+                return self.worker.send(unless_withdrawn, on_error=failed)
+            except BaseException:
+                withdrawn.set()  # it may have been launched before an interrupt struck
+                self._requested = ticket.index
+                raise
+
+    def synchronize(self) -> None:
+        """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
+        if not self.worker.here():
+            with suppress(ClosedError):  # a closed thread has done what it was given
+                self.worker.call(_nothing)
+        if self.register is not None:
+            self.register.check_failed()
+
+    # ---------------------------------------------------------------------------------- saving, the end
+
+    def restore(self, versions: tuple[V, ...]) -> None:
+        """Start again from these; outstanding tickets are void."""
+        with self._lock:
+            if self.register is not None:
+                self.register.restore(versions)
+            self._requested, self.by_ticket = 0, False
+
+    def close(self) -> None:
+        """Refuse further work, and wake who waits."""
+        with self._lock:
+            self._closed = True
+        if self.register is not None:
+            self.register.close()
+
+    def after_fork(self) -> None:
+        """In a child: locks may be held by threads that are not there, and so may be the optimizer's thread."""
+        gone = RuntimeError("this process is a fork: the optimizer's thread stayed with the parent")
+        self._make_locks()
+        self.worker.after_fork(gone)
+        if self.register is not None:
+            self.register.after_fork(gone if self.worker.remote else None)
+
+
+def _nothing() -> None:
+    """Work that only says that the work before it is done."""

@@ -1,0 +1,226 @@
+"""One background thread that runs optimizer work in order."""
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import torch
+
+from ampsim.torch.threads.jobs import Job
+from ampsim.torch.threads.register import ClosedError
+
+
+class _Work(NamedTuple):
+    job: Job
+    run: Callable[[], Any]
+    ready: Any  # torch.cuda.Event recorded when it was launched, or None
+
+
+class OptimizerThread:
+    """A FIFO of functions, run on one thread; on CUDA on one stream of its own.
+
+    Guarantees:
+        * Functions run in the order they were launched, each once, and never two at a time.
+        * An exception goes to its Future; unless somebody asked for the Future by then, also to the next
+          `launch`, `synchronize` or `close`, with its cause. What was launched behind it fails with it.
+        * CUDA: what runs here sees the work that the launching thread's stream had been given before.
+        * `close` is idempotent and bounded in time; the interpreter's exit closes. After a fork the child's
+          copy refuses work at once, and nobody waits there for what the parent launched.
+        * What a function held is let go before the thread waits for the next one.
+
+    Assumes:
+        * A launched function does not wait for a later one.
+
+    ============ ======================== =====================
+    attribute    written                  read
+    ============ ======================== =====================
+    ``_queue``   under the lock           under the lock
+    ``_running`` under the lock           under the lock
+    ``_failed``  under the lock           under the lock
+    ``_open``    under the lock           anywhere, lock-free
+    ============ ======================== =====================
+    """
+
+    def __init__(self, name: str = "optimizer", *, sync: Any = threading) -> None:
+        self._sync = sync
+        self._make_locks()
+        self._queue: deque[_Work] = deque()
+        self._running: Job | None = None
+        self._failed: tuple[Job, BaseException] | None = None  # the first, until its error was seen
+        self._open, self._let_go = True, False
+        self._stream = _new_stream()
+        # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
+        self._thread = sync.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+        if sync is threading:
+            _alive.add(self)
+
+    def _make_locks(self) -> None:
+        self._lock = self._sync.Lock()
+        self._changed = self._sync.Condition(self._lock)
+
+    def launch(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Run ``work(*args, **kwargs)`` behind everything launched before. Does not wait."""
+        job = Job(sync=self._sync)
+        item = _Work(job, lambda: work(*args, **kwargs), _record_event())
+        with self._lock:
+            if not self._open:
+                raise ClosedError(f"the {self._thread.name} thread is closed: make a new OptimizerThread")
+            self._raise_error()
+            self._changed.notify_all()
+            self._queue.append(item)
+        return job
+
+    def step(self, step_fn: Callable[[], Any], is_async: bool = True) -> None:
+        """Launch a step function, in the shape of RoundPipe's ``model.step``; wait for it unless `is_async`."""
+        job = self.launch(step_fn)
+        if not is_async:
+            job.result()
+
+    def synchronize(self) -> None:
+        """Wait until all that was launched is done; raise the error of a job that failed."""
+        if self.here():
+            raise RuntimeError(f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out")
+        with self._lock:
+            self._changed.wait_for(lambda: not self._queue and self._running is None)
+            self._raise_error()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes work."""
+        return self._open
+
+    def here(self) -> bool:
+        """Whether the caller runs on this thread."""
+        return self._sync.current_thread() is self._thread
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Finish what was launched, end the thread, raise the error of a job that failed.
+
+        After `timeout` seconds it reports on stderr the job that does not end, and lets go for good.
+        """
+        with self._lock:
+            self._changed.notify_all()
+            self._open = False
+        if not (self.here() or self._let_go):
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._let_go = True
+                print(f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go", file=sys.stderr)
+        with self._lock:
+            self._raise_error()
+
+    def _work(self) -> None:
+        try:
+            while self._run_next():
+                pass
+        except BaseException as error:  # this thread itself is ending: nobody may wait for it
+            with self._lock:
+                self._changed.notify_all()
+                self._open, self._running = False, None
+                left, self._queue = self._queue, deque()
+            _fail_all([item.job for item in left], f"the {self._thread.name} thread died", error)
+
+    def _run_next(self) -> bool:
+        """Run one job; False if none will come. A function of its own: its locals end before the next wait."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._queue or not self._open)
+            if not self._queue:
+                return False
+            job, run, ready = self._queue.popleft()
+            self._running = job
+        try:
+            if job.set_running_or_notify_cancel():
+                with torch.cuda.stream(self._stream):  # does nothing for None
+                    if self._stream is not None:
+                        self._stream.wait_event(ready)
+                    job.set_result(run())
+        except BaseException as error:
+            self._fail(job, error)
+        finally:
+            with self._lock:
+                self._changed.notify_all()
+                self._running = None
+        return True
+
+    def _fail(self, job: Job, error: BaseException) -> None:
+        with self._lock:
+            self._failed = self._failed or (job, error)
+            behind, self._queue = self._queue, deque()
+        job.fail(error)
+        _fail_all([item.job for item in behind], f"earlier work on the {self._thread.name} thread failed", error)
+
+    def _raise_error(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None and not failed[0].asked:
+            raise RuntimeError(f"work on the {self._thread.name} thread failed: {failed[1]!r}") from failed[1]
+
+    def _after_fork(self) -> None:
+        """In a child there is no such thread, and locks may be held by threads that are not there either."""
+        gone = ClosedError("this process is a fork: the optimizer's thread stayed with the parent")
+        jobs = [item.job for item in self._queue] + ([self._running] if self._running is not None else [])
+        self._make_locks()
+        self._queue.clear()
+        self._open, self._running, self._failed = False, None, None
+        for job in jobs:
+            job.after_fork(gone)
+
+
+def _fail_all(jobs: list[Job], why: str, cause: BaseException) -> None:
+    for job in jobs:
+        error = RuntimeError(f"not run: {why}: {cause!r}")
+        error.__cause__ = cause
+        job.fail(error)
+
+
+_shared: OptimizerThread | None = None
+_making = threading.Lock()
+
+
+def shared_thread() -> OptimizerThread:
+    """The process's one optimizer thread, for loops that name none; made when it is first asked for."""
+    global _shared
+    with _making:
+        if _shared is None or not _shared.is_open:
+            _shared = OptimizerThread("optimizer stream")
+        return _shared
+
+
+_alive: "weakref.WeakSet[OptimizerThread]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for thread in list(_alive):
+        try:
+            thread.close()
+        except RuntimeError as error:
+            print(f"ampsim: {error}", file=sys.stderr)
+
+
+def _fork_all() -> None:
+    global _making
+    _making = threading.Lock()
+    for thread in list(_alive):
+        thread._after_fork()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_fork_all)
+
+
+def _record_event() -> Any:
+    if not torch.cuda.is_available():
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _new_stream() -> Any:
+    return torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]

@@ -1,0 +1,40 @@
+"""What the cases of `experiments.theory` share: their settings, and one number predicted and measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from numpy.random import Generator
+
+from ampsim.core.machine import Arithmetic
+from experiments.runner import cli
+
+EXACT = 1e-12  # relative
+WIDE = Arithmetic(dtype="float64")  # room for 2000 bits of scale
+
+
+@dataclass(frozen=True)
+class Config(cli.Config):
+    steps: int = 4000  # of a run under random ceilings, after it has settled
+    seeds: tuple[int, ...] = (0,)  # of whatever is random
+    runs: int = 1000  # side by side under random ceilings
+    settling: int = 20  # growth intervals that such runs settle for
+    histories: int = 100_000  # that T1 is held against
+    elements: int = 4_000_000  # that T9 draws
+
+
+class Held(NamedTuple):
+    """One number, predicted and measured."""
+
+    name: str
+    predicted: float
+    measured: float
+    tolerance: float = EXACT  # of the error
+
+    @property
+    def error(self) -> float:
+        """Relative, and absolute where 0 is predicted."""
+        return abs(self.measured - self.predicted) / (abs(self.predicted) or 1.0)
+
+
+Case = Callable[[Config, Generator], list[Held]]
