@@ -169,11 +169,12 @@ def check_target(
 
 def _judge(targets: list[str], levels: list[int] | None, examples: int | None, expected: dict[str, str]) -> "Report":
     from ampsim.testing.kit import judge, subject  # `kit` first: says what to install if anything is missing
+    from ampsim.testing.kit.check import EXAMPLES
     from ampsim.testing.kit.report import Report
 
     checks = judge.chosen(levels, expected)
     subjects = [subject.subject(subject.load(text), name=text) for text in targets]
-    runs = (judge.judge(each, checks, examples=examples or judge.EXAMPLES, expected=expected) for each in subjects)
+    runs = (judge.judge(each, checks, examples=examples or EXAMPLES, expected=expected) for each in subjects)
     total, quiet = len(checks) * len(subjects), not err.is_terminal
     return Report(track(chain.from_iterable(runs), "judging", total=total, console=err, transient=True, disable=quiet))
 

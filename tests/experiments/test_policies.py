@@ -12,7 +12,7 @@ from ampsim import Rule, records, replay
 from ampsim.core.policies import Observation, Probe
 from experiments import policies, staleness
 from experiments.runner import cli
-from figures import _style, policies_closed
+from figures import _style, policies_closed, results
 from figures import policies as policies_figure
 from figures import staleness as staleness_figure
 
@@ -163,7 +163,7 @@ def test_columns_of_the_closed_loop_are_counted_after_the_warm_up() -> None:
 
 def test_the_closed_figure_draws_the_records() -> None:
     with _style.style():
-        traces, skips, unused, *_ = policies_closed.plot(_style.load(policies_closed.DATA)).axes
+        traces, skips, unused, *_ = policies_closed.plot(*map(results.load, policies_closed.DATA)).axes
     for name in policies_closed.TRACES:
         (line,) = [line for line in traces.lines if line.get_label() == name]
         assert list(line.get_ydata()) == closed(name)[0]["shown"]
@@ -179,8 +179,8 @@ def test_the_closed_figure_draws_the_records() -> None:
 
 def test_the_figures_draw_the_records() -> None:
     with _style.style():
-        upper, *_ = policies_figure.plot(_style.load(policies_figure.DATA)).axes
-        skips, headroom, *_ = staleness_figure.plot(_style.load(staleness_figure.DATA)).axes
+        upper, *_ = policies_figure.plot(*map(results.load, policies_figure.DATA)).axes
+        skips, headroom, *_ = staleness_figure.plot(*map(results.load, staleness_figure.DATA)).axes
     for name in policies_figure.TRACES:
         (line,) = [line for line in upper.lines if line.get_label() == name]
         assert list(line.get_ydata()) == POLICIES[0]["policies"][name]["shown"]
