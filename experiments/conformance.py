@@ -1,7 +1,7 @@
 """Which laws does each loss scaler keep, and which known defect does it have where it does not?
 
 The conformance kit (`ampsim.testing`) judges torch's scaler, ours, ours with torch's own checks
-(``policy="torch"``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
+(``exact_torch=True``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
 
 Takes about 40 s on one CPU core. Device: cpu.
 """
@@ -35,7 +35,7 @@ def make(cls: Callable[..., Any], **options: Any) -> Callable[[Rule], Any]:
 SUBJECTS: dict[str, tuple[Subject, Sequence[int]]] = {
     "torch": (Subject(make(torch.amp.GradScaler)), range(len(judge.LEVELS))),
     "ampsim": (Subject(make(GradScaler)), range(len(judge.LEVELS))),
-    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(judge.LEVELS))),
+    "ampsim policy=torch": (Subject(make(GradScaler, exact_torch=True)), range(len(judge.LEVELS))),
     "ampsim depth=1": (Subject(make(GradScaler, depth=1), Traits(delay=1)), LEVELS_AT_DEPTH_1),
 }
 
