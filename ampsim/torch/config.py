@@ -1,10 +1,11 @@
 """What a GradScaler is constructed with: checks with torch's types and texts where torch has them."""
 
 import dataclasses
+import functools
 import numbers
 import warnings
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec, get_args
 
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
@@ -12,6 +13,7 @@ from torch.cuda.amp.common import amp_definitely_not_available
 from ampsim.core.arguments import whole
 from ampsim.core.machine import Rule, round_to_float32
 
+P = ParamSpec("P")
 AtMinScale = Literal["clamp", "warn", "raise"]
 
 SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
@@ -21,23 +23,25 @@ LARGEST = torch.finfo(torch.float32).max
 def usable(device: str, enabled: bool) -> bool:
     """`enabled`, unless CUDA was asked for and is not there; then torch warns and disables, and so do we."""
     if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
-        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=3)
+        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=4)
         return False
     return enabled
 
 
-def check_spelling(policy: object, old: Mapping[str, object]) -> None:
-    """Raise TypeError for keywords of ampsim before 1.0, with today's in the text, and for unknown ones."""
-    if policy == "torch":
-        raise TypeError('policy="torch" is now exact_torch=True; policy= takes a policy of ampsim.core.policies')
-    if isinstance(policy, str) and policy in get_args(AtMinScale):
-        raise TypeError(
-            f'policy="{policy}" is now at_min_scale="{policy}"; policy= takes a policy of ampsim.core.policies'
-        )
-    if "rule" in old:
-        raise TypeError("rule= is now policy=: pass the policy under that name")
-    for name in old:
-        raise TypeError(f"GradScaler.__init__() got an unexpected keyword argument {name!r}")
+def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor raise TypeError for the keywords of ampsim before 1.0, with today's in the text."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if "rule" in kwargs:
+            raise TypeError("rule= is now policy=: pass the policy under that name")
+        old = kwargs.get("policy")
+        if isinstance(old, str) and old in ("torch", *get_args(AtMinScale)):
+            new = "exact_torch=True" if old == "torch" else f'at_min_scale="{old}"'
+            raise TypeError(f'policy="{old}" is now {new}; policy= takes a policy of ampsim.core.policies')
+        init(*args, **kwargs)
+
+    return checked
 
 
 def check_at_min_scale(choice: AtMinScale, exact_torch: bool) -> AtMinScale:

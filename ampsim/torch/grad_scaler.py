@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Never
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,6 +90,7 @@ class GradScaler(Constants, Checkpointed):
 
     _sync: Any = threading  # where locks come from; a test's scheduler takes its place
 
+    @config.answering_old_spellings
     def __init__(
         self,
         device: str = "cuda",
@@ -108,9 +109,7 @@ class GradScaler(Constants, Checkpointed):
         launch: Callable[..., Any] | None = None,
         allow_fp16: bool = False,
         capturable: bool = False,
-        **old: Never,
     ) -> None:
-        config.check_spelling(policy, old)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
         self._exact_torch, self._depth = exact_torch, config.check_depth(depth)
         self._at_min_scale = config.check_at_min_scale(at_min_scale, exact_torch)

@@ -19,7 +19,7 @@ EXPONENTS = [2.0**e for e in (-126, -64, -1, 0, 10, 16, 100, 126, 127)] + [1700.
 
 def on_device(state, rule):
     """What a state becomes on a CUDA device, on the CPU."""
-    return first_version(state, CPU, rule, strict=True)
+    return first_version(state, CPU, rule, exact_torch=True)
 
 
 events = st.one_of(
