@@ -11,7 +11,7 @@ import torch
 from ampsim import records
 from experiments import adversary
 from experiments.runner import cli
-from figures import _style
+from figures import _style, results
 from figures import adversary as figure
 
 COMMITTED = records.read(cli.DATA / "cpu" / "adversary.jsonl")[1]
@@ -89,7 +89,7 @@ def test_words_mean_what_they_say() -> None:
 
 def test_the_figure_draws_counts_and_both_traces() -> None:
     with _style.style():
-        trace, counts = figure.plot(_style.load(figure.DATA)).axes
+        trace, counts = figure.plot(*map(results.load, figure.DATA)).axes
     assert [bar.get_width() for bar in counts.patches] == [row["corruptions"] for row in COMMITTED]
     curves = {line.get_label(): line for line in trace.lines if str(line.get_label()) in figure.NAME.values()}
     for row in (row for row in COMMITTED if "trace" in row):

@@ -18,7 +18,7 @@ from experiments.growth_interval import Arm
 from experiments.runner import cli
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Step
-from figures import _style
+from figures import _style, results
 from figures import growth_interval as figure
 
 PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "growth_interval.jsonl")
@@ -133,7 +133,7 @@ def test_a_run_that_only_saw_bad_steps_has_a_record() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        rates, headroom, trade, losses = figure.plot(_style.load(figure.DATA)).axes
+        rates, headroom, trade, losses = figure.plot(*map(results.load, figure.DATA)).axes
     for interval in INTERVALS:
         units = [row for row in ROWS if row["arm"] == f"G={interval}"]
         for axes, values in (

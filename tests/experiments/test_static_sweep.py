@@ -17,7 +17,7 @@ from experiments import static_sweep
 from experiments.runner import cli
 from experiments.training import fp16, tasks
 from experiments.training.loop import Arm
-from figures import _style
+from figures import _style, results
 from figures import static_sweep as figure
 
 CONFIG = static_sweep.Config()
@@ -182,7 +182,7 @@ def test_a_fresh_backward_pass_loses_at_either_end() -> None:
 
 def test_the_figure_shows_the_means_of_the_records_and_counts_the_bits_between_the_cliffs() -> None:
     with _style.style():
-        drawn = figure.plot(_style.load(figure.DATA))
+        drawn = figure.plot(*map(results.load, figure.DATA))
     (line,) = [line for line in drawn.axes[0].lines if line.get_label() == "mean"]
     assert list(line.get_ydata()) == [pytest.approx(final(f"static 2^{k}")) for k in LOGS]
     good = [k for k in LOGS if final(f"static 2^{k}") < final("fp32") + figure.NEAR]
