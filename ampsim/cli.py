@@ -14,8 +14,9 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim.core import dialects
+from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.fold import states
-from ampsim.core.trace import DamagedTraceError, read
+from ampsim.core.trace import read
 
 if TYPE_CHECKING:
     from ampsim.testing.kit.report import Report
@@ -63,7 +64,7 @@ def check_traces(
         fail(f"{file}: no such file; give the path of a .jsonl or .jsonl.gz file of traces")
     except IsADirectoryError:
         fail(f"{file} is a folder; give the path of a .jsonl or .jsonl.gz file of traces")
-    except (DamagedTraceError, PermissionError) as error:
+    except (DamagedFileError, PermissionError) as error:
         fail(str(error))
     out.print(f"{matching} of {number} match")
     if mismatches:
@@ -168,11 +169,12 @@ def check_target(
 
 def _judge(targets: list[str], levels: list[int] | None, examples: int | None, expected: dict[str, str]) -> "Report":
     from ampsim.testing.kit import judge, subject  # `kit` first: says what to install if anything is missing
+    from ampsim.testing.kit.check import EXAMPLES
     from ampsim.testing.kit.report import Report
 
     checks = judge.chosen(levels, expected)
     subjects = [subject.subject(subject.load(text), name=text) for text in targets]
-    runs = (judge.judge(each, checks, examples=examples or judge.EXAMPLES, expected=expected) for each in subjects)
+    runs = (judge.judge(each, checks, examples=examples or EXAMPLES, expected=expected) for each in subjects)
     total, quiet = len(checks) * len(subjects), not err.is_terminal
     return Report(track(chain.from_iterable(runs), "judging", total=total, console=err, transient=True, disable=quiet))
 

@@ -18,6 +18,7 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.testing import Traits, known
 from ampsim.testing.kit import judge
+from ampsim.testing.kit.check import LEVELS
 from ampsim.testing.kit.subject import CONSTANTS, Subject
 from ampsim.torch import GradScaler
 from experiments import runner
@@ -33,9 +34,9 @@ def make(cls: Callable[..., Any], **options: Any) -> Callable[[Rule], Any]:
 
 
 SUBJECTS: dict[str, tuple[Subject, Sequence[int]]] = {
-    "torch": (Subject(make(torch.amp.GradScaler)), range(len(judge.LEVELS))),
-    "ampsim": (Subject(make(GradScaler)), range(len(judge.LEVELS))),
-    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(judge.LEVELS))),
+    "torch": (Subject(make(torch.amp.GradScaler)), range(len(LEVELS))),
+    "ampsim": (Subject(make(GradScaler)), range(len(LEVELS))),
+    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(LEVELS))),
     "ampsim depth=1": (Subject(make(GradScaler, depth=1), Traits(delay=1)), LEVELS_AT_DEPTH_1),
 }
 

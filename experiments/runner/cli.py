@@ -34,7 +34,7 @@ def main(stem: str, argv: Sequence[str] | None = None, workers: Workers | None =
     except UsageError as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 2
-    except (records.DamagedFile, UnitsFailedError) as error:
+    except (records.DamagedFileError, UnitsFailedError) as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 1
 

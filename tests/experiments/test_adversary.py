@@ -10,7 +10,7 @@ import torch
 
 from ampsim import records
 from experiments import adversary, runner
-from figures import _style
+from figures import _style, results
 from figures import adversary as figure
 
 COMMITTED = records.read(runner.DATA / "cpu" / "adversary.jsonl")[1]
@@ -88,7 +88,7 @@ def test_words_mean_what_they_say() -> None:
 
 def test_the_figure_draws_counts_and_both_traces() -> None:
     with _style.style():
-        trace, counts = figure.plot(_style.load(figure.DATA)).axes
+        trace, counts = figure.plot(*map(results.load, figure.DATA)).axes
     assert [bar.get_width() for bar in counts.patches] == [row["corruptions"] for row in COMMITTED]
     curves = {line.get_label(): line for line in trace.lines if str(line.get_label()) in figure.NAME.values()}
     for row in (row for row in COMMITTED if "trace" in row):

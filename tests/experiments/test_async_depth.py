@@ -19,7 +19,7 @@ from experiments import async_depth, runner
 from experiments.async_depth import Arm, Pipe
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
-from figures import _style
+from figures import _style, results
 from figures import async_depth as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "async_depth.jsonl")
@@ -175,7 +175,7 @@ def test_one_scale_too_high_skips_k_plus_1_steps_in_a_row() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        losses, ends, scales = figure.plot(_style.load(figure.DATA)).axes
+        losses, ends, scales = figure.plot(*map(results.load, figure.DATA)).axes
     for k in CONFIG["depths"]:
         (dots,) = [line for line in ends.lines if line.get_label() == f"depth {k}"]
         assert list(dots.get_ydata()) == [row["test_loss"] for row in of(f"depth {k}")]

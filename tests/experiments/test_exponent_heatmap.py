@@ -18,7 +18,7 @@ from ampsim.torch import GradScaler
 from experiments import exponent_heatmap, runner
 from experiments.exponent_heatmap import CASES, losses, nonempty
 from experiments.training import fp16, loop
-from figures import _style
+from figures import _style, results
 from figures import exponent_heatmap as figure
 
 DATA = records.read(runner.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
@@ -192,7 +192,7 @@ def test_a_sampled_step_was_skipped_where_the_largest_true_element_overflows_and
 @pytest.fixture(scope="module")
 def axes() -> list[Any]:
     with _style.style():
-        return list(figure.plot(_style.load(figure.DATA)).axes)
+        return list(figure.plot(*map(results.load, figure.DATA)).axes)
 
 
 def test_lightness_falls_in_equal_steps_and_no_colour_is_cut_off() -> None:

@@ -17,7 +17,7 @@ from experiments import growth_interval, runner
 from experiments.growth_interval import Arm
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Step
-from figures import _style
+from figures import _style, results
 from figures import growth_interval as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "growth_interval.jsonl")
@@ -132,7 +132,7 @@ def test_a_run_that_only_saw_bad_steps_has_a_record() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        rates, headroom, trade, losses = figure.plot(_style.load(figure.DATA)).axes
+        rates, headroom, trade, losses = figure.plot(*map(results.load, figure.DATA)).axes
     for interval in INTERVALS:
         units = [row for row in ROWS if row["arm"] == f"G={interval}"]
         for axes, values in (

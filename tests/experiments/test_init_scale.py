@@ -13,7 +13,7 @@ from ampsim import Rule, records, replay
 from experiments import init_scale, runner
 from experiments.init_scale import Arm
 from experiments.theorems.simulate import follow
-from figures import _style
+from figures import _style, results
 from figures import init_scale as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "init_scale.jsonl")
@@ -114,7 +114,7 @@ def test_flushing_delays_the_sigmoid_network_and_not_the_residual_one() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        a, b, c, d = figure.plot(_style.load(figure.DATA)).axes
+        a, b, c, d = figure.plot(*map(results.load, figure.DATA)).axes
     for row in rows("sigmoid", 4):
         (line,) = [line for line in a.lines if line.get_label() == f"2^4, seed {row['seed']}"]
         assert line.get_ydata()[0] == 4

@@ -19,7 +19,7 @@ from experiments import overflow_storm, runner
 from experiments.training import crash_signals
 from experiments.training import fp16 as _fp16
 from experiments.training.crash_signals import Series, alarms, spells
-from figures import _style
+from figures import _style, results
 from figures import overflow_storm as figure
 
 DATA = records.read(runner.DATA / "cpu" / "overflow_storm.jsonl")[1]
@@ -379,7 +379,7 @@ def test_a_fresh_crash_run_ends_when_its_forward_pass_has_overflowed_for_a_while
 @pytest.fixture(scope="module")
 def axes() -> list[Any]:
     with _style.style():
-        return list(figure.plot(_style.load(figure.DATA)).axes)
+        return list(figure.plot(*map(results.load, figure.DATA)).axes)
 
 
 def lines(panel: Any, label: str) -> list[Any]:

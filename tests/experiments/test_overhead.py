@@ -8,7 +8,7 @@ import torch
 from ampsim import records
 from experiments import overhead, runner
 from experiments.timing import norm_variants
-from figures import _style
+from figures import _style, results
 from figures import overhead as figure
 
 COMMITTED = records.read(runner.DATA / "cpu" / "overhead.jsonl")[1][0]
@@ -97,7 +97,7 @@ def test_the_committed_run_has_both_sizes_and_exact_norms() -> None:
 
 def test_the_figure_draws_the_medians() -> None:
     with _style.style():
-        panels = figure.plot(_style.load(figure.DATA)).axes
+        panels = figure.plot(*map(results.load, figure.DATA)).axes
     assert len(panels) == len(COMMITTED["rows"])
     for axes, row in zip(panels, COMMITTED["rows"], strict=True):
         tops = [bar.get_y() + bar.get_height() for bar in axes.patches]

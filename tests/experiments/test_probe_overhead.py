@@ -12,7 +12,7 @@ import torch
 
 from ampsim import records
 from experiments import runner
-from figures import _style
+from figures import _style, results
 from figures import probe_overhead as figure
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
@@ -103,7 +103,7 @@ def test_the_table_names_every_model_and_arm() -> None:
 
 def test_the_figure_draws_the_medians() -> None:
     with _style.style():
-        axes = figure.plot(_style.load(figure.DATA)).axes[0]
+        axes = figure.plot(*map(results.load, figure.DATA)).axes[0]
     drawn = sorted(x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata())
     series = [times for row in COMMITTED[0]["rows"] for times in (row["bare"], *row["above"].values())]
     assert drawn == pytest.approx(sorted(statistics.median(times) / 1000 for times in series))

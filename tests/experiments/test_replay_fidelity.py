@@ -14,7 +14,7 @@ from ampsim.core.machine import Rule
 from experiments import replay_fidelity, runner
 from experiments.theorems.simulate import follow
 from experiments.training.loop import train
-from figures import _style
+from figures import _style, results
 from figures import replay_fidelity as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "replay_fidelity.jsonl")
@@ -104,7 +104,7 @@ def test_between_seeds_is_a_mean_over_pairs() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        a, b, c, d, e = figure.plot(_style.load(figure.DATA)).axes
+        a, b, c, d, e = figure.plot(*map(results.load, figure.DATA)).axes
     for axes, network in ((a, "relu"), (b, "sigmoid")):
         (real,) = [line for line in axes.lines if line.get_label() == "real"]
         row = of(network)[0]["runs"][f"G={CONFIG['shown']}"]

@@ -12,7 +12,7 @@ from ampsim import Rule, records, replay
 from experiments import resnet_fp16, runner
 from experiments.training import tasks
 from experiments.training.loop import Arm
-from figures import _style
+from figures import _style, results
 from figures import resnet_fp16 as figure
 
 CONFIG = resnet_fp16.Config()
@@ -147,7 +147,7 @@ def test_every_unit_is_there_and_whole() -> None:
 
 def test_the_figure_shows_every_seed_of_every_arm() -> None:
     with _style.style():
-        drawn = figure.plot(_style.load(figure.DATA))
+        drawn = figure.plot(*map(results.load, figure.DATA))
     *_, ends, wrong = drawn.axes
     for axes, value in ((ends, "test_loss"), (wrong, "test_accuracy")):
         dots = {line.get_label(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"}

@@ -16,7 +16,7 @@ from ampsim import records
 from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import Arm
-from figures import _style
+from figures import _style, results
 from figures import static_sweep as figure
 
 CONFIG = static_sweep.Config()
@@ -181,7 +181,7 @@ def test_a_fresh_backward_pass_loses_at_either_end() -> None:
 
 def test_the_figure_shows_the_means_of_the_records_and_counts_the_bits_between_the_cliffs() -> None:
     with _style.style():
-        drawn = figure.plot(_style.load(figure.DATA))
+        drawn = figure.plot(*map(results.load, figure.DATA))
     (line,) = [line for line in drawn.axes[0].lines if line.get_label() == "mean"]
     assert list(line.get_ydata()) == [pytest.approx(final(f"static 2^{k}")) for k in LOGS]
     good = [k for k in LOGS if final(f"static 2^{k}") < final("fp32") + figure.NEAR]

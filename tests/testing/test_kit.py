@@ -80,12 +80,13 @@ def test_ours_with_torchs_behaviour_fails_a_part_of_what_torch_fails():
 ROUNDPIPE = """
 import json, torch
 torch.set_num_threads(1)
-from ampsim.testing import Traits, kit
-from ampsim.testing.adapter import subject
-from experiments import _roundpipe
+from ampsim.testing import Traits
+from ampsim.testing.kit import judge
+from ampsim.testing.kit.subject import subject
+from experiments.timing import roundpipe
 traits = Traits(delay=1, without={"refusals", "step_value", "threads", "state_dict", "pickle"})
-theirs = subject(_roundpipe.load().scaler, traits)
-print(json.dumps({r.check.name: r.outcome for r in kit.judge(theirs, kit.chosen([0, 1, 5]), examples=4)}))
+theirs = subject(roundpipe.load().scaler, traits)
+print(json.dumps({r.check.name: r.outcome for r in judge.judge(theirs, judge.chosen([0, 1, 5]), examples=4)}))
 """
 
 

@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing.kit.judge import CHECKS, Result, chosen
+from ampsim.testing.kit.check import CHECKS
+from ampsim.testing.kit.judge import Result, chosen
 from ampsim.testing.kit.report import FORMATS, SIGNS, Report
 
 chosen()

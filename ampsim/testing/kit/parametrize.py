@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing.kit.judge import Check, chosen
+from ampsim.testing.kit.check import Check
+from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.subject import Subject, subject
 
 Expected = Mapping[str, str]

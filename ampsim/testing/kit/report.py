@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
 
-from ampsim.testing.kit.judge import LEVELS, Check, Outcome, Result
+from ampsim.testing.kit.check import LEVELS, Check
+from ampsim.testing.kit.judge import Outcome, Result
 
 SIGNS: dict[Outcome, str] = {
     "passed": "✓",

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.subject import CONSTANTS
 from ampsim.testing.kit.trial import RULE, Trial

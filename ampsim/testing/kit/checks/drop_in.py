@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule, override
 from ampsim.core.torch_model import refusals
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.trial import RULE, Bench, Trial, bits, fused, outcome
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import laws
 from ampsim.core.machine import Rule
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import BAD, histories
 from ampsim.testing.kit.trial import RULE, Bench, Trial, bits, fused, told
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 
 from ampsim.core import laws
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.trial import RULE, Bench, Trial, sgd
 
 CLEAN = (False, False, False)

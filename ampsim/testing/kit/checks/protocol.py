@@ -10,7 +10,7 @@ from ampsim.core.machine import Rule
 from ampsim.core.torch_model import protocol
 from ampsim.core.torch_model.protocol import Optimizer, Outcome
 from ampsim.core.torch_model.refusals import Refusal
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import rules
 from ampsim.testing.kit.trial import Bench, Trial, outcome, sgd
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS, History, Update
 from ampsim.core.machine import Rule
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.trial import Trial
 

@@ -18,7 +18,7 @@ import torch
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.testing import conductor
-from ampsim.testing.kit.judge import check
+from ampsim.testing.kit.check import check
 from ampsim.testing.kit.subject import Subject
 from ampsim.testing.kit.trial import Trial
 

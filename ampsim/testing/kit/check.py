@@ -1,0 +1,107 @@
+"""A check: one law of loss scalers, as something that can be run on any of them.
+
+A check is a small function that drives a scaler through a `Trial` and fails where a law does not hold. What
+it takes beside the trial hypothesis draws, always the same for the same check, and shrinks when it fails.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+
+from ampsim.testing.kit.subject import Traits, subject
+from ampsim.testing.kit.trial import BrokenError, Trial
+
+LEVELS = (
+    "state machine",
+    "torch drop-in: calls and errors",
+    "several optimizers",
+    "threads",
+    "checkpoint",
+    "numerics",
+)
+EXAMPLES = 60
+SETTINGS = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    report_multiple_bugs=False,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law, as something that can be run on a scaler."""
+
+    name: str
+    level: int
+    """Index into `LEVELS`."""
+    law: str = field(repr=False)
+    """What must be true, in one sentence."""
+    function: Callable[..., None] = field(repr=False)
+    issue: str = field(default="", repr=False)
+    """Address of a public report of a scaler that broke this law."""
+    needs: tuple[str, ...] = field(default=(), repr=False)
+    """Of `adapter.FEATURES`: what a scaler may declare not to have."""
+    draws: Mapping[str, SearchStrategy[Any]] | None = field(default=None, repr=False)
+
+    def __call__(self, target: Any, *, examples: int = EXAMPLES) -> None:
+        """Run this check; AssertionError, beginning with its name, if the law does not hold."""
+        judged, trials = subject(target), [Trial(subject(target))]
+
+        def example(**drawn: Any) -> None:
+            trials[:] = [Trial(judged)]  # the last example that hypothesis runs is the shortest
+            self.function(trials[0], **drawn)
+
+        test = settings(SETTINGS, max_examples=examples)(given(**self.draws)(example)) if self.draws else example
+        try:
+            test()
+        except Exception as error:
+            raise AssertionError(self._message(trials[0], error)) from (None if _is_finding(error) else error)
+
+    def lacks(self, traits: Traits) -> str:
+        """Which of the features needed is declared missing; '' if none."""
+        return ", ".join(sorted(traits.without.intersection(self.needs)))
+
+    def _message(self, trial: Trial, error: Exception) -> str:
+        seen = str(error) if _is_finding(error) else f"raised {type(error).__name__}: {error}"
+        lines = [("law", self.law), *trial.story(), ("issue", self.issue)]
+        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+
+
+def _is_finding(error: Exception) -> bool:
+    return isinstance(error, BrokenError)
+
+
+CHECKS: dict[str, Check] = {}  # by name, in the order of levels
+
+
+def check(level: int, *, issue: str = "", needs: str = "", **draws: SearchStrategy[Any]) -> Callable[..., Check]:
+    """Make a check of a function of a Trial and of what `draws` draws. Its name and docstring are the law's.
+
+    Args:
+        level: index into `LEVELS`.
+        issue: ``owner/repository#number`` on GitHub, or an address.
+        needs: features, separated by spaces.
+        draws: strategies, by the function's parameters.
+    """
+
+    def register(function: Callable[..., None], name: str = "", law: str = "") -> Check:
+        name, law = name or function.__name__, law or inspect.getdoc(function) or ""
+        first = law.split("\n\n")[0].replace("\n", " ")
+        made = CHECKS[name] = Check(name, level, first, function, address(issue), tuple(needs.split()), draws)
+        return made
+
+    return register
+
+
+def address(issue: str) -> str:
+    """The address of ``owner/repository#number``; others as they are."""
+    return re.sub(r"^([\w.-]+/[\w.-]+)#(\d+)$", r"https://github.com/\1/issues/\2", issue)
