@@ -21,7 +21,7 @@ from ampsim.testing.kit import judge
 from ampsim.testing.kit.check import LEVELS
 from ampsim.testing.kit.subject import CONSTANTS, Subject
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
@@ -42,7 +42,7 @@ SUBJECTS: dict[str, tuple[Subject, Sequence[int]]] = {
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 60  # examples a check
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
     scalers: tuple[str, ...] = tuple(SUBJECTS)
@@ -59,7 +59,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one scaler; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)
     subject, levels = SUBJECTS[unit.arm]
@@ -95,4 +95,4 @@ def table(records: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("conformance"))
+    raise SystemExit(runner.main("conformance"))

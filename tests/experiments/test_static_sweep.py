@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import records
-from experiments import static_sweep
-from experiments.runner import cli
+from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import Arm
 from figures import _style, results
@@ -22,13 +21,13 @@ from figures import static_sweep as figure
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
-DATA = records.read(cli.DATA / "cpu" / "static_sweep.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "static_sweep.jsonl")[1]
 SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **static_sweep.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, "seed": seed, **static_sweep.run(config, runner.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
