@@ -29,12 +29,12 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.pipelined import Pipelined
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, tasks
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 120  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: tuple[int, ...] = (0, 1, 2, 4)  # k
@@ -73,7 +73,7 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("gpt")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
     arm, on_cpu = Arm.of(unit.arm), device == "cpu"
     task = tasks.make("gpt", unit.seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
@@ -173,4 +173,4 @@ class Pipe:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("async_depth"))
+    raise SystemExit(runner.main("async_depth"))

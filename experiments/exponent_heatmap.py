@@ -24,9 +24,9 @@ from ampsim.probe import Histogram
 from ampsim.probe.histogram import INF, SMALLEST
 from ampsim.records import Record
 from ampsim.torch import GradScaler
+from experiments import runner
 from experiments.models.gpt import GPT2_SMALL
 from experiments.models.residual_mlp import ResidualMLP
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, loop, tasks
 
 GLOBAL_TOKENS = 2**22  # of a global batch
@@ -56,7 +56,7 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 128  # samples a unit; an arm makes `Case.every` optimizer steps a sample
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches; of the first the counts are kept
 
@@ -72,7 +72,7 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("gpt", "sigmoid")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     case = CASES[unit.arm]
     task = make(case, unit.seed, device)
@@ -153,4 +153,4 @@ def nonempty(histogram: Histogram) -> list[int]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("exponent_heatmap"))
+    raise SystemExit(runner.main("exponent_heatmap"))

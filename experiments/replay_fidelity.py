@@ -28,7 +28,7 @@ from ampsim.core.machine import Rule
 from ampsim.probe import Probe, ceilings
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
@@ -37,7 +37,7 @@ Bits = NDArray[np.float64]  # log2 of a scale, one a step
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 700  # backward passes a run; a unit makes one in float32 and one an interval
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     intervals: tuple[int, ...] = (5, 20, 50, 200)  # G
@@ -72,7 +72,7 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """All runs of one network with one seed; the columns are explained in `data/README.md`."""
     names, runs = ["fp32", *map(rule_name, config.intervals)], {}
     for done, name in enumerate(names, 1):
@@ -105,7 +105,7 @@ def make_task(config: Config, arm: str, seed: int, device: str) -> tuple[tasks.T
     return task, torch.optim.SGD(task.model.parameters(), lr=config.lr_relu)
 
 
-def record(config: Config, unit: cli.Unit, device: str, name: str) -> Run:
+def record(config: Config, unit: runner.Unit, device: str, name: str) -> Run:
     """Train once, under the probe."""
     task, optimizer = make_task(config, unit.arm, unit.seed, device)
     fp32 = name == "fp32"
@@ -156,4 +156,4 @@ def compare(name: str, interval: int, trace: Bits, real: Run, config: Config) ->
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("replay_fidelity"))
+    raise SystemExit(runner.main("replay_fidelity"))

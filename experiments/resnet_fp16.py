@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import loop, tasks
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
@@ -30,7 +30,7 @@ GLOBAL_IMAGES = 2**20  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 350  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch_cpu: int = 16  # images a step
@@ -55,7 +55,7 @@ def inputs() -> dict[str, str]:
     return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
     task = tasks.make(TASKS[device], unit.seed, device, batch)
@@ -69,4 +69,4 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("resnet_fp16"))
+    raise SystemExit(runner.main("resnet_fp16"))

@@ -28,14 +28,14 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 12_000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0,)  # of weights and batches
     warmup: int = 4000  # of them left out, while the gradients' size settles
@@ -57,7 +57,7 @@ def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
     batches = fp16.prepare(unit.seed)
     data = digits_data.load(device)
@@ -146,4 +146,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("theory_real"))
+    raise SystemExit(runner.main("theory_real"))

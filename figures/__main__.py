@@ -11,32 +11,41 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import _gallery, _style
+from matplotlib.figure import Figure
+
+from figures import _gallery, _style, results
 
 USAGE = "usage: python -m figures [--check] [STEM ...]"
 
 
 def stems() -> list[str]:
-    """Every figure, by name."""
-    return sorted(p.stem for p in _style.HERE.glob("*.py") if "def plot(" in p.read_text(encoding="utf-8"))
+    """Return the name of every figure: those of the gallery's sections that have a file here."""
+    named = (stem for part in _gallery.SECTIONS.values() for stem in part)
+    return sorted(stem for stem in named if (_style.HERE / f"{stem}.py").exists())
 
 
-def render(stem: str, folder: Path, data: Path = _style.CPU) -> list[Path]:
+def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
     """Draw one figure from the data files in `data`; returns the files written to `folder`.
 
     They are named ``<stem>.svg`` and ``<stem>.pdf``, and ``<stem>.<device>.svg`` where `data` is not the CPU's.
     """
-    module = importlib.import_module(f"figures.{stem}")
-    read = _style.load(module.DATA, data)
     with _style.style():
-        figure = module.plot(read)
-        _style.stamp(figure, read)
+        figure = draw(stem, data)
         return _style.save(figure, folder, stem if data.name == "cpu" else f"{stem}.{data.name}")
 
 
-def sources(stem: str, root: Path = _style.DATA) -> list[Path]:
+def draw(stem: str, data: Path = results.CPU) -> Figure:
+    """Return one figure, with the name of the device in its corner."""
+    module = importlib.import_module(f"figures.{stem}")
+    runs = [results.load(name, data) for name in module.DATA]
+    figure: Figure = module.plot(*runs)
+    _style.stamp(figure, runs)
+    return figure
+
+
+def sources(stem: str, root: Path = results.DATA) -> list[Path]:
     """The folders of the devices that have this figure's data."""
-    return _style.folders(importlib.import_module(f"figures.{stem}").DATA, root)
+    return results.folders(importlib.import_module(f"figures.{stem}").DATA, root)
 
 
 def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]:

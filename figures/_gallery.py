@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import _style, claims
+from figures import _style, claims, results
 
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ def entry(stem: str) -> str:
     caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
-    names = [stem if data.name == "cpu" else f"{stem}.{data.name}" for data in _style.folders(module.DATA)]
+    names = [stem if data.name == "cpu" else f"{stem}.{data.name}" for data in results.folders(module.DATA)]
     lines += [*(f"![{caption}]({name}.svg)\n" for name in names), f"{caption}\n"]
     lines += [source(name) for name in module.DATA] or ["Drawn from `ampsim.core` by enumeration.\n"]
     return "\n".join(lines)
@@ -64,12 +64,12 @@ def question(stem: str) -> str:
 
 def source(stem: str) -> str:
     """Command, data file, device and seeds."""
-    provenance, records = _style.load((stem,))[stem]
-    seeds = len(provenance["seeds"])
+    run = results.load(stem)
+    seeds = len(run.seeds)
     path = f"experiments/data/cpu/{stem}.jsonl"
     return (
         f"`python -m experiments.{stem}` → [`{path}`](../{path}): "
-        f"{len(records)} records, {seeds} seed{'s' * (seeds > 1)}, {provenance['device']['name']}.\n"
+        f"{len(run.records)} records, {seeds} seed{'s' * (seeds > 1)}, {run.device}.\n"
     )
 
 

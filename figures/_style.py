@@ -4,7 +4,7 @@ Sizes are those of a two-column page, so a figure is included unscaled and its 7
 and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from ampsim import records
+from figures.results import Result
 
 HERE = Path(__file__).parent
-DATA = HERE.parent / "experiments" / "data"  # a folder a device
-CPU = DATA / "cpu"
 
 ONE_COLUMN = 3.3  # inches
 TWO_COLUMNS = 6.9  # inches
 STAMP = 0.13  # inches, for the name of the device
-
-FP16_MAX = 65504.0
-FP16_SMALLEST_NORMAL = 2.0**-14
-FP16_SMALLEST = 2.0**-24
-
-Data = Mapping[str, tuple[records.Record, list[records.Record]]]  # stem -> (provenance, records)
 
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
@@ -90,26 +82,14 @@ def style() -> Iterator[None]:
         yield
 
 
-def load(stems: tuple[str, ...], folder: Path = CPU) -> Data:
-    """The data files of a figure."""
-    return {stem: records.read(folder / f"{stem}.jsonl") for stem in stems}
-
-
-def folders(stems: tuple[str, ...], root: Path = DATA) -> list[Path]:
-    """The folders of the devices that have these data files: the CPU's always, another where none is missing."""
-    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name != "cpu") if stems else []
-    return [root / "cpu", *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems))]
-
-
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, inches; the layout keeps labels apart."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def stamp(figure: Figure, data: Data) -> None:
+def stamp(figure: Figure, runs: Sequence[Result]) -> None:
     """Say in the lower right corner which device the data comes from; the layout leaves room for it."""
-    devices = [provenance["device"] for provenance, _ in data.values()]
-    names = sorted({f"{device['type'].upper()}: {device['name']}" for device in devices})
+    names = sorted({f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs})
     layout, room = figure.get_layout_engine(), STAMP / figure.get_figheight()
     if names and isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, room, 1, 1 - room))
@@ -161,3 +141,13 @@ def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> No
 def power_of_two(exponent: float) -> str:
     """Axis text for 2^exponent."""
     return f"$2^{{{exponent:g}}}$"
+
+
+def spread(positions: Sequence[float], gap: float) -> list[float]:
+    """Return label positions at least `gap` apart, each as near to its own as that allows, in the given order."""
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    placed = dict.fromkeys(order, 0.0)
+    last = float("-inf")
+    for i in order:
+        last = placed[i] = max(positions[i], last + gap)
+    return [placed[i] for i in range(len(positions))]

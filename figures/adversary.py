@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ampsim.records import Record
 from figures import _style
+from figures.results import Result
 
 DATA = ("adversary",)
 COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
@@ -17,12 +18,11 @@ NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours"}
 BOTTOM, TOP = -168, 150  # of the scale axis; scale 0 is drawn as a line that leaves through the bottom
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.5)
     a, b = figure.subplots(1, 2, width_ratios=(1, 1))
-    draw_trace(a, records)
-    draw_counts(b, records)
+    draw_trace(a, run)
+    draw_counts(b, run)
     return figure
 
 
@@ -33,9 +33,9 @@ def log2_scale(record: Record) -> NDArray[np.float64]:
     return np.repeat(values, [after[0] - now[0] for now, after in pairwise(changes)])
 
 
-def draw_trace(axes: Axes, records: list[Record]) -> None:
+def draw_trace(axes: Axes, run: Result) -> None:
     """One line a scaler; torch's ends where its parameters do."""
-    for record in (record for record in records if "trace" in record):
+    for record in (record for record in run.records if "trace" in record):
         scaler = record["arm"].partition(":")[0]
         scale, died = log2_scale(record), record["trace_died"]
         axes.step(np.arange(len(scale)), scale, where="post", color=COLOR[scaler], label=NAME[scaler])
@@ -57,17 +57,17 @@ def draw_trace(axes: Axes, records: list[Record]) -> None:
     axes.set(xlabel="step", ylim=(BOTTOM, TOP), xlim=(0, 581))
 
 
-def draw_counts(axes: Axes, records: list[Record]) -> None:
+def draw_counts(axes: Axes, run: Result) -> None:
     """Runs lost by family of histories, torch's above ours, on a scale that shows 0."""
-    families = list(dict.fromkeys(record["arm"].partition(": ")[2] for record in records))
-    for record in records:
+    families = list(dict.fromkeys(record["arm"].partition(": ")[2] for record in run.records))
+    for record in run.records:
         scaler, _, family = record["arm"].partition(": ")
         y = families.index(family) + (0.2 if scaler == "ampsim" else -0.2)
         lost = record["corruptions"]
         axes.barh(y, lost, height=0.36, color=COLOR[scaler], label=scaler)
         text = f"{lost:,}" if families.index(family) else f"{lost:,} {NAME[scaler]}"
         axes.text(lost * 1.15 + 0.15, y, text, va="center", fontsize=6.5, color=COLOR[scaler])
-    steps = {record["steps"] for record in records}
+    steps = {record["steps"] for record in run.records}
     axes.set_xscale("symlog", linthresh=1)
     axes.set_yticks(range(len(families)), [family.replace(", then", ",\nthen") for family in families])
     axes.tick_params(axis="y", length=0)

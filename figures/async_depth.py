@@ -1,7 +1,5 @@
 """A transformer whose optimizer runs k steps behind on its own thread: late weights cost, a late scale does not."""
 
-from collections.abc import Sequence
-
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,20 +9,19 @@ from numpy.typing import NDArray
 
 from ampsim.records import Record
 from figures import _style, results
+from figures.results import ArmRecords, Result
 
 DATA = ("async_depth",)
 BLOCK = 10  # steps in one point of a loss curve
 LANE = 8.5  # bits between two lanes of scales
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
-    config = provenance["config"]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.8)
     axes = figure.subplot_mosaic([["a", "a", "b"], ["c", "c", "c"]], height_ratios=(1.15, 1))
-    draw_losses(axes["a"], records)
-    draw_ends(axes["b"], records, config)
-    draw_scales(axes["c"], records, config)
+    draw_losses(axes["a"], run)
+    draw_ends(axes["b"], run)
+    draw_scales(axes["c"], run)
     return figure
 
 
@@ -43,31 +40,31 @@ def color(arm: str) -> str:
     return str(to_hex(mpl.colormaps["plasma"](0.8 - 0.19 * int(arm.split(" ")[1]))))
 
 
-def draw_losses(axes: Axes, records: Sequence[Record]) -> None:
+def draw_losses(axes: Axes, run: Result) -> None:
     """Each seed a thin line, their median a thick one; `latest` is left out, it is `depth` again."""
-    shown = [arm for arm in results.arms(records) if not arm.endswith("latest")]
+    shown = [arm for arm in run.arms if not arm.endswith("latest")]
     ends = []
     for arm in shown:
-        loss = results.losses(results.of_arm(records, arm), BLOCK)
+        loss = run.arm(arm).loss_blocks(BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         axes.plot(steps, loss.T, color=color(arm), linewidth=0.4, alpha=0.5)
         axes.plot(steps, np.median(loss, axis=0), color=color(arm), label=arm)
         ends.append(float(np.median(loss[:, -1])))
-    for arm, end, place in zip(shown, ends, results.spread(ends, 0.13), strict=True):
+    for arm, end, place in zip(shown, ends, _style.spread(ends, 0.13), strict=True):
         _style.label_right(axes, end, place, named(arm), color(arm))
     _style.label_panel(axes, "a", "Adam with late weights")
-    axes.set(xlabel="step", ylabel="training loss (nats a byte)", ylim=(2.8, 4.6), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="training loss (nats a byte)", ylim=(2.8, 4.6), xlim=(0, run.steps))
 
 
-def draw_ends(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_ends(axes: Axes, run: Result) -> None:
     """The final loss, a dot a seed and a bar at their mean."""
-    depths = config["depths"]
+    depths = run.config["depths"]
     for x, k in enumerate(depths):
-        dots(axes, x, results.of_arm(records, f"depth {k}"), "o")
-    control = config["control"]
+        dots(axes, x, run.arm(f"depth {k}"), "o")
+    control = run.config["control"]
     for shift, arm, marker in ((0.3, f"depth {control} latest", "+"), (-0.3, f"scale {control}", "D")):
-        dots(axes, depths.index(control) + shift, results.of_arm(records, arm), marker)
-    y = float(np.mean([r["test_loss"] for r in results.of_arm(records, f"scale {control}")]))
+        dots(axes, depths.index(control) + shift, run.arm(arm), marker)
+    y = float(np.mean([r["test_loss"] for r in run.arm(f"scale {control}")]))
     axes.text(
         depths.index(control) - 0.5, y - 0.06, "scale alone", color=_style.GREEN, fontsize=7, ha="center", va="top"
     )
@@ -79,9 +76,9 @@ def draw_ends(axes: Axes, records: Sequence[Record], config: Record) -> None:
     _style.label_panel(axes, "b", "Final loss, 3 seeds")
 
 
-def dots(axes: Axes, x: float, units: Sequence[Record], marker: str) -> None:
+def dots(axes: Axes, x: float, units: ArmRecords, marker: str) -> None:
     """One arm."""
-    arm, y = units[0]["arm"], [r["test_loss"] for r in units]
+    arm, y = units.first["arm"], [r["test_loss"] for r in units]
     edge = {"markeredgewidth": 0.9} if marker == "+" else {"markeredgewidth": 0}
     axes.plot([x] * len(y), y, marker, color=color(arm), markersize=5 if marker == "+" else 3.4, label=arm, **edge)
     if marker != "+":
@@ -90,18 +87,18 @@ def dots(axes: Axes, x: float, units: Sequence[Record], marker: str) -> None:
 
 def log2_scale(record: Record) -> NDArray[np.float64]:
     """log2 of the scale in force, (steps,)."""
-    return np.asarray(np.log2(results.scale(record)))
+    return np.asarray(np.log2(results.in_force(record["scale_changes"], len(record["loss"]))))
 
 
-def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_scales(axes: Axes, run: Result) -> None:
     """One seed, a lane a depth; ticks are skipped steps. On the last lane both schedules, the latest on top."""
-    steps = config["steps"]
-    for lane, k in enumerate(config["depths"]):
+    steps = run.config["steps"]
+    for lane, k in enumerate(run.config["depths"]):
         arm, base = f"depth {k}", -LANE * lane
-        record = results.of_arm(records, arm)[0]
+        record = run.arm(arm).first
         bits = log2_scale(record) - 16
         axes.axhline(base, color="#E0E0E0", linewidth=0.6, zorder=0)
-        last = k == config["control"]
+        last = k == run.config["control"]
         axes.step(np.arange(steps), base + bits, where="post", color=color(arm), linewidth=2.6 if last else 1.1,
                   alpha=0.45 if last else 1.0, label=arm)  # fmt: skip
         axes.vlines(
@@ -109,11 +106,11 @@ def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
         )
         _style.label_right(axes, base, base, f"k = {k}", color(arm))
         if last:
-            latest = results.of_arm(records, f"{arm} latest")[0]
+            latest = run.arm(f"{arm} latest").first
             axes.step(np.arange(steps), base + log2_scale(latest) - 16, where="post", color=color(arm), linewidth=0.7,
                       label=f"{arm} latest")  # fmt: skip
-    places = [shift - LANE * lane for lane in range(len(config["depths"])) for shift in (-2, 2)]
-    axes.set_yticks(places, [_style.power_of_two(16 + s) for _ in config["depths"] for s in (-2, 2)])
+    places = [shift - LANE * lane for lane in range(len(run.config["depths"])) for shift in (-2, 2)]
+    axes.set_yticks(places, [_style.power_of_two(16 + s) for _ in run.config["depths"] for s in (-2, 2)])
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, steps))
     _style.label_panel(
         axes, "c", "One seed: scales (lines) and skipped steps (ticks); two schedules of k = 4 on one another"

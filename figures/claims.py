@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ampsim.records import Record
-from figures import _style
+from figures import results
 
 Rows = list[Record]
 REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "in part"
@@ -188,7 +188,6 @@ def table() -> str:
         "|---|---|---|---|---|",
     ]
     for claim in CLAIMS:
-        _, rows = _style.load((claim.stem,))[claim.stem]
-        now, said = claim.judge(rows)
+        now, said = claim.judge(list(results.load(claim.stem).records))
         lines.append(f"| {claim.text} | {claim.trial} | {now} | **{said}** | `{claim.stem}` |")
     return "\n".join(lines) + "\n"

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import ArmRecords, Result
 
 DATA = ("exponent_heatmap",)
 FLUSHED, NORMAL, OVERFLOWED = -25.0, -14.0, math.log2(65520.0)  # log2 of the window's edges at scale 1
@@ -42,14 +43,13 @@ PANELS = (
 )
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 6.0)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 0.125))
     grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1, 5, 1))
     for number, (panel, letter) in enumerate(zip(PANELS, "abcd", strict=True)):
         row, column = divmod(number, 2)
-        units = results.of_arm(records, panel.arm)
+        units = run.arm(panel.arm)
         heat, strip = (figure.add_subplot(grid[2 * row + i, column]) for i in range(2))
         drawn = next(record for record in units if record["counts"])  # the seed whose counts were kept
         draw_heat(heat, panel, drawn)
@@ -152,14 +152,14 @@ def last_streak(record: Record) -> int:
     return start
 
 
-def draw_losses(axes: Axes, records: list[Record]) -> None:
+def draw_losses(axes: Axes, units: ArmRecords) -> None:
     """A line a seed: what the fp16 backward pass lost, and what rounding the true gradient once would."""
-    for record in records:
+    for record in units:
         steps = (np.arange(len(record["lost"])) + 0.5) * record["every"]
         for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
                                   ("rounded", _style.BLACK, DOTTED)):  # fmt: skip
             axes.plot(steps, 100 * np.array(record[name]), color=color, linewidth=0.7, linestyle=line, label=name)
-    axes.set(xlabel="step", ylim=(-3, 106), xlim=(0, len(records[0]["lost"]) * records[0]["every"]))
+    axes.set(xlabel="step", ylim=(-3, 106), xlim=(0, len(units.first["lost"]) * units.first["every"]))
     axes.set_yticks([0, 50, 100])
 
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("formats",)
 KINDS = ("parameters", "activations")
@@ -43,13 +44,12 @@ SMALL = 6.5  # points
 WHOLE, OWN, THEORY = _style.BLACK, _style.GREEN, _style.VERMILION
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.6)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 1.05))
     grid = halves[0].subgridspec(2, len(TITLES))
     for column, (arm, letter) in enumerate(zip(TITLES, "abcd", strict=True)):
-        units = results.of_arm(records, arm)
+        units = run.arm(arm)
         above, below = (figure.add_subplot(grid[row, column]) for row in range(2))
         for axes, kind in ((above, KINDS[0]), (below, KINDS[1])):
             draw_histogram(axes, [unit[kind] for unit in units])
@@ -63,7 +63,7 @@ def plot(data: _style.Data) -> Figure:
     lower = halves[1].subgridspec(1, 2)
     for column, (kind, letter) in enumerate(zip(KINDS, "ef", strict=True)):
         axes = figure.add_subplot(lower[column])
-        draw_flushed(axes, records, kind)
+        draw_flushed(axes, run, kind)
         _style.label_panel(axes, letter, f"Flushed at the best scale: {kind}")
         axes.tick_params(axis="y", labelleft=column == 0, length=0)
     name_marks(axes)
@@ -109,12 +109,12 @@ def name_formats(panels: Sequence[Axes]) -> None:
 # ---------------------------------------------------------------------------------------------------- flushed
 
 
-def draw_flushed(axes: Axes, records: Sequence[Record], kind: str) -> None:
+def draw_flushed(axes: Axes, run: Result, kind: str) -> None:
     """A line a format and model: with one scale for all, with one a tensor, and what T9 says of one for all."""
     rows = [(look, arm) for look in reversed(LOOKS) for arm in TITLES]
     places = [-number - 1.0 * (number // len(TITLES)) for number in range(len(rows))]
     for (look, arm), y in zip(rows, places, strict=True):
-        lost = [unit[kind]["formats"][look] for unit in results.of_arm(records, arm)]
+        lost = [unit[kind]["formats"][look] for unit in run.arm(arm)]
         whole, own, theory = (
             np.array([fmt[name] for fmt in lost]) for name in ("flushed", "flushed_per_tensor", "predicted")
         )

@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("gpt_fp16",)
 BLOCK = 10  # steps in one point of a loss curve
@@ -38,75 +38,74 @@ TICKS = {
 }  # fmt: skip
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.2)
     axes = figure.subplot_mosaic([["a", "a", "b", "b", "c", "c"], ["d", "d", "d", "e", "e", "e"]])
-    draw_losses(axes["a"], records, MEAN)
-    draw_losses(axes["b"], records, GLOBAL)
-    draw_zeros(axes["c"], records)
-    draw_scales(axes["d"], records)
-    draw_ends(axes["e"], records)
+    draw_losses(axes["a"], run, MEAN)
+    draw_losses(axes["b"], run, GLOBAL)
+    draw_zeros(axes["c"], run)
+    draw_scales(axes["d"], run)
+    draw_ends(axes["e"], run)
     _style.label_panel(axes["a"], "a", "Loss: mean over a batch")
     _style.label_panel(axes["b"], "b", "Loss: share of $2^{22}$ tokens")
     return figure
 
 
-def draw_losses(axes: Axes, records: list[Record], names: dict[str, str]) -> None:
+def draw_losses(axes: Axes, run: Result, names: dict[str, str]) -> None:
     """Each seed a thin line, their mean a thick one."""
     ends = []
     for arm in names:
-        loss = results.losses(results.of_arm(records, arm), BLOCK)
+        loss = run.arm(arm).loss_blocks(BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         axes.plot(steps, loss.T, color=COLOR[arm], linewidth=0.4, alpha=0.45)
         axes.plot(steps, loss.mean(axis=0), color=COLOR[arm], label=arm)
         ends.append(float(loss[:, -1].mean()))
-    for arm, end, place in zip(names, ends, results.spread(ends, 0.24), strict=True):
+    for arm, end, place in zip(names, ends, _style.spread(ends, 0.24), strict=True):
         _style.label_right(axes, end, place, names[arm], COLOR[arm])
-    axes.set(xlabel="step", ylabel="training loss (nats a byte)", ylim=(2.2, 5.8), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="training loss (nats a byte)", ylim=(2.2, 5.8), xlim=(0, run.steps))
 
 
-def draw_zeros(axes: Axes, records: list[Record]) -> None:
+def draw_zeros(axes: Axes, run: Result) -> None:
     """Share of the gradient's elements that are zero in fp16, of all parameters, seeds averaged."""
     ends = []
     for arm in ZEROS:
-        rows = results.of_arm(records, arm)
-        zero = 100 * np.mean([record["zero"] for record in rows], axis=0)
-        axes.plot(rows[0]["counted_steps"], zero, color=COLOR[arm], label=arm)
+        rows = run.arm(arm)
+        zero = 100 * rows.numbers("zero").mean(axis=0)
+        axes.plot(rows.first["counted_steps"], zero, color=COLOR[arm], label=arm)
         ends.append(float(zero[-1]))
-    for arm, end, place in zip(ZEROS, ends, results.spread(ends, 14), strict=True):
+    for arm, end, place in zip(ZEROS, ends, _style.spread(ends, 14), strict=True):
         _style.label_right(axes, end, place, ZEROS[arm], COLOR[arm])
     _style.label_panel(axes, "c", "Gradients of b that are 0")
-    axes.set(xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, run.steps))
     axes.set_yticks(range(0, 101, 25))
 
 
-def draw_scales(axes: Axes, records: list[Record]) -> None:
+def draw_scales(axes: Axes, run: Result) -> None:
     """Each seed a thin line, the first of them thick."""
     ends = []
     for arm in SCALES:
-        lines = [np.log2(results.scale(record)) for record in results.of_arm(records, arm)]
-        for line in lines[::-1]:
-            first = line is lines[0]
+        lines = np.log2(run.arm(arm).scales())
+        for seed, line in reversed(list(enumerate(lines))):
+            first = seed == 0
             axes.step(
                 np.arange(len(line)), line, where="post", color=COLOR[arm], linewidth=1.2 if first else 0.4,
                 alpha=1.0 if first else 0.45, label=arm if first else f"other seed {arm}",
             )  # fmt: skip
         ends.append(float(lines[0][-1]))
-    for arm, end, place in zip(SCALES, ends, results.spread(ends, 2.1), strict=True):
+    for arm, end, place in zip(SCALES, ends, _style.spread(ends, 2.1), strict=True):
         _style.label_right(axes, end, place, SCALES[arm], COLOR[arm])
     axes.set_yticks(range(8, 33, 4), [_style.power_of_two(k) for k in range(8, 33, 4)])
     _style.label_panel(axes, "d", "Dynamic loss scale")
-    axes.set(xlabel="step", ylim=(6, 33), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylim=(6, 33), xlim=(0, run.steps))
 
 
-def draw_ends(axes: Axes, records: list[Record]) -> None:
+def draw_ends(axes: Axes, run: Result) -> None:
     """Where each arm ends: a dot a seed, a bar at the mean; an arrow where that is off the axes."""
-    names = results.arms(records)
+    names = run.arms
     bottom, top = 2.5, 2.7
     places = np.arange(len(names)) + [0.8 * arm.startswith("global") for arm in names]
     for arm, x in zip(names, places, strict=True):
-        final = np.array([record["test_loss"] for record in results.of_arm(records, arm)])
+        final = run.arm(arm).numbers("test_loss")
         axes.plot([x] * len(final), final, "o", color=COLOR[arm], markersize=3, markeredgewidth=0, label=arm)
         axes.plot([x - 0.3, x + 0.3], [final.mean()] * 2, color=COLOR[arm], linewidth=1.6)
         if final.min() > top:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import ArmRecords, Result
 
 DATA = ("gradient_histogram",)
 FLUSHED, SUBNORMAL, NORMAL, OVERFLOWED = "#C8442B", "#F2B45A", "#2F6FA8", "#7A4A9E"
@@ -47,13 +47,12 @@ PANELS = (
 )
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 6.9)
     grid = figure.add_gridspec(3, len(PANELS), height_ratios=(3.9, 1, 1.25))
     axes = [[figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(3)]
     for (ridges, lost, errors), panel, letter in zip(zip(*axes, strict=True), PANELS, "abcd", strict=True):
-        units = results.of_arm(records, panel.arm)
+        units = run.arm(panel.arm)
         draw_ridges(ridges, units)
         draw_windows(ridges, panel)
         draw_lost(lost, units)
@@ -69,7 +68,7 @@ def plot(data: _style.Data) -> Figure:
 # ------------------------------------------------------------------------------------------------- histograms
 
 
-def shares(units: Sequence[Record], kind: str, layer: int) -> NDArray[np.float64]:
+def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
     """Of the nonzero elements of one layer after training, in each binade from `LOWEST` on; all seeds together."""
     counts = np.zeros(277)
     for unit in units:
@@ -79,9 +78,9 @@ def shares(units: Sequence[Record], kind: str, layer: int) -> NDArray[np.float64
     return np.asarray(counts[LOWEST - FIRST : HIGHEST - FIRST] / max(counts.sum(), 1))
 
 
-def draw_ridges(axes: Axes, units: Sequence[Record]) -> None:
+def draw_ridges(axes: Axes, units: ArmRecords) -> None:
     """A line a layer, from the input down to the loss: above it its parameters, below it its activations."""
-    names = units[0]["layers"]
+    names = units.first["layers"]
     exponents = np.arange(LOWEST, HIGHEST)
     colors = np.array([next(color for high, color in CLASSES if k < high) for k in exponents])
     for row, name in enumerate(names):
@@ -125,9 +124,9 @@ def draw_windows(axes: Axes, panel: Panel) -> None:
 # ----------------------------------------------------------------------------------------------------- losses
 
 
-def draw_lost(axes: Axes, units: Sequence[Record]) -> None:
+def draw_lost(axes: Axes, units: ArmRecords) -> None:
     """A thin line a seed, a thick one for their mean; after training."""
-    scales = np.array(units[0]["log2_scales"])
+    scales = np.array(units.first["log2_scales"])
     for column, color, line in (
         ("rounded_flushed", _style.BLACK, DOTTED), ("rounded_overflowed", _style.BLACK, DOTTED),
         ("real_flushed", FLUSHED, "-"), ("real_overflowed", OVERFLOWED, "-"),
@@ -142,9 +141,9 @@ def draw_lost(axes: Axes, units: Sequence[Record]) -> None:
     axes.set_xticks(range(-32, 25, 16))
 
 
-def draw_errors(axes: Axes, units: Sequence[Record]) -> None:
+def draw_errors(axes: Axes, units: ArmRecords) -> None:
     """The same of the relative error, where nothing overflowed, and how far both are apart at `BEARABLE`."""
-    scales, crossings = np.array(units[0]["log2_scales"]), []
+    scales, crossings = np.array(units.first["log2_scales"]), []
     for column, color, line in (("rounded_error", _style.BLACK, DOTTED), ("real_error", FLUSHED, "-")):
         error = np.array([unit[column][-1] for unit in units])
         error[~np.isfinite(error)] = math.nan

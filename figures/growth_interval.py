@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import ArmRecords, Result
 
 DATA = ("growth_interval",)
 GRID = np.unique(np.geomspace(5, 2000, 80).round().astype(int))
@@ -29,14 +30,13 @@ class Arm(NamedTuple):
     backoff: float
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.5)
     axes = figure.subplot_mosaic([["a", "b"], ["c", "d"]])
-    draw_rates(axes["a"], records)
-    draw_headroom(axes["b"], records)
-    draw_trade(axes["c"], records)
-    draw_losses(axes["d"], records)
+    draw_rates(axes["a"], run)
+    draw_headroom(axes["b"], run)
+    draw_trade(axes["c"], run)
+    draw_losses(axes["d"], run)
     return figure
 
 
@@ -47,10 +47,10 @@ def parsed(name: str) -> Arm:
     return Arm(int(interval), growth, backoff)
 
 
-def plain(records: Sequence[Record]) -> dict[int, list[Record]]:
+def plain(run: Result) -> dict[int, ArmRecords]:
     """The units with torch's factors, by G."""
-    names = [name for name in results.arms(records) if " " not in name]
-    return {parsed(name).interval: results.of_arm(records, name) for name in names}
+    names = [name for name in run.arms if " " not in name]
+    return {parsed(name).interval: run.arm(name) for name in names}
 
 
 def rate(record: Record) -> float:
@@ -76,12 +76,12 @@ def t3(records: Sequence[Record], interval: int) -> tuple[float, float]:
     return form.skip_rate, float(form.clean @ borne + above)
 
 
-def draw_rates(axes: Axes, records: Sequence[Record]) -> None:
+def draw_rates(axes: Axes, run: Result) -> None:
     """A dot a seed; T1's bound in the long run, T3 from the ceilings."""
     axes.plot(GRID, [100 * theory.skip_rate(Rule(growth_interval=int(g))) for g in GRID], color=_style.GREY,
               linestyle=(0, (1, 1.5)), label="T1")  # fmt: skip
-    axes.plot(GRID, [100 * t3(records, int(g))[0] for g in GRID], color=_style.VERMILION, label="T3")
-    for interval, units in plain(records).items():
+    axes.plot(GRID, [100 * t3(run.records, int(g))[0] for g in GRID], color=_style.VERMILION, label="T3")
+    for interval, units in plain(run).items():
         axes.plot([interval] * len(units), [100 * rate(r) for r in units], "o", color=color(interval), markersize=3.6,
                   markeredgewidth=0, label=f"G={interval}")  # fmt: skip
     axes.text(9, 12.5, "T1: no more in the long run", color=_style.GREY, fontsize=7)
@@ -89,33 +89,33 @@ def draw_rates(axes: Axes, records: Sequence[Record]) -> None:
     axes.text(1900, 0.8, "coming down\nfrom the start", color=color(2000), fontsize=7, ha="right", va="bottom")
     axes.set(yscale="log", ylabel="skipped steps (%)", ylim=(0.04, 25))
     axes.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-    over_intervals(axes, records)
+    over_intervals(axes, run)
     _style.label_panel(axes, "a", "Skips")
 
 
-def draw_headroom(axes: Axes, records: Sequence[Record]) -> None:
+def draw_headroom(axes: Axes, run: Result) -> None:
     """A dot a seed; half a bit if the ceiling stood still, T3 as it is."""
     axes.axhline(0.5, color=_style.GREY, linestyle=(0, (1, 1.5)), label="T2")
-    axes.plot(GRID, [t3(records, int(g))[1] for g in GRID], color=_style.VERMILION, label="T3")
-    for interval, units in plain(records).items():
+    axes.plot(GRID, [t3(run.records, int(g))[1] for g in GRID], color=_style.VERMILION, label="T3")
+    for interval, units in plain(run).items():
         axes.plot([interval] * len(units), [r["headroom"][0] for r in units], "o", color=color(interval),
                   markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip
     axes.text(2200, 0.42, "T2: a ceiling that stands still", color=_style.GREY, fontsize=7, ha="right", va="top")
     axes.text(30, 3.3, "T3", color=_style.VERMILION, fontsize=7)
     axes.set(ylabel="unused bits", ylim=(0, 4.4))
-    over_intervals(axes, records)
+    over_intervals(axes, run)
     _style.label_panel(axes, "b", "Headroom")
 
 
-def over_intervals(axes: Axes, records: Sequence[Record]) -> None:
+def over_intervals(axes: Axes, run: Result) -> None:
     """G along a logarithmic axis."""
-    intervals = list(plain(records))
+    intervals = list(plain(run))
     axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 2400))
     axes.set_xticks(intervals, [str(g) for g in intervals])
     axes.minorticks_off()
 
 
-def draw_trade(axes: Axes, records: Sequence[Record]) -> None:
+def draw_trade(axes: Axes, run: Result) -> None:
     """Skips against unused bits; dotted, T7's product for each speed of climb. Squares: one speed, split otherwise."""
     bits = np.geomspace(0.08, 6, 200)
     for interval in (5, 20, 100, 500):
@@ -124,8 +124,8 @@ def draw_trade(axes: Axes, records: Sequence[Record]) -> None:
         axes.plot(bits, 100 * speed / (2 * bits + speed), color=color(interval), linewidth=0.8,
                   linestyle=(0, (1, 1.5)), label=f"T7 v=1/{interval}")  # fmt: skip
         axes.text(0.105, 112 * speed / (0.21 + speed), f"v = 1/{interval}", color=color(interval), fontsize=7)
-    for name in results.arms(records):
-        draw_point(axes, parsed(name), results.of_arm(records, name), name)
+    for name in run.arms:
+        draw_point(axes, parsed(name), run.arm(name), name)
     axes.set(xscale="log", yscale="log", xlabel="unused bits", ylabel="skipped steps (%)", xlim=(0.1, 6),
              ylim=(0.12, 80))  # fmt: skip
     axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
@@ -134,7 +134,7 @@ def draw_trade(axes: Axes, records: Sequence[Record]) -> None:
     _style.label_panel(axes, "c", "The trade, and what T7 allows")
 
 
-def draw_point(axes: Axes, arm: Arm, units: Sequence[Record], name: str) -> None:
+def draw_point(axes: Axes, arm: Arm, units: ArmRecords, name: str) -> None:
     """The mean over seeds, tied to each of them; named."""
     split = " " in name
     tint = color(SPLIT if split else arm.interval)
@@ -152,13 +152,13 @@ def draw_point(axes: Axes, arm: Arm, units: Sequence[Record], name: str) -> None
     )  # fmt: skip
 
 
-def draw_losses(axes: Axes, records: Sequence[Record]) -> None:
+def draw_losses(axes: Axes, run: Result) -> None:
     """Where training ends: dots; what fp16 flushed to zero: diamonds."""
-    for interval, units in plain(records).items():
+    for interval, units in plain(run).items():
         axes.plot([interval] * len(units), [r["final_loss"] for r in units], "o", color=color(interval),
                   markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip
         axes.plot([interval * 0.88, interval / 0.88], [np.mean([r["final_loss"] for r in units])] * 2,
                   color=color(interval), linewidth=1.4)  # fmt: skip
-    over_intervals(axes, records)
+    over_intervals(axes, run)
     axes.set(ylabel="training loss, last 100 steps", ylim=(1.3, 2.1))
     _style.label_panel(axes, "d", "Training does not notice")

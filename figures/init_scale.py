@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("init_scale",)
 NETWORK = {"sigmoid": _style.BLUE, "residual": _style.ORANGE}
@@ -17,15 +18,13 @@ SLOWER = {"G=20": _style.BLUE, "G=50": _style.PURPLE, "G=200": _style.VERMILION}
 HEIGHTS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
-    config = provenance["config"]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
     axes = figure.subplot_mosaic([["a", "a", "b"], ["c", "d", "d"]])
-    draw_scales(axes["a"], records, config)
-    draw_costs(axes["b"], records, config)
-    draw_learning(axes["c"], records, config)
-    draw_losses(axes["d"], records, config)
+    draw_scales(axes["a"], run)
+    draw_costs(axes["b"], run)
+    draw_learning(axes["c"], run)
+    draw_losses(axes["d"], run)
     return figure
 
 
@@ -34,9 +33,9 @@ def start(record: Record) -> int:
     return int(np.log2(record["scale_changes"][0][1]))
 
 
-def named(records: Sequence[Record], task: str, interval: int) -> list[Record]:
+def named(run: Result, task: str, interval: int) -> list[Record]:
     """The units of one network and one growth interval."""
-    return [r for r in records if r["arm"].startswith(f"{task} ") and r["arm"].endswith(f" G={interval}")]
+    return [r for r in run.records if r["arm"].startswith(f"{task} ") and r["arm"].endswith(f" G={interval}")]
 
 
 def log2_scale(record: Record, steps: int) -> NDArray[np.float64]:
@@ -50,15 +49,15 @@ def color(k: int) -> tuple[float, ...]:
     return tuple(mpl.colormaps["plasma"](0.02 + 0.86 * k / 32))
 
 
-def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_scales(axes: Axes, run: Result) -> None:
     """Every start of the sigmoid network; the first seed thick."""
-    steps, interval = config["steps"], config["interval"]
-    shown = named(records, "sigmoid", interval)
-    sought = np.arange(0, steps, config["seek_every"])
+    steps, interval = run.config["steps"], run.config["interval"]
+    shown = named(run, "sigmoid", interval)
+    sought = np.arange(0, steps, run.config["seek_every"])
     for record in shown:
         axes.plot(sought, record["ceilings"], ".", color="#BBBBBB", markersize=3.5, markeredgewidth=0, zorder=0)
     for record in shown[::-1]:
-        k, first = start(record), record["seed"] == config["seeds"][0]
+        k, first = start(record), record["seed"] == run.config["seeds"][0]
         axes.step(
             np.arange(steps), log2_scale(record, steps), where="post", color=color(k), linewidth=1.3 if first else 0.5,
             alpha=1.0 if first else 0.5, label=f"2^{k}, seed {record['seed']}",
@@ -73,13 +72,13 @@ def draw_scales(axes: Axes, records: Sequence[Record], config: Record) -> None:
     _style.label_panel(axes, "a", "Nine starts, one ceiling")
 
 
-def draw_costs(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_costs(axes: Axes, run: Result) -> None:
     """Steps until the scale has arrived, measured and from the first batch's ceiling."""
     for place, (task, tint) in enumerate(NETWORK.items()):
-        units = named(records, task, config["interval"])
+        units = named(run, task, run.config["interval"])
         ceiling = float(np.mean([r["ceilings"][0] for r in units]))
         k = np.linspace(0, 32, 321)
-        line = np.where(k < ceiling, config["interval"] * (ceiling - k), k - ceiling)
+        line = np.where(k < ceiling, run.config["interval"] * (ceiling - k), k - ceiling)
         axes.plot(k, squashed(line), color=tint, linewidth=0.9, label=f"{task} predicted")
         arrived = [r for r in units if r["climb_steps"] is not None]
         low = [r for r in arrived if r["predicted"]["climb_steps"] > 0]
@@ -106,11 +105,11 @@ def squashed(steps: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
     return np.asarray(np.arcsinh(np.asarray(steps, dtype=np.float64)))
 
 
-def draw_learning(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_learning(axes: Axes, run: Result) -> None:
     """When the sigmoid network leaves ln 10: a dot a seed."""
-    never = config["steps"]
+    never = run.config["steps"]
     for name, tint in SLOWER.items():
-        units = named(records, "sigmoid", int(name.removeprefix("G=")))
+        units = named(run, "sigmoid", int(name.removeprefix("G=")))
         x = [start(r) + (r["seed"] - 1) * 0.5 for r in units]
         y = [never if r["left_plateau"] is None else r["left_plateau"] for r in units]
         late = [r["left_plateau"] is None for r in units]
@@ -127,13 +126,14 @@ def draw_learning(axes: Axes, records: Sequence[Record], config: Record) -> None
     axes.text(3, 165, "G = 20", color=SLOWER["G=20"], fontsize=7, va="center")
     ticks = range(0, 33, 8)
     axes.set_xticks(ticks, [_style.power_of_two(k) for k in ticks])
-    axes.set(xlabel="first loss scale", ylabel=f"step of loss < {config['plateau']:g}", ylim=(0, never), xlim=(-1, 33))
+    plateau = run.config["plateau"]
+    axes.set(xlabel="first loss scale", ylabel=f"step of loss < {plateau:g}", ylim=(0, never), xlim=(-1, 33))
     _style.label_panel(axes, "c", "Learning begins")
 
 
-def draw_losses(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_losses(axes: Axes, run: Result) -> None:
     """The sigmoid network's loss from 2^0 and from elsewhere; seeds thin."""
-    block, ends = config["block"], []
+    block, ends = run.config["block"], []
     shown = {
         "sigmoid 2^0 G=200": ("from $2^0$, G = 200", SLOWER["G=200"]),
         "sigmoid 2^0 G=50": ("from $2^0$, G = 50", SLOWER["G=50"]),
@@ -142,12 +142,12 @@ def draw_losses(axes: Axes, records: Sequence[Record], config: Record) -> None:
         "sigmoid 2^16 G=20": ("from $2^{16}$, G = 20", _style.GREEN),
     }
     for arm, (_, tint) in shown.items():
-        loss = np.array([r["block_loss"] for r in results.of_arm(records, arm)])
+        loss = np.array([r["block_loss"] for r in run.arm(arm)])
         steps = (np.arange(loss.shape[1]) + 0.5) * block
         axes.plot(steps, loss.T, color=tint, linewidth=0.4, alpha=0.4)
         axes.plot(steps, loss.mean(axis=0), color=tint, label=arm)
         ends.append(float(loss[:, -1].mean()))
-    for (label, tint), end, place in zip(shown.values(), ends, results.spread(ends, 0.06), strict=True):
+    for (label, tint), end, place in zip(shown.values(), ends, _style.spread(ends, 0.06), strict=True):
         _style.label_right(axes, end, place, label, tint)
     _style.label_panel(axes, "d", "Sigmoid network: steps at a scale too low are lost")
-    axes.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, config["steps"]), ylim=(1.6, 2.4))
+    axes.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, run.config["steps"]), ylim=(1.6, 2.4))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("overflow_storm",)
 STORMS = {  # rate over the critical one -> colour
@@ -36,16 +37,15 @@ NONE = -0.55  # where a crash without a warning is drawn
 DASHED: Any = (0, (4, 2))
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.3)
     rows = figure.add_gridspec(2, 1, height_ratios=(1.3, 1))
     upper, lower = rows[0].subgridspec(2, 2, width_ratios=(1.25, 1)), rows[1].subgridspec(1, 2, width_ratios=(0.7, 1))
-    draw_scales(figure.add_subplot(upper[:, 0]), records)
-    draw_drift(figure.add_subplot(upper[0, 1]), records, provenance["config"]["growth_interval"])
-    draw_final(figure.add_subplot(upper[1, 1]), records)
-    draw_recovery(figure.add_subplot(lower[0]), records)
-    draw_alarms(figure.add_subplot(lower[1]), records)
+    draw_scales(figure.add_subplot(upper[:, 0]), run)
+    draw_drift(figure.add_subplot(upper[0, 1]), run, run.config["growth_interval"])
+    draw_final(figure.add_subplot(upper[1, 1]), run)
+    draw_recovery(figure.add_subplot(lower[0]), run)
+    draw_alarms(figure.add_subplot(lower[1]), run)
     return figure
 
 
@@ -59,9 +59,9 @@ def trajectory(record: Record) -> NDArray[np.float64]:
     return np.asarray(np.log2(np.repeat(values, np.diff([*starts, steps + 1]))))
 
 
-def half_flushed(records: list[Record]) -> float:
+def half_flushed(run: Result) -> float:
     """log2 of the highest scale at which half of a gradient's elements or more were 0."""
-    storms = [record for record in records if record["arm"].startswith("storm")]
+    storms = [record for record in run.records if record["arm"].startswith("storm")]
     seen = [(trajectory(record)[:: record["every"]], np.array(record["zero"])) for record in storms]
     return float(max(log2[: len(zero)][zero >= 0.5].max(initial=-np.inf) for log2, zero in seen))
 
@@ -78,16 +78,16 @@ def drift(record: Record) -> float:
     return float((line[-1] - line[0]) / (len(line) - 1))
 
 
-def draw_scales(axes: Axes, records: list[Record]) -> None:
+def draw_scales(axes: Axes, run: Result) -> None:
     """A line a seed; dashed, T8's drift from the start on."""
-    lines = {name: [trajectory(record) for record in results.of_arm(records, f"storm {name}")] for name in STORMS}
+    lines = {name: [trajectory(record) for record in run.arm(f"storm {name}")] for name in STORMS}
     steps = len(lines["2"][0]) - 1
     bottom = min(line.min() for line in lines["2"]) - 12
-    axes.axhspan(bottom, half_flushed(records), color="#EFEFEF", linewidth=0, zorder=0)
+    axes.axhspan(bottom, half_flushed(run), color="#EFEFEF", linewidth=0, zorder=0)
     for name, color in STORMS.items():
         for line in lines[name]:
             axes.step(np.arange(steps + 1), line, where="post", color=color, linewidth=0.6, label=name)
-        unit = results.of_arm(records, f"storm {name}")[0]
+        unit = run.arm(f"storm {name}").first
         slope = theory.bad_step_drift(Rule(growth_interval=unit["interval"]), unit["rate"])
         if slope < 0:
             axes.plot(
@@ -111,7 +111,7 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
     _style.label_panel(axes, "a", r"Loss scale; bad batches at rate $\lambda$")
 
 
-def draw_drift(axes: Axes, records: list[Record], interval: int) -> None:
+def draw_drift(axes: Axes, run: Result, interval: int) -> None:
     """A dot a seed against T8; below the critical rate the ceiling stops the climb."""
     rule = Rule(growth_interval=interval)
     grid = np.linspace(0.02, 2.4, 120)
@@ -119,7 +119,7 @@ def draw_drift(axes: Axes, records: list[Record], interval: int) -> None:
     predicted = [min(0.0, theory.bad_step_drift(rule, x * critical)) for x in grid]
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
     for name, color in STORMS.items():
-        units = results.of_arm(records, f"storm {name}")
+        units = run.arm(f"storm {name}")
         x = [relative_rate(record) for record in units]
         axes.plot(x, [drift(record) for record in units], "o", color=color, markersize=3, markeredgewidth=0, label=name)
     axes.text(1.55, -0.045, "T8", fontsize=7)
@@ -128,15 +128,15 @@ def draw_drift(axes: Axes, records: list[Record], interval: int) -> None:
     _style.label_panel(axes, "b", "Drift of the scale")
 
 
-def draw_final(axes: Axes, records: list[Record]) -> None:
+def draw_final(axes: Axes, run: Result) -> None:
     """A dot a seed, with the two cures beside the arm that they cure."""
     for name, color in STORMS.items():
-        units = results.of_arm(records, f"storm {name}")
+        units = run.arm(f"storm {name}")
         losses = [record["test_loss"] for record in units]
         axes.plot([relative_rate(record) for record in units], losses, "o", color=color, markersize=3,
                   markeredgewidth=0, label=name)  # fmt: skip
     for name, (color, marker, x, text) in CURES.items():
-        losses = [record["test_loss"] for record in results.of_arm(records, f"storm {name}")]
+        losses = [record["test_loss"] for record in run.arm(f"storm {name}")]
         axes.plot([x] * len(losses), losses, marker, color=color, markersize=2.8, markeredgewidth=0, label=name)
         height = float(np.mean(losses)) + (0.08 if marker == "s" else -0.08)
         _style.label_right(axes, height, height, text, color)
@@ -149,11 +149,11 @@ def draw_final(axes: Axes, records: list[Record]) -> None:
 # ------------------------------------------------------------------------------------------------- spikes
 
 
-def draw_recovery(axes: Axes, records: list[Record]) -> None:
+def draw_recovery(axes: Axes, run: Result) -> None:
     """A mark a spike and seed; T4 as a bar."""
     names = []
     for arm, (color, marker, shift) in SPIKES.items():
-        for record in results.of_arm(records, arm):
+        for record in run.arm(arm):
             offset = shift + 0.035 * (record["seed"] - 2)
             met = [np.nan if spike["recovery"] is None else spike["recovery"] for spike in record["spikes"]]
             axes.plot(
@@ -182,9 +182,9 @@ def lead(alarms: list[list[int]], crash: int) -> int | None:
     return crash - alarms[0][0] if alarms and alarms[0][0] <= crash else None
 
 
-def draw_alarms(axes: Axes, records: list[Record]) -> None:
+def draw_alarms(axes: Axes, run: Result) -> None:
     """A row a signal, a dot a crash; beside it, in how many runs without a crash it was raised."""
-    runs = [record for record in records if record["arm"].startswith("crash")]
+    runs = [record for record in run.records if record["arm"].startswith("crash")]
     crashed = [record for record in runs if record["crash_step"] is not None]
     calm = [record for record in runs if record["crash_step"] is None]
     for row, signal in enumerate(SIGNALS):

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from ampsim.records import Record
 from figures import _style
+from figures.results import Result
 
 DATA = ("overhead",)
 COLOR = {"bare": "#C9C9C9", "torch": _style.VERMILION, "ours": _style.BLUE, "hooks": _style.SKY}
@@ -16,8 +17,8 @@ BARS = {"torch clip": 0.0, "ours clip": 1.0, "hooks clip": 2.0, "torch": 3.6, "o
 GROUPS = (("clip", 1.0, "unscale, clip, step, update"), ("plain", 4.6, "step, update"))
 
 
-def plot(data: _style.Data) -> Figure:
-    _, (record,) = data[DATA[0]]
+def plot(run: Result) -> Figure:
+    (record,) = run.records
     rows = record["rows"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
     for letter, axes, row in zip("abc", figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=False):

@@ -1,14 +1,14 @@
 """Loss-scale policies on one stream of gradients: a fall of the ceiling, and what each policy costs."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import ArmRecords, Result
 
 DATA = ("policies",)
 TRACES = {  # policy -> colour in the first panel
@@ -35,15 +35,15 @@ TICKS: dict[str, list[float]] = {  # of the columns on a logarithmic scale
 }
 
 
-def plot(data: _style.Data) -> Figure:
-    records = results.of_arm(data[DATA[0]][1], "digits")
+def plot(run: Result) -> Figure:
+    units = run.arm("digits")
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.9)
     grid = figure.add_gridspec(2, len(COLUMNS), height_ratios=(1, 1.25))
-    draw_traces(figure.add_subplot(grid[0, :]), records[0])
+    draw_traces(figure.add_subplot(grid[0, :]), units.first)
     first = None
     for column, key in enumerate(COLUMNS):
         axes = figure.add_subplot(grid[1, column], sharey=first)
-        draw_column(axes, records, key)
+        draw_column(axes, units, key)
         axes.tick_params(axis="y", length=0, labelleft=first is None)
         title, unit = COLUMNS[key]
         _style.label_panel(axes, "bcdef"[column], title)
@@ -62,7 +62,7 @@ def draw_traces(axes: Axes, record: Record) -> None:
     steps = np.arange(len(record["shown_ceilings"])) + record["shown_from"] - record["fell_at"]
     axes.plot(steps, record["shown_ceilings"], ".", color="#BBBBBB", markersize=2, zorder=0)
     ends = [record["policies"][name]["shown"][-1] for name in TRACES]
-    places = results.spread(ends, gap=1.7)
+    places = _style.spread(ends, gap=1.7)
     low, high = 8.5, 25.5
     for (name, line), end, place in zip(TRACES.items(), ends, places, strict=True):
         axes.step(steps, record["policies"][name]["shown"], where="post", color=line, linewidth=0.9, label=name)
@@ -74,10 +74,10 @@ def draw_traces(axes: Axes, record: Record) -> None:
     axes.set(xlabel="steps since the ceiling fell", ylim=(low, high), xlim=(steps[0], steps[-1]))
 
 
-def draw_column(axes: Axes, records: Sequence[Record], key: str) -> None:
+def draw_column(axes: Axes, units: ArmRecords, key: str) -> None:
     """A row a policy, a dot a seed; an arrow where the stream ended before the scale was back."""
-    names = list(records[0]["policies"])
-    values = {name: [value(record["policies"][name], key) for record in records] for name in names}
+    names = list(units.first["policies"])
+    values = {name: [value(record["policies"][name], key) for record in units] for name in names}
     known = [x for row in values.values() for x in row if x is not None]
     limit = 1.6 * max(known) if key in TICKS else 1.12 * max(known)
     for y, name in enumerate(names):

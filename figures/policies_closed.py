@@ -1,14 +1,13 @@
 """Each loss-scale policy in training: what it skips, what it leaves unused, what vanishes, and where the loss ends."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
 from figures.policies import color, tick_text
+from figures.results import Result
 
 DATA = ("policies",)
 EVERY = 5  # steps between two scales in the data
@@ -30,15 +29,14 @@ LIMITS = {"skip_rate": (0, 10), "headroom": (0, 24), "zero": (0, 60), "final_los
 SYMLOG: dict[str, list[float]] = {"skip_rate": [0, 0.5, 2, 8], "headroom": [0, 2, 5, 20]}
 
 
-def plot(data: _style.Data) -> Figure:
-    closed = [record for record in data[DATA[0]][1] if record["arm"].startswith("closed ")]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.9)
     grid = figure.add_gridspec(2, len(COLUMNS), height_ratios=(1, 1.35))
-    draw_traces(figure.add_subplot(grid[0, :]), closed)
+    draw_traces(figure.add_subplot(grid[0, :]), run)
     first = None
     for column, key in enumerate(COLUMNS):
         axes = figure.add_subplot(grid[1, column], sharey=first)
-        draw_column(axes, closed, key)
+        draw_column(axes, run, key)
         axes.tick_params(axis="y", length=0, labelleft=first is None)
         title, unit, _ = COLUMNS[key]
         _style.label_panel(axes, "bcde"[column], title)
@@ -57,14 +55,14 @@ def tint(policy: str) -> str:
     return _style.BLACK if policy == "fp32" else color(policy)
 
 
-def draw_traces(axes: Axes, records: Sequence[Record]) -> None:
+def draw_traces(axes: Axes, run: Result) -> None:
     """The scale of a few policies, one seed."""
     ends = []
     for policy, line in TRACES.items():
-        shown = results.of_arm(records, f"closed {policy}")[0]["shown"]
+        shown = run.arm(f"closed {policy}").first["shown"]
         axes.step(np.arange(len(shown)) * EVERY, shown, where="post", color=line, linewidth=0.9, label=policy)
         ends.append(shown[-1])
-    for (policy, line), end, place in zip(TRACES.items(), ends, results.spread(ends, 1.9), strict=True):
+    for (policy, line), end, place in zip(TRACES.items(), ends, _style.spread(ends, 1.9), strict=True):
         _style.label_right(axes, end, place, policy, line)
     steps = EVERY * (len(shown) - 1)
     ticks = range(0, 21, 4)
@@ -73,11 +71,11 @@ def draw_traces(axes: Axes, records: Sequence[Record]) -> None:
     _style.label_panel(axes, "a", "Loss scale, each policy in a run of its own")
 
 
-def draw_column(axes: Axes, records: Sequence[Record], key: str) -> None:
+def draw_column(axes: Axes, run: Result, key: str) -> None:
     """A row a policy, a dot a seed, a bar at their mean."""
-    arms = results.arms(records)
+    arms = [arm for arm in run.arms if arm.startswith("closed ")]
     for y, arm in enumerate(arms):
-        numbers = [number for record in results.of_arm(records, arm) if (number := value(record, key)) is not None]
+        numbers = [number for record in run.arm(arm) if (number := value(record, key)) is not None]
         if not numbers:
             continue  # an empty line would still ask the layout for room
         line = tint(named(arm))

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from ampsim.records import Record
 from figures import _style
+from figures.results import Result
 
 DATA = ("probe_overhead",)
 LANES = {  # height within a model's row, colour, name
@@ -18,8 +19,8 @@ LANES = {  # height within a model's row, colour, name
 }
 
 
-def plot(data: _style.Data) -> Figure:
-    _, (record,) = data[DATA[0]]
+def plot(run: Result) -> Figure:
+    (record,) = run.records
     rows = record["rows"]
     figure = _style.new_figure(_style.ONE_COLUMN, 0.75 + 0.52 * len(rows))
     axes = figure.subplots()

@@ -1,15 +1,14 @@
 """Rules replayed over recorded runs, against runs that really had these rules: skips, scales, trajectories."""
 
-from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from ampsim.records import Record
 from figures import _style, results
+from figures.results import ArmRecords, Result
 
 DATA = ("replay_fidelity",)
 TRACE = {  # recording -> name, colour, marker
@@ -23,29 +22,21 @@ TRACE = {  # recording -> name, colour, marker
 NETWORK = {"relu": "ReLU network, SGD", "sigmoid": "Sigmoid network, Adam"}
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
-    config = provenance["config"]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
     axes = figure.subplot_mosaic(
         [["a", "a", "a", "b", "b", "b"], ["c", "c", "d", "d", "e", "e"]], height_ratios=(1, 1.1)
     )
     for letter, network in zip("ab", NETWORK, strict=True):
-        draw_trajectories(axes[letter], results.of_arm(records, network)[0], config)
+        draw_trajectories(axes[letter], run, network)
         _style.label_panel(axes[letter], letter, NETWORK[network])
-    draw_skips(axes["c"], records, config)
+    draw_skips(axes["c"], run)
     for letter, network in zip("de", NETWORK, strict=True):
-        draw_distances(axes[letter], results.of_arm(records, network), config)
+        draw_distances(axes[letter], run, network)
         _style.label_panel(axes[letter], letter, f"Off by: {NETWORK[network].split(',')[0]}")
     axes["b"].sharey(axes["a"])
     axes["e"].set_ylabel("")
     return figure
-
-
-def expanded(changes: Sequence[Sequence[float]], steps: int) -> NDArray[np.float64]:
-    """A value a step, from where it changes."""
-    starts = [int(step) for step, _ in changes]
-    return np.repeat([value for _, value in changes], np.diff([*starts, steps])).astype(np.float64)
 
 
 def replay(record: Record, trace: str, interval: int) -> Record:
@@ -53,14 +44,14 @@ def replay(record: Record, trace: str, interval: int) -> Record:
     return next(r for r in record["replays"] if (r["trace"], r["interval"]) == (trace, interval))
 
 
-def draw_trajectories(axes: Axes, record: Record, config: Record) -> None:
+def draw_trajectories(axes: Axes, run: Result, network: str) -> None:
     """One rule: its real run behind, its replays on top."""
-    steps, shown = config["steps"], config["shown"]
-    real = expanded(record["runs"][f"G={shown}"]["log2_changes"], steps)
+    record, steps, shown = run.arm(network).first, run.steps, run.config["shown"]
+    real = results.in_force(record["runs"][f"G={shown}"]["log2_changes"], steps)
     axes.step(np.arange(steps), real, where="post", color="#C8C8C8", linewidth=3.6, label="real")
     ends = []
     for place, (trace, (_, color, _)) in enumerate(TRACE.items()):
-        bits = expanded(replay(record, trace, shown)["log2_changes"], steps)
+        bits = results.in_force(replay(record, trace, shown)["log2_changes"], steps)
         # So that equal ones can be told apart.
         axes.step(np.arange(steps), bits + 0.05 * (place - 2.5), where="post", color=color, linewidth=0.8, label=trace)
         ends.append(bits[-1])
@@ -69,20 +60,20 @@ def draw_trajectories(axes: Axes, record: Record, config: Record) -> None:
     axes.set(xlabel="step", ylabel=f"loss scale, G = {shown}", xlim=(0, steps), ylim=(13.6, 20.6))
 
 
-def draw_skips(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_skips(axes: Axes, run: Result) -> None:
     """Replayed against real: every seed, rule and recording."""
     rng = np.random.default_rng(0)  # dots on whole numbers would lie on one another
     top = 160.0
     axes.plot([3, top], [3, top], color=_style.GREY, linewidth=0.7, label="equal")
     for trace, (_, color, marker) in TRACE.items():
-        for record in records:
-            for interval in config["intervals"]:
+        for record in run.records:
+            for interval in run.config["intervals"]:
                 x, y = record["runs"][f"G={interval}"]["skips"], replay(record, trace, interval)["skips"]
                 spread = 2 ** rng.uniform(-0.06, 0.06, 2)
                 axes.plot(x * spread[0], y * spread[1], marker, color=color, markersize=2.6, markeredgewidth=0,
                           alpha=0.8, label=trace)  # fmt: skip
-    for interval in config["intervals"]:
-        place = np.mean([r["runs"][f"G={interval}"]["skips"] for r in records])
+    for interval in run.config["intervals"]:
+        place = np.mean([r["runs"][f"G={interval}"]["skips"] for r in run.records])
         axes.text(place / 1.25, place * 1.35, f"G = {interval}", fontsize=7, color=_style.GREY, ha="right")
     ticks = [5, 10, 20, 50, 100]
     axes.set(xscale="log", yscale="log", xlabel="skips, real run", ylabel="skips, replayed", xlim=(1.2, top),
@@ -93,26 +84,26 @@ def draw_skips(axes: Axes, records: Sequence[Record], config: Record) -> None:
     _style.label_panel(axes, "c", "Skips")
 
 
-def between_seeds(records: Sequence[Record], interval: int, steps: int) -> float:
+def between_seeds(units: ArmRecords, interval: int, steps: int) -> float:
     """How far apart, in bits, the real runs of two seeds with one rule are, the mean over pairs and steps."""
-    runs = [expanded(r["runs"][f"G={interval}"]["log2_changes"], steps) for r in records]
+    runs = [results.in_force(r["runs"][f"G={interval}"]["log2_changes"], steps) for r in units]
     return float(np.mean([np.abs(a - b).mean() for a, b in combinations(runs, 2)]))
 
 
-def draw_distances(axes: Axes, records: Sequence[Record], config: Record) -> None:
+def draw_distances(axes: Axes, run: Result, network: str) -> None:
     """Bits between the replayed and the real scale, a dot a seed; the bars: between two seeds."""
-    intervals = config["intervals"]
+    intervals, units = run.config["intervals"], run.arm(network)
     for x, interval in enumerate(intervals):
-        height = between_seeds(records, interval, config["steps"])
+        height = between_seeds(units, interval, run.steps)
         axes.bar(x, height, width=0.86, color="#E6E6E6", label=f"seeds G={interval}", zorder=0)
         for place, (trace, (_, color, marker)) in enumerate(TRACE.items()):
-            y = [replay(record, trace, interval)["distance"] for record in records]
+            y = [replay(record, trace, interval)["distance"] for record in units]
             axes.plot([x + 0.13 * (place - 2.5)] * len(y), y, marker, color=color, markersize=2.6, markeredgewidth=0,
                       clip_on=False, label=f"{trace} G={interval}")  # fmt: skip
     axes.set_xticks(range(len(intervals)), [str(g) for g in intervals])
     axes.tick_params(axis="x", length=0)
     axes.set(xlabel="G of the rule", ylabel="bits between trajectories", ylim=(0, 2.2))
-    if records[0]["arm"] == "relu":
+    if network == "relu":
         for row, (name, color, _) in enumerate(TRACE.values()):
             axes.text(0.98, 0.98 - 0.085 * row, name, color=color, transform=axes.transAxes, va="top", ha="right",
                       fontsize=7)  # fmt: skip

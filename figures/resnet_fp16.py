@@ -4,51 +4,50 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
-from figures import _style, gpt_fp16, results
+from figures import _style, gpt_fp16
 from figures.gpt_fp16 import COLOR, GLOBAL, TICKS
+from figures.results import Result
 
 DATA = ("resnet_fp16",)
 BLOCK = 10  # steps in one point of a loss curve
 MEAN = {"static 2^16": "fixed $2^{16}$", "fp32": "fp32", "unscaled": "unscaled", "dynamic G=50": "dynamic"}
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 1.2))
     top, bottom = halves[0].subgridspec(1, 3), halves[1].subgridspec(1, 3, width_ratios=(1.5, 1.2, 1))
     a, b, c = (figure.add_subplot(top[column]) for column in range(3))
     d, e = (figure.add_subplot(bottom[column]) for column in range(2))
     f = figure.add_subplot(bottom[2], sharey=e)
-    draw_losses(a, records, MEAN)
-    draw_losses(b, records, GLOBAL)
-    gpt_fp16.draw_zeros(c, records)
-    gpt_fp16.draw_scales(d, records)
-    draw_ends(e, records)
-    draw_wrong(f, records)
+    draw_losses(a, run, MEAN)
+    draw_losses(b, run, GLOBAL)
+    gpt_fp16.draw_zeros(c, run)
+    gpt_fp16.draw_scales(d, run)
+    draw_ends(e, run)
+    draw_wrong(f, run)
     _style.label_panel(a, "a", "Loss: mean over a batch")
     _style.label_panel(b, "b", "Loss: share of $2^{20}$ images")
     return figure
 
 
-def draw_losses(axes: Axes, records: list[Record], names: dict[str, str]) -> None:
+def draw_losses(axes: Axes, run: Result, names: dict[str, str]) -> None:
     """Each seed a thin line, their mean a thick one."""
     ends = []
     for arm in names:
-        loss = results.losses(results.of_arm(records, arm), BLOCK)
+        loss = run.arm(arm).loss_blocks(BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         axes.plot(steps, loss.T, color=COLOR[arm], linewidth=0.4, alpha=0.6)
         axes.plot(steps, loss.mean(axis=0), color=COLOR[arm], label=arm)
         ends.append(float(loss[:, -1].mean()))
-    for arm, end, place in zip(names, ends, results.spread(ends, 0.24), strict=True):
+    for arm, end, place in zip(names, ends, _style.spread(ends, 0.24), strict=True):
         _style.label_right(axes, end, place, names[arm], COLOR[arm])
-    axes.set(xlabel="step", ylabel="training loss (nats)", ylim=(0, 2.6), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="training loss (nats)", ylim=(0, 2.6), xlim=(0, run.steps))
 
 
-def rows_of(axes: Axes, records: list[Record]) -> dict[str, float]:
+def rows_of(axes: Axes, run: Result) -> dict[str, float]:
     """Arm -> its height, the first on top; the arms of the global batch stand apart."""
-    names = results.arms(records)
+    names = run.arms
     places = {arm: n + 0.9 * arm.startswith("global") for n, arm in enumerate(names)}
     axes.set_yticks(list(places.values()), [TICKS.get(arm, arm) for arm in names])
     axes.set_ylim(max(places.values()) + 0.6, -0.6)
@@ -58,18 +57,18 @@ def rows_of(axes: Axes, records: list[Record]) -> dict[str, float]:
     return places
 
 
-def draw_column(axes: Axes, records: list[Record], values: dict[str, list[float]]) -> None:
+def draw_column(axes: Axes, run: Result, values: dict[str, list[float]]) -> None:
     """A row an arm: a dot a seed, a bar at the mean."""
-    for arm, y in rows_of(axes, records).items():
+    for arm, y in rows_of(axes, run).items():
         axes.plot(values[arm], [y] * len(values[arm]), "o", color=COLOR[arm], markersize=3, markeredgewidth=0,
                   alpha=0.8, label=arm)  # fmt: skip
         axes.plot([float(np.mean(values[arm]))] * 2, [y - 0.32, y + 0.32], color=COLOR[arm], linewidth=1.4)
 
 
-def draw_ends(axes: Axes, records: list[Record]) -> None:
-    losses = {arm: [r["test_loss"] for r in results.of_arm(records, arm)] for arm in results.arms(records)}
+def draw_ends(axes: Axes, run: Result) -> None:
+    losses = {arm: [r["test_loss"] for r in run.arm(arm)] for arm in run.arms}
     axes.set_xscale("log")
-    draw_column(axes, records, losses)
+    draw_column(axes, run, losses)
     axes.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
     axes.minorticks_off()
     axes.annotate(
@@ -80,13 +79,13 @@ def draw_ends(axes: Axes, records: list[Record]) -> None:
     axes.set_xlabel("test loss (nats)")
 
 
-def draw_wrong(axes: Axes, records: list[Record]) -> None:
+def draw_wrong(axes: Axes, run: Result) -> None:
     """Beside it, how many steps each seed skipped."""
-    by_arm = {arm: results.of_arm(records, arm) for arm in results.arms(records)}
+    by_arm = {arm: run.arm(arm) for arm in run.arms}
     axes.set_xscale("log")
-    draw_column(axes, records, {arm: [100 * (1 - r["test_accuracy"]) for r in rows] for arm, rows in by_arm.items()})
+    draw_column(axes, run, {arm: [100 * (1 - r["test_accuracy"]) for r in rows] for arm, rows in by_arm.items()})
     axes.tick_params(axis="y", labelleft=False)
-    for arm, y in rows_of(axes, records).items():
+    for arm, y in rows_of(axes, run).items():
         skips = [len(r["found_inf"]) for r in by_arm[arm]]
         if any(skips):
             _style.label_right(axes, y, y, " ".join(map(str, skips)), COLOR[arm])

@@ -5,7 +5,7 @@
 True
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,10 @@ from ampsim import records
 from ampsim.records import Record
 
 Array = NDArray[np.float64]
+Setting = str | int | float | bool | tuple[float, ...] | None
 DATA = Path(__file__).parent.parent / "experiments" / "data"  # one folder per device
 CPU = DATA / "cpu"
+CLASSES = ("zero", "subnormal", "normal", "overflow")  # what fp16 made of an element
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,40 @@ class ArmRecords:
     name: str
     records: tuple[Record, ...]
 
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
     @property
     def settings(self) -> Mapping[str, Any]:
         """What the arm was made of, by field."""
         return self.records[0].get("settings", {})  # type: ignore[no-any-return]
 
+    @property
+    def first(self) -> Record:
+        """The record of the first seed."""
+        return self.records[0]
+
+    def seed(self, seed: int) -> Record:
+        """Return the record of one seed.
+
+        Raises:
+            KeyError: the arm was not run with it.
+        """
+        for record in self.records:
+            if record["seed"] == seed:
+                return record
+        raise KeyError(f"arm {self.name!r}, seed {seed}: expected one of {self.column('seed')}")
+
     def column(self, name: str) -> list[Any]:
         """Return one value per seed."""
         return [record[name] for record in self.records]
+
+    def numbers(self, name: str) -> Array:
+        """Return a column of numbers, or of equally long lists of numbers, (seeds, ...)."""
+        return np.array(self.column(name), dtype=np.float64)
 
     def mean(self, name: str) -> float:
         """Return the mean over seeds of a column of numbers."""
@@ -49,6 +77,47 @@ class ArmRecords:
     def max(self, name: str) -> float:
         """Return the highest value over seeds."""
         return float(np.max(self.column(name)))
+
+    def scales(self, steps: int | None = None) -> Array:
+        """Return the loss scale in force at each step, (seeds, steps).
+
+        Args:
+            steps: the length of a run; by default that of the recorded loss.
+        """
+        return np.array([in_force(r["scale_changes"], steps or len(r["loss"])) for r in self.records])
+
+    def skips(self) -> list[int]:
+        """Return how many steps each seed skipped."""
+        return [len(record["found_inf"]) for record in self.records]
+
+    def loss_blocks(self, block: int) -> Array:
+        """Return the loss averaged over blocks of `block` steps, (seeds, blocks); a last, shorter one is left out."""
+        loss = self.numbers("loss")
+        whole = loss.shape[1] // block * block
+        return np.asarray(loss[:, :whole].reshape(len(loss), -1, block).mean(axis=2))
+
+    def shares(self, every: int, block: int) -> tuple[Array, dict[str, Array]]:
+        """Return the shares of zero, subnormal, normal and overflowed elements, averaged over seeds and blocks.
+
+        Only steps counted by the clock are used. Those that were counted because they were skipped would weigh more.
+
+        Args:
+            every: the number of steps between two counts.
+            block: the number of counts that are averaged.
+
+        Returns:
+            The step in the middle of each block and, by class, the share there; (blocks,) each.
+        """
+        steps = np.array([step for step in self.first["counted_steps"] if step % every == 0])
+        whole = len(steps) // block * block
+        by_seed = [_shares(record, every)[:, :whole] for record in self.records]
+        means = np.mean(by_seed, axis=0).reshape(len(CLASSES), -1, block).mean(axis=2)
+        return steps[:whole].reshape(-1, block).mean(axis=1), dict(zip(CLASSES, means, strict=True))
+
+    def zero_by_layer(self, step: int) -> Array:
+        """Return the share of elements that fp16 made zero at one counted step, (seeds, layers)."""
+        rows = [np.array(r["zero"])[r["counted_steps"].index(step)] / np.array(r["elements"]) for r in self.records]
+        return np.array(rows, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -63,8 +132,10 @@ class Result:
     @cached_property
     def arms(self) -> Mapping[str, ArmRecords]:
         """The arms by name, in the order of the file."""
-        names = dict.fromkeys(record["arm"] for record in self.records)
-        return {name: ArmRecords(name, tuple(r for r in self.records if r["arm"] == name)) for name in names}
+        by_name: dict[str, list[Record]] = {}
+        for record in self.records:
+            by_name.setdefault(record["arm"], []).append(record)
+        return {name: ArmRecords(name, tuple(rows)) for name, rows in by_name.items()}
 
     def arm(self, name: str) -> ArmRecords:
         """Return the records of one arm.
@@ -76,10 +147,35 @@ class Result:
             raise KeyError(f"{self.path}: arm {name!r}: expected one of {', '.join(self.arms)}")
         return self.arms[name]
 
+    def where(self, **settings: Setting) -> tuple[ArmRecords, ...]:
+        """Return the arms that have all of these settings, in the order of the file."""
+        wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+        return tuple(
+            arm
+            for arm in self.arms.values()
+            if all(name in arm.settings and arm.settings[name] == value for name, value in wanted.items())
+        )
+
+    def one(self, **settings: Setting) -> ArmRecords:
+        """Return the only arm that has all of these settings.
+
+        Raises:
+            KeyError: none has, or more than one.
+        """
+        found = self.where(**settings)
+        if len(found) != 1:
+            raise KeyError(f"{self.path}: {settings}: expected one arm, {len(found)} have these settings")
+        return found[0]
+
     @property
     def config(self) -> Mapping[str, Any]:
         """The experiment's settings, by field."""
         return self.provenance["config"]  # type: ignore[no-any-return]
+
+    @property
+    def steps(self) -> int:
+        """The length of a run."""
+        return int(self.config["steps"])
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -97,7 +193,7 @@ def load(stem: str, folder: Path = CPU) -> Result:
 
     Raises:
         FileNotFoundError: no such file; the message says which command makes it.
-        ampsim.records.DamagedFile: it cannot be read as written.
+        ampsim.records.DamagedFileError: it cannot be read as written.
     """
     path = folder / f"{stem}.jsonl"
     if not path.exists():
@@ -106,79 +202,23 @@ def load(stem: str, folder: Path = CPU) -> Result:
     return Result(stem, path, provenance, tuple(rows))
 
 
-def of_arm(records: Sequence[Record], arm: str) -> list[Record]:
-    """The units of one arm, one a seed."""
-    return [record for record in records if record["arm"] == arm]
+def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:
+    """Return the folders of the devices that have these data files: the CPU's always, others where none is missing."""
+    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name != "cpu") if stems else []
+    return [root / "cpu", *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems))]
 
 
-def arms(records: Sequence[Record]) -> list[str]:
-    """In the order of the file."""
-    return list(dict.fromkeys(record["arm"] for record in records))
+def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:
+    """Return the value at each step, (steps,), from the pairs (step, value) at which it changes."""
+    starts, values = zip(*changes, strict=True)
+    return np.repeat(np.array(values, dtype=np.float64), np.diff([*(int(start) for start in starts), steps]))
 
 
-def scale(record: Record) -> Array:
-    """The loss scale in force at each step, (steps,)."""
-    steps = len(record["loss"])
-    starts = [step for step, _ in record["scale_changes"]]
-    lengths = np.diff([*starts, steps])
-    return np.repeat([value for _, value in record["scale_changes"]], lengths).astype(np.float64)
-
-
-def losses(records: Sequence[Record], block: int) -> Array:
-    """Training loss averaged over blocks of `block` steps, (seeds, blocks); a last, shorter block is left out."""
-    loss = np.array([record["loss"] for record in records], dtype=np.float64)
-    whole = loss.shape[1] // block * block
-    return np.asarray(loss[:, :whole].reshape(len(records), -1, block).mean(axis=2))
-
-
-def regular(record: Record, every: int) -> NDArray[np.bool_]:
-    """Which of `counted_steps` were counted by the clock and not because the step was skipped.
-
-    A mean over time must not use the others, or skipped steps would weigh more.
-    """
-    return np.asarray(np.array(record["counted_steps"]) % every == 0)
-
-
-def shares(record: Record, layer: int | None = None) -> dict[str, Array]:
-    """Share of zero, subnormal, normal and overflowed elements per counted step, (counted,) each."""
-    elements = np.array(record["elements"], dtype=np.float64)
-    pick = slice(None) if layer is None else [layer]
-    total = elements[pick].sum()
-    parts = {name: np.array(record[name])[:, pick].sum(axis=1) / total for name in ("zero", "subnormal", "overflow")}
-    return {**parts, "normal": 1.0 - parts["zero"] - parts["subnormal"] - parts["overflow"]}
-
-
-def mean_shares(records: Sequence[Record], every: int, block: int) -> tuple[Array, dict[str, Array]]:
-    """Shares of the classes, averaged over seeds and over blocks of `block` counts.
-
-    Returns:
-        The step in the middle of each block and, by class, the share there; (blocks,) each.
-    """
-    masks = [regular(record, every) for record in records]
-    steps = np.array(records[0]["counted_steps"])[masks[0]]
-    whole = len(steps) // block * block
-    by_seed = [shares(record) for record in records]
-    means = {
-        name: np.mean([seed[name][mask][:whole] for seed, mask in zip(by_seed, masks, strict=True)], axis=0)
-        for name in by_seed[0]
-    }
-    return (
-        steps[:whole].reshape(-1, block).mean(axis=1),
-        {name: np.asarray(mean.reshape(-1, block).mean(axis=1)) for name, mean in means.items()},
+def _shares(record: Record, every: int) -> Array:
+    """Return the share of each of `CLASSES` per regularly counted step, (classes, counted)."""
+    regular = np.array(record["counted_steps"]) % every == 0
+    zero, subnormal, overflow = (
+        np.array(record[name], dtype=np.float64)[regular].sum(axis=1) / sum(record["elements"])
+        for name in ("zero", "subnormal", "overflow")
     )
-
-
-def zero_by_layer(records: Sequence[Record], step: int) -> Array:
-    """Share of elements that fp16 made zero at one counted step, (seeds, layers)."""
-    rows = [np.array(r["zero"])[r["counted_steps"].index(step)] / np.array(r["elements"]) for r in records]
-    return np.array(rows, dtype=np.float64)
-
-
-def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """Label positions at least `gap` apart, each as near to its own as that allows, in the given order."""
-    order = sorted(range(len(positions)), key=lambda i: positions[i])
-    placed = dict.fromkeys(order, 0.0)
-    last = -np.inf
-    for i in order:
-        last = placed[i] = max(positions[i], last + gap)
-    return [placed[i] for i in range(len(positions))]
+    return np.array([zero, subnormal, 1.0 - zero - subnormal - overflow, overflow])

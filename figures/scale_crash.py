@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
-from figures import _style, results
+from ampsim.core.formats import FP16
+from figures import _style
+from figures.results import Result
 
 DATA = ("scale_crash",)
 LR = ("#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#7A1F3D")  # learning rates, low to high
@@ -16,43 +17,41 @@ BOTTOM = -168  # of the scale axis; scale 0 is drawn as a line that leaves throu
 CONTRAST = "0.05"  # the learning rate whose fp16 and fp32 runs are compared
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.5)
     a, b, c = figure.subplots(1, 3, width_ratios=(1, 1.2, 1))
-    draw_scales(a, records)
-    draw_skips(b, records)
-    draw_streams(c, records)
+    draw_scales(a, run)
+    draw_skips(b, run)
+    draw_streams(c, run)
     return figure
 
 
-def rates(records: list[Record]) -> dict[str, str]:
+def rates(run: Result) -> dict[str, str]:
     """Learning rates of the fp16 arms as text, low to high, each with its colour."""
-    names = [arm.removeprefix("fp16 lr=") for arm in results.arms(records) if arm.startswith("fp16")]
+    names = [arm.removeprefix("fp16 lr=") for arm in run.arms if arm.startswith("fp16")]
     return dict(zip(names, LR, strict=True))
 
 
-def draw_scales(axes: Axes, records: list[Record]) -> None:
+def draw_scales(axes: Axes, run: Result) -> None:
     """One line a seed; a float32 scale ends at 2^-149 and then is 0."""
-    for lr, color in rates(records).items():
-        for record in results.of_arm(records, f"fp16 lr={lr}"):
-            scale = results.scale(record)
+    for lr, color in rates(run).items():
+        for scale in run.arm(f"fp16 lr={lr}").scales():
             log2 = np.where(scale > 0, np.log2(np.maximum(scale, SMALLEST_FLOAT32)), 2 * BOTTOM)
             axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=lr)
-    _style.limit_line(axes, math.log2(_style.FP16_MAX), "fp16 max")
-    _style.limit_line(axes, math.log2(_style.FP16_SMALLEST), "fp16 min")
+    _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
+    _style.limit_line(axes, math.log2(FP16.smallest_subnormal), "fp16 min")
     _style.limit_line(axes, math.log2(SMALLEST_FLOAT32), "fp32 min")
     ticks = range(0, -151, -50)
     axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
     _style.label_panel(axes, "a", "Dynamic loss scale")
-    axes.set(xlabel="step", ylim=(BOTTOM, 28), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylim=(BOTTOM, 28), xlim=(0, run.steps))
 
 
-def draw_skips(axes: Axes, records: list[Record]) -> None:
+def draw_skips(axes: Axes, run: Result) -> None:
     """A row a run: a tick is a skipped step, a bar a crash: skips to the end, the forward pass overflowing."""
     row, centres, texts = 0.0, [], []
-    for lr, color in rates(records).items():
-        units = results.of_arm(records, f"fp16 lr={lr}")
+    for lr, color in rates(run).items():
+        units = run.arm(f"fp16 lr={lr}")
         for record in units:
             steps = len(record["loss"])
             crash = steps if record["crash_step"] is None else record["crash_step"]
@@ -67,16 +66,16 @@ def draw_skips(axes: Axes, records: list[Record]) -> None:
         row += 0.8
     for y, text, color in texts:
         _style.label_right(axes, y, y, text, color)
-    axes.set_yticks(centres, list(rates(records)))
+    axes.set_yticks(centres, list(rates(run)))
     axes.tick_params(axis="y", length=0)
     _style.label_panel(axes, "b", "Skipped steps and crashes")
-    axes.set(xlabel="step", ylabel="learning rate", ylim=(row - 0.8, -0.8), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="learning rate", ylim=(row - 0.8, -0.8), xlim=(0, run.steps))
 
 
-def draw_streams(axes: Axes, records: list[Record]) -> None:
+def draw_streams(axes: Axes, run: Result) -> None:
     """The largest activation at one learning rate, fp16 and fp32, up to where it is no longer a number."""
-    for precision, color in (("fp32", _style.BLACK), ("fp16", rates(records)[CONTRAST])):
-        units = results.of_arm(records, f"{precision} lr={CONTRAST}")
+    for precision, color in (("fp32", _style.BLACK), ("fp16", rates(run)[CONTRAST])):
+        units = run.arm(f"{precision} lr={CONTRAST}")
         for record in units:
             stream = np.array(record["stream_max"], dtype=np.float64)
             steps = np.arange(len(stream))
@@ -86,7 +85,7 @@ def draw_streams(axes: Axes, records: list[Record]) -> None:
                 axes.plot(steps[end - 1], stream[end - 1], "x", color=color, markersize=4, label="crash")
     axes.set_yscale("log")
     axes.text(12, 1e11, "fp32", color=_style.BLACK, fontsize=7)
-    axes.text(64, 8, "fp16, up to the crash", color=rates(records)[CONTRAST], fontsize=7)
-    _style.limit_line(axes, _style.FP16_MAX, "fp16 max")
+    axes.text(64, 8, "fp16, up to the crash", color=rates(run)[CONTRAST], fontsize=7)
+    _style.limit_line(axes, FP16.max_finite, "fp16 max")
     _style.label_panel(axes, "c", f"Largest activation, lr {CONTRAST}")
-    axes.set(xlabel="step", ylabel="max |h|", xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="max |h|", xlim=(0, run.steps))

@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
-from figures import _style, results
+from ampsim.core.formats import FP16
+from figures import _style
+from figures.results import ArmRecords, Result
 
 DATA = ("sigmoid_underflow",)
 BLOCK = 25  # steps in one point of a loss curve
@@ -16,45 +17,44 @@ SEED = 2  # the seed whose scale and skips are drawn in full
 WHEN = {0: 0.35, 200: 0.6, 1995: 1.0}  # steps whose layers are compared, and how dark they are drawn
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
-    every = provenance["config"]["count_every"]
+def plot(run: Result) -> Figure:
+    every = run.config["count_every"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.0)
     (a, b, c), (d, e, f) = figure.subplots(2, 3, width_ratios=(1, 1.3, 1))
-    draw_losses(a, records)
-    draw_cliffs(b, records)
-    draw_scales(c, records)
-    draw_classes(d, results.of_arm(records, "unscaled"), every)
-    draw_classes(e, results.of_arm(records, "dynamic G=50"), every)
-    draw_layers(f, records)
+    draw_losses(a, run)
+    draw_cliffs(b, run)
+    draw_scales(c, run)
+    draw_classes(d, run.arm("unscaled"), every)
+    draw_classes(e, run.arm("dynamic G=50"), every)
+    draw_layers(f, run)
     _style.label_panel(d, "d", "Gradients, unscaled")
     _style.label_panel(e, "e", "Gradients, dynamic scale")
     name_classes(d, e)
     return figure
 
 
-def draw_losses(axes: Axes, records: list[Record]) -> None:
+def draw_losses(axes: Axes, run: Result) -> None:
     """Median over the seeds; the band reaches from the best to the worst."""
     ends = []
     for arm in CURVES:
-        loss = results.losses(results.of_arm(records, arm), BLOCK)
+        loss = run.arm(arm).loss_blocks(BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         color = _style.ARM[arm]
         axes.fill_between(steps, loss.min(axis=0), loss.max(axis=0), color=color, alpha=0.18, linewidth=0)
         axes.plot(steps, np.median(loss, axis=0), color=color, label=arm)
         ends.append(float(np.median(loss[:, -1])))
-    for arm, end, place in zip(CURVES, ends, results.spread(ends, 0.2), strict=True):
+    for arm, end, place in zip(CURVES, ends, _style.spread(ends, 0.2), strict=True):
         _style.label_right(axes, end, place, CURVES[arm], _style.ARM[arm])
     _style.label_panel(axes, "a", "Training loss")
-    axes.set(xlabel="step", ylabel="cross entropy (nats)", ylim=(0, 2.6), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylabel="cross entropy (nats)", ylim=(0, 2.6), xlim=(0, run.steps))
 
 
-def draw_cliffs(axes: Axes, records: list[Record]) -> None:
+def draw_cliffs(axes: Axes, run: Result) -> None:
     """Where each arm ends: a dot a seed, a bar at the mean."""
-    names = results.arms(records)
+    names = list(run.arms)
     places = dict(zip(names, apart(names), strict=True))
     for arm, x in places.items():
-        final = [record["train_loss"] for record in results.of_arm(records, arm)]
+        final = [record["train_loss"] for record in run.arm(arm)]
         color = _style.ARM[arm]
         axes.plot([x] * len(final), final, "o", color=color, markersize=3, markeredgewidth=0, label=arm)
         axes.plot([x - 0.3, x + 0.3], [np.mean(final)] * 2, color=color, linewidth=1.6)
@@ -81,12 +81,12 @@ def tick_label(arm: str) -> str:
     return {"unscaled": "0", "fp32": "fp32"}.get(arm, arm.removeprefix("static 2^").removeprefix("dynamic G="))
 
 
-def draw_scales(axes: Axes, records: list[Record]) -> None:
+def draw_scales(axes: Axes, run: Result) -> None:
     """Each seed a thin line, one of them in full with a tick below for each of its skips."""
     for row, arm in enumerate(("dynamic G=2000", "dynamic G=50")):
         color = _style.ARM[arm]
-        for record in results.of_arm(records, arm):
-            line = np.log2(results.scale(record))
+        units = run.arm(arm)
+        for record, line in zip(units, np.log2(units.scales()), strict=True):
             if record["seed"] != SEED:
                 axes.step(np.arange(len(line)), line, where="post", color=color, linewidth=0.4, alpha=0.45)
                 continue
@@ -94,25 +94,25 @@ def draw_scales(axes: Axes, records: list[Record]) -> None:
             skips, height = record["found_inf"], 11.35 - 0.85 * row
             axes.plot(skips, [height] * len(skips), "|", color=color, markersize=4.5, label=f"skips {arm}")
             _style.label_right(axes, height, height, arm.removeprefix("dynamic ").replace("=", " = "), color)
-    _style.limit_line(axes, math.log2(_style.FP16_MAX), "fp16 max")
+    _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
     axes.text(20, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
     axes.set_yticks(range(14, 21, 2), [_style.power_of_two(k) for k in range(14, 21, 2)])
     _style.label_panel(axes, "c", "Dynamic loss scale")
-    axes.set(xlabel="step", ylim=(9.9, 20.6), xlim=(0, len(records[0]["loss"])))
+    axes.set(xlabel="step", ylim=(9.9, 20.6), xlim=(0, run.steps))
 
 
-def draw_classes(axes: Axes, records: list[Record], every: int) -> None:
+def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
     """What fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
-    steps, share = results.mean_shares(records, every, block=4)
+    steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
     areas = axes.stackplot(
         steps, [100 * share[name] for name in names], colors=[_style.CLASS[name] for name in names], linewidth=0
     )
     for area, name in zip(areas, names, strict=True):
         area.set_label(name)
-    skips = next(record["found_inf"] for record in records if record["seed"] == SEED)
+    skips = units.seed(SEED)["found_inf"]
     axes.plot(skips, [104] * len(skips), "|", color=_style.CLASS["overflow"], markersize=4.5, label="overflow")
-    axes.set(xlabel="step", ylabel="elements (%)", xlim=(0, len(records[0]["loss"])), ylim=(0, 108))
+    axes.set(xlabel="step", ylabel="elements (%)", xlim=(0, len(units.first["loss"])), ylim=(0, 108))
     axes.set_yticks(range(0, 101, 25))
 
 
@@ -129,14 +129,14 @@ def name_classes(unscaled: Axes, dynamic: Axes) -> None:
     _style.label_right(dynamic, 104, 104, "overflow", _style.CLASS["overflow"])
 
 
-def draw_layers(axes: Axes, records: list[Record]) -> None:
+def draw_layers(axes: Axes, run: Result) -> None:
     """Share flushed to zero in each layer, seeds averaged: unscaled at three times, dynamic at the last."""
-    unscaled, dynamic = (results.of_arm(records, arm) for arm in ("unscaled", "dynamic G=50"))
-    layers = np.arange(1, len(records[0]["elements"]) + 1)
+    unscaled, dynamic = (run.arm(arm) for arm in ("unscaled", "dynamic G=50"))
+    layers = np.arange(1, len(unscaled.first["elements"]) + 1)
     for step, alpha in WHEN.items():
-        zero = 100 * results.zero_by_layer(unscaled, step).mean(axis=0)
+        zero = 100 * unscaled.zero_by_layer(step).mean(axis=0)
         axes.plot(layers, zero, "o-", markersize=3, color=_style.ARM["unscaled"], alpha=alpha, label=f"step {step}")
-    zero = 100 * results.zero_by_layer(dynamic, step).mean(axis=0)
+    zero = 100 * dynamic.zero_by_layer(step).mean(axis=0)
     axes.plot(layers, zero, "^-", markersize=3, color=_style.ARM["dynamic G=50"], label="dynamic G=50")
     for text, x, y in (("0", 2.7, 30), ("200", 4.45, 30), ("1995", 6.1, 30)):
         axes.text(x, y, text, fontsize=7, color=_style.ARM["unscaled"], va="center")

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("staleness",)
 COLOR = {"cumulative": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.GREEN}
@@ -19,21 +20,20 @@ PANELS = {
 }
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
-    depths = provenance["config"]["depths"]
+def plot(run: Result) -> Figure:
+    depths = run.config["depths"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 3.9)
     axes = figure.subplots(2, 3)
-    rows = next(record for record in records if record["arm"] == "standing")["rows"]
+    rows = next(record for record in run.records if record["arm"] == "standing")["rows"]
     for column, (key, (title, factor)) in enumerate(PANELS.items()):
         draw_standing(axes[0][column], rows, key, factor)
-        draw_trained(axes[1][column], records, depths, key, factor)
+        draw_trained(axes[1][column], run, depths, key, factor)
         for row in (0, 1):
             _style.label_panel(axes[row][column], "abcdef"[3 * row + column], title)
             axes[row][column].set(xlim=(-0.3, max(depths) + 0.3), xticks=depths)
         axes[1][column].set_xlabel("k, steps that the scale is late")
-    axes[0][0].set_ylabel(f"ceiling stands still, G={provenance['config']['interval']}")
-    axes[1][0].set_ylabel(f"fp16 training, G={provenance['config']['trained_interval']}")
+    axes[0][0].set_ylabel(f"ceiling stands still, G={run.config['interval']}")
+    axes[1][0].set_ylabel(f"fp16 training, G={run.config['trained_interval']}")
     note(axes[0][1], "markers: measured\nlines: closed form")
     note(axes[1][1], "markers: seeds\nlines: their means", 0.4)
     label(axes[0][0], rows)
@@ -60,10 +60,10 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
     axes.set_ylim(0, None)
 
 
-def draw_trained(axes: Axes, records: Sequence[Record], depths: Sequence[int], key: str, factor: float) -> None:
+def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, factor: float) -> None:
     """A dot is a seed, the line goes through the means."""
     for place, (policy, color) in enumerate(COLOR.items()):
-        units = [results.of_arm(records, f"{policy} k={k}") for k in depths]
+        units = [run.arm(f"{policy} k={k}") for k in depths]
         values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
         shift = 0.09 * (place - 1)
         x = np.repeat(np.array(depths, dtype=float)[:, None] + shift, values.shape[1], axis=1)

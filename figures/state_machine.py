@@ -38,7 +38,7 @@ def place(state: State) -> tuple[float, float]:
     return float(state.growth_tracker), math.log2(state.scale)
 
 
-def plot(data: _style.Data) -> Figure:
+def plot() -> Figure:
     figure = _style.new_figure(_style.ONE_COLUMN, 3.0)
     axes = figure.subplots()
     edges = reachable(RULE)

@@ -4,28 +4,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
+from ampsim.core.formats import FP16
 from figures import _style, results
+from figures.results import ArmRecords, Result
 
 DATA = ("static_sweep", "sigmoid_underflow")
 ZERO, SKIPPED, SWEPT = _style.VERMILION, _style.PURPLE, _style.GREEN
 DASHED = (0, (2.5, 1.5))
-OVERFLOW = 65520.0  # half a step above the largest number of fp16: from here on rounding gives inf
 NEAR = 0.05  # nats above float32 that still count as the plateau
 EDGE = -12  # log2 of a scale on the left cliff, where numbers are given
 ERRORS = {"backward_error": _style.BLACK, "rounded_error": _style.GREY}
 ARROW = {"arrowstyle": "->", "linewidth": 0.7, "color": _style.GREY, "shrinkB": 1}
 
 
-def plot(data: _style.Data) -> Figure:
-    (provenance, records), (_, sigmoid) = (data[stem] for stem in DATA)
-    logs = np.array(provenance["config"]["static_log2"], dtype=np.float64)
+def plot(run: Result, sigmoid: Result) -> Figure:
+    logs = np.array(run.config["static_log2"], dtype=np.float64)
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.1)
     (a, c), (b, d) = figure.subplots(2, 2, sharex=True)
-    draw_losses(a, records, "test_loss")
-    name_cliffs(a, records)
-    draw_lost(b, records, logs)
-    draw_errors(c, records, logs)
+    draw_losses(a, run, "test_loss")
+    name_cliffs(a, run)
+    draw_lost(b, run, logs)
+    draw_errors(c, run, logs)
     draw_losses(d, sigmoid, "train_loss")
     for axes, letter, title in (
         (a, "a", "Final loss, residual network"),
@@ -40,33 +39,38 @@ def plot(data: _style.Data) -> Figure:
     return figure
 
 
-def static(records: list[Record]) -> dict[float, list[Record]]:
+def static(run: Result) -> dict[float, ArmRecords]:
     """log2 of each fixed scale -> its runs, one a seed; `unscaled` is 2^0."""
-    names = [arm for arm in results.arms(records) if arm == "unscaled" or arm.startswith("static")]
-    return {float(arm.partition("2^")[2] or 0): results.of_arm(records, arm) for arm in names}
+    names = [arm for arm in run.arms if arm == "unscaled" or arm.startswith("static")]
+    return {float(arm.partition("2^")[2] or 0): run.arm(arm) for arm in names}
 
 
-def mean(records: list[Record], column: str) -> float:
-    return float(np.mean([record[column] for record in records]))
+def mean(run: Result, column: str) -> float:
+    return float(np.mean([record[column] for record in run.records]))
 
 
-def draw_losses(axes: Axes, records: list[Record], column: str) -> None:
+def untrained(run: Result) -> float:
+    """Return the mean loss of the first step."""
+    return float(np.mean([record["loss"][0] for record in run.records]))
+
+
+def draw_losses(axes: Axes, run: Result, column: str) -> None:
     """Each seed a thin line, their mean a thick one; float32 and the dynamic scale as lines across."""
-    runs = static(records)
-    ends = np.array([[record[column] for record in rows] for rows in runs.values()])
+    runs = static(run)
+    ends = np.array([rows.column(column) for rows in runs.values()])
     axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
     axes.plot(list(runs), ends.mean(axis=1), color=SWEPT, linewidth=1.6, label="mean")
-    levels = {arm: mean(results.of_arm(records, arm), column) for arm in ("fp32", "dynamic G=50")}
-    places = results.spread(list(levels.values()), 0.24)
+    levels = {arm: run.arm(arm).mean(column) for arm in ("fp32", "dynamic G=50")}
+    places = _style.spread(list(levels.values()), 0.24)
     for (arm, level), place, style in zip(levels.items(), places, (DASHED, "-"), strict=True):
         axes.axhline(level, color=_style.ARM[arm], linewidth=0.8, linestyle=style, zorder=0, label=arm)
         _style.label_right(axes, level, place, arm.partition(" ")[0], _style.ARM[arm])
-    untrained = float(np.mean([record["loss"][0] for record in records]))
-    _style.limit_line(axes, untrained, "untrained")
+    top = untrained(run)
+    _style.limit_line(axes, top, "untrained")
     draw_plateau(axes, [k for k, seeds in zip(runs, ends, strict=True) if seeds.mean() < levels["fp32"] + NEAR])
     title = column.replace("_", "ing " if column == "train_loss" else " ")
-    axes.set(ylabel=f"{title} (nats)", ylim=(-0.6, 1.12 * untrained))
-    axes.set_yticks(np.arange(0, untrained, 0.5))
+    axes.set(ylabel=f"{title} (nats)", ylim=(-0.6, 1.12 * top))
+    axes.set_yticks(np.arange(0, top, 0.5))
 
 
 def draw_plateau(axes: Axes, good: list[float]) -> None:
@@ -77,11 +81,11 @@ def draw_plateau(axes: Axes, good: list[float]) -> None:
         axes.text((good[0] + good[-1]) / 2, -0.27, f"{good[-1] - good[0]:g} bits", color=SWEPT, ha="center", va="top")
 
 
-def name_cliffs(axes: Axes, records: list[Record]) -> None:
+def name_cliffs(axes: Axes, run: Result) -> None:
     """An arrow to the first and to the last place where the mean is halfway between float32 and untrained."""
-    runs = static(records)
-    ends = np.array([mean(rows, "test_loss") for rows in runs.values()])
-    level = (mean(results.of_arm(records, "fp32"), "test_loss") + float(np.mean([r["loss"][0] for r in records]))) / 2
+    runs = static(run)
+    ends = np.array([rows.mean("test_loss") for rows in runs.values()])
+    level = (run.arm("fp32").mean("test_loss") + untrained(run)) / 2
     places = crossings(np.array(list(runs)), ends, level)
     for text, place, away in (
         ("left cliff:\ngradients\nunderflow", places[:1], 7.5),
@@ -102,15 +106,15 @@ def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:
     ]
 
 
-def draw_lost(axes: Axes, records: list[Record], logs: results.Array) -> None:
+def draw_lost(axes: Axes, run: Result, logs: results.Array) -> None:
     """Shares over a whole run; dashed, what rounding the gradients of the arm fp32 would have lost."""
-    runs, steps = static(records), len(records[0]["loss"])
+    runs = static(run)
     zero = np.array([[100 * np.mean(record["zero"]) for record in rows] for rows in runs.values()])
-    skipped = np.array([[100 * len(record["found_inf"]) / steps for record in rows] for rows in runs.values()])
-    truth = results.of_arm(records, "fp32")
+    skipped = np.array([[100 * skips / run.steps for skips in rows.skips()] for rows in runs.values()])
+    truth = run.arm("fp32")
     rounded = 100 * np.mean([record["rounded_zero"] for record in truth], axis=(0, 1))
     largest = np.array([record["largest"] for record in truth])
-    over = np.array([100 * np.mean(largest * 2.0**k >= OVERFLOW) for k in logs])
+    over = np.array([100 * np.mean(largest * 2.0**k >= FP16.overflow_threshold) for k in logs])
     for name, shares, expected, color in (("zero", zero, rounded, ZERO), ("skipped", skipped, over, SKIPPED)):
         axes.fill_between(logs, shares.min(axis=1), shares.max(axis=1), color=color, alpha=0.18, linewidth=0)
         axes.plot(logs, shares.mean(axis=1), color=color, label=name)
@@ -122,9 +126,9 @@ def draw_lost(axes: Axes, records: list[Record], logs: results.Array) -> None:
     axes.set_yticks(range(0, 101, 25))
 
 
-def draw_errors(axes: Axes, records: list[Record], logs: results.Array) -> None:
+def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
     """Relative error of fp16's gradient where the arm fp32 went, while it is finite; bands from tenth to tenth."""
-    truth = results.of_arm(records, "fp32")
+    truth = run.arm("fp32")
     for column, color in ERRORS.items():
         errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(-1, len(logs))
         fits = np.isfinite(errors).all(axis=0)

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from ampsim.core import theory
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("theory",)
 LOOK = {  # theorem -> colour, marker
@@ -24,35 +25,34 @@ MEAN, SIGMA = 16.5, 1.0  # of log2 of the ceilings, as in the simulated cases
 MARKED = "G={}, sigma=1, b={}"
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.5)
     (a, b), (c, d) = figure.subplots(2, 2, height_ratios=(1.15, 1))
-    draw_agreement(a, records)
-    draw_errors(b, records)
+    draw_agreement(a, run)
+    draw_errors(b, run)
     rates, rooms = maps()
-    draw_map(figure, c, np.log10(rates), (-4.5, -0.7), marked(records, "skip rate", np.log10))
+    draw_map(figure, c, np.log10(rates), (-4.5, -0.7), marked(run, "skip rate", np.log10))
     _style.label_panel(c, "c", "log10 of the skip rate, T3")
-    draw_map(figure, d, rooms, (1, 7), marked(records, "headroom", float))
+    draw_map(figure, d, rooms, (1, 7), marked(run, "headroom", float))
     _style.label_panel(d, "d", "Headroom lost, bits, T3")
     return figure
 
 
-def numbers(records: list[Record]) -> list[tuple[str, Record]]:
+def numbers(run: Result) -> list[tuple[str, Record]]:
     """(theorem, what was held) of every number."""
-    return [(record["theorem"].split()[0], held) for record in records for held in record["held"]]
+    return [(record["theorem"].split()[0], held) for record in run.records for held in record["held"]]
 
 
 def is_exact(held: Record) -> bool:
     return bool(held["tolerance"] < 1e-6)
 
 
-def draw_agreement(axes: Axes, records: list[Record]) -> None:
+def draw_agreement(axes: Axes, run: Result) -> None:
     """Every number that is not 0, on the diagonal; full where the theorem is exact."""
     axes.plot([1e-5, 1e6], [1e-5, 1e6], color=_style.GREY, linewidth=0.6, zorder=0)
     for theorem, (color, marker) in LOOK.items():
         for exact in (True, False):
-            rows = [held for name, held in numbers(records) if name == theorem and is_exact(held) == exact]
+            rows = [held for name, held in numbers(run) if name == theorem and is_exact(held) == exact]
             axes.plot(
                 [abs(held["predicted"]) or np.nan for held in rows], [abs(held["measured"]) for held in rows], marker,
                 color=color, markersize=4, markeredgewidth=0.7, markerfacecolor=color if exact else "white",
@@ -69,10 +69,10 @@ def draw_agreement(axes: Axes, records: list[Record]) -> None:
     _style.label_panel(axes, "a", "Predicted and measured")
 
 
-def draw_errors(axes: Axes, records: list[Record]) -> None:
+def draw_errors(axes: Axes, run: Result) -> None:
     """Error of every number, by theorem; a tick is a tolerance."""
     for place, (theorem, (color, marker)) in enumerate(LOOK.items()):
-        rows = [held for name, held in numbers(records) if name == theorem]
+        rows = [held for name, held in numbers(run) if name == theorem]
         x = place + (np.linspace(-0.33, 0.33, len(rows)) if len(rows) > 1 else np.zeros(1))
         axes.plot(x, [held["tolerance"] for held in rows], "_", color=_style.GREY, markersize=4, label="tolerance")
         full = [color if is_exact(held) else "white" for held in rows]
@@ -99,12 +99,12 @@ def maps() -> tuple[Any, Any]:
     return rates, np.array([[MEAN - x @ form.clean for form in row] for row in forms])
 
 
-def marked(records: list[Record], name: str, shown: Callable[[float], float]) -> list[tuple[int, int, float]]:
+def marked(run: Result, name: str, shown: Callable[[float], float]) -> list[tuple[int, int, float]]:
     """(growth interval, backoff in bits, what is measured, as shown) of the simulated cases on the map."""
     found = []
     for interval in (20, 100, 500):
         for b in (1, 2, 4):
-            (record,) = results.of_arm(records, f"T3: {MARKED.format(interval, b)}")
+            (record,) = run.arm(f"T3: {MARKED.format(interval, b)}")
             found += [(interval, b, shown(held["measured"])) for held in record["held"] if held["name"] == name]
     return found
 

@@ -7,25 +7,25 @@ from matplotlib.figure import Figure
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import Result
 
 DATA = ("theory_real",)
 SHOWN = {5: _style.SKY, 20: _style.BLUE, 100: "#003B5C"}  # growth intervals whose distribution is drawn
 
 
-def plot(data: _style.Data) -> Figure:
-    _, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
     a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
-    draw_rates(a, records)
-    draw_means(b, records)
-    draw_distributions(c, records)
+    draw_rates(a, run)
+    draw_means(b, run)
+    draw_distributions(c, run)
     return figure
 
 
-def runs(records: list[Record]) -> dict[int, Record]:
+def runs(run: Result) -> dict[int, Record]:
     """The fp16 runs by growth interval."""
-    return {int(arm.removeprefix("G=")): results.of_arm(records, arm)[0] for arm in results.arms(records) if "=" in arm}
+    return {int(arm.removeprefix("G=")): run.arm(arm).first for arm in run.arms if "=" in arm}
 
 
 def steps(record: Record) -> int:
@@ -42,9 +42,9 @@ def mean_scale(record: Record) -> float:
     return float(sum(level * count for level, count in record["scales"]) / steps(record))
 
 
-def draw_rates(axes: Axes, records: list[Record]) -> None:
+def draw_rates(axes: Axes, run: Result) -> None:
     """Measured, T3 from two sources of ceilings, and T1's bound."""
-    found, (reference,) = runs(records), results.of_arm(records, "fp32")
+    found, (reference,) = runs(run), run.arm("fp32")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
     axes.plot(grid, [theory.skip_rate(Rule(growth_interval=int(g))) for g in grid], color=_style.GREY, label="T1 bound",
               linestyle=(0, (1, 1.5)))  # fmt: skip
@@ -59,9 +59,9 @@ def draw_rates(axes: Axes, records: list[Record]) -> None:
     _style.label_panel(axes, "a", "Skip rate")
 
 
-def draw_means(axes: Axes, records: list[Record]) -> None:
+def draw_means(axes: Axes, run: Result) -> None:
     """Measured, and T3 from two sources of ceilings."""
-    found, (reference,) = runs(records), results.of_arm(records, "fp32")
+    found, (reference,) = runs(run), run.arm("fp32")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
     axes.plot(grid, [t3(reference, int(g))[1] for g in grid], color=_style.VERMILION, label="fp32")
     axes.plot(
@@ -81,9 +81,9 @@ def logarithmic(axes: Axes, intervals: list[int]) -> None:
     axes.minorticks_off()
 
 
-def draw_distributions(axes: Axes, records: list[Record]) -> None:
+def draw_distributions(axes: Axes, run: Result) -> None:
     """Share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 run."""
-    found, (reference,) = runs(records), results.of_arm(records, "fp32")
+    found, (reference,) = runs(run), run.arm("fp32")
     level, count = zip(*reference["ceilings"], strict=True)
     axes.bar(level, np.array(count) / steps(reference), width=0.96, color="#E6E6E6", label="ceilings")
     width = 0.8 / len(SHOWN)

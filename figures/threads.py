@@ -1,26 +1,26 @@
 """Share of gradients that were unscaled by a wrong scale, against the depth of the queue between two threads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.records import Record
-from figures import _style, results
+from figures import _style
+from figures.results import ArmRecords, Result
 
 DATA = ("threads",)
 COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
 NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours, a ticket an iteration"}
 
 
-def plot(data: _style.Data) -> Figure:
-    provenance, records = data[DATA[0]]
+def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.ONE_COLUMN, 2.3)
     axes = figure.subplots()
-    depths = provenance["config"]["depths"]
+    depths = run.config["depths"]
     for place, scaler in enumerate(COLOR):
         for position, depth in enumerate(depths):
-            units = results.of_arm(records, f"{scaler} depth {depth}")
+            units = run.arm(f"{scaler} depth {depth}")
             draw_bar(axes, position + 0.42 * (place - 0.5), scaler, units, NAME[scaler] if position == 0 else None)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     axes.tick_params(axis="x", length=0)
@@ -29,13 +29,13 @@ def plot(data: _style.Data) -> Figure:
     return figure
 
 
-def share(units: Sequence[Record]) -> float:
+def share(units: Iterable[Record]) -> float:
     """Of all gradient tensors that arrived finite, all seeds together."""
     wrong, checked = (sum(unit[key] for unit in units) for key in ("wrong", "checked"))
     return float(wrong / checked)
 
 
-def draw_bar(axes: Axes, x: float, scaler: str, units: Sequence[Record], label: str | None) -> None:
+def draw_bar(axes: Axes, x: float, scaler: str, units: ArmRecords, label: str | None) -> None:
     """The share of all seeds as a bar with its counts, each seed's as a dot."""
     percent = 100 * share(units)
     axes.bar(x, percent, width=0.3, color=COLOR[scaler], label=label)

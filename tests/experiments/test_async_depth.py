@@ -15,15 +15,14 @@ from ampsim import records
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler
-from experiments import async_depth
+from experiments import async_depth, runner
 from experiments.async_depth import Arm, Pipe
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
-from figures import _style
+from figures import _style, results
 from figures import async_depth as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "async_depth.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "async_depth.jsonl")
 CONFIG = PROVENANCE["config"]
 SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 
@@ -143,7 +142,7 @@ def test_a_pipeline_that_is_given_up_leaves_no_thread_behind(capsys: pytest.Capt
 
 def test_a_unit_is_recorded_as_it_was() -> None:
     config = dataclasses.replace(async_depth.SMOKE, steps=3, init_log2=17)
-    row = async_depth.run(config, cli.Unit("depth 1 latest", 0), "cpu", lambda step: None)
+    row = async_depth.run(config, runner.Unit("depth 1 latest", 0), "cpu", lambda step: None)
     assert len(row["loss"]) == 3
     assert (row["unlike_model"], row["skipped"]) == (0, len(row["found_inf"]))
 
@@ -176,7 +175,7 @@ def test_one_scale_too_high_skips_k_plus_1_steps_in_a_row() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        losses, ends, scales = figure.plot(_style.load(figure.DATA)).axes
+        losses, ends, scales = figure.plot(*map(results.load, figure.DATA)).axes
     for k in CONFIG["depths"]:
         (dots,) = [line for line in ends.lines if line.get_label() == f"depth {k}"]
         assert list(dots.get_ydata()) == [row["test_loss"] for row in of(f"depth {k}")]

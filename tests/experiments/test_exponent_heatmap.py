@@ -15,14 +15,13 @@ from ampsim import Rule, records, replay
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
 from ampsim.torch import GradScaler
-from experiments import exponent_heatmap
+from experiments import exponent_heatmap, runner
 from experiments.exponent_heatmap import CASES, losses, nonempty
-from experiments.runner import cli
 from experiments.training import fp16, loop
-from figures import _style
+from figures import _style, results
 from figures import exponent_heatmap as figure
 
-DATA = records.read(cli.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
 ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -35,7 +34,7 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
     config = exponent_heatmap.Config(steps=steps, seeds=seeds)
-    return exponent_heatmap.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)
+    return exponent_heatmap.run(config, runner.Unit(arm, seed), "cpu", lambda step: None)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -193,7 +192,7 @@ def test_a_sampled_step_was_skipped_where_the_largest_true_element_overflows_and
 @pytest.fixture(scope="module")
 def axes() -> list[Any]:
     with _style.style():
-        return list(figure.plot(_style.load(figure.DATA)).axes)
+        return list(figure.plot(*map(results.load, figure.DATA)).axes)
 
 
 def test_lightness_falls_in_equal_steps_and_no_colour_is_cut_off() -> None:

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from ampsim import records
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from experiments import gradient_histogram
-from experiments.runner import cli
+from experiments import gradient_histogram, runner
 from experiments.training import gradient_snapshots, tasks
 from experiments.training.gradient_snapshots import layer, probed, snapshots
 from figures import gradient_histogram as figure
 
 CONFIG = gradient_histogram.Config()
-DATA = records.read(cli.DATA / "cpu" / "gradient_histogram.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "gradient_histogram.jsonl")[1]
 INF = math.inf
 
 
@@ -30,7 +29,7 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 
 def fresh(arm: str, seed: int = 0) -> dict[str, Any]:
-    return gradient_histogram.run(gradient_histogram.SMOKE, cli.Unit(arm, seed), "cpu", lambda step: None)
+    return gradient_histogram.run(gradient_histogram.SMOKE, runner.Unit(arm, seed), "cpu", lambda step: None)
 
 
 def small(name: str) -> tuple[tasks.Task, tasks.Batch]:

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
 from ampsim.core import theory
-from experiments import growth_interval
+from experiments import growth_interval, runner
 from experiments.growth_interval import Arm
-from experiments.runner import cli
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Step
-from figures import _style
+from figures import _style, results
 from figures import growth_interval as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "growth_interval.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "growth_interval.jsonl")
 INTERVALS = PROVENANCE["config"]["intervals"]
 
 
@@ -87,7 +86,7 @@ def test_a_ceiling_that_moves_costs_more_than_t7s_product_and_a_finer_step_moves
 @pytest.mark.parametrize("arm", ["G=2", "G=3 a=0.5 b=1"])
 def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: str) -> None:
     config = dataclasses.replace(growth_interval.SMOKE, steps=30, batch_cpu=8)
-    row = growth_interval.run(config, cli.Unit(arm, 0), "cpu", lambda step: None)
+    row = growth_interval.run(config, runner.Unit(arm, 0), "cpu", lambda step: None)
     found = [step in row["found_inf"] for step in range(30)]
     rule = dataclasses.replace(Arm.of(arm).rule, init_scale=2.0**config.start_log2)
     scales = [rule.init_scale, *replay(rule, found)][:30]
@@ -133,7 +132,7 @@ def test_a_run_that_only_saw_bad_steps_has_a_record() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        rates, headroom, trade, losses = figure.plot(_style.load(figure.DATA)).axes
+        rates, headroom, trade, losses = figure.plot(*map(results.load, figure.DATA)).axes
     for interval in INTERVALS:
         units = [row for row in ROWS if row["arm"] == f"G={interval}"]
         for axes, values in (

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
-from experiments import init_scale
+from experiments import init_scale, runner
 from experiments.init_scale import Arm
-from experiments.runner import cli
 from experiments.theorems.simulate import follow
-from figures import _style
+from figures import _style, results
 from figures import init_scale as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "init_scale.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "init_scale.jsonl")
 CONFIG = PROVENANCE["config"]
 
 
@@ -78,7 +77,7 @@ def test_an_overflow_below_the_ceiling_last_found_ends_the_climb() -> None:
 @pytest.mark.parametrize("arm", ["sigmoid 2^2 G=3", "residual 2^30 G=3"])
 def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: str) -> None:
     config = dataclasses.replace(init_scale.SMOKE, steps=20, on_cpu=(8, 4))
-    row = init_scale.run(config, cli.Unit(arm, 0), "cpu", lambda step: None)
+    row = init_scale.run(config, runner.Unit(arm, 0), "cpu", lambda step: None)
     found = [step in row["found_inf"] for step in range(20)]
     scales = [2.0 ** Arm.of(arm).start, *replay(Rule(2.0 ** Arm.of(arm).start, growth_interval=3), found)][:20]
     assert row["scale_changes"] == [[i, s] for i, s in enumerate(scales) if i == 0 or s != scales[i - 1]]
@@ -115,7 +114,7 @@ def test_flushing_delays_the_sigmoid_network_and_not_the_residual_one() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        a, b, c, d = figure.plot(_style.load(figure.DATA)).axes
+        a, b, c, d = figure.plot(*map(results.load, figure.DATA)).axes
     for row in rows("sigmoid", 4):
         (line,) = [line for line in a.lines if line.get_label() == f"2^4, seed {row['seed']}"]
         assert line.get_ydata()[0] == 4

@@ -12,12 +12,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from ampsim import Rule, records, replay
-from experiments import scale_crash, sigmoid_underflow
+from experiments import runner, scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
-from experiments.runner import cli
 from experiments.training import digits_data, fp16
 
-CPU = cli.DATA / "cpu"
+CPU = runner.DATA / "cpu"
 UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
 CRASH = records.read(CPU / "scale_crash.jsonl")[1]
 
@@ -39,7 +38,7 @@ def trajectory(row: dict[str, Any]) -> list[float]:
 def fresh(module: Any, **changes: Any) -> list[dict[str, Any]]:
     """A short run of today's code: the committed rows only say what the code once did."""
     config = dataclasses.replace(module.SMOKE, steps=16, **changes)
-    units = [cli.Unit(name, seed) for name in module.arms(config) for seed in config.seeds]
+    units = [runner.Unit(name, seed) for name in module.arms(config) for seed in config.seeds]
     rows = [{"arm": u.arm, "seed": u.seed, **module.run(config, u, "cpu", lambda step: None)} for u in units]
     return [records.decode(records.encode(row)) for row in rows]
 

@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, records, replay
-from ampsim.core.policies import Probe, Seen
-from experiments import policies, staleness
-from experiments.runner import cli
-from figures import _style, policies_closed
+from ampsim.core.policies import Observation, Probe
+from experiments import policies, runner, staleness
+from figures import _style, policies_closed, results
 from figures import policies as policies_figure
 from figures import staleness as staleness_figure
 
-STALENESS = records.read(cli.DATA / "cpu" / "staleness.jsonl")[1]
-EVERYTHING = records.read(cli.DATA / "cpu" / "policies.jsonl")[1]
+STALENESS = records.read(runner.DATA / "cpu" / "staleness.jsonl")[1]
+EVERYTHING = records.read(runner.DATA / "cpu" / "policies.jsonl")[1]
 POLICIES = [row for row in EVERYTHING if row["arm"] == "digits"]
 CLOSED = [row for row in EVERYTHING if row["arm"] != "digits"]
 
 
 @pytest.mark.parametrize(("stem", "module"), [("staleness", staleness), ("policies", policies)])
 def test_the_smoke_run_ends(stem: str, module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(stem, ["--smoke"]) == 0
+    assert runner.main(stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(module.arms(module.SMOKE))
 
@@ -119,7 +118,7 @@ def test_a_trained_policys_scales_are_a_replay_of_its_overflows(name: str) -> No
     rule = policies.CLOSED[name]
     for row in closed(name):
         found = [step in row["found_inf"] for step in range(len(row["shown"]) * 5)]
-        scales = [policies.init(rule).scale, *replay(rule, [Seen(bad) for bad in found])]
+        scales = [policies.init(rule).scale, *replay(rule, [Observation(bad) for bad in found])]
         assert row["shown"] == np.log2(scales[:-1:5]).round(3).tolist()
         assert len(row["found_inf"]) > 0
 
@@ -163,7 +162,7 @@ def test_columns_of_the_closed_loop_are_counted_after_the_warm_up() -> None:
 
 def test_the_closed_figure_draws_the_records() -> None:
     with _style.style():
-        traces, skips, unused, *_ = policies_closed.plot(_style.load(policies_closed.DATA)).axes
+        traces, skips, unused, *_ = policies_closed.plot(*map(results.load, policies_closed.DATA)).axes
     for name in policies_closed.TRACES:
         (line,) = [line for line in traces.lines if line.get_label() == name]
         assert list(line.get_ydata()) == closed(name)[0]["shown"]
@@ -179,8 +178,8 @@ def test_the_closed_figure_draws_the_records() -> None:
 
 def test_the_figures_draw_the_records() -> None:
     with _style.style():
-        upper, *_ = policies_figure.plot(_style.load(policies_figure.DATA)).axes
-        skips, headroom, *_ = staleness_figure.plot(_style.load(staleness_figure.DATA)).axes
+        upper, *_ = policies_figure.plot(*map(results.load, policies_figure.DATA)).axes
+        skips, headroom, *_ = staleness_figure.plot(*map(results.load, staleness_figure.DATA)).axes
     for name in policies_figure.TRACES:
         (line,) = [line for line in upper.lines if line.get_label() == name]
         assert list(line.get_ydata()) == POLICIES[0]["policies"][name]["shown"]

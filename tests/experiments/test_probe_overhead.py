@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from ampsim import records
-from experiments.runner import cli
-from figures import _style
+from experiments import runner
+from figures import _style, results
 from figures import probe_overhead as figure
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
 probe_overhead = importlib.import_module("experiments.probe_overhead")
 Seconds = probe_overhead.Seconds
-COMMITTED = records.read(cli.DATA / "cpu" / "probe_overhead.jsonl")[1]
+COMMITTED = records.read(runner.DATA / "cpu" / "probe_overhead.jsonl")[1]
 
 
 @pytest.mark.parametrize("size", ["gpt 1x8", "resnet 1x4"])
@@ -103,13 +103,13 @@ def test_the_table_names_every_model_and_arm() -> None:
 
 def test_the_figure_draws_the_medians() -> None:
     with _style.style():
-        axes = figure.plot(_style.load(figure.DATA)).axes[0]
+        axes = figure.plot(*map(results.load, figure.DATA)).axes[0]
     drawn = sorted(x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata())
     series = [times for row in COMMITTED[0]["rows"] for times in (row["bare"], *row["above"].values())]
     assert drawn == pytest.approx(sorted(statistics.median(times) / 1000 for times in series))
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("probe_overhead", ["--smoke"]) == 0
+    assert runner.main("probe_overhead", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(probe_overhead.SMOKE.on_cpu)

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from ampsim import records
 from ampsim.core.machine import Rule
-from experiments import replay_fidelity
-from experiments.runner import cli
+from experiments import replay_fidelity, runner
 from experiments.theorems.simulate import follow
 from experiments.training.loop import train
-from figures import _style
+from figures import _style, results
 from figures import replay_fidelity as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "replay_fidelity.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "replay_fidelity.jsonl")
 CONFIG = PROVENANCE["config"]
 SMALL = dataclasses.replace(replay_fidelity.SMOKE, steps=30, batch_cpu=4, start_log2=22)
 
@@ -29,7 +28,9 @@ def of(network: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, Any]]:
-    return {arm: replay_fidelity.run(SMALL, cli.Unit(arm, 0), "cpu", lambda step: None) for arm in ("relu", "sigmoid")}
+    return {
+        arm: replay_fidelity.run(SMALL, runner.Unit(arm, 0), "cpu", lambda step: None) for arm in ("relu", "sigmoid")
+    }
 
 
 @pytest.mark.parametrize("network", ["relu", "sigmoid"])
@@ -54,7 +55,7 @@ def test_a_replay_has_the_scale_in_force_at_each_step(trace: list[int], interval
 
 
 def test_the_float32_recording_is_of_the_largest_gradients() -> None:
-    made = replay_fidelity.record(SMALL, cli.Unit("relu", 0), "cpu", "fp32")
+    made = replay_fidelity.record(SMALL, runner.Unit("relu", 0), "cpu", "fp32")
     task, optimizer = replay_fidelity.make_task(SMALL, "relu", 0, "cpu")
     scaler = replay_fidelity.GradScaler("cpu", enabled=False)
     steps = train(task, optimizer, scaler, SMALL.steps, dtype=torch.float32)
@@ -103,7 +104,7 @@ def test_between_seeds_is_a_mean_over_pairs() -> None:
 
 def test_the_figure_draws_the_records() -> None:
     with _style.style():
-        a, b, c, d, e = figure.plot(_style.load(figure.DATA)).axes
+        a, b, c, d, e = figure.plot(*map(results.load, figure.DATA)).axes
     for axes, network in ((a, "relu"), (b, "sigmoid")):
         (real,) = [line for line in axes.lines if line.get_label() == "real"]
         row = of(network)[0]["runs"][f"G={CONFIG['shown']}"]

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, records, replay
-from experiments import resnet_fp16
-from experiments.runner import cli
+from experiments import resnet_fp16, runner
 from experiments.training import tasks
 from experiments.training.loop import Arm
-from figures import _style
+from figures import _style, results
 from figures import resnet_fp16 as figure
 
 CONFIG = resnet_fp16.Config()
-DATA = records.read(cli.DATA / "cpu" / "resnet_fp16.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "resnet_fp16.jsonl")[1]
 SHORT = dataclasses.replace(resnet_fp16.SMOKE, steps=6, batch_cpu=16, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),
@@ -33,7 +32,7 @@ MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "dynamic G=200", "dynamic G=200
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **resnet_fp16.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, "seed": seed, **resnet_fp16.run(config, runner.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -148,7 +147,7 @@ def test_every_unit_is_there_and_whole() -> None:
 
 def test_the_figure_shows_every_seed_of_every_arm() -> None:
     with _style.style():
-        drawn = figure.plot(_style.load(figure.DATA))
+        drawn = figure.plot(*map(results.load, figure.DATA))
     *_, ends, wrong = drawn.axes
     for axes, value in ((ends, "test_loss"), (wrong, "test_accuracy")):
         dots = {line.get_label(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"}

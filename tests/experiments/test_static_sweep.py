@@ -13,22 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import records
-from experiments import static_sweep
-from experiments.runner import cli
+from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import Arm
-from figures import _style
+from figures import _style, results
 from figures import static_sweep as figure
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
-DATA = records.read(cli.DATA / "cpu" / "static_sweep.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "static_sweep.jsonl")[1]
 SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **static_sweep.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, "seed": seed, **static_sweep.run(config, runner.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -182,7 +181,7 @@ def test_a_fresh_backward_pass_loses_at_either_end() -> None:
 
 def test_the_figure_shows_the_means_of_the_records_and_counts_the_bits_between_the_cliffs() -> None:
     with _style.style():
-        drawn = figure.plot(_style.load(figure.DATA))
+        drawn = figure.plot(*map(results.load, figure.DATA))
     (line,) = [line for line in drawn.axes[0].lines if line.get_label() == "mean"]
     assert list(line.get_ydata()) == [pytest.approx(final(f"static 2^{k}")) for k in LOGS]
     good = [k for k in LOGS if final(f"static 2^{k}") < final("fp32") + figure.NEAR]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 def drawn(module: Any) -> Figure:
     with _style.style():
-        figure: Figure = module.plot(_style.load(module.DATA))
+        figure: Figure = module.plot(*map(results.load, module.DATA))
     return figure
 
 
@@ -44,7 +44,7 @@ def test_every_committed_figure_is_drawn_by_some_stem() -> None:
 
 def test_another_devices_data_gives_figures_of_its_own_that_name_it(tmp_path: Path) -> None:
     for device, name in (("cpu", "AMD EPYC"), ("some-gpu", "Some GPU 9"), ("half", "Half")):
-        provenance, rows = records.read(_style.CPU / "scale_crash.jsonl")
+        provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
         kind = "cpu" if device == "cpu" else "cuda"
         records.write(
             tmp_path / device / "scale_crash.jsonl", {**provenance, "device": {"type": kind, "name": name}}, rows
@@ -54,10 +54,8 @@ def test_another_devices_data_gives_figures_of_its_own_that_name_it(tmp_path: Pa
     assert [path.name for path in found] == ["cpu", "some-gpu"]
     paths = cli.render("scale_crash", tmp_path, found[1])
     assert [path.name for path in paths] == ["scale_crash.some-gpu.svg", "scale_crash.some-gpu.pdf"]
-    data = _style.load(("scale_crash",), found[1])
     with _style.style():
-        figure = scale_crash.plot(data)
-        _style.stamp(figure, data)
+        figure = cli.draw("scale_crash", found[1])
     assert figure.texts[-1].get_text() == "CUDA: Some GPU 9"
     assert cli.sources("state_machine", tmp_path) == [tmp_path / "cpu"]
 
@@ -160,7 +158,7 @@ def test_missing_or_damaged_data_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "scale_crash.jsonl"
-    monkeypatch.setattr(cli, "render", lambda stem, folder, data: _style.load(("scale_crash",), tmp_path))
+    monkeypatch.setattr(cli, "render", lambda stem, folder, data: results.load("scale_crash", tmp_path))
     assert cli.main(["scale_crash"]) == 1
     path.write_text("{}\n")
     assert cli.main(["scale_crash"]) == 1
@@ -182,7 +180,7 @@ def test_figures_fit_a_two_column_page_and_no_text_is_below_7_points(module: Any
 
 
 def test_loss_curves_are_the_medians_of_the_records() -> None:
-    _, rows = _style.load(sigmoid_underflow.DATA)["sigmoid_underflow"]
+    rows = results.load("sigmoid_underflow").records
     axes = drawn(sigmoid_underflow).axes[0]
     for arm in sigmoid_underflow.CURVES:
         loss = np.array([row["loss"] for row in rows if row["arm"] == arm])
@@ -193,9 +191,9 @@ def test_loss_curves_are_the_medians_of_the_records() -> None:
 
 
 def test_final_losses_skips_and_scales_are_those_of_the_records() -> None:
-    _, rows = _style.load(sigmoid_underflow.DATA)["sigmoid_underflow"]
+    rows = results.load("sigmoid_underflow").records
     figure = drawn(sigmoid_underflow)
-    for arm in results.arms(rows):
+    for arm in results.load("sigmoid_underflow").arms:
         (dots,) = lines(figure.axes[1], arm)
         assert list(dots.get_ydata()) == [row["train_loss"] for row in rows if row["arm"] == arm]
     for arm in ("dynamic G=50", "dynamic G=2000"):
@@ -208,10 +206,9 @@ def test_final_losses_skips_and_scales_are_those_of_the_records() -> None:
 
 
 def test_areas_add_up_and_follow_the_records() -> None:
-    provenance, rows = _style.load(sigmoid_underflow.DATA)["sigmoid_underflow"]
-    every = provenance["config"]["count_every"]
-    units = [row for row in rows if row["arm"] == "unscaled"]
-    _, share = results.mean_shares(units, every, block=4)
+    run = results.load("sigmoid_underflow")
+    units = run.arm("unscaled")
+    _, share = units.shares(run.config["count_every"], block=4)
     assert sum(share.values()) == pytest.approx(np.ones(len(share["zero"])))
     first = np.mean([np.array(row["zero"])[:4].sum() / 4 / sum(row["elements"]) for row in units])
     assert share["zero"][0] == pytest.approx(first)
@@ -221,14 +218,15 @@ def test_areas_add_up_and_follow_the_records() -> None:
 
 def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> None:
     record = {"counted_steps": [0, 3, 5], "zero": [[1], [9], [3]], "subnormal": [[0]] * 3, "overflow": [[0]] * 3}
-    steps, share = results.mean_shares([{**record, "elements": [10]}], every=5, block=2)
+    steps, share = results.ArmRecords("x", ({**record, "elements": [10]},)).shares(every=5, block=2)
     assert (steps.tolist(), share["zero"].tolist()) == ([2.5], [0.2])
 
 
 def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
-    _, rows = _style.load(scale_crash.DATA)["scale_crash"]
+    run = results.load("scale_crash")
+    rows = run.records
     figure = drawn(scale_crash)
-    rates = scale_crash.rates(rows)
+    rates = scale_crash.rates(run)
     assert all(len(lines(figure.axes[0], lr)) == 5 for lr in rates)
     said = [text.get_text() for text in figure.axes[1].texts]
     truth = [sum(r["crash_step"] is not None for r in rows if r["arm"] == f"fp16 lr={lr}") for lr in rates]
@@ -240,11 +238,11 @@ def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
 
 def test_a_scale_column_is_expanded_from_its_changes() -> None:
     record: dict[str, Any] = {"loss": [0.0] * 5, "scale_changes": [[0, 4.0], [3, 2.0]]}
-    assert results.scale(record).tolist() == [4.0, 4.0, 4.0, 2.0, 2.0]
+    assert results.ArmRecords("x", (record,)).scales().tolist() == [[4.0, 4.0, 4.0, 2.0, 2.0]]
 
 
 def test_labels_keep_their_distance_and_order() -> None:
-    assert results.spread([1.0, 0.0, 1.05], gap=0.5) == [1.0, 0.0, 1.5]
+    assert _style.spread([1.0, 0.0, 1.05], gap=0.5) == [1.0, 0.0, 1.5]
 
 
 def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:

@@ -63,7 +63,7 @@ def test_ours_in_roundpipes_place_conforms():
 
 
 def test_ours_with_torchs_behaviour_fails_a_part_of_what_torch_fails():
-    strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), policy="torch"))
+    strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), exact_torch=True))
     failed = [
         result.check.name for result in judge.judge(strict, judge.chosen([1, 4, 5]), examples=FEW) if result.is_finding
     ]
