@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16
 
 LEARNING_RATE = 2.0**-30  # a million steps with gradients of 3e38 sum up to 3e35
@@ -40,7 +40,7 @@ DEVICES = ("cpu",)  # the parameters are four numbers
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 50_000  # a unit; times the families: 300,000 for each scaler; `make deep` gives ours a million
     seeds: tuple[int, ...] = (0,)  # of the histories
     longest: int = 320  # overflows in a row in the sweep; 16 + 149 take the scale below every float32
@@ -116,7 +116,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One scaler against one family."""
     torch.set_num_threads(1)
     maker, _, name = unit.arm.partition(": ")
@@ -202,4 +202,4 @@ def trace(maker: str) -> Record:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("adversary"))
+    raise SystemExit(runner.main("adversary"))

@@ -1,7 +1,7 @@
 """Which laws does each loss scaler keep, and which known defect does it have where it does not?
 
 The conformance kit (`ampsim.testing`) judges torch's scaler, ours, ours with torch's own checks
-(``policy="torch"``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
+(``exact_torch=True``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
 
 Takes about 40 s on one CPU core. Device: cpu.
 """
@@ -21,7 +21,7 @@ from ampsim.testing.kit import judge
 from ampsim.testing.kit.check import LEVELS
 from ampsim.testing.kit.subject import CONSTANTS, Subject
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
@@ -36,13 +36,13 @@ def make(cls: Callable[..., Any], **options: Any) -> Callable[[Rule], Any]:
 SUBJECTS: dict[str, tuple[Subject, Sequence[int]]] = {
     "torch": (Subject(make(torch.amp.GradScaler)), range(len(LEVELS))),
     "ampsim": (Subject(make(GradScaler)), range(len(LEVELS))),
-    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(LEVELS))),
+    "ampsim policy=torch": (Subject(make(GradScaler, exact_torch=True)), range(len(LEVELS))),
     "ampsim depth=1": (Subject(make(GradScaler, depth=1), Traits(delay=1)), LEVELS_AT_DEPTH_1),
 }
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 60  # examples a check
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
     scalers: tuple[str, ...] = tuple(SUBJECTS)
@@ -59,7 +59,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one scaler; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)
     subject, levels = SUBJECTS[unit.arm]
@@ -95,4 +95,4 @@ def table(records: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("conformance"))
+    raise SystemExit(runner.main("conformance"))

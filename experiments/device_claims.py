@@ -17,16 +17,16 @@ from rich.table import Table
 
 from ampsim import records
 from ampsim.records import Record
+from experiments import runner
 from experiments.claims import numbers, scalers
 from experiments.claims import steps as _claims_of_steps
 from experiments.claims.claim import Claim
-from experiments.runner import cli
 
 CLAIMS: dict[str, Claim] = {**scalers.CLAIMS, **_claims_of_steps.CLAIMS, **numbers.CLAIMS}
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1  # a claim is looked at once
     seeds: tuple[int, ...] = (0,)  # the little that is random has a fixed seed
 
@@ -43,7 +43,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Look at one claim; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)
     claim = CLAIMS[unit.arm]
@@ -87,4 +87,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("device_claims"))
+    raise SystemExit(runner.main("device_claims"))

@@ -25,7 +25,7 @@ from ampsim import Rule
 from ampsim.jax import LossScale, SkipState, interop, skip_nonfinite, to_jax, to_torch
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16
 
 REQUIRES = ("jax", "optax")
@@ -34,7 +34,7 @@ DEVICES = ("cpu",)  # the one device that both frameworks see
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0,)
     batch: int = 128  # images a step
@@ -60,7 +60,7 @@ def rule_of(config: Config) -> Rule:
     return Rule(config.init_scale, growth_interval=config.growth_interval, min_scale=2.0**-126)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batches = fp16.prepare(unit.seed)
     data = digits_data.load(device)
@@ -199,4 +199,4 @@ def scaled_loss(params: list[jax.Array], scale: jax.Array, x: jax.Array, y: jax.
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("interop"))
+    raise SystemExit(runner.main("interop"))

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from ampsim import Rule
 from ampsim.jax import LossScale, all_finite, select_tree
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 
 # A small program may run on the caller's thread or on XLA's, as it happens: 25 us, a third of the smallest step.
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]  # noqa: FBT003 - jax's own
@@ -39,7 +39,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 200  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and batch
     trials: int = 3  # each compiled anew
@@ -170,7 +170,7 @@ class Trial:
                 self.times[arm].append(time.process_time() - start)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     rows = []
     for size in config.sizes:
@@ -210,4 +210,4 @@ def table(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("jax_speed"))
+    raise SystemExit(runner.main("jax_speed"))

@@ -23,8 +23,8 @@ import torch
 from rich.table import Table
 
 from ampsim.records import Record
+from experiments import runner
 from experiments.overhead import shapes
-from experiments.runner import cli
 from experiments.timing import clocks, step_variants
 from experiments.timing.clocks import Seconds, Work
 from experiments.timing.step_variants import BARE, OURS, Model, Way
@@ -36,7 +36,7 @@ LIMIT = 10_000_000  # elements on a CPU: the largest size would need 31 GB
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 30  # rounds of one trial; each round times every way once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 3  # each with new tensors
@@ -60,12 +60,12 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Measure one size; the columns are explained in `data/README.md`."""
     size, dtype = unit.arm.split()
     elements = sum(torch.Size(shape).numel() for shape in shapes(size))
     if device == "cpu" and elements > LIMIT:
-        raise cli.Refused(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it on a CPU")
+        raise runner.UsageError(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it")
     torch.set_num_threads(1)
     torch.manual_seed(unit.seed)
     rates = clocks.copy_rates(config.copied, config.steps, device)
@@ -221,4 +221,4 @@ def middle(values: Sequence[float | None]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("kernels"))
+    raise SystemExit(runner.main("kernels"))

@@ -27,7 +27,7 @@ from torch import nn
 
 from ampsim.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
-from experiments.runner import cli
+from experiments import runner
 from experiments.timing import norm_variants
 from experiments.timing import roundpipe as _roundpipe
 
@@ -40,7 +40,7 @@ REPEATS = False  # it measures time
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 24  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
@@ -60,7 +60,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     torch.set_num_threads(1)
     torch.manual_seed(unit.seed)
@@ -285,4 +285,4 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("overhead"))
+    raise SystemExit(runner.main("overhead"))

@@ -32,9 +32,9 @@ from torch.nn.functional import cross_entropy
 
 from ampsim.probe import Probe, Row
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
 from experiments.models.resnet import ResNet
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, tasks, text_data
 
 REPEATS = False  # it measures time
@@ -45,7 +45,7 @@ WARM_UP = 3  # rounds that do not count
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 16  # rounds of one trial; each round makes one step of every arm
     seeds: tuple[int, ...] = (0,)  # of parameters and batches
     trials: int = 5  # each with parameters at new addresses
@@ -67,7 +67,7 @@ def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256(), "topics": text_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Time every model."""
     rows = []
     for size in config.on_cpu if device == "cpu" else config.on_cuda:
@@ -251,4 +251,4 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("probe_overhead"))
+    raise SystemExit(runner.main("probe_overhead"))

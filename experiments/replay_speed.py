@@ -26,7 +26,7 @@ from ampsim.core.replay import engine
 from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, run_events
 from ampsim.core.replay.sweep import sweep
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 
 REPEATS = False  # it measures time
 REQUIRES = ("numba",)
@@ -36,7 +36,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1_000_000  # of a trace
     seeds: tuple[int, ...] = (0,)  # of the traces
     trials: int = 75
@@ -56,7 +56,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Measure on every trace, then sweep over the first."""
     rng = np.random.default_rng(unit.seed)
     traces = {name: trace(name, config.steps, rng) for name in TRACES}
@@ -233,4 +233,4 @@ def table(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("replay_speed"))
+    raise SystemExit(runner.main("replay_speed"))

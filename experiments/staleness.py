@@ -27,7 +27,7 @@ from ampsim.core.policies import Deduplicated, Probe
 from ampsim.core.theory import stale
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16
 
 TOP = 65504.0  # of fp16
@@ -37,7 +37,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: tuple[int, ...] = (0, 1, 2, 4)  # k
@@ -62,7 +62,7 @@ def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One arm; the columns are explained in `data/README.md`."""
     if unit.arm == "standing":
         return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
@@ -122,7 +122,7 @@ class Pipeline:
             self.scaler = GradScaler("cpu", growth_interval=config.trained_interval, depth=k)
         else:
             policy = MAKERS[name](growth_interval=config.trained_interval, delay=k)
-            self.scaler = GradScaler("cpu", rule=policy, depth=k)
+            self.scaler = GradScaler("cpu", policy=policy, depth=k)
         self.waiting: deque[tuple[Any, list[Tensor]]] = deque()
         self.log: list[tuple[float, float, bool]] = []  # scale, headroom in bits, overflow
 
@@ -176,4 +176,4 @@ def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], 
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("staleness"))
+    raise SystemExit(runner.main("staleness"))

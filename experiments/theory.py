@@ -13,7 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.theorems import pathwise, stochastic
 from experiments.theorems.case import Config as Config
 
@@ -34,7 +34,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One case; the columns are explained in `data/README.md`."""
     rng = np.random.default_rng([unit.seed, *unit.arm.encode()])
     rows = [{**held._asdict(), "error": held.error} for held in CASES[unit.arm](config, rng)]
@@ -56,4 +56,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("theory"))
+    raise SystemExit(runner.main("theory"))

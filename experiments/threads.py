@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ampsim import Rule, replay
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 
 REPEATS = False  # ours do; torch's records depend on how the two threads happen to run
 TRUE = 3.0  # every gradient element
@@ -36,7 +36,7 @@ DEVICES = ("cpu",)  # threads are a matter of the host
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 600  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of the overflows
     tensors: int = 250  # gradients a backward pass
@@ -126,7 +126,7 @@ def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One scaler at one depth."""
     torch.set_num_threads(1)
     name, _, depth = unit.arm.partition(" depth ")
@@ -215,4 +215,4 @@ def summary(counts: Counts, config: Config) -> Record:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("threads"))
+    raise SystemExit(runner.main("threads"))

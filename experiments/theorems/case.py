@@ -7,14 +7,14 @@ from typing import NamedTuple
 from numpy.random import Generator
 
 from ampsim.core.machine import Arithmetic
-from experiments.runner import cli
+from experiments import runner
 
 EXACT = 1e-12  # relative
 WIDE = Arithmetic(dtype="float64")  # room for 2000 bits of scale
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 4000  # of a run under random ceilings, after it has settled
     seeds: tuple[int, ...] = (0,)  # of whatever is random
     runs: int = 1000  # side by side under random ceilings

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ampsim.torch.gradients import kernels, unscale
 from experiments import kernels as bench
-from experiments.runner import cli
+from experiments import runner
 from experiments.timing import clocks, roundpipe, step_variants
 
 ROOT = Path(__file__).parents[2]
@@ -271,7 +271,7 @@ def test_times_are_medians_in_microseconds_and_over_the_floor() -> None:
 
 @pytest.fixture(scope="module")
 def smoked() -> list[dict[str, Any]]:
-    units = [cli.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
+    units = [runner.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
     return [{"arm": unit.arm, **bench.run(bench.SMOKE, unit, "cpu", ignore)} for unit in units]
 
 
@@ -299,6 +299,6 @@ def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]
 
 
 def test_a_large_size_is_refused_on_a_cpu_before_its_memory_is_taken() -> None:
-    unit = cli.Unit("gpt2-12x768 float32", 0)
-    with pytest.raises(cli.Refused, match="expected cuda, where this is measured; pass --smoke"):
+    unit = runner.Unit("gpt2-12x768 float32", 0)
+    with pytest.raises(runner.UsageError, match="expected cuda, where this is measured; pass --smoke"):
         bench.run(bench.Config(), unit, "cpu", ignore)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from ampsim import records
 from ampsim.core import theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from experiments import runner, theory_real
 from experiments import theory as experiment
-from experiments import theory_real
-from experiments.runner import cli
 from experiments.theorems import pathwise, simulate, stochastic
 from experiments.theorems.case import Config, Held
 from experiments.theorems.simulate import Batch
@@ -22,8 +21,8 @@ from figures import _style, results
 from figures import theory as figure
 from figures import theory_real as real_figure
 
-HELD = records.read(cli.DATA / "cpu" / "theory.jsonl")[1]
-REAL = records.read(cli.DATA / "cpu" / "theory_real.jsonl")[1]
+HELD = records.read(runner.DATA / "cpu" / "theory.jsonl")[1]
+REAL = records.read(runner.DATA / "cpu" / "theory_real.jsonl")[1]
 
 rules = st.builds(
     Rule,
@@ -186,7 +185,7 @@ def test_the_committed_run_is_what_t3_says_with_nothing_fitted() -> None:
 
 @pytest.mark.parametrize("module", [experiment, theory_real])
 def test_the_smoke_run_ends_and_shows_no_table(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
+    assert runner.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     rows = records.read(path)[1]
     assert [row["arm"] for row in rows] == list(module.arms(module.SMOKE))

@@ -7,17 +7,16 @@ import pytest
 import torch
 
 from ampsim import records
-from experiments import threads
-from experiments.runner import cli
+from experiments import runner, threads
 from figures import _style, results
 from figures import threads as figure
 
-COMMITTED = records.read(cli.DATA / "cpu" / "threads.jsonl")[1]
+COMMITTED = records.read(runner.DATA / "cpu" / "threads.jsonl")[1]
 SMALL = threads.Config(steps=30, tensors=4, depths=(1,), seeds=(0,), overflow_share=0.0)
 
 
 def unit(arm: str, config: threads.Config = SMALL) -> dict[str, Any]:
-    return threads.run(config, cli.Unit(arm, 0), "cpu", lambda step: None)
+    return threads.run(config, runner.Unit(arm, 0), "cpu", lambda step: None)
 
 
 def rows(scaler: str) -> list[dict[str, Any]]:
@@ -103,6 +102,6 @@ def test_the_figure_draws_the_shares() -> None:
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("threads", ["--smoke"]) == 0
+    assert runner.main("threads", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(threads.arms(threads.SMOKE))
