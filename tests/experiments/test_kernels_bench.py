@@ -271,8 +271,8 @@ def test_times_are_medians_in_microseconds_and_over_the_floor() -> None:
 
 @pytest.fixture(scope="module")
 def smoked() -> list[dict[str, Any]]:
-    units = [runner.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
-    return [{"arm": unit.arm, **bench.run(bench.SMOKE, unit, "cpu", ignore)} for unit in units]
+    arms = bench.arms(bench.SMOKE)
+    return [{"arm": name, **bench.run(bench.SMOKE, arm, 0, "cpu", ignore)} for name, arm in arms.items()]
 
 
 def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]) -> None:
@@ -299,6 +299,5 @@ def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]
 
 
 def test_a_large_size_is_refused_on_a_cpu_before_its_memory_is_taken() -> None:
-    unit = runner.Unit("gpt2-12x768 float32", 0)
     with pytest.raises(runner.UsageError, match="expected cuda, where this is measured; pass --smoke"):
-        bench.run(bench.Config(), unit, "cpu", ignore)
+        bench.run(bench.Config(), bench.Arm("gpt2-12x768", "float32"), 0, "cpu", ignore)
