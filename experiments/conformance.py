@@ -1,7 +1,7 @@
 """Which laws does each loss scaler keep, and which known defect does it have where it does not?
 
 The conformance kit (`ampsim.testing`) judges torch's scaler, ours, ours with torch's own checks
-(``policy="torch"``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
+(``exact_torch=True``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
 
 Takes about 40 s on one CPU core. Device: cpu.
 """

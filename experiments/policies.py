@@ -229,7 +229,7 @@ def make_scaler(name: str, device: str) -> GradScaler:
     rule = CLOSED[name]
     if isinstance(rule, Rule):
         return GradScaler(device, rule.init_scale, growth_interval=rule.growth_interval, depth=rule.delay)
-    return GradScaler(device, rule=rule, depth=rule.delay)
+    return GradScaler(device, policy=rule, depth=rule.delay)
 
 
 def closed(name: str, seed: int, config: Config, device: str, tick: Callable[[int], None]) -> Record:

@@ -130,7 +130,7 @@ class Pipeline:
             self.scaler = GradScaler("cpu", growth_interval=config.trained_interval, depth=k)
         else:
             policy = MAKERS[name](growth_interval=config.trained_interval, delay=k)
-            self.scaler = GradScaler("cpu", rule=policy, depth=k)
+            self.scaler = GradScaler("cpu", policy=policy, depth=k)
         self.waiting: deque[tuple[Any, list[Tensor]]] = deque()
         self.log: list[tuple[float, float, bool]] = []  # scale, headroom in bits, overflow
 

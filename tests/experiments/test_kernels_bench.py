@@ -121,14 +121,15 @@ def test_a_tile_is_tried_with_its_own_constants_and_its_own_table(monkeypatch: p
 INTERPRETED = """
 import warnings
 import torch
-from ampsim.torch import kernels
-from experiments import _ways, kernels as bench
+from ampsim.torch.gradients import kernels
+from experiments import kernels as bench
+from experiments.timing import step_variants
 warnings.simplefilter("ignore")
 kernels.available = lambda device: True
 grads = [torch.randn(n) for n in (1, 2047, 2048, 20000)]
 exact = torch.cat(grads).double().norm().item()
 for block, warps in bench.Config().tiles:
-    norm = _ways.read_with(grads, block, warps)().norm.item()
+    norm = step_variants.read_with(grads, block, warps)().norm.item()
     assert abs(norm / exact - 1) < 1e-6, (block, norm, exact)
 print(len(bench.Config().tiles))
 """
