@@ -52,6 +52,11 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Single:
+    """The one arm of an experiment that times everything side by side: a second arm would be measured with it."""
+
+
+@dataclass(frozen=True)
 class Unit:
     """One arm with one seed."""
 

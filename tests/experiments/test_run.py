@@ -89,10 +89,10 @@ def test_ctrl_c_keeps_what_is_done_and_says_so(
 ) -> None:
     run = scale_crash.run
 
-    def interrupted(config: Any, unit: runner.Unit, *rest: Any) -> Any:
-        if unit.seed == 1:
+    def interrupted(config: Any, arm: Any, seed: int, *rest: Any) -> Any:
+        if seed == 1:
             raise KeyboardInterrupt
-        return run(config, unit, *rest)
+        return run(config, arm, seed, *rest)
 
     monkeypatch.setattr(scale_crash, "run", interrupted)
     path = tmp_path / "x.jsonl"
@@ -159,10 +159,10 @@ def test_a_failed_unit_exits_with_1_and_the_others_go_on_and_are_kept(
 ) -> None:
     run = scale_crash.run
 
-    def without_memory(config: Any, unit: runner.Unit, *rest: Any) -> Any:
-        if unit.key == "fp32 lr=0.05, seed 0":
+    def without_memory(config: Any, arm: Any, seed: int, *rest: Any) -> Any:
+        if (arm.dtype, seed) == ("float32", 0):
             raise MemoryError("no room for 3 numbers\nand more about it")
-        return run(config, unit, *rest)
+        return run(config, arm, seed, *rest)
 
     path = tmp_path / "x.jsonl"
     monkeypatch.setattr(scale_crash, "run", without_memory)
@@ -317,7 +317,7 @@ def test_the_source_of_an_experiment_is_what_it_imports() -> None:
     assert found == {"theory.py", *rooms}
     found = {path.relative_to(folder).as_posix() for path in provenance.sources(folder / "sigmoid_underflow.py")}
     assert {"sigmoid_underflow.py", "models/sigmoid_mlp.py", "training/digits_data.py", "training/fp16.py"} <= found
-    assert not any("gpt" in name or "runner" in name for name in found)
+    assert not any("gpt_fp16" in name or "runner" in name for name in found)
 
 
 class Fatal:
