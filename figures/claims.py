@@ -22,7 +22,7 @@ from figures.results import ArmRecords, Result
 
 REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "in part"
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
-CLOSED = "policies"  # the data file of the policies in a closed loop
+CLOSED = "policies_closed"  # the data file of the policies in a closed loop
 
 
 class Finding:

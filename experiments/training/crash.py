@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.training.loop import Arm
+from ampsim.torch import GradScaler
+from experiments.training.loop import SHORT, Arm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,6 +12,11 @@ class CrashArm(Arm):
     """A precision and a loss scale, with a learning rate."""
 
     lr: float  # of Adam
+
+    def scaler(self, device: str) -> GradScaler:
+        """Return a new scaler that does exactly what torch's does: its scale falls to 0, where ours would stop."""
+        enabled, interval = self.dtype == "float16", self.growth_interval or SHORT
+        return GradScaler(device, self.init_scale, growth_interval=interval, enabled=enabled, exact_torch=True)
 
 
 def crash_step(forward_overflow: Sequence[int], found_inf: Sequence[int], steps: int) -> int | None:
