@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
 
-from ampsim.core.arguments import whole
+from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, round_to_float32
 
 Policy = Literal["clamp", "raise", "warn", "torch"]
@@ -36,7 +36,7 @@ def check_policy(policy: Any) -> Policy:
 
 def check_depth(depth: Any) -> int:
     """A whole number >= 0."""
-    return whole("depth", depth, 0, "to run synchronously as torch does pass depth=0")
+    return as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
 
 
 def check_capturable(capturable: bool, depth: int, policy: Policy, launch: Any) -> bool:
