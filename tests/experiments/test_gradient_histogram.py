@@ -18,6 +18,7 @@ from experiments import gradient_histogram, runner
 from experiments.training import gradient_snapshots, tasks
 from experiments.training.gradient_snapshots import layer, probed, snapshots
 from figures import gradient_histogram as figure
+from tests.experiments import runs
 
 CONFIG = gradient_histogram.Config()
 DATA = records.read(runner.DATA / "cpu" / "gradient_histogram.jsonl")[1]
@@ -29,7 +30,7 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 
 def fresh(arm: str, seed: int = 0) -> dict[str, Any]:
-    return gradient_histogram.run(gradient_histogram.SMOKE, runner.Unit(arm, seed), "cpu", lambda step: None)
+    return runs.fresh(gradient_histogram, arm, seed)
 
 
 def small(name: str) -> tuple[tasks.Task, tasks.Batch]:
