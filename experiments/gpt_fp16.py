@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
-from experiments.runner import cli
 from experiments.training import fp16, loop, text_data
 from experiments.training.tasks import EVALUATED, Batch, Task
 
@@ -35,7 +35,7 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 250  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     on_cpu: tuple[int, int, int, int, int] = (BYTES, 32, 2, 4, 64)  # vocabulary, context, layers, heads, width
@@ -53,8 +53,7 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, seeds=(0,), on_cpu=(BYTES, 16, 1, 2, 32), batch=4, growth_intervals=(2,), count_every=2)
 
 
-def arms(config: Config) -> list[str]:
-    """As they stand in the data."""
+def arms(config: Config) -> dict[str, loop.Arm]:
     return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
@@ -62,14 +61,14 @@ def inputs() -> dict[str, str]:
     return {"topics": text_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     on_cpu = device == "cpu"
     size = Size(*(config.on_cpu if on_cpu else config.on_cuda))
-    task, train = make(unit.seed, device, size, config.batch)
+    task, train = make(seed, device, size, config.batch)
     lr = config.lr_cpu if on_cpu else config.lr_cuda
     optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
-    arm, log = loop.Arm(unit.arm), loop.Log(config.count_every)
+    log = loop.Log(config.count_every)
     factor = arm.factor(config.batch * size.context, GLOBAL_TOKENS)
     for step in arm.train(task, optimizer, config.steps, factor=factor):
         log.add(step)
@@ -94,4 +93,4 @@ def nats_a_byte(logits: Tensor, y: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("gpt_fp16"))
+    raise SystemExit(runner.main("gpt_fp16"))

@@ -26,7 +26,7 @@ from ampsim.core.formats import FP16
 from ampsim.probe import Histogram, Row
 from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, gradient_snapshots
 from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total
 from experiments.training.tasks import Batch, Task
@@ -35,7 +35,7 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 200  # optimizer steps a unit; after the last one is a snapshot
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     earlier: tuple[int, ...] = (0, 20)  # steps before which there is one, too
@@ -47,19 +47,19 @@ class Config(cli.Config):
 SMOKE = Config(steps=1, seeds=(0,), earlier=(), lowest_log2=-24, every_log2=24)
 
 
-def arms(config: Config) -> list[str]:
-    return list(gradient_snapshots.ARMS)
+def arms(config: Config) -> dict[str, gradient_snapshots.Model]:
+    return gradient_snapshots.ARMS
 
 
 def inputs() -> dict[str, str]:
     return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
     scales = range(config.lowest_log2, config.highest_log2 + 1, config.every_log2)
     points, columns = [*config.earlier, config.steps], []
-    for step, task, batch in snapshots(unit.arm, unit.seed, device, points):
+    for step, task, batch in snapshots(arm.name, seed, device, points):
         rows = probed(task, batch)
         columns.append({**by_layer(task, rows), **sweep(task, batch, rows, scales)})
         tick(step)
@@ -68,7 +68,7 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
         "layers": layers(task, rows),
         "points": points,
         "log2_scales": list(scales),
-        "share": targets / GLOBAL_TOKENS if unit.arm == "gpt" else None,
+        "share": targets / GLOBAL_TOKENS if arm.name == "gpt" else None,
         **{name: [column[name] for column in columns] for name in columns[0]},
     }
 
@@ -153,4 +153,4 @@ def compared(truth: Tensor, scaled: Tensor, scale: float) -> tuple[float, float,
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("gradient_histogram"))
+    raise SystemExit(runner.main("gradient_histogram"))

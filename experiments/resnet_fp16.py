@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import loop, tasks
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
@@ -30,7 +30,7 @@ GLOBAL_IMAGES = 2**20  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 350  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch_cpu: int = 16  # images a step
@@ -46,8 +46,7 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, seeds=(0,), batch_cpu=4, batch_cuda=4, growth_intervals=(2,), count_every=2)
 
 
-def arms(config: Config) -> list[str]:
-    """As they stand in the data."""
+def arms(config: Config) -> dict[str, loop.Arm]:
     return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
@@ -55,12 +54,12 @@ def inputs() -> dict[str, str]:
     return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
-    task = tasks.make(TASKS[device], unit.seed, device, batch)
+    task = tasks.make(TASKS[device], seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    arm, log = loop.Arm(unit.arm), loop.Log(config.count_every)
+    log = loop.Log(config.count_every)
     for step in arm.train(task, optimizer, config.steps, factor=arm.factor(batch, GLOBAL_IMAGES)):
         loop.cool(optimizer, config.lr, step.number, config.steps)
         log.add(step)
@@ -69,4 +68,4 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("resnet_fp16"))
+    raise SystemExit(runner.main("resnet_fp16"))
