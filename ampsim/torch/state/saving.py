@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ampsim.core.arguments import whole
+from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, State
 from ampsim.torch import config
 
@@ -32,5 +32,5 @@ def from_dict(saved: dict[str, Any], rule: Rule, *, exact_torch: bool) -> tuple[
     scales, tracker = [saved["scale"], *saved.get("pending", ())], saved["_growth_tracker"]
     if not exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
-        tracker = whole("_growth_tracker", tracker, 0, "load what state_dict() returned")
+        tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")
     return rule, tuple(State(scale, tracker) for scale in scales)
