@@ -20,7 +20,7 @@ import numpy as np
 from ampsim.core import theory
 from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format
 from ampsim.probe import Histogram
-from ampsim.probe.histogram import INF, SMALLEST, ZERO
+from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
 from experiments import runner
 from experiments.training import fp16, gradient_snapshots
@@ -42,17 +42,17 @@ class Config(runner.Config):
 SMOKE = Config(steps=1, seeds=(0,))
 
 
-def arms(config: Config) -> list[str]:
-    return list(gradient_snapshots.ARMS)
+def arms(config: Config) -> dict[str, gradient_snapshots.Model]:
+    return gradient_snapshots.ARMS
 
 
 def inputs() -> dict[str, str]:
     return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
-    ((step, task, batch),) = snapshots(unit.arm, unit.seed, device, [config.steps])
+    ((step, task, batch),) = snapshots(arm.name, seed, device, [config.steps])
     rows = probed(task, batch)
     tick(step)
     return {

@@ -14,7 +14,7 @@ import os
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -50,9 +50,8 @@ class Config(runner.Config):
 SMOKE = Config(steps=3, trials=1, sizes=("2x8",))
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["SGD"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"SGD": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
@@ -170,18 +169,18 @@ class Trial:
                 self.times[arm].append(time.process_time() - start)
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     rows = []
     for size in config.sizes:
         medians: dict[str, list[float]] = {arm: [] for arm in ARMS}
         for _ in range(config.trials):
-            trial = Trial(size, config, unit.seed)
+            trial = Trial(size, config, seed)
             for index in range(config.steps + 10):
                 trial.round(index % len(ARMS), keep=index >= 10)
                 tick(max(0, index - 9))
-            for arm, times in trial.times.items():
-                medians[arm].append(1e6 * median(times))
+            for name, times in trial.times.items():
+                medians[name].append(1e6 * median(times))
         rows.append({"size": size, **summary(medians)})
     return {"clock": "process CPU time", "rows": rows}
 

@@ -51,25 +51,32 @@ class Config(runner.Config):
 SMOKE = Config(steps=2, trials=1, sizes=("8x1000", "2x20000"), dtypes=("float32", "float16"), copied=1 << 16)
 
 
-def arms(config: Config) -> list[str]:
-    """A size and a dtype each; never two at a time, as one would be measured with the other."""
-    return [f"{size} {dtype}" for dtype in config.dtypes for size in config.sizes]
+@dataclass(frozen=True)
+class Arm:
+    """Parameters and gradients of one size and dtype; never two at a time, as one would be measured with the other."""
+
+    size: str
+    dtype: str  # a name of torch's
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {f"{size} {dtype}": Arm(size, dtype) for dtype in config.dtypes for size in config.sizes}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Measure one size; the columns are explained in `data/README.md`."""
-    size, dtype = unit.arm.split()
+    size, dtype = arm.size, getattr(torch, arm.dtype)
     elements = sum(torch.Size(shape).numel() for shape in shapes(size))
     if device == "cpu" and elements > LIMIT:
         raise runner.UsageError(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it")
     torch.set_num_threads(1)
-    torch.manual_seed(unit.seed)
+    torch.manual_seed(seed)
     rates = clocks.copy_rates(config.copied, config.steps, device)
-    make = partial(Model, size, getattr(torch, dtype), device)
+    make = partial(Model, size, dtype, device)
     facts, errors = counted(make())
     trials = []
     for _ in range(config.trials):
@@ -81,7 +88,7 @@ def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], No
         "elements": elements,
         "rates": rates,
         "errors": errors,
-        **summary(facts, trials, elements * getattr(torch, dtype).itemsize / rates["copy"] / 1e9),
+        **summary(facts, trials, elements * dtype.itemsize / rates["copy"] / 1e9),
     }
 
 

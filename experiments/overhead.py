@@ -18,7 +18,7 @@ import gc
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,19 +51,18 @@ SMOKE = Config(steps=3, trials=1, sizes=("8x1000", "2x20000"))
 CUDA_SIZES = ("gpt2-12x768", "gpt2-48x1600")  # GPT-2 small; 1.5 billion parameters
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["fused AdamW"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"fused AdamW": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     torch.set_num_threads(1)
-    torch.manual_seed(unit.seed)
+    torch.manual_seed(seed)
     sizes = config.sizes if device == "cpu" else (*config.sizes, *CUDA_SIZES)
     rows = []
     for size in sizes:

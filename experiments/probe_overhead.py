@@ -20,7 +20,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -58,23 +58,22 @@ class Config(runner.Config):
 SMOKE = Config(steps=2, trials=1, batch=2, on_cpu=("gpt 1x8", "resnet 1x4"))
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["training steps"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"training steps": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256(), "topics": text_data.sha256()}
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every model."""
     rows = []
     for size in config.on_cpu if device == "cpu" else config.on_cuda:
         trials = []
         for _ in range(config.trials):
             with offline() as tracker:
-                trial = Trial(size, unit.seed, device, config.batch, tracker)
+                trial = Trial(size, seed, device, config.batch, tracker)
                 with trial.probe:
                     trials.append(measure(trial, config.steps, device, tick))
         rows.append({"size": size, **trial.facts(), **summary(trials)})

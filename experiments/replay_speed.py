@@ -13,7 +13,7 @@ the clock is the thread's CPU time, which other processes on a shared machine do
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,18 +47,17 @@ class Config(runner.Config):
 SMOKE = Config(steps=20_000, trials=2, rules=2, grid=(4, 2, 2))
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["numba"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"numba": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Measure on every trace, then sweep over the first."""
-    rng = np.random.default_rng(unit.seed)
+    rng = np.random.default_rng(seed)
     traces = {name: trace(name, config.steps, rng) for name in TRACES}
     rows = []
     for name, ceilings in traces.items():

@@ -14,7 +14,7 @@ Takes about a minute on one CPU core. Device: cpu.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,21 +53,29 @@ class Config(runner.Config):
 SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, trained_interval=3, warm_up=5)
 
 
-def arms(config: Config) -> list[str]:
-    """`standing`, and `probe k=2` and so on as they are trained."""
-    return ["standing", *(f"{policy} k={k}" for k in config.depths for policy in MAKERS)]
+@dataclass(frozen=True)
+class Arm:
+    """A policy that is trained with; without one, all policies at all depths under a ceiling that stands still."""
+
+    policy: str | None = None  # one of MAKERS
+    k: int = 0  # steps that the scale is late
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    """Return `standing`, and `probe k=2` and so on as they are trained."""
+    trained = {f"{policy} k={k}": Arm(policy, k) for k in config.depths for policy in MAKERS}
+    return {"standing": Arm(), **trained}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """One arm; the columns are explained in `data/README.md`."""
-    if unit.arm == "standing":
+    if arm.policy is None:
         return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
-    policy, _, k = unit.arm.partition(" k=")
-    return trained(policy, int(k), unit.seed, config, tick)
+    return trained(arm.policy, arm.k, seed, config, tick)
 
 
 # ---------------------------------------------------------------------------------- a ceiling that stands still

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ampsim.core.arguments import whole
+from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, State
 from ampsim.core.policies.base import Policy, PolicyState, flatten, unflatten
 from ampsim.core.torch_model import refusals
@@ -49,7 +49,7 @@ def from_dict(saved: Dict, rule: Rule | Policy, *, exact_torch: bool) -> tuple[R
     scales, tracker = [saved["scale"], *saved.get("pending", ())], saved["_growth_tracker"]
     if not exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
-        tracker = whole("_growth_tracker", tracker, 0, "load what state_dict() returned")
+        tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")
     return rule, tuple(State(scale, tracker) for scale in scales)
 
 

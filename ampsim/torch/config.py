@@ -10,7 +10,7 @@ from typing import Any, Literal, ParamSpec, get_args
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
 
-from ampsim.core.arguments import whole
+from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
@@ -61,7 +61,7 @@ def check_at_min_scale(choice: AtMinScale, exact_torch: bool) -> AtMinScale:
 
 def check_depth(depth: Any) -> int:
     """A whole number >= 0."""
-    return whole("depth", depth, 0, "to run synchronously as torch does pass depth=0")
+    return as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
 
 
 def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, launch: object) -> bool:

@@ -5,6 +5,6 @@ its `Config` extends ours, it raises `UsageError` for settings that it cannot ru
 """
 
 from experiments.runner.cli import main
-from experiments.runner.experiment import DATA, Config, Unit, UsageError
+from experiments.runner.experiment import DATA, Config, Single, Unit, UsageError
 
-__all__ = ["DATA", "Config", "Unit", "UsageError", "main"]
+__all__ = ["DATA", "Config", "Single", "Unit", "UsageError", "main"]

@@ -17,7 +17,7 @@ CONFIG = device_claims.Config()
 
 
 def looked(arm: str) -> dict[str, Any]:
-    return device_claims.run(CONFIG, runner.Unit(arm, 0), "cpu", lambda _: None)
+    return device_claims.run(CONFIG, device_claims.Arm(arm), 0, "cpu", lambda _: None)
 
 
 @pytest.mark.parametrize("arm", SCALERS)

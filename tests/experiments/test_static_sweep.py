@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from ampsim import records
 from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
-from experiments.training.loop import Arm
+from experiments.training.loop import FP32, static
 from figures import _style, results
 from figures import static_sweep as figure
+from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
@@ -26,8 +27,7 @@ SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_lo
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **static_sweep.run(config, runner.Unit(arm, seed), "cpu", lambda step: None)}
+    return runs.fresh(static_sweep, arm, seed, SHORT, **changes)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def gradients(k: int, batch: int = 8) -> tuple[tasks.Task, tasks.Batch, torch.Te
     """A task, and the first step of its arm `static 2^k`."""
     task = tasks.make("resnet", 0, "cpu", batch)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
-    (step,) = Arm(f"static 2^{k}").train(task, optimizer, 1)
+    (step,) = static(k).train(task, optimizer, 1)
     return task, step.batch, step.gradient
 
 
@@ -93,7 +93,7 @@ def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
 
 def test_rounding_once_is_asked_of_the_true_gradient() -> None:
     task = tasks.make("resnet", 0, "cpu", 8)
-    (step,) = Arm("fp32").train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
+    (step,) = FP32.train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
     asked = static_sweep.Asked((-18, 20))
     asked.add(task, step, counted=True)
     row = asked.record()
@@ -117,16 +117,15 @@ def test_every_unit_is_there_and_whole() -> None:
     for row in DATA:
         assert len(row["loss"]) == CONFIG.steps
         assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
-        if row["arm"].startswith("static"):
-            assert row["scale_changes"] == [[0, Arm(row["arm"]).fixed]]
+        if (fixed := static_sweep.arms(CONFIG)[row["arm"]].fixed) is not None:
+            assert row["scale_changes"] == [[0, fixed]]
 
 
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
 @pytest.mark.parametrize("k", [k for k in LOGS if -8 <= k <= 14])
-def test_on_the_plateau_every_scale_trains_as_float32_does_and_as_the_dynamic_one(k: int) -> None:
-    assert final(f"static 2^{k}") == pytest.approx(final("fp32"), abs=0.15)
+def test_on_the_plateau_every_scale_trains_as_the_dynamic_one_does(k: int) -> None:
     assert final(f"static 2^{k}") == pytest.approx(final("dynamic G=50"), abs=0.15)
     assert sum(len(row["found_inf"]) for row in of_arm(f"static 2^{k}")) <= 3
 

@@ -66,8 +66,7 @@ class PolicyVersion(HostScale):
     def next(self, rule: Policy, outcome: Outcome) -> Self:
         """Make the version after an update; waits for the flags and for what was observed."""
         seen = combined(rule, any_found(outcome), outcome.observed)
-        after = update(rule, self.carried, seen, synchronous=not outcome.is_async)  # type: ignore[arg-type]
-        return self._of(after)
+        return self._of(update(rule, self.carried, seen, synchronous=not outcome.is_async))
 
     def override(self, rule: Policy, new_scale: float | Tensor) -> Self:
         """Make the version after the scale was set by hand."""
