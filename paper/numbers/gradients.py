@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from figures.claims import at_share, flushed, foretold_at_worst, interval_spread, last_scales
+from figures.quantities import at_share, flushed, foretold_at_worst, interval_spread, last_scales
 from figures.results import ArmRecords, Result, common
 from paper.ledger import Number
 

@@ -16,7 +16,8 @@ import pytest
 from ampsim import records
 from ampsim.core import theory
 from figures import claims
-from figures.claims import INTERVALS, Finding
+from figures.claims import Finding
+from figures.quantities import INTERVALS
 from paper import build, ledger, lint
 from paper.ledger import Declared, Number, Table
 from paper.sources import ROOT, PaperError
@@ -135,7 +136,7 @@ def test_the_ledger_has_the_code_of_each_number_with_the_values_it_was_given() -
     assert all(entry["code"] for entry in BOOK["numbers"].values())
     assert BOOK["numbers"]["gpt.unscaled"]["code"] == "run.arm('unscaled').mean('test_loss')"
     assert BOOK["numbers"]["real[0,2]"]["code"] == "100 * t3_rate(run, 5, 'G=5')"
-    assert BOOK["numbers"]["real.steps"]["code"] == "figures.claims.real_steps"
+    assert BOOK["numbers"]["real.steps"]["code"] == "figures.quantities.real_steps"
     codes = [(entry["stem"], entry["code"]) for name, entry in MEASURED.items() if "[" not in name]
     assert len(set(codes)) > 0.98 * len(codes)  # a lambda is not taken for its neighbour
 
