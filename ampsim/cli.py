@@ -14,8 +14,9 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim.core import dialects
+from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.fold import states
-from ampsim.core.trace import DamagedTraceError, read
+from ampsim.core.trace import read
 
 if TYPE_CHECKING:
     from ampsim.testing.kit.report import Report
@@ -63,7 +64,7 @@ def check_traces(
         fail(f"{file}: no such file; give the path of a .jsonl or .jsonl.gz file of traces")
     except IsADirectoryError:
         fail(f"{file} is a folder; give the path of a .jsonl or .jsonl.gz file of traces")
-    except (DamagedTraceError, PermissionError) as error:
+    except (DamagedFileError, PermissionError) as error:
         fail(str(error))
     out.print(f"{matching} of {number} match")
     if mismatches:

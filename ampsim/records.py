@@ -26,29 +26,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-__all__ = ["DamagedFile", "Journal", "Record", "decode", "encode", "read", "read_provenance", "write"]
+from ampsim.core.files import DamagedFileError, write_atomically
+
+__all__ = ["DamagedFileError", "Journal", "Record", "decode", "encode", "read", "read_provenance", "write"]
 
 Record = dict[str, Any]
 
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-
-
-class DamagedFile(ValueError):  # noqa: N818 - it names what is wrong, and the file is not to blame
-    """A data file that cannot be read as written: names the file, the line and the cure."""
-
-    def __init__(self, path: Path, line: int, found: str, expected: str) -> None:
-        self.path, self.line = path, line
-        super().__init__(
-            f"{path}, line {line}: {found}; expected {expected}; "
-            "restore the file from version control, or delete it and make it again"
-        )
 
 
 def encode(value: Any) -> str:
@@ -77,19 +67,7 @@ def write(path: Path, provenance: Mapping[str, Any], records: Iterable[Mapping[s
     lines = [encode(record) for record in records]
     header = encode({"provenance": dict(provenance), "records": len(lines)})
     text = "".join(f"{line}\n" for line in [header, *lines])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp makes files that only their owner can read
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_atomically(path, text.encode())
 
 
 def read(path: Path) -> tuple[Record, list[Record]]:
@@ -97,16 +75,16 @@ def read(path: Path) -> tuple[Record, list[Record]]:
 
     Raises:
         FileNotFoundError: no such file.
-        DamagedFile: cut short, not JSON, or without provenance.
+        DamagedFileError: cut short, not JSON, or without provenance.
     """
     lines = _lines(path)
     if lines[-1]:
-        raise DamagedFile(path, len(lines), "the last line is cut short", "a line feed at the end of the file")
+        raise DamagedFileError(path, len(lines), "the last line is cut short", "a line feed at the end of the file")
     provenance, count = _header(path, lines[0])
     records = [_parse(path, number, line) for number, line in enumerate(lines[1:-1], start=2)]
     if len(records) != count:
         found = f"the file ends after {len(records)} of {count} records"
-        raise DamagedFile(path, len(lines), found, f"{count} records as the first line says")
+        raise DamagedFileError(path, len(lines), found, f"{count} records as the first line says")
     return provenance, records
 
 
@@ -161,7 +139,7 @@ class Journal:
         for number, line in enumerate(whole[1:], start=2):
             entry = _parse(self.part, number, line)
             if not {"unit", "value"} <= entry.keys():
-                raise DamagedFile(self.part, number, f"keys {sorted(entry)}", "the keys unit and value")
+                raise DamagedFileError(self.part, number, f"keys {sorted(entry)}", "the keys unit and value")
             self.done[entry["unit"]] = entry["value"]
         os.truncate(self.part, self.part.stat().st_size - len(torn))
         return True
@@ -176,7 +154,7 @@ def _header(path: Path, line: bytes) -> tuple[Record, int]:
     header = _parse(path, 1, line)
     if not isinstance(header.get("provenance"), dict) or type(header.get("records")) is not int:
         found = f"the first record has the keys {sorted(header)}"
-        raise DamagedFile(path, 1, found, 'a first record {"provenance": {...}, "records": N}')
+        raise DamagedFileError(path, 1, found, 'a first record {"provenance": {...}, "records": N}')
     return header["provenance"], header["records"]
 
 
@@ -184,11 +162,11 @@ def _parse(path: Path, number: int, line: bytes) -> Record:
     try:
         value = decode(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are among them
-        raise DamagedFile(path, number, f"not JSON ({error})", "one JSON object a line") from error
+        raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object a line") from error
     except RecursionError as error:
-        raise DamagedFile(path, number, "nested too deep", "one JSON object a line") from error
+        raise DamagedFileError(path, number, "nested too deep", "one JSON object a line") from error
     if not isinstance(value, dict):
-        raise DamagedFile(path, number, f"a JSON {type(value).__name__}", "one JSON object a line")
+        raise DamagedFileError(path, number, f"a JSON {type(value).__name__}", "one JSON object a line")
     return value
 
 
@@ -242,14 +220,3 @@ def _difference(old: Any, new: Any) -> str:
                 inner = _difference(old.get(key), new.get(key))
                 return f"{key}.{inner}" if isinstance(new.get(key), dict) else f"{key}: {inner}"
     return f"{encode(old)} then, {encode(new)} now"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut; where folders cannot be opened there is nothing to do."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,7 +19,6 @@ import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,32 +50,29 @@ class Config(cli.Config):
 SMOKE = Config(steps=4, seeds=(0,), depths=(1,), control=1, interval=2, init_log2=30, batch_cpu=1)
 
 
-class Arm(NamedTuple):
-    """How late what is."""
+@dataclass(frozen=True)
+class Delay:
+    """A number of iterations by which the loss scale is late, one by which the weights are, and the schedule."""
 
     scale: int  # iterations
     weights: int
-    latest: bool = False
-
-    @classmethod
-    def of(cls, name: str) -> "Arm":
-        """From its name in the data."""
-        kind, k, *latest = name.split(" ")
-        return cls(int(k), int(k) if kind == "depth" else 0, bool(latest))
+    latest: bool = False  # whether the optimizer's thread waits before each step until it can wait no longer
 
 
-def arms(config: Config) -> list[str]:
-    return [*(f"depth {k}" for k in config.depths), f"depth {config.control} latest", f"scale {config.control}"]
+def arms(config: Config) -> dict[str, Delay]:
+    k = config.control
+    controls = {f"depth {k} latest": Delay(k, k, latest=True), f"scale {k}": Delay(k, 0)}
+    return {f"depth {depth}": Delay(depth, depth) for depth in config.depths} | controls
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("gpt")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Delay, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
-    arm, on_cpu = Arm.of(unit.arm), device == "cpu"
-    task = tasks.make("gpt", unit.seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
+    on_cpu = device == "cpu"
+    task = tasks.make("gpt", seed, device, config.batch_cpu if on_cpu else config.batch_cuda)
     pipe = Pipe(task, arm, config, device)
     try:
         for step in range(config.steps):
@@ -116,7 +112,7 @@ class Pipe:
     """A pipeline, and what was seen on its way. `skipped` is written by the optimizer's thread."""
 
     task: tasks.Task
-    arm: Arm
+    arm: Delay
     config: Config
     device: str
     losses: list[float] = field(default_factory=list)

@@ -23,7 +23,6 @@ from torch import Tensor
 from ampsim.probe import Histogram
 from ampsim.probe.histogram import INF, SMALLEST
 from ampsim.records import Record
-from ampsim.torch import GradScaler
 from experiments.models.gpt import GPT2_SMALL
 from experiments.models.residual_mlp import ResidualMLP
 from experiments.runner import cli
@@ -33,25 +32,24 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 WIDTH, BLOCKS = 64, 12  # of the residual network, as in `scale_crash`
 
 
-@dataclass(frozen=True)
-class Case:
-    """What one arm trains, and how."""
+@dataclass(frozen=True, kw_only=True)
+class Case(loop.Arm):
+    """A loss scale, and the training that it serves."""
 
     task: str
-    batch: int  # windows of text, or images, a step
-    every: int  # optimizer steps a sample
+    batch: int  # windows of text, or images, per step
+    every: int  # optimizer steps per sample
     lr: float  # of Adam
     eps: float = 1e-15  # of Adam, which otherwise does not see gradients below its default of 1e-8
-    init_scale: float = 2.0**16
-    growth_interval: int = 50
-    fixed: float | None = None  # the scale of an arm that never changes it
 
 
 CASES = {
-    "gpt unscaled": Case("gpt", 2, 3, 1e-3, init_scale=1.0, fixed=1.0),
-    "gpt dynamic": Case("gpt", 2, 3, 1e-3, init_scale=1.0, growth_interval=8),
-    "sigmoid dynamic": Case("sigmoid", 128, 8, 1e-2),
-    "residual dynamic": Case("residual", 64, 1, 0.05, eps=1e-8),
+    "gpt unscaled": Case(loss="share", task="gpt", batch=2, every=3, lr=1e-3),
+    "gpt dynamic": Case(growth_interval=8, loss="share", task="gpt", batch=2, every=3, lr=1e-3),
+    "sigmoid dynamic": Case(init_scale=2.0**16, growth_interval=50, task="sigmoid", batch=128, every=8, lr=1e-2),
+    "residual dynamic": Case(
+        init_scale=2.0**16, growth_interval=50, task="residual", batch=64, every=1, lr=0.05, eps=1e-8
+    ),
 }
 
 
@@ -64,24 +62,23 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, seeds=(0,))
 
 
-def arms(config: Config) -> list[str]:
-    return list(CASES)
+def arms(config: Config) -> dict[str, Case]:
+    return CASES
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("gpt", "sigmoid")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    case = CASES[unit.arm]
-    task = make(case, unit.seed, device)
-    factor = loss_factor(case, device)
+    task = make(case, seed, device)
+    size = tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
+    factor = case.factor(case.batch * size.context, GLOBAL_TOKENS)
     parameters = list(task.model.parameters())
     optimizer = torch.optim.Adam(parameters, lr=case.lr, eps=case.eps, fused=True)
-    scaler = GradScaler(device, case.init_scale, growth_interval=case.growth_interval)
     scales, found_inf, samples, counts = [], [], [], []
-    for step in loop.train(task, optimizer, scaler, config.steps * case.every, factor=factor, fixed=case.fixed):
+    for step in case.train(task, optimizer, config.steps * case.every, factor=factor):
         scales.append(step.scale)
         if step.found_inf:
             found_inf.append(step.number)
@@ -89,7 +86,7 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
             x, y = step.batch
             truth = flat(torch.autograd.grad(task.criterion(task.model(x), y) * factor, parameters))
             samples.append(losses(truth, step.gradient, step.scale))
-            if unit.seed == config.seeds[0]:
+            if seed == config.seeds[0]:
                 counts.append(nonempty(Histogram.of(truth)))
             tick(step.number // case.every + 1)
     lost, rounded, not_finite = (fp16.six_digits(column) for column in fp16.table(samples))
@@ -111,12 +108,6 @@ def make(case: Case, seed: int, device: str) -> tasks.Task:
     batches = fp16.prepare(seed)
     network = ResidualMLP(digits_data.PIXELS, WIDTH, BLOCKS, digits_data.CLASSES)
     return tasks.digits(tasks.Logits(network), batches, device, case.batch)
-
-
-def loss_factor(case: Case, device: str) -> float:
-    """From the mean over a batch to the loss that is differentiated."""
-    size = tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
-    return case.batch * size.context / GLOBAL_TOKENS if case.task == "gpt" else 1.0
 
 
 def flat(gradients: tuple[Tensor, ...]) -> Tensor:

@@ -42,17 +42,17 @@ class Config(cli.Config):
 SMOKE = Config(steps=1, seeds=(0,))
 
 
-def arms(config: Config) -> list[str]:
-    return list(gradient_snapshots.ARMS)
+def arms(config: Config) -> dict[str, gradient_snapshots.Model]:
+    return gradient_snapshots.ARMS
 
 
 def inputs() -> dict[str, str]:
     return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
-    ((step, task, batch),) = snapshots(unit.arm, unit.seed, device, [config.steps])
+    ((step, task, batch),) = snapshots(arm.name, seed, device, [config.steps])
     rows = probed(task, batch)
     tick(step)
     return {

@@ -53,8 +53,7 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, seeds=(0,), on_cpu=(BYTES, 16, 1, 2, 32), batch=4, growth_intervals=(2,), count_every=2)
 
 
-def arms(config: Config) -> list[str]:
-    """As they stand in the data."""
+def arms(config: Config) -> dict[str, loop.Arm]:
     return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
@@ -62,14 +61,14 @@ def inputs() -> dict[str, str]:
     return {"topics": text_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     on_cpu = device == "cpu"
     size = Size(*(config.on_cpu if on_cpu else config.on_cuda))
-    task, train = make(unit.seed, device, size, config.batch)
+    task, train = make(seed, device, size, config.batch)
     lr = config.lr_cpu if on_cpu else config.lr_cuda
     optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
-    arm, log = loop.Arm(unit.arm), loop.Log(config.count_every)
+    log = loop.Log(config.count_every)
     factor = arm.factor(config.batch * size.context, GLOBAL_TOKENS)
     for step in arm.train(task, optimizer, config.steps, factor=factor):
         log.add(step)

@@ -47,19 +47,19 @@ class Config(cli.Config):
 SMOKE = Config(steps=1, seeds=(0,), earlier=(), lowest_log2=-24, every_log2=24)
 
 
-def arms(config: Config) -> list[str]:
-    return list(gradient_snapshots.ARMS)
+def arms(config: Config) -> dict[str, gradient_snapshots.Model]:
+    return gradient_snapshots.ARMS
 
 
 def inputs() -> dict[str, str]:
     return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
     scales = range(config.lowest_log2, config.highest_log2 + 1, config.every_log2)
     points, columns = [*config.earlier, config.steps], []
-    for step, task, batch in snapshots(unit.arm, unit.seed, device, points):
+    for step, task, batch in snapshots(arm.name, seed, device, points):
         rows = probed(task, batch)
         columns.append({**by_layer(task, rows), **sweep(task, batch, rows, scales)})
         tick(step)
@@ -68,7 +68,7 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
         "layers": layers(task, rows),
         "points": points,
         "log2_scales": list(scales),
-        "share": targets / GLOBAL_TOKENS if unit.arm == "gpt" else None,
+        "share": targets / GLOBAL_TOKENS if arm.name == "gpt" else None,
         **{name: [column[name] for column in columns] for name in columns[0]},
     }
 

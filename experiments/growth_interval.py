@@ -16,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -51,42 +50,34 @@ class Config(cli.Config):
 SMOKE = Config(steps=24, seeds=(0,), intervals=(2, 20), split=((5, 0.25, 0.25),), warm_up=4, sample_every=4)
 
 
-class Arm(NamedTuple):
-    """One rule."""
+@dataclass(frozen=True)
+class GrowthRule:
+    """A growth interval and factors, torch's if they are not given."""
 
-    interval: int
-    growth: float = 1.0  # a, bits
-    backoff: float = 1.0  # b, bits
-
-    def __str__(self) -> str:
-        factors = "" if self.growth == self.backoff == 1 else f" a={self.growth:g} b={self.backoff:g}"
-        return f"G={self.interval}{factors}"
-
-    @classmethod
-    def of(cls, name: str) -> "Arm":
-        """From its name in the data."""
-        interval, *factors = (part.partition("=")[2] for part in name.split(" "))
-        return cls(int(interval), *map(float, factors))
+    growth_interval: int
+    growth_bits: float = 1.0  # a
+    backoff_bits: float = 1.0  # b
 
     @property
     def rule(self) -> Rule:
-        """From torch's first scale."""
-        return Rule(growth_factor=2.0**self.growth, backoff_factor=2.0**-self.backoff, growth_interval=self.interval)
+        """The rule, from torch's first scale."""
+        return Rule(2.0**16, 2.0**self.growth_bits, 2.0**-self.backoff_bits, self.growth_interval)
 
 
-def arms(config: Config) -> list[str]:
-    return [*(str(Arm(interval)) for interval in config.intervals), *(str(Arm(*split)) for split in config.split)]
+def arms(config: Config) -> dict[str, GrowthRule]:
+    usual = {f"G={interval}": GrowthRule(interval) for interval in config.intervals}
+    return usual | {f"G={interval} a={a:g} b={b:g}": GrowthRule(interval, a, b) for interval, a, b in config.split}
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: GrowthRule, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train under one rule; the columns are explained in `data/README.md`."""
-    rule = Arm.of(unit.arm).rule
+    rule = arm.rule
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
-    task = tasks.make("sigmoid", unit.seed, device, batch)
+    task = tasks.make("sigmoid", seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
     scaler = GradScaler(
         device, 2.0**config.start_log2, rule.growth_factor, rule.backoff_factor, rule.growth_interval

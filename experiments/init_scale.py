@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 
@@ -53,47 +53,38 @@ SMOKE = Config(
 )
 
 
-class Arm(NamedTuple):
-    """One start."""
+@dataclass(frozen=True)
+class Start:
+    """A network and the loss scale that its training starts from."""
 
-    task: str
-    start: int  # log2
-    interval: int
-
-    def __str__(self) -> str:
-        return f"{self.task} 2^{self.start} G={self.interval}"
-
-    @classmethod
-    def of(cls, name: str) -> "Arm":
-        """From its name in the data."""
-        task, start, interval = name.split(" ")
-        return cls(task, int(start.removeprefix("2^")), int(interval.removeprefix("G=")))
+    task: Literal["sigmoid", "residual"]
+    init_log2: int
+    growth_interval: int
 
 
-def arms(config: Config) -> list[str]:
-    made = [Arm("sigmoid", k, config.interval) for k in config.sigmoid_log2]
-    made += [Arm("sigmoid", 0, interval) for interval in config.slower]
-    made += [Arm("residual", k, config.interval) for k in config.residual_log2]
-    return list(map(str, made))
+def arms(config: Config) -> dict[str, Start]:
+    made = [Start("sigmoid", k, config.interval) for k in config.sigmoid_log2]
+    made += [Start("sigmoid", 0, interval) for interval in config.slower]
+    made += [Start("residual", k, config.interval) for k in config.residual_log2]
+    return {f"{start.task} 2^{start.init_log2} G={start.growth_interval}": start for start in made}
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid", "residual")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Start, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train from one start; the columns are explained in `data/README.md`."""
-    arm = Arm.of(unit.arm)
     place = ("sigmoid", "residual").index(arm.task)
     batch = (config.on_cpu if device == "cpu" else config.on_cuda)[place]
-    task = tasks.make(arm.task, unit.seed, device, batch)
+    task = tasks.make(arm.task, seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lrs[place], eps=config.eps, fused=True)
-    scaler = GradScaler(device, init_scale=2.0**arm.start, growth_interval=arm.interval)
+    scaler = GradScaler(device, init_scale=2.0**arm.init_log2, growth_interval=arm.growth_interval)
     log = Log(config.block, config.seek_every)
     for step in train(task, optimizer, scaler, config.steps):
         log.step(step)
         if step.number % config.seek_every == 0:
-            near = (log.ceilings or [arm.start])[-1]
+            near = (log.ceilings or [arm.init_log2])[-1]
             log.ceilings.append(ceiling(task, step.batch, near))
         tick(step.number + 1)
     return {**log.record(config.plateau), **costs(arm, log), "test_loss": task.test_loss()}
@@ -137,7 +128,7 @@ def blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def costs(arm: Arm, log: Log) -> dict[str, Any]:
+def costs(arm: Start, log: Log) -> dict[str, Any]:
     """What the start cost, and what the first batch's ceiling foretold."""
     skipped, steps = set(log.found_inf), range(len(log.scales))
     lost = len(list(takewhile(skipped.__contains__, steps)))
@@ -153,13 +144,13 @@ def costs(arm: Arm, log: Log) -> dict[str, Any]:
     }
 
 
-def predict(arm: Arm, first: float) -> dict[str, float] | None:
+def predict(arm: Start, first: float) -> dict[str, float] | None:
     """The same three, had the ceiling stood still where it was at first; None where there was none."""
     if math.isinf(first):
         return None
-    low, high = max(0, first - arm.start), max(0, arm.start - first)
+    low, high = max(0, first - arm.init_log2), max(0, arm.init_log2 - first)
     # T4: m skips down, then m G steps up
-    spike = theory.recovery(Rule(growth_interval=arm.interval), low, int(low))
+    spike = theory.recovery(Rule(growth_interval=arm.growth_interval), low, int(low))
     down = low * (low - 1) / 2
     return {"lost_steps": high, "climb_steps": spike.steps - spike.skips, "climb_bits": spike.deficit - down}
 

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ampsim import Rule, init, update
-from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Probe, Ratio, Seen
+from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Probe, Ratio
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments.runner import cli
@@ -172,7 +172,7 @@ def follow(rule: Any, state: Any, ceilings: Sequence[float]) -> tuple[NDArray[np
         bad = not state.scale <= ceiling
         scales.append(state.scale)
         flags.append(bad)
-        seen: Any = Seen(bad, math.inf if bad else TOP / ceiling, float(bad))
+        seen: Any = Observation(bad, math.inf if bad else TOP / ceiling, float(bad))
         state = update(rule, state, seen)
     return np.array(scales), np.array(flags)
 

@@ -16,7 +16,7 @@ Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--dev
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,8 @@ from ampsim import replay_ceilings
 from ampsim.core.machine import Rule
 from ampsim.probe import Probe, ceilings
 from ampsim.records import Record
-from ampsim.torch import GradScaler
 from experiments.runner import cli
-from experiments.training import digits_data, fp16, tasks
+from experiments.training import digits_data, fp16, loop, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
 
@@ -64,20 +63,27 @@ class Run(NamedTuple):
     final_loss: float
 
 
-def arms(config: Config) -> list[str]:
-    return ["relu", "sigmoid"]
+@dataclass(frozen=True)
+class Network:
+    """What is trained: `relu`, which is easy, with SGD, or `sigmoid`, which is deep, with Adam."""
+
+    name: Literal["relu", "sigmoid"]
+
+
+def arms(config: Config) -> dict[str, Network]:
+    return {"relu": Network("relu"), "sigmoid": Network("sigmoid")}
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Network, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """All runs of one network with one seed; the columns are explained in `data/README.md`."""
-    names, runs = ["fp32", *map(rule_name, config.intervals)], {}
-    for done, name in enumerate(names, 1):
-        runs[name] = record(config, unit, device, name)
-        tick(config.steps * done // len(names))
+    intervals, runs = [None, *config.intervals], {}
+    for done, interval in enumerate(intervals, 1):
+        runs[rule_name(interval)] = record(config, arm, seed, device, interval)
+        tick(config.steps * done // len(intervals))
     traces = {"fp32 tried": runs["fp32"].tried, **{name: made.ceilings for name, made in runs.items()}}
     return {
         "runs": {name: columns(made) for name, made in runs.items() if name != "fp32"},
@@ -89,14 +95,15 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
     }
 
 
-def rule_name(interval: int) -> str:
-    return f"G={interval}"
+def rule_name(interval: int | None) -> str:
+    """Return the key of a run in the record; None trains in float32, without a scale."""
+    return "fp32" if interval is None else f"G={interval}"
 
 
-def make_task(config: Config, arm: str, seed: int, device: str) -> tuple[tasks.Task, torch.optim.Optimizer]:
+def make_task(config: Config, arm: Network, seed: int, device: str) -> tuple[tasks.Task, torch.optim.Optimizer]:
     """A network that is easy, with SGD, or deep, with Adam."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
-    if arm == "sigmoid":
+    if arm.name == "sigmoid":
         task = tasks.make("sigmoid", seed, device, batch)
         return task, torch.optim.Adam(task.model.parameters(), lr=config.lr_sigmoid, eps=config.eps, fused=True)
     generator = fp16.prepare(seed)
@@ -105,13 +112,11 @@ def make_task(config: Config, arm: str, seed: int, device: str) -> tuple[tasks.T
     return task, torch.optim.SGD(task.model.parameters(), lr=config.lr_relu)
 
 
-def record(config: Config, unit: cli.Unit, device: str, name: str) -> Run:
+def record(config: Config, arm: Network, seed: int, device: str, interval: int | None) -> Run:
     """Train once, under the probe."""
-    task, optimizer = make_task(config, unit.arm, unit.seed, device)
-    fp32 = name == "fp32"
-    scaler = GradScaler(device, enabled=False)
-    if not fp32:
-        scaler = GradScaler(device, 2.0**config.start_log2, growth_interval=int(name.removeprefix("G=")))
+    task, optimizer = make_task(config, arm, seed, device)
+    chosen = loop.FP32 if interval is None else loop.dynamic(interval, config.start_log2)
+    scaler, fp32 = chosen.scaler(device), interval is None
     log, tried, rows, near = [], [], [], float(config.start_log2)
     dtype = torch.float32 if fp32 else torch.float16
     with Probe(task.model, scale=scaler) as probe:

@@ -46,8 +46,7 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, seeds=(0,), batch_cpu=4, batch_cuda=4, growth_intervals=(2,), count_every=2)
 
 
-def arms(config: Config) -> list[str]:
-    """As they stand in the data."""
+def arms(config: Config) -> dict[str, loop.Arm]:
     return loop.usual_arms(config.static_log2, config.growth_intervals, config.inits_log2)
 
 
@@ -55,12 +54,12 @@ def inputs() -> dict[str, str]:
     return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
-    task = tasks.make(TASKS[device], unit.seed, device, batch)
+    task = tasks.make(TASKS[device], seed, device, batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    arm, log = loop.Arm(unit.arm), loop.Log(config.count_every)
+    log = loop.Log(config.count_every)
     for step in arm.train(task, optimizer, config.steps, factor=arm.factor(batch, GLOBAL_IMAGES)):
         loop.cool(optimizer, config.lr, step.number, config.steps)
         log.add(step)

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from ampsim.records import Record
 from experiments.models.residual_mlp import ResidualMLP
 from experiments.runner import cli
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, loop
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,38 @@ class Config(cli.Config):
 SMOKE = Config(steps=8, seeds=(0,), blocks=2, lrs=(0.05,), growth_interval=2)
 
 
-def arms(config: Config) -> list[str]:
-    """`fp16 lr=x` and `fp32 lr=x`, as they stand in the data."""
-    return [f"{precision} lr={lr}" for precision in ("fp16", "fp32") for lr in config.lrs]
+@dataclass(frozen=True, kw_only=True)
+class CrashArm(loop.Arm):
+    """A precision with a learning rate."""
+
+    lr: float  # of Adam
+
+
+def arms(config: Config) -> dict[str, CrashArm]:
+    fp16 = {f"fp16 lr={lr}": CrashArm("float16", 2.0**16, config.growth_interval, lr=lr) for lr in config.lrs}
+    return fp16 | {f"fp32 lr={lr}": CrashArm("float32", lr=lr) for lr in config.lrs}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: CrashArm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    precision, lr = unit.arm.split(" lr=")
-    batches = fp16.prepare(unit.seed)
+    batches = fp16.prepare(seed)
     data = digits_data.load(device)
     model = ResidualMLP(digits_data.PIXELS, config.width, config.blocks, digits_data.CLASSES).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=float(lr), fused=True)
-    scaler = torch.amp.GradScaler(device, growth_interval=config.growth_interval, enabled=precision == "fp16")
+    optimizer = torch.optim.Adam(model.parameters(), lr=arm.lr, fused=True)
+    scaler = arm.scaler(device)
     log = []
 
     for step in range(config.steps):
         rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
-        with fp16.autocast(device, fp16=precision == "fp16"):
+        with fp16.autocast(device, fp16=arm.dtype == "float16"):
             logits, stream = model(data.train_x[rows])
             loss = cross_entropy(logits, data.train_y[rows])
         optimizer.zero_grad()
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
         forward = fp16.all_finite(logits) and fp16.all_finite(stream)
         backward = fp16.all_finite(fp16.flat_gradient(model))
         scale, before = scaler.get_scale(), fp16.flat_parameters(model)

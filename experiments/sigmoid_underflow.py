@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from ampsim.records import Record
 from experiments.models.sigmoid_mlp import SigmoidMLP
 from experiments.runner import cli
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, loop
 
 
 @dataclass(frozen=True)
@@ -42,44 +42,30 @@ class Config(cli.Config):
 SMOKE = Config(steps=8, seeds=(0,), static_log2=(0, 20), growth_intervals=(2,), count_every=2)
 
 
-def arms(config: Config) -> list[str]:
-    """`fp32`, `unscaled`, `static 2^k` and `dynamic G=n`, as they stand in the data."""
-    static = ["unscaled" if k == 0 else f"static 2^{k}" for k in config.static_log2]
-    return ["fp32", *static, *(f"dynamic G={n}" for n in config.growth_intervals)]
+def arms(config: Config) -> dict[str, loop.Arm]:
+    fixed = {"unscaled" if k == 0 else f"static 2^{k}": loop.static(k) for k in config.static_log2}
+    return {"fp32": loop.FP32, **fixed, **{f"dynamic G={n}": loop.dynamic(n) for n in config.growth_intervals}}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def fixed_scale(arm: str) -> float | None:
-    """The loss scale of an arm that never changes it; None in the dynamic arms."""
-    if arm.startswith("static 2^"):
-        return 2.0 ** int(arm.removeprefix("static 2^"))
-    return 1.0 if arm == "unscaled" else None
-
-
-def make_scaler(arm: str, device: str) -> torch.amp.GradScaler:
-    if arm.startswith("dynamic G="):
-        return torch.amp.GradScaler(device, growth_interval=int(arm.removeprefix("dynamic G=")))
-    return torch.amp.GradScaler(device, init_scale=fixed_scale(arm) or 1.0, enabled=arm != "fp32")
-
-
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = fp16.prepare(unit.seed)
+    batches = fp16.prepare(seed)
     data = digits_data.load(device)
     model = SigmoidMLP(digits_data.PIXELS, config.width, config.depth, digits_data.CLASSES).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    scaler, fixed = make_scaler(unit.arm, device), fixed_scale(unit.arm)
+    scaler, fixed = arm.scaler(device), arm.fixed
     log = Log([sum(p.numel() for p in layer.parameters()) for layer in model.layers], config.count_every)
 
     for step in range(config.steps):
         rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
-        with fp16.autocast(device, fp16=unit.arm != "fp32"):
+        with fp16.autocast(device, fp16=arm != loop.FP32):
             loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
         optimizer.zero_grad()
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
         log.step(step, loss.item(), scaler.get_scale(), fp16.flat_gradient(model))  # still scaled
         scaler.step(optimizer)
         scaler.update(fixed)  # a fixed scale is put back whatever happened: skip, but never back off or grow

@@ -43,28 +43,28 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, seeds=(0,), static_log2=(-16, 24), batch_cpu=4, batch_cuda=4, count_every=2)
 
 
-def arms(config: Config) -> list[str]:
-    """As they stand in the data."""
-    return ["fp32", "dynamic G=50", *(f"static 2^{k}" for k in config.static_log2)]
+def arms(config: Config) -> dict[str, loop.Arm]:
+    fixed = {f"static 2^{k}": loop.static(k) for k in config.static_log2}
+    return {"fp32": loop.FP32, "dynamic G=50": loop.dynamic(), **fixed}
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    task = tasks.make(TASKS[device], unit.seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
+    task = tasks.make(TASKS[device], seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
     log, asked = loop.Log(config.count_every), Asked(config.static_log2)
-    for step in loop.Arm(unit.arm).train(task, optimizer, config.steps):
+    for step in arm.train(task, optimizer, config.steps):
         loop.cool(optimizer, config.lr, step.number, config.steps)
         log.add(step)
-        if unit.arm == "fp32":
+        if arm == loop.FP32:
             asked.add(task, step, counted=step.number % config.count_every == 0)
         tick(step.number + 1)
     ends = {"test_loss": task.test_loss(), "test_accuracy": loop.accuracy(task)}
-    return {**log.record(), **ends, **(asked.record() if unit.arm == "fp32" else {})}
+    return {**log.record(), **ends, **(asked.record() if arm == loop.FP32 else {})}
 
 
 class Asked:

@@ -27,9 +27,8 @@ from torch.nn.functional import cross_entropy
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
-from ampsim.torch import GradScaler
 from experiments.runner import cli
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, loop
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
@@ -49,28 +48,28 @@ class Config(cli.Config):
 SMOKE = Config(steps=60, warmup=20, growth_intervals=(5,))
 
 
-def arms(config: Config) -> list[str]:
-    return ["fp32", *(f"G={interval}" for interval in config.growth_intervals)]
+def arms(config: Config) -> dict[str, loop.Arm]:
+    return {"fp32": loop.FP32, **{f"G={interval}": loop.dynamic(interval) for interval in config.growth_intervals}}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
-    batches = fp16.prepare(unit.seed)
+    batches = fp16.prepare(seed)
     data = digits_data.load(device)
     model = make_model(config.width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    scaler = make_scaler(unit.arm, device)
+    scaler = arm.scaler(device)
     log = []
 
     for step in range(config.steps):
         rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
         x, y = data.train_x[rows], data.train_y[rows]
         largest = largest_gradient(model, x, y)
-        with fp16.autocast(device, fp16=unit.arm != "fp32"):
+        with fp16.autocast(device, fp16=arm != loop.FP32):
             loss = cross_entropy(model(x), y)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
@@ -87,12 +86,6 @@ def make_model(width: int) -> nn.Sequential:
         nn.Linear(digits_data.PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, digits_data.CLASSES),
     )  # fmt: skip
-
-
-def make_scaler(arm: str, device: str) -> GradScaler:
-    if arm == "fp32":
-        return GradScaler(device, enabled=False)
-    return GradScaler(device, growth_interval=int(arm.removeprefix("G=")))
 
 
 def largest_gradient(model: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -132,7 +125,7 @@ def table(rows: Sequence[Record]) -> Table:
     shown = Table("G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)")
     reference = next(row for row in rows if row["arm"] == "fp32")
     for row in (row for row in rows if row["arm"] != "fp32"):
-        interval = int(row["arm"].removeprefix("G="))
+        interval = row["settings"]["growth_interval"]
         steps = sum(count for _, count in row["scales"])
         mean = sum(level * count for level, count in row["scales"]) / steps
         forms: list[Any] = [predict(source["ceilings"], interval) for source in (row, reference)]

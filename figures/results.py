@@ -193,7 +193,7 @@ def load(stem: str, folder: Path = CPU) -> Result:
 
     Raises:
         FileNotFoundError: no such file; the message says which command makes it.
-        ampsim.records.DamagedFile: it cannot be read as written.
+        ampsim.records.DamagedFileError: it cannot be read as written.
     """
     path = folder / f"{stem}.jsonl"
     if not path.exists():

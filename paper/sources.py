@@ -45,7 +45,7 @@ def data(stem: str, root: Path = ROOT, device: str = "cpu") -> Source:
     except FileNotFoundError:
         name = path.relative_to(root)
         raise Refused(f"{name}: no such file; `python -m experiments.{stem}` makes it") from None
-    except records.DamagedFile as error:
+    except records.DamagedFileError as error:
         raise Refused(str(error)) from None
     return Source(
         file=path.relative_to(root).as_posix(),

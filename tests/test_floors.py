@@ -25,7 +25,7 @@ FLOORS = {
     "ampsim/probe": {"numpy", "torch", "triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
-    "ampsim/records.py": {"numpy"},
+    "ampsim/records.py": {"numpy", "ampsim.core.files"},
     "ampsim/cli.py": {"ampsim", "rich", "typer"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},

@@ -26,8 +26,8 @@ class Update:
     found_inf: bool
     scale: float  # before the update
     new_scale: float  # after it
-    streak: int | None = None  # clean steps counted before it, where the scaler shows them
-    new_streak: int | None = None
+    growth_tracker: int | None = None  # clean steps counted before it, where the scaler shows them
+    new_growth_tracker: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,11 @@ def overflow_never_raises_the_scale(u: Update) -> str | None:
 
 def overflow_restarts_the_streak(u: Update) -> str | None:
     """An overflow sets the count of clean steps back to zero."""
-    return f"streak {u.streak} -> {u.new_streak}" if u.found_inf and u.new_streak not in (None, 0) else None
+    return (
+        f"streak {u.growth_tracker} -> {u.new_growth_tracker}"
+        if u.found_inf and u.new_growth_tracker not in (None, 0)
+        else None
+    )
 
 
 def clean_step_keeps_the_scale(u: Update) -> str | None:
@@ -90,13 +94,13 @@ def clean_step_keeps_the_scale(u: Update) -> str | None:
 
 def growth_waits_for_the_interval(u: Update) -> str | None:
     """The scale grows at the clean step that completes the interval: not before, not after."""
-    if u.found_inf or u.streak is None:
+    if u.found_inf or u.growth_tracker is None:
         return None
-    due, grew = u.streak + 1 == u.rule.growth_interval, u.new_scale > u.scale
+    due, grew = u.growth_tracker + 1 == u.rule.growth_interval, u.new_scale > u.scale
     if grew and not due:
-        return f"grew after {u.streak + 1} clean steps, interval {u.rule.growth_interval}"
+        return f"grew after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
     if due and not grew and u.rule.growth_factor > 1.0 + 2 * FLOAT32_ULP and not _at_top(u) and u.scale > 0:
-        return f"did not grow after {u.streak + 1} clean steps, interval {u.rule.growth_interval}"
+        return f"did not grow after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
     return None
 
 
@@ -110,10 +114,14 @@ def growth_multiplies_by_the_growth_factor(u: Update) -> str | None:
 
 def clean_step_counts_once(u: Update) -> str | None:
     """A clean step adds one to the streak; the step that completes the interval sets it to zero."""
-    if u.found_inf or u.streak is None or u.new_streak is None:
+    if u.found_inf or u.growth_tracker is None or u.new_growth_tracker is None:
         return None
-    expected = 0 if u.streak + 1 == u.rule.growth_interval else u.streak + 1
-    return None if u.new_streak == expected else f"streak {u.streak} -> {u.new_streak}, expected {expected}"
+    expected = 0 if u.growth_tracker + 1 == u.rule.growth_interval else u.growth_tracker + 1
+    return (
+        None
+        if u.new_growth_tracker == expected
+        else f"streak {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
+    )
 
 
 def scale_stays_finite(u: Update) -> str | None:
@@ -195,16 +203,16 @@ STEP_LAWS: tuple[Callable[[Step], str | None], ...] = (
 HISTORY_LAWS: tuple[Callable[[History], str | None], ...] = (skip_budget, descends_only_by_skipping)
 
 
-def broken(history: History, streaks: Sequence[int] | None = None) -> dict[str, str]:
+def broken(history: History, growth_trackers: Sequence[int] | None = None) -> dict[str, str]:
     """The laws that a run breaks: name -> the first place and what was seen there.
 
     Args:
         history: the run.
-        streaks: clean steps counted, before the first update and after each, where the scaler shows them.
+        growth_trackers: clean steps counted, before the first update and after each, where the scaler shows them.
     """
     found: dict[str, str] = {}
     for t, flag in enumerate(history.found_inf):
-        pair = (streaks[t], streaks[t + 1]) if streaks is not None else (None, None)
+        pair = (growth_trackers[t], growth_trackers[t + 1]) if growth_trackers is not None else (None, None)
         update = Update(history.rule, bool(flag), history.scale[t], history.scale[t + 1], *pair)
         for law in UPDATE_LAWS:
             if law.__name__ not in found and (seen := law(update)):

@@ -192,22 +192,22 @@ class State:
 
 def advance(rule: Rule, state: State, found_inf: bool) -> State:
     """One step of the plain machine, without quirks and without delay."""
-    scale, streak, overflows = state.scale, state.growth_tracker, state.overflow_tracker
+    scale, growth_tracker, overflow_tracker = state.scale, state.growth_tracker, state.overflow_tracker
     if found_inf:
-        streak = 0
-        if overflows + 1 < rule.hysteresis:
-            overflows += 1
+        growth_tracker = 0
+        if overflow_tracker + 1 < rule.hysteresis:
+            overflow_tracker += 1
         else:
             scale = rule.arithmetic.back_off(scale, rule)
-            overflows = 0 if "backoff" in rule.hysteresis_refill else overflows
+            overflow_tracker = 0 if "backoff" in rule.hysteresis_refill else overflow_tracker
     else:
-        overflows = 0 if "clean" in rule.hysteresis_refill else overflows
-        streak += 1
-        if _COMPARE[rule.growth_test](streak, rule.growth_interval):
+        overflow_tracker = 0 if "clean" in rule.hysteresis_refill else overflow_tracker
+        growth_tracker += 1
+        if _COMPARE[rule.growth_test](growth_tracker, rule.growth_interval):
             scale = rule.arithmetic.grow(scale, rule)
-            streak = 0
-            overflows = 0 if "growth" in rule.hysteresis_refill else overflows
-    return State(scale, streak, overflows, state.pending, state.memory)
+            growth_tracker = 0
+            overflow_tracker = 0 if "growth" in rule.hysteresis_refill else overflow_tracker
+    return State(scale, growth_tracker, overflow_tracker, state.pending, state.memory)
 
 
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
@@ -228,26 +228,26 @@ def _(rule: Rule) -> State:
 
 
 @singledispatch
-def update(rule: Any, state: Any, found_inf: bool, *, is_async: bool | None = None) -> Any:
+def update(rule: Any, state: Any, found_inf: bool, *, synchronous: bool = False) -> Any:
     """The state after an iteration whose gradients were (``found_inf``) or were not all finite.
 
-    Pure. ``is_async=False`` brings the newest scale into force at once and drops the ones before it; None
-    and True leave it to the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as
+    Pure. A `synchronous` update brings the newest scale into force at once and drops the ones before it,
+    whatever the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as
     in torch. Raises only what the dialect's framework raises: DeepSpeed, fairseq and MindSpore give up.
     """
     raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with init and update")
 
 
 @update.register
-def _(rule: Rule, state: State, found_inf: bool, *, is_async: bool | None = None) -> State:
+def _(rule: Rule, state: State, found_inf: bool, *, synchronous: bool = False) -> State:
     step = reduce(lambda inner, quirk: partial(quirk.update, inner), rule.quirks, advance)
     after = step(rule, State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory),
                  bool(found_inf))  # fmt: skip
-    return _publish(rule, state, after, is_async)
+    return _publish(rule, state, after, synchronous)
 
 
 @singledispatch
-def override(rule: Any, state: Any, new_scale: float, *, is_async: bool | None = None) -> Any:
+def override(rule: Any, state: Any, new_scale: float, *, synchronous: bool = False) -> Any:
     """The state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
 
     With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour). Any number is taken,
@@ -257,12 +257,12 @@ def override(rule: Any, state: Any, new_scale: float, *, is_async: bool | None =
 
 
 @override.register
-def _(rule: Rule, state: State, new_scale: float, *, is_async: bool | None = None) -> State:
-    return _publish(rule, state, dataclasses.replace(state, scale=rule.arithmetic.round(new_scale)), is_async)
+def _(rule: Rule, state: State, new_scale: float, *, synchronous: bool = False) -> State:
+    return _publish(rule, state, dataclasses.replace(state, scale=rule.arithmetic.round(new_scale)), synchronous)
 
 
-def _publish(rule: Rule, before: State, after: State, is_async: bool | None) -> State:
+def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> State:
     """Queue a newly computed scale behind those that wait, and bring the oldest into force."""
-    depth = rule.delay if is_async is None or is_async else 0
+    depth = 0 if synchronous else rule.delay
     queue = (before.scale, *before.pending, after.scale)[-(depth + 1) :]  # in force first, newest last
     return State(queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory)

@@ -77,9 +77,9 @@ def begin(pipe: Pipeline) -> Pipeline:
 
 
 def finish(
-    pipe: Pipeline, ticket: int, found_inf: Any, *, new_scale: float | None = None, is_async: bool = True
+    pipe: Pipeline, ticket: int, found_inf: Any, *, new_scale: float | None = None, synchronous: bool = False
 ) -> Pipeline:
-    """The update of a ticket: makes version ``ticket + 1``. `found_inf` by its truth; policies take a `Seen`.
+    """The update of a ticket: makes version ``ticket + 1``. `found_inf` by its truth; policies take a `Observation`.
 
     With `new_scale` the scale is set to it and `found_inf` is not looked at. Raises RuntimeError, and
     changes nothing, for a ticket that never began, was updated already, or is not the next in order.
@@ -87,10 +87,10 @@ def finish(
     check_turn(ticket, pipe.applied, len(pipe.carried))
     newest = pipe.versions[-1]
     if new_scale is None:
-        made = update(pipe.rule, newest, found_inf, is_async=is_async)
+        made = update(pipe.rule, newest, found_inf, synchronous=synchronous)
     else:
-        made = override(pipe.rule, newest, new_scale, is_async=is_async)
-    floor = pipe.floor if is_async else ticket + 1
+        made = override(pipe.rule, newest, new_scale, synchronous=synchronous)
+    floor = ticket + 1 if synchronous else pipe.floor
     return replace(pipe, versions=(*pipe.versions, made), floor=floor)
 
 
@@ -106,11 +106,6 @@ def check_turn(ticket: int, applied: int, begun: int) -> None:
         )
 
 
-def change_rule(pipe: Pipeline, rule: Any) -> Pipeline:
-    """The pipeline under another rule from the next update on; tickets keep the scales they carry."""
-    return replace(pipe, rule=rule)
-
-
 def trajectory(
     rule: Any, depth: int, found_inf: Sequence[Any], *, is_async: Iterable[bool] | None = None
 ) -> list[float]:
@@ -120,5 +115,5 @@ def trajectory(
     """
     pipe, modes = begin(start(rule, depth)), list(is_async or [True] * len(found_inf))
     for ticket, flag in enumerate(found_inf):
-        pipe = begin(finish(pipe, ticket, flag, is_async=modes[ticket]))
+        pipe = begin(finish(pipe, ticket, flag, synchronous=not modes[ticket]))
     return [pipe.scale(ticket) for ticket in range(len(pipe.carried))]

@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.core import dialects
+from ampsim.core.files import DamagedFileError, write_atomically
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import first_divergence, states
-
-
-class DamagedTraceError(ValueError):
-    """A trace file that cannot be read; the message names the file, the line, and the cure."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
 
     Raises:
         FileNotFoundError: no such file.
-        DamagedTraceError: at the line that cannot be read; the traces before it have been yielded.
+        DamagedFileError: at the line that cannot be read; the traces before it have been yielded.
     """
     file, number, seen = Path(path), 0, 0
     opener = gzip.open if file.suffix == ".gz" else open
@@ -148,14 +145,11 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
                     seen += 1
                     yield Trace.from_record(record)
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        raise DamagedTraceError(f"{file}: cut off or damaged after line {number} ({error}); {_CURE}") from error
+        raise DamagedFileError(file, number + 1, f"cut off or damaged ({error})", "a whole file") from error
     except (ValueError, TypeError) as error:
-        raise DamagedTraceError(f"{file}, line {number}: {error}; {_CURE}") from error
+        raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
     if not seen:
-        raise DamagedTraceError(f"{file}: holds no trace; {_CURE}")
-
-
-_CURE = "restore the file from version control or record it again"
+        raise DamagedFileError(file, max(number, 1), "the file holds no trace", "at least one")
 
 
 def write(path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, Any] | None = None) -> None:
@@ -167,9 +161,4 @@ def write(path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Map
     records: list[Any] = [{"provenance": dict(provenance)}] if provenance else []
     records += [trace.to_record() for trace in traces]
     data = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(file, gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)

@@ -133,13 +133,13 @@ class LossScale:
         one = jnp.where(jnp.isnan(self.loss_scale), self.loss_scale, 1.0)
         return jax.tree.map(lambda g: _times(g, inverse, one, widen=widen), grads)  # type: ignore[no-any-return]
 
-    def update(self, found_inf: ArrayLike, *, is_async: bool | None = None) -> Self:
+    def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:
         """The loss scale after an iteration whose gradients were (`found_inf`) or were not all finite. No branch.
 
         Args:
             found_inf: shape (), any dtype; by its truth, so NaN is an overflow. On a mapped axis it must be
                 the same everywhere: ``~all_finite(grads, axis_name)``.
-            is_async: False brings the newest scale into force at once and drops the ones before it.
+            synchronous: True brings the newest scale into force at once and drops the ones before it.
         """
         if jnp.shape(found_inf) != ():
             raise ValueError(
@@ -152,7 +152,7 @@ class LossScale:
             self._queue(form),
             (self.growth_tracker, _or_zero(self.overflow_tracker)),
             jnp.asarray(found_inf) != 0,
-            at_once=is_async is not None and not is_async,
+            at_once=synchronous,
         )
         return replace(
             self,

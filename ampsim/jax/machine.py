@@ -144,8 +144,8 @@ def advance(form: Format, c: Constants, carry: Carry, found_inf: Array) -> Carry
     old, overflows = carry.bits, carry.overflow_tracker
     patient = found_inf & (overflows + 1 < c.hysteresis)
     backs_off = found_inf & ~patient
-    streak = jnp.where(found_inf, 0, carry.growth_tracker + 1)
-    reached = jnp.where(c.at_least, streak >= c.growth_interval, streak == c.growth_interval)
+    growth_tracker = jnp.where(found_inf, 0, carry.growth_tracker + 1)
+    reached = jnp.where(c.at_least, growth_tracker >= c.growth_interval, growth_tracker == c.growth_interval)
     grows = ~found_inf & reached
 
     bits = exact_product.product(form, old, exact_product.choose(found_inf, c.backoff, c.growth))
@@ -157,7 +157,7 @@ def advance(form: Format, c: Constants, carry: Carry, found_inf: Array) -> Carry
 
     refilled = (~found_inf & c.refill_clean) | (grows & c.refill_growth) | (backs_off & c.refill_backoff)
     overflows = jnp.where(refilled, 0, jnp.where(patient, overflows + 1, overflows))
-    return Carry(new, jnp.where(grows, 0, streak), overflows)
+    return Carry(new, jnp.where(grows, 0, growth_tracker), overflows)
 
 
 class Queue(NamedTuple):

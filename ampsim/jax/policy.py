@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ampsim.core.policies.base import Policy, PolicyState, Seen
+from ampsim.core.policies.base import Observation, Policy, PolicyState
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["state"], meta_fields=["policy"])
@@ -52,7 +52,7 @@ class PolicyScale:
             ValueError: what the policy needs is missing.
         """
         rest = (None if value is None else jnp.asarray(value, jnp.float32) for value in (amax, saturated))
-        seen = Seen(jnp.asarray(found_inf) != 0, *rest)
+        seen = Observation(jnp.asarray(found_inf) != 0, *rest)
         return PolicyScale(self.policy, self.policy.update(jnp, self.state, seen))
 
     def override(self, new_scale: Any) -> "PolicyScale":

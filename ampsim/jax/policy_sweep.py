@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from ampsim.core.policies.base import Policy, PolicyState, Seen
+from ampsim.core.policies.base import Observation, Policy, PolicyState
 from ampsim.jax.exact_product import FLOAT32, to_bits
 from ampsim.jax.sweep import keys
 
@@ -103,7 +103,7 @@ def _run_one(like: Policy, summary: bool, values: dict[str, Array], above: Array
         state, skipped, bits = carry
         key, largest = given
         found = lax.bitcast_convert_type(to_bits(FLOAT32, state.scale), np.int32) > key
-        after = policy.update(jnp, state, Seen(found, largest, found.astype(np.float32)))
+        after = policy.update(jnp, state, Observation(found, largest, found.astype(np.float32)))
         return (after, skipped + found, bits + jnp.log2(after.scale)), None if summary else after.scale
 
     start = (jax.tree.map(jnp.asarray, policy.init(jnp)), jnp.int32(0), jnp.float32(0))

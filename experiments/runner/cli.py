@@ -128,7 +128,7 @@ def main(stem: str, argv: Sequence[str] | None = None, workers: pool.Workers | N
     except Refused as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 2
-    except (records.DamagedFile, UnitsFailed) as error:
+    except (records.DamagedFileError, UnitsFailed) as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return 1
 

@@ -35,7 +35,7 @@ def earlier(path: Path, config: Any, inputs: Any) -> tuple[str, list[Any]] | Non
         return None
     try:
         provenance, rows = records.read(path)
-    except records.DamagedFile:
+    except records.DamagedFileError:
         return None
     same = provenance.get("config") == config and provenance.get("inputs_sha256") == inputs
     return ((provenance.get("commit") or "an unknown commit")[:12], rows) if same else None

@@ -7,6 +7,7 @@ output of every module in one backward pass, in float32: what there is, before a
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 from ampsim.probe import Histogram, Probe, Row
 from experiments.models.gpt import GPT
 from experiments.training import tasks
-from experiments.training.loop import Arm
+from experiments.training.loop import FP32
 from experiments.training.tasks import Batch, Task
 
 EMPTY = Histogram.of(torch.zeros(0))
@@ -44,7 +45,16 @@ CASES = {
         "vit": Case("vit", 64, 3e-4),
     },
 }
-ARMS = tuple(CASES["cpu"])
+
+
+@dataclass(frozen=True)
+class Model:
+    """What an arm trains, by its name in `CASES`."""
+
+    name: str
+
+
+ARMS = {name: Model(name) for name in CASES["cpu"]}
 
 DEPTH = {"blocks": 3, "layers": 2}  # parts of a dotted name that tell the layer; of all others it is the first
 PARTS = {
@@ -75,7 +85,7 @@ def snapshots(arm: str, seed: int, device: str, points: Sequence[int]) -> Iterat
     task = tasks.make(case.task, seed, device, case.batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=1e-15, fused=True)
     for before, point in pairwise((0, *points)):
-        for _ in Arm("fp32").train(task, optimizer, point - before):
+        for _ in FP32.train(task, optimizer, point - before):
             pass
         yield point, task, task.draw()
 

@@ -1,9 +1,8 @@
 """How it is trained: the arms that experiments share, one loop that stops after each backward pass, and its log."""
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +11,6 @@ from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments.training import fp16
 from experiments.training.tasks import Batch, Task
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # arms without a scaler; all others are fp16
-NAME = re.compile(r"(?:global )?(?:(fp32|bf16|unscaled|dynamic|sum)|(static 2\^|init 2\^|dynamic G=)(-?\d+))")
-START = 2.0**16  # torch's first scale
-SHORT = 50  # growth interval G of an arm that does not name one; torch's 2000 is longer than most runs here
 
 
 class Step(NamedTuple):
@@ -32,71 +26,61 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """A precision, a loss scale and what the loss is a mean of, by their name in the data.
+    """A precision, a loss scale, and what the loss that is differentiated is a mean of."""
 
-    | name | |
-    |---|---|
-    | `fp32`, `bf16` | no scaler |
-    | `unscaled`, `static 2^k` | fp16, a scale that never changes |
-    | `dynamic G=n` | fp16, dynamic from 2^16; `dynamic` alone has G=50 |
-    | `init 2^k` | fp16, dynamic from 2^k, G=50 |
-    | `sum` | as `dynamic`, and the loss is the sum over the batch |
-    | `global NAME` | as `NAME`, and the loss is the batch's share of the mean over a global batch |
-
-    Raises:
-        ValueError: the name is none of these.
-    """
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
-            raise ValueError(f"arm {self.name!r}: expected a name like fp32, unscaled, static 2^4, dynamic G=50")
-
-    @property
-    def _parts(self) -> tuple[str, int]:
-        """The name without its number, and that; 0 if it has none."""
-        match = NAME.fullmatch(self.name)
-        return (match[1] or match[2], int(match[3] or 0)) if match else ("", 0)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What autocast casts to."""
-        return DTYPES.get(self._parts[0], torch.float16)
+    dtype: Literal["float32", "bfloat16", "float16"] = "float16"  # that autocast casts to; only float16 has a scaler
+    init_scale: float = 1.0
+    growth_interval: int | None = None  # of a dynamic scale, in clean steps; None: the scale never changes
+    loss: Literal["mean", "sum", "share"] = "mean"  # over the batch; share: the batch's part of a global batch's mean
 
     @property
     def fixed(self) -> float | None:
         """The loss scale of an arm that never changes it; None in the dynamic arms."""
-        kind, number = self._parts
-        if kind == "static 2^":
-            return 2.0**number
-        return 1.0 if kind in (*DTYPES, "unscaled") else None
+        return self.init_scale if self.growth_interval is None else None
 
     def scaler(self, device: str) -> GradScaler:
-        """A new scaler for one run."""
-        kind, number = self._parts
-        start = 2.0**number if kind == "init 2^" else self.fixed or START
-        interval = number if kind == "dynamic G=" else SHORT
-        return GradScaler(device, init_scale=start, growth_interval=interval, enabled=kind not in DTYPES)
+        """Return a new scaler for one run."""
+        enabled = self.dtype == "float16"
+        return GradScaler(device, self.init_scale, growth_interval=self.growth_interval or SHORT, enabled=enabled)
 
     def factor(self, count: int, whole: int) -> float:
-        """From the mean over a batch of `count` to the loss that is differentiated; `whole` is the global batch."""
-        if self.name.startswith("global "):
-            return count / whole
-        return float(count) if self.name == "sum" else 1.0
+        """Return what turns the mean over a batch of `count` into the loss; `whole` is the size of a global batch."""
+        return {"mean": 1.0, "sum": float(count), "share": count / whole}[self.loss]
 
     def train(self, task: Task, optimizer: torch.optim.Optimizer, steps: int, *, factor: float = 1.0) -> Iterator[Step]:
-        """`train` in this arm's precision, with a new scaler of its own."""
+        """Run `train` in this arm's precision, with a new scaler of its own."""
         scaler = self.scaler(next(task.model.parameters()).device.type)
-        return train(task, optimizer, scaler, steps, dtype=self.dtype, factor=factor, fixed=self.fixed)
+        dtype = getattr(torch, self.dtype)
+        return train(task, optimizer, scaler, steps, dtype=dtype, factor=factor, fixed=self.fixed)
 
 
-def usual_arms(static_log2: int, growth_intervals: Sequence[int], inits_log2: Sequence[int]) -> list[str]:
-    """The arms that tell when fp16 needs loss scaling, and whether it matters how the scale moves."""
-    dynamic = [f"dynamic G={n}" for n in growth_intervals]
-    inits = [f"init 2^{k}" for k in inits_log2]
-    normalised = ["sum", "global fp32", "global unscaled", "global dynamic"]
-    return ["fp32", "bf16", "unscaled", f"static 2^{static_log2}", *dynamic, *inits, *normalised]
+SHORT = 50  # growth interval G of an arm that does not name one; torch's 2000 is longer than most runs here
+FP32, BF16, UNSCALED = Arm("float32"), Arm("bfloat16"), Arm()
+
+
+def static(log2: int) -> Arm:
+    """Return fp16 with a loss scale 2^log2 that never changes; a step that overflows is skipped."""
+    return Arm(init_scale=2.0**log2)
+
+
+def dynamic(growth_interval: int = SHORT, init_log2: int = 16) -> Arm:
+    """Return fp16 with a dynamic loss scale; torch starts at 2^16."""
+    return Arm(init_scale=2.0**init_log2, growth_interval=growth_interval)
+
+
+def usual_arms(static_log2: int, growth_intervals: Sequence[int], inits_log2: Sequence[int]) -> dict[str, Arm]:
+    """Return the arms that tell when fp16 needs loss scaling, and whether it matters how the scale moves, by name."""
+    shared = {"fp32": FP32, "unscaled": UNSCALED, "dynamic": dynamic()}
+    return {
+        "fp32": FP32,
+        "bf16": BF16,
+        "unscaled": UNSCALED,
+        f"static 2^{static_log2}": static(static_log2),
+        **{f"dynamic G={interval}": dynamic(interval) for interval in growth_intervals},
+        **{f"init 2^{log2}": dynamic(init_log2=log2) for log2 in inits_log2},
+        "sum": replace(dynamic(), loss="sum"),
+        **{f"global {name}": replace(arm, loss="share") for name, arm in shared.items()},
+    }
 
 
 def train(

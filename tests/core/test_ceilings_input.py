@@ -13,7 +13,7 @@ import pytest
 from ampsim import Rule, State, dialects, init, replay, replay_ceilings, update
 from ampsim.core.machine import Arithmetic
 from ampsim.core.policies import Headroom
-from ampsim.core.policies.base import Seen
+from ampsim.core.policies.base import Observation
 from ampsim.core.quirks import RaiseBelow
 from ampsim.core.replay import ceilings as module
 from ampsim.core.replay import engine as events
@@ -113,7 +113,7 @@ def test_a_policy_is_told_the_largest_gradient() -> None:
     trace = [2.0**14, INF, 2.0**20, 2.0**20, 0.0, 2.0**10, *[2.0**17] * 9]
     for ceiling in trace:
         amax = 65504.0 / ceiling if ceiling else INF
-        state = update(policy, state, Seen(state.scale > ceiling, amax=amax))
+        state = update(policy, state, Observation(state.scale > ceiling, amax=amax))
         scales.append(state.scale)
     done = replay_ceilings(policy, trace)
     assert done.scales().tolist() == scales

@@ -432,22 +432,22 @@ def test_what_waits_is_in_pending_oldest_first() -> None:
 def test_a_synchronous_update_drops_what_waits() -> None:
     rule = Rule(64.0, growth_interval=1, delay=2)
     state = run(rule, "00")[-1]
-    assert update(rule, state, False, is_async=False) == State(512.0)
-    assert update(rule, state, False, is_async=True) == update(rule, state, False)
+    assert update(rule, state, False, synchronous=True) == State(512.0)
+    assert update(rule, state, False, synchronous=False) == update(rule, state, False)
     after = update(rule, State(512.0), False)
     assert after == State(512.0, 0, 0, (1024.0,))  # and the lag builds up again
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, True, False])), max_size=30), st.integers(0, 3))
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30), st.integers(0, 3))
 def test_mixed_updates_follow_a_plain_queue(steps, delay) -> None:
-    """RoundPipe's `is_async` per call, against a list from which the oldest is taken."""
+    """A choice per update, as RoundPipe's `is_async` is, against a list from which the oldest is taken."""
     rule = Rule(1024.0, growth_interval=2, delay=delay)
     state, plain, queue = init(rule), init(rule.replace(delay=0)), [1024.0]
-    for found_inf, is_async in steps:
-        state = update(rule, state, found_inf, is_async=is_async)
+    for found_inf, synchronous in steps:
+        state = update(rule, state, found_inf, synchronous=synchronous)
         plain = update(rule.replace(delay=0), plain, found_inf)
         queue.append(plain.scale)
-        while len(queue) > (1 if is_async is False else delay + 1):
+        while len(queue) > (1 if synchronous else delay + 1):
             queue.pop(0)
         assert (state.scale, *state.pending) == tuple(queue)
         assert (state.newest, state.growth_tracker) == (plain.scale, plain.growth_tracker)
@@ -478,7 +478,7 @@ def test_override_waits_its_turn_under_a_delay() -> None:
     state = override(rule, init(rule), 8.0)
     assert (state.scale, state.newest) == (65536.0, 8.0)
     assert update(rule, state, True) == State(8.0, 0, 0, (4.0,))  # computed from 8, not from 65536
-    assert override(rule, init(rule), 8.0, is_async=False) == State(8.0)
+    assert override(rule, init(rule), 8.0, synchronous=True) == State(8.0)
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic

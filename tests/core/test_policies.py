@@ -17,11 +17,11 @@ from ampsim.core.policies import (
     FloorSchedule,
     Headroom,
     LogMax,
+    Observation,
     Policy,
     PolicyState,
     Probe,
     Ratio,
-    Seen,
 )
 from ampsim.core.policies.base import flatten, unflatten
 from ampsim.core.replay.fold import replay, states
@@ -61,7 +61,7 @@ def policies(draw: st.DrawFn) -> Policy:
 
 float32s = st.floats(0, float(np.float32(3e38)), width=32)
 seens = st.builds(
-    lambda found, amax, odd, saturated: Seen(found, odd if found else amax, saturated),
+    lambda found, amax, odd, saturated: Observation(found, odd if found else amax, saturated),
     st.booleans(),
     float32s | st.sampled_from([0.0, 1.0, 2.0**-126, 2.0**-149, INF, NAN]),
     st.sampled_from([INF, NAN, 1.0]),
@@ -76,12 +76,12 @@ def numbers(state: PolicyState) -> list[float]:
 
 @few
 @given(policies(), histories)
-@example(Headroom(), [Seen(found_inf=False, amax=0.0)])
-@example(LogMax(), [Seen(found_inf=False, amax=0.0)] * 3)
-@example(LogMax(beta1=0.0), [Seen(found_inf=True, amax=INF)] * 3)
-@example(Probe(min_scale=2.0**15), [Seen(found_inf=True)] * 3)
-@example(Probe(max_scale=2.0**17, growth_interval=1), [Seen(found_inf=False)] * 6)
-def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, history: list[Seen]) -> None:
+@example(Headroom(), [Observation(found_inf=False, amax=0.0)])
+@example(LogMax(), [Observation(found_inf=False, amax=0.0)] * 3)
+@example(LogMax(beta1=0.0), [Observation(found_inf=True, amax=INF)] * 3)
+@example(Probe(min_scale=2.0**15), [Observation(found_inf=True)] * 3)
+@example(Probe(max_scale=2.0**17, growth_interval=1), [Observation(found_inf=False)] * 6)
+def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, history: list[Observation]) -> None:
     for state in states(policy, history):
         assert all(map(math.isfinite, numbers(state)))
         assert all(policy.min_scale <= scale <= policy.max_scale for scale in (state.scale, *state.pending))
@@ -93,7 +93,7 @@ def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, hist
 
 @few
 @given(policies(), histories, st.data())
-def test_a_resumed_run_is_the_unbroken_one(policy: Policy, history: list[Seen], data: st.DataObject) -> None:
+def test_a_resumed_run_is_the_unbroken_one(policy: Policy, history: list[Observation], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(history)))
     after = [init(policy), *states(policy, history)]
     state = unflatten(policy, flatten(pickle.loads(pickle.dumps(after[cut]))))  # noqa: S301 - our own bytes
@@ -108,7 +108,7 @@ def test_a_resumed_run_is_the_unbroken_one(policy: Policy, history: list[Seen], 
 
 @few
 @given(policies(), histories)
-def test_a_delay_moves_every_decision_behind_a_queue(policy: Policy, history: list[Seen]) -> None:
+def test_a_delay_moves_every_decision_behind_a_queue(policy: Policy, history: list[Observation]) -> None:
     """Iteration i's scale is what was newest after i - k updates: the pipeline's view of the same numbers."""
     after = [init(policy), *states(policy, history)]
     for i, state in enumerate(after):
@@ -117,7 +117,9 @@ def test_a_delay_moves_every_decision_behind_a_queue(policy: Policy, history: li
 
 @few
 @given(histories, DELAYS, st.integers(1, 3))
-def test_without_a_delay_deduplicated_backoff_is_the_machine(history: list[Seen], delay: int, interval: int) -> None:
+def test_without_a_delay_deduplicated_backoff_is_the_machine(
+    history: list[Observation], delay: int, interval: int
+) -> None:
     rule = Rule(init_scale=4.0, growth_interval=interval, min_scale=0.5, max_scale=16.0)
     same = {"init_scale": 4.0, "growth_interval": interval, "min_scale": 0.5, "max_scale": 16.0}
     assert replay(Deduplicated(**same), history).tolist() == replay(rule, history).tolist()
@@ -135,7 +137,7 @@ def run(rule: Any, ceilings: Any) -> tuple[np.ndarray, np.ndarray]:
         used.append(state.scale)
         found.append(state.scale > ceiling)
         amax = INF if found[-1] else 65504.0 / ceiling
-        state = update(rule, state, Seen(found[-1], amax, float(found[-1])))
+        state = update(rule, state, Observation(found[-1], amax, float(found[-1])))
     return np.array(used), np.array(found)
 
 
@@ -184,7 +186,7 @@ def test_headroom_never_overflows_under_a_ceiling_that_stands(ceiling: float, k:
 @example(amax=2.0**-100, margin=12)
 def test_headroom_takes_the_largest_power_of_two_that_fits(amax: float, margin: int) -> None:
     policy = Headroom(init_scale=2.0**126, margin=margin)
-    scale = update(policy, init(policy), Seen(found_inf=False, amax=amax)).scale
+    scale = update(policy, init(policy), Observation(found_inf=False, amax=amax)).scale
     limit = 65504.0 / 2.0**margin
     assert scale * amax <= limit < 2 * scale * amax or scale == policy.max_scale
 
@@ -192,7 +194,7 @@ def test_headroom_takes_the_largest_power_of_two_that_fits(amax: float, margin: 
 def test_headroom_rises_one_factor_an_interval_by_the_largest_of_the_interval() -> None:
     policy = Headroom(init_scale=1.0, margin=0, interval=3)
     amaxes = [1.0, 40000.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    history = [Seen(found_inf=False, amax=a) for a in amaxes]
+    history = [Observation(found_inf=False, amax=a) for a in amaxes]
     # 40000 leaves no bit at scale 2 and stands in the first interval.
     assert replay(policy, history).tolist() == [1, 1, 1, 1, 1, 2, 2, 2, 4, 4]
     assert replay(policy, [history[0]] * 10).tolist() == [1, 1, 2, 2, 2, 4, 4, 4, 8, 8]
@@ -220,9 +222,9 @@ def test_deduplicated_backoff_lowers_by_the_scale_that_was_used() -> None:
 def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below() -> None:
     policy = Ratio(init_scale=4.0, growth_interval=2)
     shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
-    assert replay(policy, [Seen(False, saturated=s) for s in shares]).tolist() == [2, 2, 4, 4, 8, 4]
+    assert replay(policy, [Observation(False, saturated=s) for s in shares]).tolist() == [2, 2, 4, 4, 8, 4]
     smooth = Ratio(init_scale=1.0, growth_factor=2 ** (1 / 1000), growth_interval=1)
-    assert replay(smooth, [Seen(found_inf=False, saturated=0.0)] * 1000)[-1] == pytest.approx(2, rel=1e-4)
+    assert replay(smooth, [Observation(found_inf=False, saturated=0.0)] * 1000)[-1] == pytest.approx(2, rel=1e-4)
 
 
 def test_a_floor_rises_at_its_milestone_and_holds() -> None:
@@ -247,7 +249,7 @@ def log_max(policy: LogMax, amaxes: list[float]) -> float:
 @given(st.lists(st.floats(2.0**-8, 2.0**8, width=32), min_size=1, max_size=60), st.booleans())
 def test_log_max_is_its_formula(amaxes: list[float], faithful: bool) -> None:
     policy = LogMax(beta1=0.9, beta2=0.95, faithful=faithful)
-    scale = replay(policy, [Seen(found_inf=False, amax=a) for a in amaxes])[-1]
+    scale = replay(policy, [Observation(found_inf=False, amax=a) for a in amaxes])[-1]
     # sigma^2 is a difference of float32 numbers near x^2, up to 64: 64 * 60 steps * 2^-24 before the square root
     assert math.log2(scale) == pytest.approx(math.log2(log_max(policy, amaxes)), abs=0.25)
 
@@ -255,13 +257,13 @@ def test_log_max_is_its_formula(amaxes: list[float], faithful: bool) -> None:
 def test_log_max_tracks_the_999th_of_a_thousand() -> None:
     x = np.random.default_rng(0).normal(-3.0, 1.0, 20_000)
     policy = LogMax(beta1=0.999, beta2=0.999)
-    scales = replay(policy, [Seen(found_inf=False, amax=float(2.0**v)) for v in x])
+    scales = replay(policy, [Observation(found_inf=False, amax=float(2.0**v)) for v in x])
     assert float(np.log2(scales[5000:]).mean()) == pytest.approx(16 + 3 - 3.09, abs=0.1)
     assert np.mean(np.log2(scales[4999:-1]) + x[5000:] > 16) == pytest.approx(0.001, abs=0.001)
 
 
 def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> None:
-    clean, overflow = Seen(found_inf=False, amax=1.0), Seen(found_inf=True, amax=INF)
+    clean, overflow = Observation(found_inf=False, amax=1.0), Observation(found_inf=True, amax=INF)
     history = [clean] * 100 + [overflow] + [clean] * 11_900
     theirs, ours = (replay(LogMax(faithful=flag), history) for flag in (True, False))
     assert theirs[99] == ours[99] == 2.0**16
@@ -271,7 +273,7 @@ def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> N
 
 
 def test_openseq2seqs_one_gradient_of_zeros_is_nan_for_ever_and_ours_leaves_it_out() -> None:
-    clean, zeros = Seen(found_inf=False, amax=1.0), Seen(found_inf=False, amax=0.0)
+    clean, zeros = Observation(found_inf=False, amax=1.0), Observation(found_inf=False, amax=0.0)
     history = [clean] * 10 + [zeros] + [clean] * 100
     assert np.isnan(replay(LogMax(faithful=True), history)[10:]).all()  # O2
     ours = replay(LogMax(), history)
@@ -281,20 +283,22 @@ def test_openseq2seqs_one_gradient_of_zeros_is_nan_for_ever_and_ours_leaves_it_o
 
 @few
 @given(policies(), histories, st.floats(2.0**-60, 2.0**60, width=32))
-def test_a_scale_set_by_hand_waits_its_turn(policy: Policy, history: list[Seen], new: float) -> None:
+def test_a_scale_set_by_hand_waits_its_turn(policy: Policy, history: list[Observation], new: float) -> None:
     state = [init(policy), *states(policy, history)][-1]
     after = override(policy, state, new)
     assert (*after.pending, after.scale)[-1 if not policy.delay else policy.delay - 1] == after.newest == new
     assert (state.scale, *state.pending)[1:] == (after.scale, *after.pending)[:-1]
-    at_once = override(policy, state, new, is_async=False)
+    at_once = override(policy, state, new, synchronous=True)
     assert {at_once.scale, *at_once.pending} == {new}
 
 
 @few
 @given(policies(), histories, seens)
-def test_a_synchronous_update_leaves_one_scale_in_the_queue(policy: Policy, history: list[Seen], last: Seen) -> None:
+def test_a_synchronous_update_leaves_one_scale_in_the_queue(
+    policy: Policy, history: list[Observation], last: Observation
+) -> None:
     state = [init(policy), *states(policy, history)][-1]
-    delayed, at_once = update(policy, state, last), update(policy, state, last, is_async=False)
+    delayed, at_once = update(policy, state, last), update(policy, state, last, synchronous=True)
     assert len({at_once.scale, *at_once.pending}) == 1
     assert len(at_once.pending) == policy.delay
     if not isinstance(policy, Probe):
@@ -303,7 +307,7 @@ def test_a_synchronous_update_leaves_one_scale_in_the_queue(policy: Policy, hist
 
 def test_a_synchronous_update_recalls_a_probe() -> None:
     policy = Probe(init_scale=4.0, growth_interval=2, delay=1)
-    state = update(policy, update(policy, init(policy), False), False, is_async=False)
+    state = update(policy, update(policy, init(policy), False), False, synchronous=True)
     assert (state.scale, *state.pending, *state.memory) == (4, 4, 4, 0, 0)
 
 
@@ -311,7 +315,7 @@ def test_a_synchronous_update_recalls_a_probe() -> None:
     ("policy", "seen", "missing"),
     [
         (Headroom(), False, "amax=None: Headroom expected amax"),
-        (LogMax(), Seen(found_inf=False, saturated=0.0), "amax=None: LogMax expected amax"),
+        (LogMax(), Observation(found_inf=False, saturated=0.0), "amax=None: LogMax expected amax"),
         (Ratio(), True, "saturated=None: Ratio expected saturated"),
     ],
 )
@@ -321,7 +325,7 @@ def test_what_a_policy_needs_and_does_not_get_is_named(policy: Policy, seen: Any
 
 
 def test_seen_is_true_for_an_overflow_and_every_rule_takes_it() -> None:
-    history = [Seen(found_inf=False, amax=1.0), Seen(found_inf=True, amax=INF), Seen(NAN)]
+    history = [Observation(found_inf=False, amax=1.0), Observation(found_inf=True, amax=INF), Observation(NAN)]
     assert list(map(bool, history)) == [False, True, True]
     assert replay(Rule(8.0), history).tolist() == replay(Deduplicated(init_scale=8.0), history).tolist() == [8, 4, 2]
 
@@ -371,7 +375,7 @@ def test_a_policy_is_a_hashable_value(policy: Policy) -> None:
 @few
 @given(policies(), histories, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_a_pipeline_of_that_depth_gives_every_ticket_the_scale_that_replay_has(
-    policy: Policy, history: list[Seen], modes: list[bool]
+    policy: Policy, history: list[Observation], modes: list[bool]
 ) -> None:
     for is_async in ([True] * len(history), modes[: len(history)]):
         scales = [init(policy).scale, *replay(policy, history, is_async=is_async)]

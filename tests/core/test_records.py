@@ -122,7 +122,7 @@ def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(tmp
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(records.DamagedFile) as caught:
+        with pytest.raises(records.DamagedFileError) as caught:
             records.read(path)
         assert f"{path}, line {caught.value.line}: " in str(caught.value)
         assert caught.value.line <= 1 + len(ROWS) + 1
@@ -145,7 +145,7 @@ def test_damage_in_the_middle_names_its_line_and_the_cure(tmp_path: Path, line: 
     lines = path.read_bytes().split(b"\n")
     lines[number - 1] = line
     path.write_bytes(b"\n".join(lines))
-    with pytest.raises(records.DamagedFile, match=f"x.jsonl, line {number}: {found}.*expected .*; restore the file"):
+    with pytest.raises(records.DamagedFileError, match=f"line {number}: {found}.*expected .*; restore the file"):
         records.read(path)
 
 
@@ -153,7 +153,7 @@ def test_damage_in_the_middle_names_its_line_and_the_cure(tmp_path: Path, line: 
 def test_a_file_without_provenance_is_refused(tmp_path: Path, first: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f"{first}\n")
-    with pytest.raises(records.DamagedFile, match="line 1: the first record has the keys"):
+    with pytest.raises(records.DamagedFileError, match="line 1: the first record has the keys"):
         records.read(path)
 
 
@@ -225,5 +225,5 @@ def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
     lines = full_journal(path).split(b"\n")
     for bad in (b"{oops", b"{}"):
         (tmp_path / "x.jsonl.part").write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
-        with pytest.raises(records.DamagedFile, match=r"x\.jsonl\.part, line 2: "):
+        with pytest.raises(records.DamagedFileError, match=r"x\.jsonl\.part, line 2: "):
             records.Journal(path, IDENTITY)

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from ampsim import dialects
 from ampsim.cli import app
-from ampsim.core.trace import DamagedTraceError, Raised, Trace, read, write
+from ampsim.core.files import DamagedFileError
+from ampsim.core.trace import Raised, Trace, read, write
 
 TRACES = Path(__file__).parent.parent / "traces"
 WHOLE = Path(__file__).parents[3] / "shared" / "golden" / "peers.jsonl.gz"
@@ -98,13 +99,13 @@ RECORD = TRACE.to_record()
         (json.dumps({**RECORD, "is_async": [True]}), "line 2: is_async: expected 3 flags, found 1"),
         (json.dumps({"system": "x"}), "line 2: found_inf, params, scale missing"),
         (json.dumps({**RECORD, "raised": {"step": 1}}), "line 2: "),
-        ("\ufffd\udcff", "damaged after line"),
+        ("\ufffd\udcff", "cut off or damaged"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
     file = tmp_path / "t.jsonl"
     file.write_bytes((json.dumps(RECORD) + "\n" + line + "\n").encode(errors="surrogateescape"))
-    with pytest.raises(DamagedTraceError, match=r"restore the file") as error:
+    with pytest.raises(DamagedFileError, match=r"restore the file") as error:
         list(read(file))
     assert said in str(error.value)
     assert str(file) in str(error.value)
@@ -119,7 +120,7 @@ def test_a_file_cut_anywhere_is_refused_or_shorter(tmp_path: Path) -> None:
     data = whole.read_bytes()
     for length in range(len(data)):
         whole.write_bytes(data[:length])
-        with pytest.raises(DamagedTraceError):
+        with pytest.raises(DamagedFileError):
             list(read(whole))
 
 
@@ -128,7 +129,7 @@ def test_bytes_changed_in_a_gzip_are_seen(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(json.dumps(RECORD).encode()))
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
-    with pytest.raises(DamagedTraceError):
+    with pytest.raises(DamagedFileError):
         list(read(file))
 
 
@@ -153,5 +154,5 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         assert result.exit_code == 2
         assert str(path) in result.output
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(DamagedTraceError, match="holds no trace"):
+    with pytest.raises(DamagedFileError, match="holds no trace"):
         list(read(tmp_path / "empty.jsonl"))

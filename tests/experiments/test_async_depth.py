@@ -16,7 +16,7 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler
 from experiments import async_depth
-from experiments.async_depth import Arm, Pipe
+from experiments.async_depth import Delay, Pipe
 from experiments.runner import cli
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
@@ -43,8 +43,8 @@ def pipes() -> Iterator[Any]:
     """A maker of pipelines that are closed at the end."""
     made: list[Pipe] = []
 
-    def make(name: str) -> Pipe:
-        made.append(Pipe(make_task(), Arm.of(name), SMALL, "cpu"))
+    def make(delay: Delay) -> Pipe:
+        made.append(Pipe(make_task(), delay, SMALL, "cpu"))
         return made[-1]
 
     yield make
@@ -59,15 +59,15 @@ def trained(pipe: Pipe) -> Pipe:
     return pipe
 
 
-def test_names_say_how_late_what_is() -> None:
-    assert Arm.of("depth 3") == (3, 3, False)
-    assert Arm.of("depth 4 latest") == (4, 4, True)
-    assert Arm.of("scale 4") == (4, 0, False)
-    assert [Arm.of(name) for name in async_depth.arms(SMALL)]
+def test_a_schedule_delays_the_scale_and_the_weights_or_the_scale_alone() -> None:
+    arms = async_depth.arms(async_depth.Config())
+    assert arms["depth 4"] == Delay(4, 4)
+    assert arms["depth 4 latest"] == Delay(4, 4, latest=True)
+    assert arms["scale 4"] == Delay(4, 0)
 
 
 def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
-    pipe, task = trained(pipes("depth 0")), make_task()
+    pipe, task = trained(pipes(Delay(0, 0))), make_task()
     optimizer = torch.optim.Adam(task.model.parameters(), lr=SMALL.lr_cpu, eps=SMALL.eps, fused=True)
     scaler = GradScaler("cpu", 2.0**SMALL.init_log2, growth_interval=SMALL.interval)
     steps = [(step.loss, step.scale, step.found_inf) for step in train(task, optimizer, scaler, SMALL.steps)]
@@ -77,7 +77,7 @@ def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_first_iterations_have_the_first_weights_and_no_others(k: int, pipes: Any) -> None:
-    pipe, task = trained(pipes(f"depth {k}")), make_task()
+    pipe, task = trained(pipes(Delay(k, k))), make_task()
     with torch.no_grad(), fp16.autocast("cpu", fp16=True):
         still = [task.loss().item() for _ in range(SMALL.steps)]
     clean = pipe.found_inf.index(False)  # no step before it moves anything
@@ -85,36 +85,36 @@ def test_the_first_iterations_have_the_first_weights_and_no_others(k: int, pipes
     assert pipe.losses[clean + k + 1] != still[clean + k + 1]
 
 
-@pytest.mark.parametrize("name", ["depth 0", "depth 2", "depth 2 latest", "scale 3"])
-def test_the_scales_are_the_models_given_the_same_overflows(name: str, pipes: Any) -> None:
-    pipe = trained(pipes(name))
+@pytest.mark.parametrize("delay", [Delay(0, 0), Delay(2, 2), Delay(2, 2, latest=True), Delay(3, 0)])
+def test_the_scales_are_the_models_given_the_same_overflows(delay: Delay, pipes: Any) -> None:
+    pipe = trained(pipes(delay))
     rule = Rule(2.0**SMALL.init_log2, growth_interval=SMALL.interval)
-    assert pipe.scales == pipeline.trajectory(rule, Arm.of(name).scale, pipe.found_inf)[: SMALL.steps]
+    assert pipe.scales == pipeline.trajectory(rule, delay.scale, pipe.found_inf)[: SMALL.steps]
     assert pipe.skipped == pipe.found_inf
     assert 4 < sum(pipe.found_inf) < SMALL.steps
 
 
 def test_the_latest_schedule_is_late_and_gives_the_same_bits(pipes: Any) -> None:
-    late, behind = pipes("depth 3 latest"), []
+    late, behind = pipes(Delay(3, 3, latest=True)), []
     for _ in range(SMALL.steps):
         late.iterate()
         behind.append(len(late.losses) - len(late.skipped))
     late.finish()
     assert min(behind[3:]) >= 3  # no step was made that could wait
-    assert late.digest() == trained(pipes("depth 3")).digest()
-    assert late.digest() != trained(pipes("depth 2")).digest()
+    assert late.digest() == trained(pipes(Delay(3, 3))).digest()
+    assert late.digest() != trained(pipes(Delay(2, 2))).digest()
 
 
 def test_a_scale_that_is_late_leaves_the_weights_where_they_are(pipes: Any) -> None:
-    late, plain = trained(pipes("scale 3")), trained(pipes("depth 0"))
+    late, plain = trained(pipes(Delay(3, 0))), trained(pipes(Delay(0, 0)))
     assert late.scales != plain.scales
     first = next(i for i in range(SMALL.steps) if late.found_inf[i] != plain.found_inf[i])
     assert late.losses[: first + 1] == plain.losses[: first + 1]
 
 
-@pytest.mark.parametrize("name", ["depth 2", "depth 2 latest"])
-def test_an_error_on_the_optimizers_thread_is_heard_and_ends_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = Pipe(make_task(), Arm.of(name), SMALL, "cpu")
+@pytest.mark.parametrize("delay", [Delay(2, 2), Delay(2, 2, latest=True)])
+def test_an_error_on_the_optimizers_thread_is_heard_and_ends_it(delay: Delay, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe(make_task(), delay, SMALL, "cpu")
 
     def fails(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
@@ -131,7 +131,7 @@ def test_an_error_on_the_optimizers_thread_is_heard_and_ends_it(name: str, monke
 
 def test_a_pipeline_that_is_given_up_leaves_no_thread_behind(capsys: pytest.CaptureFixture[str]) -> None:
     before = threading.active_count()
-    pipe = Pipe(make_task(), Arm.of("depth 3 latest"), SMALL, "cpu")
+    pipe = Pipe(make_task(), Delay(3, 3, latest=True), SMALL, "cpu")
     for _ in range(2):
         pipe.iterate()
     assert pipe.skipped == []  # the optimizer's thread waits for a third
@@ -143,7 +143,7 @@ def test_a_pipeline_that_is_given_up_leaves_no_thread_behind(capsys: pytest.Capt
 
 def test_a_unit_is_recorded_as_it_was() -> None:
     config = dataclasses.replace(async_depth.SMOKE, steps=3, init_log2=17)
-    row = async_depth.run(config, cli.Unit("depth 1 latest", 0), "cpu", lambda step: None)
+    row = async_depth.run(config, Delay(1, 1, latest=True), 0, "cpu", lambda step: None)
     assert len(row["loss"]) == 3
     assert (row["unlike_model"], row["skipped"]) == (0, len(row["found_inf"]))
 
@@ -153,7 +153,7 @@ def test_the_committed_runs_are_the_models_and_the_same_on_both_schedules() -> N
     assert all(row["skipped"] == len(row["found_inf"]) > 0 for row in ROWS)
     k = CONFIG["control"]
     for one, other in zip(of(f"depth {k}"), of(f"depth {k} latest"), strict=True):
-        assert {**one, "arm": ""} == {**other, "arm": ""}
+        assert one | {"arm": "", "settings": {}} == other | {"arm": "", "settings": {}}
     assert len({row["digest"] for row in ROWS}) == len(ROWS) - len(CONFIG["seeds"])
 
 

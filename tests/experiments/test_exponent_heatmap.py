@@ -14,13 +14,13 @@ from torch import Tensor
 from ampsim import Rule, records, replay
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from ampsim.torch import GradScaler
 from experiments import exponent_heatmap
 from experiments.exponent_heatmap import CASES, losses, nonempty
 from experiments.runner import cli
-from experiments.training import fp16, loop
+from experiments.training import fp16, tasks
 from figures import _style, results
 from figures import exponent_heatmap as figure
+from tests.experiments import runs
 
 DATA = records.read(cli.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
 ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -34,8 +34,7 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    config = exponent_heatmap.Config(steps=steps, seeds=seeds)
-    return exponent_heatmap.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)
+    return runs.fresh(exponent_heatmap, arm, seed, steps=steps, seeds=seeds)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -92,9 +91,8 @@ def truth_of_first_step(arm: str) -> Tensor:
     """In float32, from scratch."""
     case = CASES[arm]
     task = exponent_heatmap.make(case, 0, "cpu")
-    gradients = torch.autograd.grad(
-        task.loss() * exponent_heatmap.loss_factor(case, "cpu"), list(task.model.parameters())
-    )
+    factor = case.factor(case.batch * tasks.GPT_TINY.context, exponent_heatmap.GLOBAL_TOKENS)
+    gradients = torch.autograd.grad(task.loss() * factor, list(task.model.parameters()))
     return exponent_heatmap.flat(gradients)
 
 
@@ -112,11 +110,7 @@ def test_looking_disturbs_nothing(arm: str) -> None:
     row, case = fresh(arm, steps=6), CASES[arm]
     task = exponent_heatmap.make(case, 0, "cpu")
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
-    scaler = GradScaler("cpu", case.init_scale, growth_interval=case.growth_interval)
-    unseen = [
-        (step.scale, step.found_inf, int((step.gradient == 0).sum())) for step in loop.train(task, optimizer, scaler, 6)
-    ]
-    scales, found_inf, _ = zip(*unseen, strict=True)
+    scales, found_inf = zip(*((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True)
     assert row["scale_changes"] == fp16.changes(scales)
     assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
 
@@ -135,7 +129,7 @@ def test_the_reference_machine_replays_the_scales(arm: str) -> None:
     for row in of_arm(arm):
         scales = log2_scales(row)
         flags = [step in set(row["found_inf"]) for step in range(len(scales))]
-        rule = Rule(case.init_scale, growth_interval=case.growth_interval)
+        rule = Rule(case.init_scale, growth_interval=case.growth_interval or 1)
         expected = [case.fixed] * len(flags) if case.fixed else [case.init_scale, *replay(rule, flags).tolist()[:-1]]
         assert [2.0**x for x in scales] == expected
 

@@ -7,17 +7,17 @@ import math
 from statistics import mean
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from ampsim import Rule, records, replay
+from ampsim import Rule, records
 from experiments import gpt_fp16
 from experiments.models.gpt import Size
 from experiments.runner import cli
 from experiments.training import fp16 as _fp16
 from experiments.training import tasks, text_data
-from experiments.training.loop import Arm
+from tests.experiments import runs
+from tests.experiments.runs import assert_replayed, scales
 
 CONFIG = gpt_fp16.Config()
 DATA = records.read(cli.DATA / "cpu" / "gpt_fp16.jsonl")[1]
@@ -34,9 +34,7 @@ RULES = {
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    unit = cli.Unit(arm, seed)
-    config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **gpt_fp16.run(config, unit, "cpu", lambda step: None)}
+    return runs.fresh(gpt_fp16, arm, seed, SHORT, **changes)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -45,17 +43,6 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 def final(name: str) -> list[float]:
     return [row["test_loss"] for row in of_arm(name)]
-
-
-def scales(row: dict[str, Any]) -> list[float]:
-    """In force at each step."""
-    starts, values = zip(*row["scale_changes"], strict=True)
-    return [values[sum(start <= step for start in starts) - 1] for step in range(len(row["loss"]))]
-
-
-def assert_replayed(row: dict[str, Any], rule: Rule) -> None:
-    found_inf = np.isin(np.arange(len(row["loss"])), row["found_inf"])
-    assert scales(row) == [rule.init_scale, *replay(rule, found_inf.tolist()).tolist()[:-1]]
 
 
 # --------------------------------------------------------------------------------------------------- the text
@@ -91,8 +78,8 @@ def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
 
 def test_an_arm_is_dynamic_by_the_rule_that_is_replayed_here_and_no_other_is() -> None:
     assert set(gpt_fp16.arms(CONFIG)) >= set(RULES)
-    for arm in gpt_fp16.arms(CONFIG):
-        assert (Arm(arm).fixed is None) == (arm in RULES), arm
+    for name, arm in gpt_fp16.arms(CONFIG).items():
+        assert (arm.fixed is None) == (name in RULES), name
 
 
 @pytest.mark.parametrize("arm", list(RULES))

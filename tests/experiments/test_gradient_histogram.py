@@ -19,6 +19,7 @@ from experiments.runner import cli
 from experiments.training import gradient_snapshots, tasks
 from experiments.training.gradient_snapshots import layer, probed, snapshots
 from figures import gradient_histogram as figure
+from tests.experiments import runs
 
 CONFIG = gradient_histogram.Config()
 DATA = records.read(cli.DATA / "cpu" / "gradient_histogram.jsonl")[1]
@@ -30,7 +31,7 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 
 def fresh(arm: str, seed: int = 0) -> dict[str, Any]:
-    return gradient_histogram.run(gradient_histogram.SMOKE, cli.Unit(arm, seed), "cpu", lambda step: None)
+    return runs.fresh(gradient_histogram, arm, seed)
 
 
 def small(name: str) -> tuple[tasks.Task, tasks.Batch]:

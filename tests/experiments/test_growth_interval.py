@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ampsim import Rule, records, replay
 from ampsim.core import theory
 from experiments import growth_interval
-from experiments.growth_interval import Arm
+from experiments.growth_interval import GrowthRule
 from experiments.runner import cli
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Step
@@ -31,10 +31,10 @@ def mean(arm: str, key: str) -> float:
 
 
 @given(interval=st.integers(1, 3000), a=st.sampled_from([0.25, 0.5, 1, 3]), b=st.sampled_from([0.25, 0.5, 1, 3]))
-def test_an_arms_name_says_all_of_it(interval: int, a: float, b: float) -> None:
-    arm = Arm(interval, a, b)
-    assert Arm.of(str(arm)) == arm
-    assert figure.parsed(str(arm)) == tuple(arm)
+def test_an_arms_rule_grows_and_backs_off_by_its_bits(interval: int, a: float, b: float) -> None:
+    arm = GrowthRule(interval, a, b)
+    (name,) = growth_interval.arms(growth_interval.Config(intervals=(), split=((interval, a, b),)))
+    assert figure.parsed(name) == dataclasses.astuple(arm)
     assert theory.bits(arm.rule) == pytest.approx((a, b))
     assert arm.rule.growth_interval == interval
 
@@ -46,7 +46,7 @@ def test_an_arms_name_says_all_of_it(interval: int, a: float, b: float) -> None:
 def test_t1_counts_the_skips_between_two_overflows_exactly(
     ceilings: Sequence[int], interval: int, bits: tuple[int, int]
 ) -> None:
-    rule = dataclasses.replace(Arm(interval, *bits).rule, init_scale=2.0**8)
+    rule = dataclasses.replace(GrowthRule(interval, *bits).rule, init_scale=2.0**8)
     found, scales = follow(rule, [2.0**k for k in ceilings])
     made = growth_interval.budget(rule, scales.tolist(), found.tolist())
     assert made["skips"] == pytest.approx(made["exact"], abs=1e-5)
@@ -77,19 +77,19 @@ def test_a_long_interval_skips_less_and_leaves_more_unused() -> None:
 
 
 def test_a_ceiling_that_moves_costs_more_than_t7s_product_and_a_finer_step_moves_along_it() -> None:
-    for arm in dict.fromkeys(row["arm"] for row in ROWS):
-        assert mean(arm, "rate") * mean(arm, "headroom") > theory.trade_off(Arm.of(arm).rule)
+    for arm, made in growth_interval.arms(growth_interval.Config()).items():
+        assert mean(arm, "rate") * mean(arm, "headroom") > theory.trade_off(made.rule)
     fine, coarse = "G=5 a=0.25 b=0.25", "G=20 a=1 b=3"  # the same speed
     assert mean(fine, "rate") > 4 * mean(coarse, "rate")
     assert mean(fine, "headroom") + 1 < mean(coarse, "headroom")
 
 
-@pytest.mark.parametrize("arm", ["G=2", "G=3 a=0.5 b=1"])
-def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: str) -> None:
+@pytest.mark.parametrize("arm", [GrowthRule(2), GrowthRule(3, 0.5, 1.0)])
+def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: GrowthRule) -> None:
     config = dataclasses.replace(growth_interval.SMOKE, steps=30, batch_cpu=8)
-    row = growth_interval.run(config, cli.Unit(arm, 0), "cpu", lambda step: None)
+    row = growth_interval.run(config, arm, 0, "cpu", lambda step: None)
     found = [step in row["found_inf"] for step in range(30)]
-    rule = dataclasses.replace(Arm.of(arm).rule, init_scale=2.0**config.start_log2)
+    rule = dataclasses.replace(arm.rule, init_scale=2.0**config.start_log2)
     scales = [rule.init_scale, *replay(rule, found)][:30]
     assert row["scale_changes"] == [[i, s] for i, s in enumerate(scales) if i == 0 or s != scales[i - 1]]
     assert row["skips"] == sum(found[config.warm_up :]) > 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
 from experiments import init_scale
-from experiments.init_scale import Arm
+from experiments.init_scale import Start
 from experiments.runner import cli
 from experiments.theorems.simulate import follow
 from figures import _style, results
@@ -22,12 +22,7 @@ CONFIG = PROVENANCE["config"]
 
 
 def rows(task: str, start: int, interval: int = CONFIG["interval"]) -> list[dict[str, Any]]:
-    return [row for row in ROWS if row["arm"] == str(Arm(task, start, interval))]
-
-
-@given(task=st.sampled_from(["sigmoid", "residual"]), start=st.integers(0, 99), interval=st.integers(1, 3000))
-def test_an_arms_name_says_all_of_it(task: str, start: int, interval: int) -> None:
-    assert Arm.of(str(Arm(task, start, interval))) == Arm(task, start, interval)
+    return [row for row in ROWS if row["arm"] == f"{task} 2^{start} G={interval}"]
 
 
 @given(start=st.integers(0, 24), ceiling=st.integers(2, 20), interval=st.integers(1, 6), seek_every=st.integers(1, 5))
@@ -40,7 +35,7 @@ def test_under_a_ceiling_that_stands_still_the_closed_forms_are_exact(
     log.scales, log.losses = [2.0**x for x in bits], [0.0] * steps
     log.found_inf = [step for step, bad in enumerate(found) if bad]
     log.ceilings = [float(ceiling)] * math.ceil(steps / seek_every)  # no more and no fewer than are sought
-    measured = init_scale.costs(Arm("sigmoid", start, interval), log)
+    measured = init_scale.costs(Start("sigmoid", start, interval), log)
     predicted = measured.pop("predicted")
     assert measured == predicted
     assert predicted["lost_steps"] == max(0, start - ceiling)
@@ -50,15 +45,15 @@ def test_under_a_ceiling_that_stands_still_the_closed_forms_are_exact(
 
 def test_a_climb_that_the_run_does_not_end_has_no_length() -> None:
     log = init_scale.Log(10, 10, [0.0] * 5, [1.0] * 5, [], [0.0], [19.0])
-    assert init_scale.costs(Arm("sigmoid", 0, 20), log) | {"predicted": None} == {
+    assert init_scale.costs(Start("sigmoid", 0, 20), log) | {"predicted": None} == {
         "lost_steps": 0, "climb_steps": None, "climb_bits": None, "predicted": None,
     }  # fmt: skip
-    assert init_scale.predict(Arm("sigmoid", 0, 20), -math.inf) is None
+    assert init_scale.predict(Start("sigmoid", 0, 20), -math.inf) is None
 
 
 def test_each_step_is_held_against_the_ceiling_sought_last_and_not_before_the_start_is_over() -> None:
     log = init_scale.Log(3, 2, [0.0] * 6, [2.0**k for k in (7, 6, 5, 5, 5, 5)], [0, 1], [0.0], [5.0, 7.0, 5.0])
-    measured = init_scale.costs(Arm("sigmoid", 7, 20), log)
+    measured = init_scale.costs(Start("sigmoid", 7, 20), log)
     assert (measured["lost_steps"], measured["climb_steps"], measured["climb_bits"]) == (2, 2, 4.0)
 
 
@@ -71,18 +66,18 @@ def test_the_plateau_is_left_with_the_first_block_below_it() -> None:
 
 def test_an_overflow_below_the_ceiling_last_found_ends_the_climb() -> None:
     log = init_scale.Log(10, 10, [0.0] * 6, [4.0] * 4 + [8.0] + [4.0], [4], [0.0], [5.0])
-    measured = init_scale.costs(Arm("sigmoid", 2, 4), log)
+    measured = init_scale.costs(Start("sigmoid", 2, 4), log)
     assert (measured["lost_steps"], measured["climb_steps"], measured["climb_bits"]) == (0, 4, 12.0)
 
 
-@pytest.mark.parametrize("arm", ["sigmoid 2^2 G=3", "residual 2^30 G=3"])
-def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: str) -> None:
+@pytest.mark.parametrize("arm", [Start("sigmoid", 2, 3), Start("residual", 30, 3)])
+def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: Start) -> None:
     config = dataclasses.replace(init_scale.SMOKE, steps=20, on_cpu=(8, 4))
-    row = init_scale.run(config, cli.Unit(arm, 0), "cpu", lambda step: None)
+    row = init_scale.run(config, arm, 0, "cpu", lambda step: None)
     found = [step in row["found_inf"] for step in range(20)]
-    scales = [2.0 ** Arm.of(arm).start, *replay(Rule(2.0 ** Arm.of(arm).start, growth_interval=3), found)][:20]
+    scales = [2.0**arm.init_log2, *replay(Rule(2.0**arm.init_log2, growth_interval=3), found)][:20]
     assert row["scale_changes"] == [[i, s] for i, s in enumerate(scales) if i == 0 or s != scales[i - 1]]
-    assert row["lost_steps"] == (0 if "2^2 " in arm else found.index(False))
+    assert row["lost_steps"] == (0 if arm.init_log2 == 2 else found.index(False))
     assert len(row["block_loss"]) == len(row["zero"]) == len(row["ceilings"]) == 5
 
 

@@ -11,14 +11,17 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from ampsim import Rule, records, replay
+from ampsim import Rule, records
 from experiments import scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
 from experiments.runner import cli
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, loop
+from tests.experiments import runs
+from tests.experiments.runs import assert_replayed, scales
 
 CPU = cli.DATA / "cpu"
 UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
+ARMS = sigmoid_underflow.arms(sigmoid_underflow.Config())
 CRASH = records.read(CPU / "scale_crash.jsonl")[1]
 
 
@@ -26,21 +29,10 @@ def arm(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["arm"] == name]
 
 
-def trajectory(row: dict[str, Any]) -> list[float]:
-    """The scale in force at each step."""
-    changes = dict(map(tuple, row["scale_changes"]))
-    scale, out = math.nan, []
-    for step in range(len(row["loss"])):
-        scale = changes.get(step, scale)
-        out.append(scale)
-    return out
-
-
 def fresh(module: Any, **changes: Any) -> list[dict[str, Any]]:
-    """A short run of today's code: the committed rows only say what the code once did."""
+    """Return short runs of all arms."""
     config = dataclasses.replace(module.SMOKE, steps=16, **changes)
-    units = [cli.Unit(name, seed) for name in module.arms(config) for seed in config.seeds]
-    rows = [{"arm": u.arm, "seed": u.seed, **module.run(config, u, "cpu", lambda step: None)} for u in units]
+    rows = [runs.fresh(module, arm, seed, config) for arm in module.arms(config) for seed in config.seeds]
     return [records.decode(records.encode(row)) for row in rows]
 
 
@@ -54,21 +46,14 @@ def crash() -> list[dict[str, Any]]:
     return CRASH + fresh(scale_crash, growth_interval=50)
 
 
-def assert_replayed(row: dict[str, Any], growth_interval: int) -> None:
-    """The reference machine, given the overflows that were seen, gives the scales that torch used."""
-    found_inf = np.zeros(len(row["loss"]), dtype=bool)
-    found_inf[row["found_inf"]] = True
-    rule = Rule(growth_interval=growth_interval)
-    assert trajectory(row) == [2.0**16, *replay(rule, found_inf.tolist()).tolist()[:-1]]
-
-
 def test_the_reference_machine_replays_every_recorded_scale(
     underflow: list[dict[str, Any]], crash: list[dict[str, Any]]
 ) -> None:
-    dynamic = [(row, int(row["arm"].split("=")[1])) for row in underflow if row["arm"].startswith("dynamic")]
+    arms = sigmoid_underflow.arms(sigmoid_underflow.Config(growth_intervals=(1, 2, 50, 2000)))
+    dynamic = [(row, arms[row["arm"]].growth_interval) for row in underflow if arms[row["arm"]].fixed is None]
     assert any(row["found_inf"] for row, interval in dynamic if interval == 1)  # the fresh run overflowed too
     for row, interval in dynamic + [(row, 50) for row in crash if row["arm"].startswith("fp16")]:
-        assert_replayed(row, interval)
+        assert_replayed(row, Rule(growth_interval=interval))
 
 
 def test_unscaled_fp16_never_leaves_ln_10_and_scaled_fp16_does_as_well_as_fp32() -> None:
@@ -92,8 +77,8 @@ def test_counts_fit_in_their_layers_and_overflow_only_where_a_step_was_skipped(
 
 def test_fixed_scales_stay_and_float32_has_none(underflow: list[dict[str, Any]]) -> None:
     for row in underflow:
-        if not row["arm"].startswith("dynamic"):
-            assert row["scale_changes"] == [[0, sigmoid_underflow.fixed_scale(row["arm"]) or 1.0]]
+        if (fixed := ARMS.get(row["arm"], loop.dynamic()).fixed) is not None:
+            assert row["scale_changes"] == [[0, fixed]]
 
 
 def test_crashes_grow_with_the_learning_rate_and_float32_never_crashes() -> None:
@@ -109,7 +94,7 @@ def test_after_a_crash_the_scale_only_halves_the_weights_stand_still_and_are_fin
     for row in CRASH:
         assert row["parameters_finite"]
         if (start := row["crash_step"]) is not None:
-            scale = trajectory(row)[start:]
+            scale = scales(row)[start:]
             assert all(b == np.float32(a / 2) for a, b in pairwise(scale))  # float32: half of 2^-149 is 0
             assert set(row["move"][start:]) == {0.0}
             assert set(range(start, len(scale) + start)) <= set(row["forward_overflow"])

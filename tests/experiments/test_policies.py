@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, records, replay
-from ampsim.core.policies import Probe, Seen
+from ampsim.core.policies import Observation, Probe
 from experiments import policies, staleness
 from experiments.runner import cli
 from figures import _style, policies_closed, results
@@ -119,7 +119,7 @@ def test_a_trained_policys_scales_are_a_replay_of_its_overflows(name: str) -> No
     rule = policies.CLOSED[name]
     for row in closed(name):
         found = [step in row["found_inf"] for step in range(len(row["shown"]) * 5)]
-        scales = [policies.init(rule).scale, *replay(rule, [Seen(bad) for bad in found])]
+        scales = [policies.init(rule).scale, *replay(rule, [Observation(bad) for bad in found])]
         assert row["shown"] == np.log2(scales[:-1:5]).round(3).tolist()
         assert len(row["found_inf"]) > 0
 

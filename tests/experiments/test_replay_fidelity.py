@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +13,10 @@ from ampsim.core.machine import Rule
 from experiments import replay_fidelity
 from experiments.runner import cli
 from experiments.theorems.simulate import follow
-from experiments.training.loop import train
+from experiments.training.loop import FP32
 from figures import _style, results
 from figures import replay_fidelity as figure
+from tests.experiments import runs
 
 PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "replay_fidelity.jsonl")
 CONFIG = PROVENANCE["config"]
@@ -29,7 +29,7 @@ def of(network: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, dict[str, Any]]:
-    return {arm: replay_fidelity.run(SMALL, cli.Unit(arm, 0), "cpu", lambda step: None) for arm in ("relu", "sigmoid")}
+    return {arm: runs.fresh(replay_fidelity, arm, 0, SMALL) for arm in ("relu", "sigmoid")}
 
 
 @pytest.mark.parametrize("network", ["relu", "sigmoid"])
@@ -54,10 +54,9 @@ def test_a_replay_has_the_scale_in_force_at_each_step(trace: list[int], interval
 
 
 def test_the_float32_recording_is_of_the_largest_gradients() -> None:
-    made = replay_fidelity.record(SMALL, cli.Unit("relu", 0), "cpu", "fp32")
-    task, optimizer = replay_fidelity.make_task(SMALL, "relu", 0, "cpu")
-    scaler = replay_fidelity.GradScaler("cpu", enabled=False)
-    steps = train(task, optimizer, scaler, SMALL.steps, dtype=torch.float32)
+    made = replay_fidelity.record(SMALL, replay_fidelity.Network("relu"), 0, "cpu", None)
+    task, optimizer = replay_fidelity.make_task(SMALL, replay_fidelity.Network("relu"), 0, "cpu")
+    steps = FP32.train(task, optimizer, SMALL.steps)
     losses, largest = np.array([(step.loss, step.gradient.abs().max().item()) for step in steps]).T
     assert made.final_loss == losses.mean()  # float32 indeed
     assert made.ceilings.tolist() == np.floor(np.log2(65520 / largest)).tolist()

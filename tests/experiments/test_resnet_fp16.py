@@ -5,16 +5,16 @@ import math
 from statistics import mean
 from typing import Any
 
-import numpy as np
 import pytest
 
-from ampsim import Rule, records, replay
+from ampsim import Rule, records
 from experiments import resnet_fp16
 from experiments.runner import cli
 from experiments.training import tasks
-from experiments.training.loop import Arm
 from figures import _style, results
 from figures import resnet_fp16 as figure
+from tests.experiments import runs
+from tests.experiments.runs import assert_replayed, scales
 
 CONFIG = resnet_fp16.Config()
 DATA = records.read(cli.DATA / "cpu" / "resnet_fp16.jsonl")[1]
@@ -32,8 +32,7 @@ MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "dynamic G=200", "dynamic G=200
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **resnet_fp16.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
+    return runs.fresh(resnet_fp16, arm, seed, SHORT, **changes)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -42,17 +41,6 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 def column(arm: str, name: str) -> list[float]:
     return [row[name] for row in of_arm(arm)]
-
-
-def scales(row: dict[str, Any]) -> list[float]:
-    """In force at each step."""
-    starts, values = zip(*row["scale_changes"], strict=True)
-    return [values[sum(start <= step for start in starts) - 1] for step in range(len(row["loss"]))]
-
-
-def assert_replayed(row: dict[str, Any], rule: Rule) -> None:
-    found_inf = np.isin(np.arange(len(row["loss"])), row["found_inf"])
-    assert scales(row) == [rule.init_scale, *replay(rule, found_inf.tolist()).tolist()[:-1]]
 
 
 @pytest.mark.parametrize("arm", list(RULES))
@@ -69,11 +57,10 @@ def test_the_reference_machine_replays_a_fresh_run() -> None:
 
 
 def test_a_fixed_scale_stays_where_it_is() -> None:
-    for arm in resnet_fp16.arms(CONFIG):
-        fixed = Arm(arm).fixed
-        assert (fixed is None) == (arm in RULES)
-        if fixed is not None:
-            assert all(row["scale_changes"] == [[0, fixed]] for row in of_arm(arm))
+    for name, arm in resnet_fp16.arms(CONFIG).items():
+        assert (arm.fixed is None) == (name in RULES)
+        if arm.fixed is not None:
+            assert all(row["scale_changes"] == [[0, arm.fixed]] for row in of_arm(name))
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
@@ -152,7 +139,7 @@ def test_the_figure_shows_every_seed_of_every_arm() -> None:
     *_, ends, wrong = drawn.axes
     for axes, value in ((ends, "test_loss"), (wrong, "test_accuracy")):
         dots = {line.get_label(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"}
-        assert list(dots) == resnet_fp16.arms(CONFIG)
+        assert list(dots) == list(resnet_fp16.arms(CONFIG))
         for arm, seen in dots.items():
             expected = [x if value == "test_loss" else 100 * (1 - x) for x in column(arm, value)]
             assert seen == pytest.approx(expected), arm

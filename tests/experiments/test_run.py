@@ -91,10 +91,10 @@ def test_ctrl_c_keeps_what_is_done_and_says_so(
 ) -> None:
     run = scale_crash.run
 
-    def interrupted(config: Any, unit: cli.Unit, *rest: Any) -> Any:
-        if unit.seed == 1:
+    def interrupted(config: Any, arm: Any, seed: int, *rest: Any) -> Any:
+        if seed == 1:
             raise KeyboardInterrupt
-        return run(config, unit, *rest)
+        return run(config, arm, seed, *rest)
 
     monkeypatch.setattr(scale_crash, "run", interrupted)
     path = tmp_path / "x.jsonl"
@@ -161,10 +161,10 @@ def test_a_failed_unit_exits_with_1_and_the_others_go_on_and_are_kept(
 ) -> None:
     run = scale_crash.run
 
-    def without_memory(config: Any, unit: cli.Unit, *rest: Any) -> Any:
-        if unit.key == "fp32 lr=0.05, seed 0":
+    def without_memory(config: Any, arm: Any, seed: int, *rest: Any) -> Any:
+        if (arm.dtype, seed) == ("float32", 0):
             raise MemoryError("no room for 3 numbers\nand more about it")
-        return run(config, unit, *rest)
+        return run(config, arm, seed, *rest)
 
     path = tmp_path / "x.jsonl"
     monkeypatch.setattr(scale_crash, "run", without_memory)

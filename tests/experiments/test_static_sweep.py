@@ -16,9 +16,10 @@ from ampsim import records
 from experiments import static_sweep
 from experiments.runner import cli
 from experiments.training import fp16, tasks
-from experiments.training.loop import Arm
+from experiments.training.loop import FP32, static
 from figures import _style, results
 from figures import static_sweep as figure
+from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
@@ -27,8 +28,7 @@ SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_lo
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    config = dataclasses.replace(SHORT, **changes)
-    return {"arm": arm, "seed": seed, **static_sweep.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
+    return runs.fresh(static_sweep, arm, seed, SHORT, **changes)
 
 
 def of_arm(name: str) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def gradients(k: int, batch: int = 8) -> tuple[tasks.Task, tasks.Batch, torch.Te
     """A task, and the first step of its arm `static 2^k`."""
     task = tasks.make("resnet", 0, "cpu", batch)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
-    (step,) = Arm(f"static 2^{k}").train(task, optimizer, 1)
+    (step,) = static(k).train(task, optimizer, 1)
     return task, step.batch, step.gradient
 
 
@@ -94,7 +94,7 @@ def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
 
 def test_rounding_once_is_asked_of_the_true_gradient() -> None:
     task = tasks.make("resnet", 0, "cpu", 8)
-    (step,) = Arm("fp32").train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
+    (step,) = FP32.train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
     asked = static_sweep.Asked((-18, 20))
     asked.add(task, step, counted=True)
     row = asked.record()
@@ -118,8 +118,8 @@ def test_every_unit_is_there_and_whole() -> None:
     for row in DATA:
         assert len(row["loss"]) == CONFIG.steps
         assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
-        if row["arm"].startswith("static"):
-            assert row["scale_changes"] == [[0, Arm(row["arm"]).fixed]]
+        if (fixed := static_sweep.arms(CONFIG)[row["arm"]].fixed) is not None:
+            assert row["scale_changes"] == [[0, fixed]]
 
 
 # ------------------------------------------------------------------------------------------------ what it shows

@@ -101,6 +101,6 @@ def test_vits_loss_is_a_sum_and_overflows_fp16_where_a_mean_does_not() -> None:
 def test_it_trains_in_fp16_once_the_scale_has_come_down(name: str) -> None:
     task = tasks.make(name, 0, "cpu", 2)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-3, fused=True)
-    steps = list(loop.Arm("init 2^2" if name == "vit" else "unscaled").train(task, optimizer, 8))
+    steps = list((loop.dynamic(init_log2=2) if name == "vit" else loop.UNSCALED).train(task, optimizer, 8))
     assert not steps[-1].found_inf
     assert all(math.isfinite(step.loss) for step in steps)

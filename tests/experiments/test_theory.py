@@ -189,7 +189,7 @@ def test_the_smoke_run_ends_and_shows_no_table(module: Any, capsys: pytest.Captu
     assert cli.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     rows = records.read(path)[1]
-    assert [row["arm"] for row in rows] == module.arms(module.SMOKE)
+    assert [row["arm"] for row in rows] == list(module.arms(module.SMOKE))
 
 
 # --------------------------------------------------------------------------------------------------------- figures

@@ -153,11 +153,12 @@ def test_without_any_compilation() -> None:
         assert eager(rule, history) == reference(rule, history)
 
 
-def test_is_async_false_brings_the_newest_into_force() -> None:
+def test_a_synchronous_update_brings_the_newest_into_force() -> None:
     rule = Rule(1024.0, delay=2)
     scaler, state = LossScale.create(rule), init(rule)
-    for found, is_async in [(True, None), (True, True), (True, False), (True, True), (False, None)]:
-        scaler, state = scaler.update(found, is_async=is_async), update(rule, state, found, is_async=is_async)
+    for found, synchronous in [(True, False), (True, False), (True, True), (True, False), (False, False)]:
+        scaler = scaler.update(found, synchronous=synchronous)
+        state = update(rule, state, found, synchronous=synchronous)
         assert scaler.state == state
 
 

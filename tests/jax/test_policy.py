@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampsim.core.machine import init, override
-from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, Probe, Ratio, Seen
+from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Policy, Probe, Ratio
 from ampsim.core.policies.base import flatten
 from ampsim.core.replay.fold import states
 from ampsim.jax.policy import PolicyScale
@@ -59,7 +59,7 @@ def in_jax(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
 
 def in_core(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
     runs = zip(found, amax, share, strict=True)
-    return np.array([[flatten(state) for state in states(policy, map(Seen, *run))] for run in runs])
+    return np.array([[flatten(state) for state in states(policy, map(Observation, *run))] for run in runs])
 
 
 @pytest.mark.parametrize("policy", EXACT, ids=name)

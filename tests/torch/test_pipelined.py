@@ -1,6 +1,7 @@
 """The asynchronous loops: plans on real threads against the pure model, and a pipeline that trains."""
 
 import contextlib
+import dataclasses
 import queue
 import threading
 
@@ -42,8 +43,8 @@ def expected(depth, plan):
     for ticket, it in enumerate(plan):
         while len(pipe.carried) <= ticket:
             pipe = pipeline.begin(pipe)
-        pipe = pipeline.change_rule(pipe, changed(pipe.rule, it))
-        pipe = pipeline.finish(pipe, ticket, it["overflows"], new_scale=it["new_scale"], is_async=it["is_async"])
+        pipe = dataclasses.replace(pipe, rule=changed(pipe.rule, it))
+        pipe = pipeline.finish(pipe, ticket, it["overflows"], new_scale=it["new_scale"], synchronous=not it["is_async"])
     return [pipe.scale(ticket) for ticket in range(len(plan))], pipe.versions[-1].scale
 
 

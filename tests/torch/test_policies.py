@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, Probe, Ratio, Seen
+from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Policy, Probe, Ratio
 from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
 
@@ -46,7 +46,7 @@ class Loop:
         self.scaler = GradScaler("cpu", depth=policy.delay, rule=policy)
         self.waiting: deque[Any] = deque()
         self.scales: list[float] = []
-        self.seen: list[Seen] = []
+        self.seen: list[Observation] = []
 
     def begin(self, values: tuple[float, float]) -> None:
         ticket = self.scaler.begin()
@@ -76,11 +76,11 @@ class Loop:
             self.finish()
 
 
-def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Seen:
+def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Observation:
     """As the scaler should see it."""
     amax = (grad / scale).abs().max().item()
     top = float((~(grad.abs() < getattr(policy, "top", math.inf))).float().mean())
-    return Seen(not math.isfinite(amax), amax, top)
+    return Observation(not math.isfinite(amax), amax, top)
 
 
 @few
@@ -135,7 +135,7 @@ def test_a_scale_set_by_hand_becomes_the_base() -> None:
     loop = Loop(Probe(init_scale=4.0, growth_interval=2))
     loop.begin((1.0, 1.0))
     loop.scaler.update(new_scale=64.0, ticket=loop.waiting.popleft()[0])
-    loop.seen.append(Seen(found_inf=False))
+    loop.seen.append(Observation(found_inf=False))
     loop.run([(1.0, 1.0)] * 3 + [(1.0, math.inf)] + [(1.0, 1.0)])
     assert loop.scales == [4, 64, 64, 128, 128, 64][: len(loop.scales)]
 

@@ -38,7 +38,7 @@ class Outcome:
         for ticket, overflows in enumerate(plan):
             while len(pipe.carried) <= ticket:
                 pipe = pipeline.begin(pipe)
-            pipe = pipeline.finish(pipe, ticket, overflows, is_async=self.is_async[ticket])
+            pipe = pipeline.finish(pipe, ticket, overflows, synchronous=not self.is_async[ticket])
         self.scales = [pipe.scale(ticket) for ticket in range(len(plan))]
         self.params = [[0.0, 0.0] if overflows else [-1.0, -2.0] for overflows in plan]
         self.newest = pipe.versions[-1].scale

@@ -63,7 +63,7 @@ class Pair:
         ticket = self.tickets.get(index)
         if ticket is None:
             return
-        expected = told(lambda: pipeline.finish(self.model, index, found_inf, is_async=is_async))
+        expected = told(lambda: pipeline.finish(self.model, index, found_inf, synchronous=not is_async))
         got = told(lambda: self.register.apply(ticket, lambda s: advance(RULE, s, found_inf), is_async=is_async))
         if isinstance(expected, tuple):
             assert got == expected

@@ -5,7 +5,7 @@ Theory of operation
 A `Policy` is a frozen dataclass of numbers. ``init(xp)`` makes the first state and ``update(xp, state, seen)`` the
 next one. Both are written without a branch on an array namespace, so the same lines run on numpy scalars in
 float32 and are traced by JAX; `machine.init` and `machine.update` take a policy wherever they take a `Rule`.
-An update learns what was `Seen` in one iteration: whether the gradients overflowed and, if the policy wants
+An update learns what was `Observation` in one iteration: whether the gradients overflowed and, if the policy wants
 it, how large they were.
 
 With ``delay`` = k a decision takes effect k updates after it was made, as in a pipeline whose optimizer runs
@@ -30,7 +30,7 @@ from ampsim.core.arguments import number, whole
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What one iteration showed of its gradients. True if they overflowed, so that every `Rule` takes it."""
 
     found_inf: Any
@@ -59,7 +59,7 @@ class PolicyState(NamedTuple):
     @property
     def growth_tracker(self) -> Any:
         """Clean steps counted towards the next growth; 0 for policies that count none."""
-        return getattr(self.memory, "clean", 0)
+        return getattr(self.memory, "growth_tracker", 0)
 
 
 class NoMemory(NamedTuple):
@@ -78,7 +78,7 @@ class Policy:
     max_scale: float = 2.0**127
     delay: int = 0  # updates between a decision and its first use; a pipeline's depth
 
-    needs: ClassVar[tuple[str, ...]] = ()  # what `decide` reads of `Seen` beside found_inf
+    needs: ClassVar[tuple[str, ...]] = ()  # what `decide` reads of `Observation` beside found_inf
 
     def __post_init__(self) -> None:
         low, init, high = (held(name, getattr(self, name)) for name in ("min_scale", "init_scale", "max_scale"))
@@ -93,7 +93,7 @@ class Policy:
         """The first memory."""
         return NoMemory()
 
-    def decide(self, xp: Any, used: Any, newest: Any, memory: Any, seen: Seen) -> tuple[Any, Any]:
+    def decide(self, xp: Any, used: Any, newest: Any, memory: Any, seen: Observation) -> tuple[Any, Any]:
         """The next scale to be used, unbounded, and the next memory.
 
         Args:
@@ -114,7 +114,7 @@ class Policy:
         first = xp.float32(self.init_scale)
         return PolicyState(first, (first,) * self.delay, self.start(xp))
 
-    def update(self, xp: Any, state: PolicyState, seen: Seen) -> PolicyState:
+    def update(self, xp: Any, state: PolicyState, seen: Observation) -> PolicyState:
         """The state after one iteration was reported."""
         decided, memory = self.decide(xp, state.scale, state.newest, state.memory, self.checked(seen))
         return self._queued(state, self._bounded(xp, decided), memory)
@@ -133,13 +133,13 @@ class Policy:
         """The scale to go on with when the queue is emptied."""
         return newest
 
-    def checked(self, seen: Seen) -> Seen:
+    def checked(self, seen: Observation) -> Observation:
         """`seen`, if it has what this policy needs."""
         for name in self.needs:
             if getattr(seen, name, None) is None:
                 raise ValueError(
-                    f"{name}=None: {type(self).__name__} expected {name} with every update; pass Seen(found_inf, "
-                    f"{name}=...), in torch use a scaler made with this policy"
+                    f"{name}=None: {type(self).__name__} expected {name} with every update; pass "
+                    f"Observation(found_inf, {name}=...), in torch use a scaler made with this policy"
                 )
         return seen
 
@@ -203,18 +203,18 @@ def _(rule: Policy) -> PolicyState:
 
 
 @machine.update.register
-def _(rule: Policy, state: PolicyState, found_inf: Any, *, is_async: bool | None = None) -> PolicyState:
-    seen = found_inf if isinstance(found_inf, Seen) else Seen(found_inf)
+def _(rule: Policy, state: PolicyState, found_inf: Any, *, synchronous: bool = False) -> PolicyState:
+    seen = found_inf if isinstance(found_inf, Observation) else Observation(found_inf)
     rest = (None if value is None else np.float32(value) for value in (seen.amax, seen.saturated))
     with np.errstate(all="ignore"):  # inf and NaN are looked for, and branches not taken are computed too
-        after = rule.update(np, _mapped(_as_numpy, state), Seen(np.bool_(bool(seen)), *rest))
-        after = after if is_async is None or is_async else rule.synchronized(np, after)
+        after = rule.update(np, _mapped(_as_numpy, state), Observation(np.bool_(bool(seen)), *rest))
+        after = rule.synchronized(np, after) if synchronous else after
     return _as_python(after)
 
 
 @machine.override.register
-def _(rule: Policy, state: PolicyState, new_scale: float, *, is_async: bool | None = None) -> PolicyState:
+def _(rule: Policy, state: PolicyState, new_scale: float, *, synchronous: bool = False) -> PolicyState:
     with np.errstate(all="ignore"):
         after = rule.override(np, _mapped(_as_numpy, state), new_scale)
-        after = after if is_async is None or is_async else rule.synchronized(np, after)
+        after = rule.synchronized(np, after) if synchronous else after
     return _as_python(after)

@@ -1,8 +1,8 @@
 """Loss-scale policies outside the backoff family, one class each; `policy` says how they work.
 
 >>> from ampsim import replay
->>> from ampsim.core.policies import Headroom, Seen
->>> history = [Seen(False, amax=1.0), Seen(False, amax=3.0), Seen(True, amax=float("inf"))]
+>>> from ampsim.core.policies import Headroom, Observation
+>>> history = [Observation(False, amax=1.0), Observation(False, amax=3.0), Observation(True, amax=float("inf"))]
 >>> replay(Headroom(init_scale=2.0**15, margin=1), history).tolist()  # 1 bit between amax and 65504
 [16384.0, 8192.0, 4096.0]
 """
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ampsim.core.arguments import number, whole
+from ampsim.core.policies.base import Observation as Observation
 from ampsim.core.policies.base import Policy as Policy
 from ampsim.core.policies.base import PolicyState as PolicyState
-from ampsim.core.policies.base import Seen as Seen
 from ampsim.core.policies.base import held
 
 
-class Clean(NamedTuple):
+class DeduplicatedState(NamedTuple):
     """Of policies that count clean steps."""
 
-    clean: Any  # since the last growth or overflow
+    growth_tracker: Any  # since the last growth or overflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class _Stepwise(Policy):
         whole("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
 
     def start(self, xp: Any) -> Any:
-        return Clean(xp.int32(0))
+        return DeduplicatedState(xp.int32(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +54,17 @@ class Deduplicated(_Stepwise):
     With delay 0 this is torch's machine.
     """
 
-    def decide(self, xp: Any, used: Any, newest: Any, memory: Clean, seen: Seen) -> tuple[Any, Clean]:
+    def decide(
+        self, xp: Any, used: Any, newest: Any, memory: DeduplicatedState, seen: Observation
+    ) -> tuple[Any, DeduplicatedState]:
         bad = self.is_bad(seen)
-        clean = xp.where(bad, 0, memory.clean + (used == newest))
-        grows = clean >= self.growth_interval
+        growth_tracker = xp.where(bad, 0, memory.growth_tracker + (used == newest))
+        grows = growth_tracker >= self.growth_interval
         kept = xp.where(grows, newest * self.growth_factor, newest)
         scale = xp.where(bad, xp.minimum(newest, used * self.backoff_factor), kept)
-        return scale, Clean(xp.where(grows, 0, clean))
+        return scale, DeduplicatedState(xp.where(grows, 0, growth_tracker))
 
-    def is_bad(self, seen: Seen) -> Any:
+    def is_bad(self, seen: Observation) -> Any:
         """Whether the scale that was used was too large."""
         return seen.found_inf
 
@@ -90,15 +92,15 @@ class Ratio(Deduplicated):
         if not 0 < number("top", self.top) < math.inf:
             raise ValueError(f"top={self.top!r}: expected a positive finite number; fp16's is 65504.0")
 
-    def is_bad(self, seen: Seen) -> Any:
+    def is_bad(self, seen: Observation) -> Any:
         return seen.found_inf | (seen.saturated > self.threshold)
 
 
-class Probing(NamedTuple):
+class ProbeState(NamedTuple):
     """Of `Probe`."""
 
     base: Any  # the scale of every step that is no probe
-    clean: Any  # clean steps while no probe was out
+    growth_tracker: Any  # clean steps while no probe was out
     waiting: Any  # updates until the probe's verdict, at most delay + 1; 0: none is out
 
 
@@ -114,30 +116,30 @@ class Probe(_Stepwise):
     """
 
     def start(self, xp: Any) -> Any:
-        return Probing(xp.float32(self.init_scale), xp.int32(0), xp.int32(0))
+        return ProbeState(xp.float32(self.init_scale), xp.int32(0), xp.int32(0))
 
-    def decide(self, xp: Any, used: Any, newest: Any, memory: Probing, seen: Seen) -> tuple[Any, Probing]:
+    def decide(self, xp: Any, used: Any, newest: Any, memory: ProbeState, seen: Observation) -> tuple[Any, ProbeState]:
         found, verdict = seen.found_inf, memory.waiting == 1
         lowered = self._bounded(xp, xp.minimum(memory.base, used * self.backoff_factor))
         base = xp.where(verdict, xp.where(found, memory.base, used), xp.where(found, lowered, memory.base))
-        clean = xp.where(found | verdict, 0, memory.clean + (memory.waiting == 0))
+        growth_tracker = xp.where(found | verdict, 0, memory.growth_tracker + (memory.waiting == 0))
         waiting = xp.where(found, 0, xp.maximum(memory.waiting - 1, 0))
-        sends = clean >= self.growth_interval
+        sends = growth_tracker >= self.growth_interval
         scale = xp.where(sends, base * self.growth_factor, base)
         waiting = xp.where(sends, self.delay + 1, waiting)
-        return scale, Probing(base, xp.where(sends, 0, clean), waiting)
+        return scale, ProbeState(base, xp.where(sends, 0, growth_tracker), waiting)
 
-    def overridden(self, xp: Any, memory: Probing, scale: Any) -> Probing:
-        return Probing(scale, memory.clean, xp.int32(0))
+    def overridden(self, xp: Any, memory: ProbeState, scale: Any) -> ProbeState:
+        return ProbeState(scale, memory.growth_tracker, xp.int32(0))
 
-    def settled(self, newest: Any, memory: Probing) -> Any:
+    def settled(self, newest: Any, memory: ProbeState) -> Any:
         return memory.base  # a probe on its way is recalled
 
 
-class Peak(NamedTuple):
+class HeadroomState(NamedTuple):
     """Of `Headroom`."""
 
-    clean: Any  # steps of the interval that runs; a fall or an overflow begins another
+    growth_tracker: Any  # steps of the interval that runs; a fall or an overflow begins another
     peak: Any  # largest unscaled gradient in them
 
 
@@ -171,17 +173,19 @@ class Headroom(Policy):
             raise ValueError(f"top={self.top!r}: expected a number from 1 to 65536; fp16's is 65504.0, E4M3's 448.0")
 
     def start(self, xp: Any) -> Any:
-        return Peak(xp.int32(0), xp.float32(0))
+        return HeadroomState(xp.int32(0), xp.float32(0))
 
-    def decide(self, xp: Any, used: Any, newest: Any, memory: Peak, seen: Seen) -> tuple[Any, Peak]:
+    def decide(
+        self, xp: Any, used: Any, newest: Any, memory: HeadroomState, seen: Observation
+    ) -> tuple[Any, HeadroomState]:
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
         amax = xp.where(lost | (seen.amax < 2.0**-126), 0, seen.amax)  # XLA takes subnormals for 0
         fits = xp.minimum(newest, self._largest(xp, amax))
-        peak, clean = xp.maximum(memory.peak, amax), memory.clean + 1
-        goes_on = ~lost & (fits == newest) & (clean < self.interval)
-        grows = ~lost & (fits == newest) & (clean >= self.interval) & (self._largest(xp, peak) > newest)
+        peak, growth_tracker = xp.maximum(memory.peak, amax), memory.growth_tracker + 1
+        goes_on = ~lost & (fits == newest) & (growth_tracker < self.interval)
+        grows = ~lost & (fits == newest) & (growth_tracker >= self.interval) & (self._largest(xp, peak) > newest)
         scale = xp.where(lost, xp.minimum(newest, used / 2), xp.where(grows, 2 * newest, fits))
-        return scale, Peak(xp.where(goes_on, clean, 0), xp.where(goes_on, peak, xp.float32(0)))
+        return scale, HeadroomState(xp.where(goes_on, growth_tracker, 0), xp.where(goes_on, peak, xp.float32(0)))
 
     def _largest(self, xp: Any, amax: Any) -> Any:
         """The largest power of two S with amax * S <= top / 2^margin, between 2^-126 and 2^126."""
@@ -191,7 +195,7 @@ class Headroom(Policy):
         return xp.ldexp(xp.float32(1), xp.frexp(xp.maximum(ratio, xp.float32(2.0**-126)))[1] - 1)
 
 
-class Moments(NamedTuple):
+class LogMaxState(NamedTuple):
     """Of `LogMax`: averages of x = log2 max|gradient|, from 0 on, and the weight their start still has."""
 
     mean: Any  # of x, over about 1 / (1 - beta1) steps
@@ -241,9 +245,11 @@ class LogMax(Policy):
                 )
 
     def start(self, xp: Any) -> Any:
-        return Moments(*(xp.float32(x) for x in (0, 0, 0, 1, 1)))
+        return LogMaxState(*(xp.float32(x) for x in (0, 0, 0, 1, 1)))
 
-    def decide(self, xp: Any, used: Any, newest: Any, memory: Moments, seen: Seen) -> tuple[Any, Moments]:
+    def decide(
+        self, xp: Any, used: Any, newest: Any, memory: LogMaxState, seen: Observation
+    ) -> tuple[Any, LogMaxState]:
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
         least = xp.float32(2.0**self.log_max) if self.faithful else self.log_max + 1 - xp.log2(used)
         x = xp.where(lost, least, xp.log2(seen.amax))
@@ -256,11 +262,11 @@ class LogMax(Policy):
             return scale, after
         empty = ~lost & (seen.amax == 0)
         kept = (xp.where(empty, old, new) for old, new in zip(memory, after, strict=True))
-        return xp.where(empty, newest, scale), Moments(*kept)
+        return xp.where(empty, newest, scale), LogMaxState(*kept)
 
-    def _averaged(self, m: Moments, x: Any) -> Moments:
+    def _averaged(self, m: LogMaxState, x: Any) -> LogMaxState:
         b1, b2 = self.beta1, self.beta2
-        return Moments(
+        return LogMaxState(
             b1 * m.mean + (1 - b1) * x,
             b2 * m.slow_mean + (1 - b2) * x,
             b2 * m.square + (1 - b2) * (x * x),
@@ -269,10 +275,10 @@ class LogMax(Policy):
         )
 
 
-class Scheduled(NamedTuple):
+class FloorScheduleState(NamedTuple):
     """Of `FloorSchedule`."""
 
-    clean: Any  # since the last growth or overflow
+    growth_tracker: Any  # since the last growth or overflow
     step: Any  # updates so far, up to the last milestone
 
 
@@ -301,11 +307,13 @@ class FloorSchedule(_Stepwise):
             )
 
     def start(self, xp: Any) -> Any:
-        return Scheduled(xp.int32(0), xp.int32(0))
+        return FloorScheduleState(xp.int32(0), xp.int32(0))
 
-    def decide(self, xp: Any, used: Any, newest: Any, memory: Scheduled, seen: Seen) -> tuple[Any, Scheduled]:
-        clean = xp.where(seen.found_inf, 0, memory.clean + 1)
-        grows = clean >= self.growth_interval
+    def decide(
+        self, xp: Any, used: Any, newest: Any, memory: FloorScheduleState, seen: Observation
+    ) -> tuple[Any, FloorScheduleState]:
+        growth_tracker = xp.where(seen.found_inf, 0, memory.growth_tracker + 1)
+        grows = growth_tracker >= self.growth_interval
         factor = xp.where(
             seen.found_inf,
             xp.float32(self.backoff_factor),
@@ -316,4 +324,4 @@ class FloorSchedule(_Stepwise):
         step = xp.minimum(memory.step + 1, last)
         for at, floor in self.milestones:
             scale = xp.where(step >= at, xp.maximum(scale, xp.float32(floor)), scale)
-        return scale, Scheduled(xp.where(grows, 0, clean), step)
+        return scale, FloorScheduleState(xp.where(grows, 0, growth_tracker), step)

@@ -213,7 +213,7 @@ def run_events(rule: Rule, index: CeilingIndex, state: State, engine: events.Eng
         waiting = log[carry.applied : carry.logged]
         _give_back(index.ceilings)
     pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
-    after = State(float(carry.scale), int(carry.streak), int(carry.overflows), pending, state.memory)
+    after = State(float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory)
     return CeilingReplay(len(index), state.scale, _joined(skipped), _joined(changes), after)
 
 
@@ -259,6 +259,6 @@ def _observer(rule: Any, top: float) -> Callable[[bool, float], Any]:
     """What an update is told of a step: found_inf, and policies the largest gradient."""
     if type(rule) is Rule:
         return lambda found_inf, ceiling: found_inf
-    from ampsim.core.policies.base import Seen
+    from ampsim.core.policies.base import Observation
 
-    return lambda found_inf, ceiling: Seen(found_inf, top / ceiling if ceiling else math.inf, float(found_inf))
+    return lambda found_inf, ceiling: Observation(found_inf, top / ceiling if ceiling else math.inf, float(found_inf))

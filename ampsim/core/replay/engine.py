@@ -50,7 +50,7 @@ class Carry(NamedTuple):
     step: int  # updates done
     scale: float  # in force
     newest: float
-    streak: int
+    growth_tracker: int
     overflows: int  # let pass without a backoff
     skips: int  # entries of `skipped`
     logged: int  # entries of `steps` and `scales`
@@ -97,31 +97,31 @@ def run(
     The log says after which update (`steps`) which of `scales` comes into force. It begins with what
     ``carry`` has logged before; a change of the newest scale is appended.
     """
-    t, scale, newest, streak, overflows, skips, logged, applied = carry
+    t, scale, newest, growth_tracker, overflows, skips, logged, applied = carry
     while t < len(ceilings) and skips < len(skipped) and logged < len(steps):
-        wait = _until_growth(streak, c)
+        wait = _until_growth(growth_tracker, c)
         stop = min(len(ceilings), t + wait)
         if applied < logged:
             stop = min(stop, steps[applied] + 1)
         hit = _next_below(ceilings, minima, bits, scale, t, stop)
         before, clean, t = newest, hit - t, hit
-        streak += clean
+        growth_tracker += clean
         if c.clean_refills and clean > 0:
             overflows = 0
         if hit < stop:
             newest, overflows = _back_off(newest, overflows, c)
             skipped[skips] = hit
-            streak, skips, t = 0, skips + 1, hit + 1
+            growth_tracker, skips, t = 0, skips + 1, hit + 1
         elif clean == wait:
             newest, overflows = _grow(newest, overflows, c)
-            streak = 0
+            growth_tracker = 0
         if differ(before, newest):
             steps[logged], scales[logged] = t - 1 + c.delay, newest
             logged += 1
         while applied < logged and steps[applied] < t:
             scale = scales[applied]
             applied += 1
-    return Carry(t, scale, newest, streak, overflows, skips, logged, applied)
+    return Carry(t, scale, newest, growth_tracker, overflows, skips, logged, applied)
 
 
 def differ(a: float, b: float) -> bool:
@@ -129,10 +129,10 @@ def differ(a: float, b: float) -> bool:
     return a != b and not (math.isnan(a) and math.isnan(b))
 
 
-def _until_growth(streak: int, c: Constants) -> int:
+def _until_growth(growth_tracker: int, c: Constants) -> int:
     """Clean steps up to the next growth, which is the last of them."""
-    if streak < c.interval:
-        return c.interval - streak
+    if growth_tracker < c.interval:
+        return c.interval - growth_tracker
     return 1 if c.at_least else NEVER
 
 

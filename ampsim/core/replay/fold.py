@@ -18,7 +18,7 @@ def states(rule: Any, found_inf: Iterable[bool], *, is_async: Iterable[bool | No
     """
     state = init(rule)
     for flag, delayed in zip(found_inf, repeat(None) if is_async is None else is_async, strict=False):
-        state = update(rule, state, flag, is_async=delayed)
+        state = update(rule, state, flag, synchronous=delayed is False)
         yield state
 
 

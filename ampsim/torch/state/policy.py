@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core.machine import State, override, update
-from ampsim.core.policies.base import Policy, PolicyState, Seen, flatten, unflatten
+from ampsim.core.policies.base import Observation, Policy, PolicyState, flatten, unflatten
 from ampsim.torch.gradients import unscale
 from ampsim.torch.state.versions import HostVersion
 
@@ -40,8 +40,8 @@ class PolicyVersion(HostVersion):
     ) -> "PolicyVersion":
         """The version after an update; waits for the flags and for what was observed."""
         found = sum(flag.item() for flag in found_inf) != 0  # NaN != 0, as in torch
-        seen: Any = together(rule, found, list(observed))
-        return self.made(update(rule, self.carried, seen, is_async=is_async))
+        seen: Any = combine(rule, found, list(observed))
+        return self.made(update(rule, self.carried, seen, synchronous=not is_async))
 
     def override(self, rule: Any, new_scale: float | Tensor) -> "PolicyVersion":
         assert self.carried is not None  # noqa: S101 - only the newest version is updated
@@ -50,7 +50,7 @@ class PolicyVersion(HostVersion):
 
 @dataclass(frozen=True)
 class Observed:
-    """Of one optimizer's gradients, on their device; see `Seen`."""
+    """Of one optimizer's gradients, on their device; see `Observation`."""
 
     amax: Tensor  # (), largest magnitude, unscaled
     at_top: Tensor | None  # (), elements at the format's largest number or beyond
@@ -96,14 +96,14 @@ def observe(rule: Any, optimizer: Optimizer, version: Any) -> Observed | None:
     return Observed(amax / version.scale_on(home).double(), at_top, sum(grad.numel() for grad in grads))
 
 
-def together(rule: Policy, found: bool, observed: list[Observed]) -> Seen:
+def combine(rule: Policy, found: bool, observed: list[Observed]) -> Observation:
     """What all optimizers of an iteration showed."""
     if not rule.needs:
-        return Seen(found)
+        return Observation(found)
     amax = max((float(one.amax.item()) for one in observed), default=0.0)
     elements = sum(one.elements for one in observed)
     top = sum(float(one.at_top.item()) for one in observed if one.at_top is not None)
-    return Seen(found, amax, top / max(1, elements))
+    return Observation(found, amax, top / max(1, elements))
 
 
 def versions(carried: PolicyState) -> tuple[PolicyVersion, ...]:

@@ -1,0 +1,44 @@
+"""Files that are seen whole or not at all, and the error of one that is neither."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+class DamagedFileError(ValueError):
+    """A data file that cannot be read as written: names the file, the line and the cure."""
+
+    def __init__(self, path: Path, line: int, found: str, expected: str) -> None:
+        self.path, self.line = path, line
+        super().__init__(
+            f"{path}, line {line}: {found}; expected {expected}; "
+            "restore the file from version control, or delete it and make it again"
+        )
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file: at any moment `path` holds all of the old content or all of the new, on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)  # mkstemp makes files that only their owner can read
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut; where folders cannot be opened there is nothing to do."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
