@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.style
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -30,18 +31,6 @@ BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 )  # fmt: skip
 GREY = "#6B6B6B"
-
-ARM = {
-    "fp32": BLACK,
-    "unscaled": VERMILION,
-    "static 2^4": "#BFE3D6",  # the fixed scales are one family: greens, darker as the scale grows
-    "static 2^8": "#7CC7AE",
-    "static 2^12": GREEN,
-    "static 2^16": "#00704F",
-    "static 2^20": PURPLE,  # past the cliff, it behaves like no other
-    "dynamic G=50": BLUE,
-    "dynamic G=2000": SKY,
-}
 
 CLASS = {  # what fp16 made of a gradient element; greys, so that they are no arm's colours
     "zero": "#3A3A3A",
@@ -145,8 +134,29 @@ def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> No
 
 
 def power_of_two(exponent: float) -> str:
-    """Axis text for 2^exponent."""
+    """Return the text for 2^exponent."""
     return f"$2^{{{exponent:g}}}$"
+
+
+def power_of_ten(exponent: int) -> str:
+    """Return the text for 10^exponent."""
+    return f"$10^{{{exponent}}}$"
+
+
+def thousands(number: float) -> str:
+    """Return a number as it stands beside a tick: from 1000 on in thousands, with a k."""
+    return f"{number / 1000:g} k" if number >= 1000 else f"{number:g}"
+
+
+def number_ticks(axis: Axis, numbers: Sequence[float]) -> None:
+    """Put ticks at these numbers, written out, and no others; after the axis has its scale."""
+    axis.set_ticks(numbers, [thousands(number) for number in numbers])
+    axis.set_ticks([], minor=True)
+
+
+def seeds(run: Result) -> str:
+    """Return how many seeds a figure shows, in words of its title."""
+    return f"{len(run.seeds)} seed{'s' * (len(run.seeds) > 1)}"
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:

@@ -169,7 +169,7 @@ def draw_bar(axes: Axes) -> None:
     low, high = (math.log10(x or 1.0) for x in (SHARES.vmin, SHARES.vmax))
     image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
     axes.imshow(image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none")
-    axes.set_xticks(range(-5, 0), [f"$10^{{{k}}}$" for k in range(-5, 0)])
+    axes.set_xticks(range(-5, 0), [_style.power_of_ten(k) for k in range(-5, 0)])
     axes.set_yticks([0.5, 1.5], ["outside the window", "inside"])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("share of all elements that lie in one binade [$2^e$, $2^{e+1}$)")
