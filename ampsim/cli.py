@@ -87,7 +87,7 @@ def list_dialects() -> None:
 @app.command("replay")
 def replay_history(
     dialect: Annotated[str, typer.Argument(help="A name from `ampsim dialects`.", show_default=False)],
-    history: Annotated[str, typer.Argument(help="One digit an update: 1 overflow, 0 clean.", show_default=False)],
+    history: Annotated[str, typer.Argument(help="One digit per update: 1 overflow, 0 clean.", show_default=False)],
     parameters: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE"),
@@ -140,7 +140,7 @@ def check_target(
         typer.Argument(metavar="TARGET...", help="module:attribute, e.g. torch.amp:GradScaler", show_default=False),
     ],
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
-    examples: Annotated[int | None, typer.Option("--examples", "-n", min=1, help="Histories a check tries.")] = None,
+    examples: Annotated[int | None, typer.Option("--examples", "-n", min=1, help="Histories per check.")] = None,
     report: Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")] = None,
     file: Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")] = None,
     expect: Annotated[
@@ -173,14 +173,14 @@ def _judge(targets: list[str], levels: list[int] | None, examples: int | None, e
     from ampsim.testing.kit.report import Report
 
     checks = judge.chosen(levels, expected)
-    subjects = [subject.subject(subject.load(text), name=text) for text in targets]
+    subjects = [subject.as_subject(subject.load(text), name=text) for text in targets]
     runs = (judge.judge(each, checks, examples=examples or EXAMPLES, expected=expected) for each in subjects)
     total, quiet = len(checks) * len(subjects), not err.is_terminal
     return Report(track(chain.from_iterable(runs), "judging", total=total, console=err, transient=True, disable=quiet))
 
 
 def _expected(text: str | None) -> dict[str, str]:
-    """What `--expect` names."""
+    """Return the mapping that `--expect` names."""
     if text is None:
         return {}
     from ampsim.testing.kit.subject import load
@@ -210,7 +210,7 @@ def _write(judged: "Report", form: ReportFormat | None, file: Path | None) -> No
 
 
 def _show(judged: "Report") -> None:
-    """The table, then every finding, then a sentence a scaler."""
+    """Print the table, then every finding, then one sentence per scaler."""
     from ampsim.testing.kit.report import COLOURS, sign
 
     table = Table("level", box=None, pad_edge=False, header_style="bold")

@@ -11,7 +11,7 @@ Takes about half a minute on two CPU cores. Device: cpu.
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16
 
 LEARNING_RATE = 2.0**-30  # a million steps with gradients of 3e38 sum up to 3e35
@@ -40,7 +40,7 @@ DEVICES = ("cpu",)  # the parameters are four numbers
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 50_000  # a unit; times the families: 300,000 for each scaler; `make deep` gives ours a million
     seeds: tuple[int, ...] = (0,)  # of the histories
     longest: int = 320  # overflows in a row in the sweep; 16 + 149 take the scale below every float32
@@ -108,29 +108,36 @@ def gradients(coin: Coin, words: Iterator[Word]) -> Iterator[Tensor]:
         yield coin.choice(pool[word])
 
 
-def arms(config: Config) -> list[str]:
-    return [f"{maker}: {family}" for maker in MAKERS for family in (SWEEP, *FAMILIES)]
+@dataclass(frozen=True)
+class Arm:
+    """A scaler against a family of histories, or against all short runs of overflows."""
+
+    scaler: str  # one of MAKERS
+    family: str  # one of FAMILIES, or SWEEP
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {f"{maker}: {family}": Arm(maker, family) for maker in MAKERS for family in (SWEEP, *FAMILIES)}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """One scaler against one family."""
     torch.set_num_threads(1)
-    maker, _, name = unit.arm.partition(": ")
-    coin = Coin(unit.seed)
-    if name == SWEEP:
-        return sweep(maker, coin, config, tick) | trace(maker)
-    family = FAMILIES[name]
+    coin = Coin(seed)
+    if arm.family == SWEEP:
+        return sweep(arm.scaler, coin, config, tick) | trace(arm.scaler)
+    family = FAMILIES[arm.family]
     history = islice(gradients(coin, family.words(coin)), config.steps)
     tally = Tally()
-    current = Run(maker, family.init_scale, family.growth_interval)
+    current = Run(arm.scaler, family.init_scale, family.growth_interval)
     for step, gradient in enumerate(history):
         if not tally.step(current, gradient, tick):
             tally.first_corruption = step if tally.first_corruption is None else tally.first_corruption
-            current = Run(maker, family.init_scale, family.growth_interval)
+            current = Run(arm.scaler, family.init_scale, family.growth_interval)
     return tally.record()
 
 
@@ -202,4 +209,4 @@ def trace(maker: str) -> Record:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("adversary"))
+    raise SystemExit(runner.main("adversary"))

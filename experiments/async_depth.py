@@ -28,12 +28,12 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.pipelined import Pipelined
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, tasks
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 120  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: tuple[int, ...] = (0, 1, 2, 4)  # k
@@ -169,4 +169,4 @@ class Pipe:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("async_depth"))
+    raise SystemExit(runner.main("async_depth"))

@@ -1,71 +1,87 @@
 """Which laws does each loss scaler keep, and which known defect does it have where it does not?
 
 The conformance kit (`ampsim.testing`) judges torch's scaler, ours, ours with torch's own checks
-(``policy="torch"``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
+(``exact_torch=True``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
 
 Takes about 40 s on one CPU core. Device: cpu.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from rich.table import Table
 
-from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.testing import Traits, known
 from ampsim.testing.kit import judge
 from ampsim.testing.kit.check import LEVELS
 from ampsim.testing.kit.subject import CONSTANTS, Subject
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
 LEVELS_AT_DEPTH_1 = (0, 2, 3, 4)  # refusals come later there, and torch's drop-in calls know no delay
 
 
-def make(cls: Callable[..., Any], **options: Any) -> Callable[[Rule], Any]:
-    """A maker for the kit: a scaler with the rule's four constants."""
-    return lambda rule: cls("cpu", *(getattr(rule, name) for name in CONSTANTS), **options)
+@dataclass(frozen=True)
+class Arm:
+    """Torch's scaler, or ours with two of its options."""
+
+    scaler: str  # one of MAKERS
+    exact_torch: bool = False
+    depth: int = 0
 
 
-SUBJECTS: dict[str, tuple[Subject, Sequence[int]]] = {
-    "torch": (Subject(make(torch.amp.GradScaler)), range(len(LEVELS))),
-    "ampsim": (Subject(make(GradScaler)), range(len(LEVELS))),
-    "ampsim policy=torch": (Subject(make(GradScaler, policy="torch")), range(len(LEVELS))),
-    "ampsim depth=1": (Subject(make(GradScaler, depth=1), Traits(delay=1)), LEVELS_AT_DEPTH_1),
+MAKERS: dict[str, Callable[[Arm], Callable[..., Any]]] = {
+    "torch": lambda arm: torch.amp.GradScaler,
+    "ampsim": lambda arm: partial(GradScaler, exact_torch=arm.exact_torch, depth=arm.depth),
+}
+ARMS = {
+    "torch": Arm("torch"),
+    "ampsim": Arm("ampsim"),
+    "ampsim policy=torch": Arm("ampsim", exact_torch=True),
+    "ampsim depth=1": Arm("ampsim", depth=1),
 }
 
 
+def subject(arm: Arm) -> Subject:
+    """Return the scaler as the kit takes it: by a maker that is given a rule."""
+    make = MAKERS[arm.scaler](arm)
+    return Subject(
+        lambda rule: make("cpu", *(getattr(rule, name) for name in CONSTANTS)),
+        Traits(delay=arm.depth),
+    )
+
+
 @dataclass(frozen=True)
-class Config(cli.Config):
-    steps: int = 60  # examples a check
+class Config(runner.Config):
+    steps: int = 60  # examples per check
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
-    scalers: tuple[str, ...] = tuple(SUBJECTS)
+    scalers: tuple[str, ...] = tuple(ARMS)
 
 
 SMOKE = Config(steps=1, scalers=("ampsim depth=1",))
 
 
-def arms(config: Config) -> list[str]:
-    return [*config.scalers]
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {name: ARMS[name] for name in config.scalers}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one scaler; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)
-    subject, levels = SUBJECTS[unit.arm]
-    checks = judge.chosen(levels)
+    checks = judge.chosen(LEVELS_AT_DEPTH_1 if arm.depth else range(len(LEVELS)))
     results = []
-    for number, result in enumerate(judge.judge(subject, checks, examples=config.steps), 1):
+    for number, result in enumerate(judge.judge(subject(arm), checks, examples=config.steps), 1):
         results.append(result)
         tick(number * config.steps // len(checks))
     return {
@@ -95,4 +111,4 @@ def table(records: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("conformance"))
+    raise SystemExit(runner.main("conformance"))

@@ -7,7 +7,7 @@ known to differ.
 Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`, where it has not been run yet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,15 @@ from rich.table import Table
 
 from ampsim import records
 from ampsim.records import Record
-from experiments.claims import numbers, scalers
-from experiments.claims import steps as _claims_of_steps
+from experiments import runner
+from experiments.claims import numbers, scalers, steps
 from experiments.claims.claim import Claim
-from experiments.runner import cli
 
-CLAIMS: dict[str, Claim] = {**scalers.CLAIMS, **_claims_of_steps.CLAIMS, **numbers.CLAIMS}
+CLAIMS: dict[str, Claim] = {**scalers.CLAIMS, **steps.CLAIMS, **numbers.CLAIMS}
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1  # a claim is looked at once
     seeds: tuple[int, ...] = (0,)  # the little that is random has a fixed seed
 
@@ -34,19 +33,25 @@ class Config(cli.Config):
 SMOKE = Config()
 
 
-def arms(config: Config) -> list[str]:
-    """The claims, by name."""
-    return list(CLAIMS)
+@dataclass(frozen=True)
+class Arm:
+    """A claim by its name, which is that of the function that looks."""
+
+    claim: str
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {name: Arm(name) for name in CLAIMS}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Look at one claim; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)
-    claim = CLAIMS[unit.arm]
+    claim = CLAIMS[arm.claim]
     seen = looked(claim, device)
     tick(1)
     return {
@@ -87,4 +92,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("device_claims"))
+    raise SystemExit(runner.main("device_claims"))

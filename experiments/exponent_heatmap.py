@@ -23,9 +23,9 @@ from torch import Tensor
 from ampsim.probe import Histogram
 from ampsim.probe.histogram import INF, SMALLEST
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.gpt import GPT2_SMALL
 from experiments.models.residual_mlp import ResidualMLP
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, loop, tasks
 
 GLOBAL_TOKENS = 2**22  # of a global batch
@@ -54,7 +54,7 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 128  # samples a unit; an arm makes `Case.every` optimizer steps a sample
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches; of the first the counts are kept
 
@@ -144,4 +144,4 @@ def nonempty(histogram: Histogram) -> list[int]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("exponent_heatmap"))
+    raise SystemExit(runner.main("exponent_heatmap"))

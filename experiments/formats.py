@@ -22,7 +22,7 @@ from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format
 from ampsim.probe import Histogram
 from ampsim.probe.histogram import INF, SMALLEST, ZERO
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, gradient_snapshots
 from experiments.training.gradient_snapshots import CASES, probed, snapshots, total
 
@@ -34,7 +34,7 @@ BELOW = 64  # binades below the largest element whose counts are kept
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 200  # optimizer steps a unit; then the gradients are measured
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
 
@@ -170,4 +170,4 @@ def from_the_largest(histogram: Histogram) -> list[int]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("formats"))
+    raise SystemExit(runner.main("formats"))

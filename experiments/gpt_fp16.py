@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
-from experiments.runner import cli
 from experiments.training import fp16, loop, text_data
 from experiments.training.tasks import EVALUATED, Batch, Task
 
@@ -35,7 +35,7 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 250  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     on_cpu: tuple[int, int, int, int, int] = (BYTES, 32, 2, 4, 64)  # vocabulary, context, layers, heads, width
@@ -93,4 +93,4 @@ def nats_a_byte(logits: Tensor, y: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("gpt_fp16"))
+    raise SystemExit(runner.main("gpt_fp16"))

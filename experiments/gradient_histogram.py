@@ -26,7 +26,7 @@ from ampsim.core.formats import FP16
 from ampsim.probe import Histogram, Row
 from ampsim.probe.histogram import INF, SMALLEST, ZERO
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, gradient_snapshots
 from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total
 from experiments.training.tasks import Batch, Task
@@ -35,7 +35,7 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 200  # optimizer steps a unit; after the last one is a snapshot
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     earlier: tuple[int, ...] = (0, 20)  # steps before which there is one, too
@@ -153,4 +153,4 @@ def compared(truth: Tensor, scaled: Tensor, scale: float) -> tuple[float, float,
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("gradient_histogram"))
+    raise SystemExit(runner.main("gradient_histogram"))

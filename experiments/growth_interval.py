@@ -24,7 +24,7 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import Step, train
@@ -33,7 +33,7 @@ HALVINGS = 3  # the ceiling is known to 1/16 bit
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 650  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     intervals: tuple[int, ...] = (5, 10, 20, 50, 100, 200, 500, 2000)  # arms with a = b = 1
@@ -158,4 +158,4 @@ def mean_and_deviation(values: list[float]) -> list[float] | None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("growth_interval"))
+    raise SystemExit(runner.main("growth_interval"))

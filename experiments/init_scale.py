@@ -25,14 +25,14 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import Step, train
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 400  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     sigmoid_log2: tuple[int, ...] = (0, 4, 8, 12, 16, 20, 24, 28, 32)  # starts 2^k
@@ -156,4 +156,4 @@ def predict(arm: Start, first: float) -> dict[str, float] | None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("init_scale"))
+    raise SystemExit(runner.main("init_scale"))

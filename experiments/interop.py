@@ -9,7 +9,7 @@ equal; the run ends with an error where they are not.
 Takes about 20 s on one CPU core. Device: cpu.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +25,15 @@ from ampsim import Rule
 from ampsim.jax import LossScale, SkipState, interop, skip_nonfinite, to_jax, to_torch
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16
 
 REQUIRES = ("jax", "optax")
-ARMS = ("torch to optax", "jax to torch")
 DEVICES = ("cpu",)  # the one device that both frameworks see
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0,)
     batch: int = 128  # images a step
@@ -47,8 +46,18 @@ class Config(cli.Config):
 SMOKE = Config(steps=12, growth_interval=3, init_scale=2.0**24)
 
 
-def arms(config: Config) -> list[str]:
-    return list(ARMS)
+@dataclass(frozen=True)
+class Arm:
+    """Which framework computes the gradients; the other one steps."""
+
+    gradients: str  # torch or jax
+
+
+ARMS = {"torch to optax": Arm("torch"), "jax to torch": Arm("jax")}
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return ARMS
 
 
 def inputs() -> dict[str, str]:
@@ -60,14 +69,14 @@ def rule_of(config: Config) -> Rule:
     return Rule(config.init_scale, growth_interval=config.growth_interval, min_scale=2.0**-126)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = fp16.prepare(unit.seed)
+    batches = fp16.prepare(seed)
     data = digits_data.load(device)
     model = nn.Sequential(
         nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
     )
-    side: Side = (TorchToOptax if unit.arm == ARMS[0] else JaxToTorch)(model, config)
+    side: Side = (TorchToOptax if arm.gradients == "torch" else JaxToTorch)(model, config)
     losses, scales, found_inf = [], [], []
     for step in range(config.steps):
         rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches)
@@ -199,4 +208,4 @@ def scaled_loss(params: list[jax.Array], scale: jax.Array, x: jax.Array, y: jax.
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("interop"))
+    raise SystemExit(runner.main("interop"))

@@ -14,7 +14,7 @@ import os
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from ampsim import Rule
 from ampsim.jax import LossScale, all_finite, select_tree
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 
 # A small program may run on the caller's thread or on XLA's, as it happens: 25 us, a third of the smallest step.
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]  # noqa: FBT003 - jax's own
@@ -39,7 +39,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 200  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and batch
     trials: int = 3  # each compiled anew
@@ -50,9 +50,8 @@ class Config(cli.Config):
 SMOKE = Config(steps=3, trials=1, sizes=("2x8",))
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["SGD"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"SGD": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
@@ -170,18 +169,18 @@ class Trial:
                 self.times[arm].append(time.process_time() - start)
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     rows = []
     for size in config.sizes:
         medians: dict[str, list[float]] = {arm: [] for arm in ARMS}
         for _ in range(config.trials):
-            trial = Trial(size, config, unit.seed)
+            trial = Trial(size, config, seed)
             for index in range(config.steps + 10):
                 trial.round(index % len(ARMS), keep=index >= 10)
                 tick(max(0, index - 9))
-            for arm, times in trial.times.items():
-                medians[arm].append(1e6 * median(times))
+            for name, times in trial.times.items():
+                medians[name].append(1e6 * median(times))
         rows.append({"size": size, **summary(medians)})
     return {"clock": "process CPU time", "rows": rows}
 
@@ -210,4 +209,4 @@ def table(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("jax_speed"))
+    raise SystemExit(runner.main("jax_speed"))

@@ -23,8 +23,8 @@ import torch
 from rich.table import Table
 
 from ampsim.records import Record
+from experiments import runner
 from experiments.overhead import shapes
-from experiments.runner import cli
 from experiments.timing import clocks, step_variants
 from experiments.timing.clocks import Seconds, Work
 from experiments.timing.step_variants import BARE, OURS, Model, Way
@@ -36,7 +36,7 @@ LIMIT = 10_000_000  # elements on a CPU: the largest size would need 31 GB
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 30  # rounds of one trial; each round times every way once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 3  # each with new tensors
@@ -51,25 +51,32 @@ class Config(cli.Config):
 SMOKE = Config(steps=2, trials=1, sizes=("8x1000", "2x20000"), dtypes=("float32", "float16"), copied=1 << 16)
 
 
-def arms(config: Config) -> list[str]:
-    """A size and a dtype each; never two at a time, as one would be measured with the other."""
-    return [f"{size} {dtype}" for dtype in config.dtypes for size in config.sizes]
+@dataclass(frozen=True)
+class Arm:
+    """Parameters and gradients of one size and dtype; never two at a time, as one would be measured with the other."""
+
+    size: str
+    dtype: str  # a name of torch's
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {f"{size} {dtype}": Arm(size, dtype) for dtype in config.dtypes for size in config.sizes}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Measure one size; the columns are explained in `data/README.md`."""
-    size, dtype = unit.arm.split()
+    size, dtype = arm.size, getattr(torch, arm.dtype)
     elements = sum(torch.Size(shape).numel() for shape in shapes(size))
     if device == "cpu" and elements > LIMIT:
-        raise cli.Refused(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it on a CPU")
+        raise runner.UsageError(f"{size} on cpu: expected cuda, where this is measured; pass --smoke to try it")
     torch.set_num_threads(1)
-    torch.manual_seed(unit.seed)
+    torch.manual_seed(seed)
     rates = clocks.copy_rates(config.copied, config.steps, device)
-    make = partial(Model, size, getattr(torch, dtype), device)
+    make = partial(Model, size, dtype, device)
     facts, errors = counted(make())
     trials = []
     for _ in range(config.trials):
@@ -81,7 +88,7 @@ def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]
         "elements": elements,
         "rates": rates,
         "errors": errors,
-        **summary(facts, trials, elements * getattr(torch, dtype).itemsize / rates["copy"] / 1e9),
+        **summary(facts, trials, elements * dtype.itemsize / rates["copy"] / 1e9),
     }
 
 
@@ -221,4 +228,4 @@ def middle(values: Sequence[float | None]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("kernels"))
+    raise SystemExit(runner.main("kernels"))

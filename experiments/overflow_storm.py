@@ -33,9 +33,9 @@ from ampsim.core.machine import Rule
 from ampsim.probe import Histogram
 from ampsim.records import Record
 from ampsim.torch import GradScaler
+from experiments import runner
 from experiments.models.residual_mlp import ResidualMLP
 from experiments.models.sigmoid_mlp import SigmoidMLP
-from experiments.runner import cli
 from experiments.scale_crash import crash_step
 from experiments.training import crash_signals, digits_data, fp16, loop, tasks
 
@@ -46,7 +46,7 @@ CAP = 2.0**12  # the capped scale, some 7 bits below the ceiling
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 800  # optimizer steps of a storm
     growth_interval: int = 10  # of storms and spikes; short, so that T8's walk takes many steps within a run
     ratios: tuple[float, ...] = (0.25, 0.5, 0.8, 1.25, 2.0)  # rates of bad steps, critical rate = 1
@@ -77,7 +77,7 @@ def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     kinds = {"storm": storm, "spike": spike, "crash": crash}
     kind, _, name = unit.arm.partition(" ")
@@ -273,4 +273,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("overflow_storm"))
+    raise SystemExit(runner.main("overflow_storm"))

@@ -18,7 +18,7 @@ import gc
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from torch import nn
 
 from ampsim.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
-from experiments.runner import cli
+from experiments import runner
 from experiments.timing import norm_variants
 from experiments.timing import roundpipe as _roundpipe
 
@@ -40,7 +40,7 @@ REPEATS = False  # it measures time
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 24  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
@@ -51,19 +51,18 @@ SMOKE = Config(steps=3, trials=1, sizes=("8x1000", "2x20000"))
 CUDA_SIZES = ("gpt2-12x768", "gpt2-48x1600")  # GPT-2 small; 1.5 billion parameters
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["fused AdamW"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"fused AdamW": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     torch.set_num_threads(1)
-    torch.manual_seed(unit.seed)
+    torch.manual_seed(seed)
     sizes = config.sizes if device == "cpu" else (*config.sizes, *CUDA_SIZES)
     rows = []
     for size in sizes:
@@ -285,4 +284,4 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("overhead"))
+    raise SystemExit(runner.main("overhead"))

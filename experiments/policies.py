@@ -30,7 +30,7 @@ from ampsim import Rule, init, update
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Probe, Ratio
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import ceilings as _ceilings
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
@@ -63,7 +63,7 @@ CLOSED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 5000  # of the recorded run
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     warm_up: int = 1000  # steps left out of the means
@@ -98,7 +98,7 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, unit: runner.Unit, device: str, tick: Callable[[int], None]) -> Record:
     """One arm; the columns are explained in `data/README.md`."""
     if unit.arm.startswith("closed "):
         return closed(unit.arm.removeprefix("closed "), unit.seed, config, device, tick)
@@ -229,7 +229,7 @@ def make_scaler(name: str, device: str) -> GradScaler:
     rule = CLOSED[name]
     if isinstance(rule, Rule):
         return GradScaler(device, rule.init_scale, growth_interval=rule.growth_interval, depth=rule.delay)
-    return GradScaler(device, rule=rule, depth=rule.delay)
+    return GradScaler(device, policy=rule, depth=rule.delay)
 
 
 def closed(name: str, seed: int, config: Config, device: str, tick: Callable[[int], None]) -> Record:
@@ -270,4 +270,4 @@ def closed_columns(
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("policies"))
+    raise SystemExit(runner.main("policies"))

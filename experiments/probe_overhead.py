@@ -20,7 +20,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,9 +32,9 @@ from torch.nn.functional import cross_entropy
 
 from ampsim.probe import Probe, Row
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
 from experiments.models.resnet import ResNet
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, tasks, text_data
 
 REPEATS = False  # it measures time
@@ -45,7 +45,7 @@ WARM_UP = 3  # rounds that do not count
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 16  # rounds of one trial; each round makes one step of every arm
     seeds: tuple[int, ...] = (0,)  # of parameters and batches
     trials: int = 5  # each with parameters at new addresses
@@ -58,23 +58,22 @@ class Config(cli.Config):
 SMOKE = Config(steps=2, trials=1, batch=2, on_cpu=("gpt 1x8", "resnet 1x4"))
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["training steps"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"training steps": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256(), "topics": text_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every model."""
     rows = []
     for size in config.on_cpu if device == "cpu" else config.on_cuda:
         trials = []
         for _ in range(config.trials):
             with offline() as tracker:
-                trial = Trial(size, unit.seed, device, config.batch, tracker)
+                trial = Trial(size, seed, device, config.batch, tracker)
                 with trial.probe:
                     trials.append(measure(trial, config.steps, device, tick))
         rows.append({"size": size, **trial.facts(), **summary(trials)})
@@ -251,4 +250,4 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("probe_overhead"))
+    raise SystemExit(runner.main("probe_overhead"))

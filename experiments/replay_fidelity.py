@@ -27,7 +27,7 @@ from ampsim import replay_ceilings
 from ampsim.core.machine import Rule
 from ampsim.probe import Probe, ceilings
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16, loop, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
@@ -36,7 +36,7 @@ Bits = NDArray[np.float64]  # log2 of a scale, one a step
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 700  # backward passes a run; a unit makes one in float32 and one an interval
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     intervals: tuple[int, ...] = (5, 20, 50, 200)  # G
@@ -161,4 +161,4 @@ def compare(name: str, interval: int, trace: Bits, real: Run, config: Config) ->
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("replay_fidelity"))
+    raise SystemExit(runner.main("replay_fidelity"))

@@ -13,7 +13,7 @@ the clock is the thread's CPU time, which other processes on a shared machine do
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from ampsim.core.replay import engine
 from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, run_events
 from ampsim.core.replay.sweep import sweep
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 
 REPEATS = False  # it measures time
 REQUIRES = ("numba",)
@@ -36,7 +36,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1_000_000  # of a trace
     seeds: tuple[int, ...] = (0,)  # of the traces
     trials: int = 75
@@ -47,18 +47,17 @@ class Config(cli.Config):
 SMOKE = Config(steps=20_000, trials=2, rules=2, grid=(4, 2, 2))
 
 
-def arms(config: Config) -> list[str]:
-    """One: whatever ran beside it would be measured too."""
-    return ["numba"]
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"numba": runner.Single()}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Measure on every trace, then sweep over the first."""
-    rng = np.random.default_rng(unit.seed)
+    rng = np.random.default_rng(seed)
     traces = {name: trace(name, config.steps, rng) for name in TRACES}
     rows = []
     for name, ceilings in traces.items():
@@ -233,4 +232,4 @@ def table(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("replay_speed"))
+    raise SystemExit(runner.main("replay_speed"))

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import loop, tasks
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
@@ -30,7 +30,7 @@ GLOBAL_IMAGES = 2**20  # of a global batch
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 350  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch_cpu: int = 16  # images a step
@@ -68,4 +68,4 @@ def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[i
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("resnet_fp16"))
+    raise SystemExit(runner.main("resnet_fp16"))

@@ -20,13 +20,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.residual_mlp import ResidualMLP
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, loop
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 240  # optimizer steps a unit; scale 0 is 166 skips away, so a crash near step 60 gets there
     batch: int = 64  # images a step
     width: int = 64  # of the residual stream
@@ -107,4 +107,4 @@ def crash_step(forward_overflow: list[int], found_inf: list[int], steps: int) ->
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("scale_crash"))
+    raise SystemExit(runner.main("scale_crash"))

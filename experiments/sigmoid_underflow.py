@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ampsim.records import Record
+from experiments import runner
 from experiments.models.sigmoid_mlp import SigmoidMLP
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, loop
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 2000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch: int = 128  # images a step
@@ -119,4 +119,4 @@ def evaluate(model: SigmoidMLP, data: digits_data.Digits) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("sigmoid_underflow"))
+    raise SystemExit(runner.main("sigmoid_underflow"))

@@ -14,7 +14,7 @@ Takes about a minute on one CPU core. Device: cpu.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from ampsim.core.policies import Deduplicated, Probe
 from ampsim.core.theory import stale
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16
 
 TOP = 65504.0  # of fp16
@@ -37,7 +37,7 @@ DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: tuple[int, ...] = (0, 1, 2, 4)  # k
@@ -53,21 +53,29 @@ class Config(cli.Config):
 SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, trained_interval=3, warm_up=5)
 
 
-def arms(config: Config) -> list[str]:
-    """`standing`, and `probe k=2` and so on as they are trained."""
-    return ["standing", *(f"{policy} k={k}" for k in config.depths for policy in MAKERS)]
+@dataclass(frozen=True)
+class Arm:
+    """A policy that is trained with; without one, all policies at all depths under a ceiling that stands still."""
+
+    policy: str | None = None  # one of MAKERS
+    k: int = 0  # steps that the scale is late
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    """Return `standing`, and `probe k=2` and so on as they are trained."""
+    trained = {f"{policy} k={k}": Arm(policy, k) for k in config.depths for policy in MAKERS}
+    return {"standing": Arm(), **trained}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """One arm; the columns are explained in `data/README.md`."""
-    if unit.arm == "standing":
+    if arm.policy is None:
         return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
-    policy, _, k = unit.arm.partition(" k=")
-    return trained(policy, int(k), unit.seed, config, tick)
+    return trained(arm.policy, arm.k, seed, config, tick)
 
 
 # ---------------------------------------------------------------------------------- a ceiling that stands still
@@ -122,7 +130,7 @@ class Pipeline:
             self.scaler = GradScaler("cpu", growth_interval=config.trained_interval, depth=k)
         else:
             policy = MAKERS[name](growth_interval=config.trained_interval, delay=k)
-            self.scaler = GradScaler("cpu", rule=policy, depth=k)
+            self.scaler = GradScaler("cpu", policy=policy, depth=k)
         self.waiting: deque[tuple[Any, list[Tensor]]] = deque()
         self.log: list[tuple[float, float, bool]] = []  # scale, headroom in bits, overflow
 
@@ -176,4 +184,4 @@ def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], 
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("staleness"))
+    raise SystemExit(runner.main("staleness"))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import fp16, loop, tasks
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
@@ -29,7 +29,7 @@ LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24) 
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 150  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     static_log2: tuple[int, ...] = (*LEFT, -8, -4, 0, 4, 8, 12, *RIGHT)  # fixed loss scales 2^k
@@ -115,4 +115,4 @@ def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("static_sweep"))
+    raise SystemExit(runner.main("static_sweep"))

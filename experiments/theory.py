@@ -7,14 +7,15 @@ No network is trained.
 Takes about 15 s on one CPU core. Device: cpu.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from rich.table import Table
 
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.theorems import pathwise, stochastic
+from experiments.theorems.case import Arm
 from experiments.theorems.case import Config as Config
 
 DEVICES = ("cpu",)
@@ -25,22 +26,21 @@ SMOKE = Config(steps=60, runs=20, settling=1, histories=2000, elements=20_000)
 CASES = {**pathwise.CASES, **stochastic.CASES}
 
 
-def arms(config: Config) -> list[str]:
-    """The names of the cases: the theorem, then its parameters."""
-    return sorted(CASES, key=lambda name: int(name[1:3].rstrip(": ")))
+def arms(config: Config) -> Mapping[str, Arm]:
+    """Return the cases in the order of the theorems."""
+    return {arm.name: arm for arm in sorted(CASES, key=lambda arm: arm.number)}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """One case; the columns are explained in `data/README.md`."""
-    rng = np.random.default_rng([unit.seed, *unit.arm.encode()])
-    rows = [{**held._asdict(), "error": held.error} for held in CASES[unit.arm](config, rng)]
+    rng = np.random.default_rng([seed, *arm.name.encode()])
+    rows = [{**held._asdict(), "error": held.error} for held in CASES[arm](config, rng)]
     tick(config.steps)
-    theorem, _, parameters = unit.arm.partition(": ")
-    return {"theorem": theorem, "parameters": parameters, "held": rows}
+    return {"theorem": arm.theorem, "parameters": arm.parameters, "held": rows}
 
 
 def table(rows: Sequence[Record]) -> Table:
@@ -56,4 +56,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("theory"))
+    raise SystemExit(runner.main("theory"))

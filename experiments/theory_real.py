@@ -27,14 +27,14 @@ from torch.nn.functional import cross_entropy
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
-from experiments.runner import cli
+from experiments import runner
 from experiments.training import digits_data, fp16, loop
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 12_000  # optimizer steps a unit
     seeds: tuple[int, ...] = (0,)  # of weights and batches
     warmup: int = 4000  # of them left out, while the gradients' size settles
@@ -139,4 +139,4 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("theory_real"))
+    raise SystemExit(runner.main("theory_real"))

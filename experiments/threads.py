@@ -14,7 +14,7 @@ passes is given too. Takes about a minute on two CPU cores. Device: cpu.
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from queue import Queue
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ampsim import Rule, replay
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.runner import cli
+from experiments import runner
 
 REPEATS = False  # ours do; torch's records depend on how the two threads happen to run
 TRUE = 3.0  # every gradient element
@@ -36,7 +36,7 @@ DEVICES = ("cpu",)  # threads are a matter of the host
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 600  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of the overflows
     tensors: int = 250  # gradients a backward pass
@@ -118,25 +118,32 @@ class Counts:
     optimizing: list[str] = field(default_factory=list)
 
 
-def arms(config: Config) -> list[str]:
-    return [f"{name} depth {depth}" for name in MAKERS for depth in config.depths]
+@dataclass(frozen=True)
+class Arm:
+    """A scaler, with a queue of `depth` between the threads."""
+
+    scaler: str  # one of MAKERS
+    depth: int
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {f"{name} depth {depth}": Arm(name, depth) for name in MAKERS for depth in config.depths}
 
 
 def inputs() -> dict[str, str]:
     return {}
 
 
-def run(config: Config, unit: cli.Unit, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """One scaler at one depth."""
     torch.set_num_threads(1)
-    name, _, depth = unit.arm.partition(" depth ")
-    scaler = MAKERS[name](config.growth_interval, int(depth))
-    queue: Queue[Handed | None] = Queue(maxsize=int(depth))
+    scaler = MAKERS[arm.scaler](config.growth_interval, arm.depth)
+    queue: Queue[Handed | None] = Queue(maxsize=arm.depth)
     counts = Counts()
     thread = threading.Thread(target=optimize, args=(scaler, queue, counts, config.tensors), name="optimizer")
     thread.start()
     try:
-        compute(scaler, queue, counts, config, random.Random(unit.seed), tick)  # noqa: S311 - not a secret
+        compute(scaler, queue, counts, config, random.Random(seed), tick)  # noqa: S311 - not a secret
     finally:
         queue.put(None)
         thread.join()
@@ -215,4 +222,4 @@ def summary(counts: Counts, config: Config) -> Record:
 
 
 if __name__ == "__main__":
-    raise SystemExit(cli.main("threads"))
+    raise SystemExit(runner.main("threads"))

@@ -3,7 +3,6 @@
 A data file is *fresh* when its experiment, with today's source, defaults and inputs, would write the same header.
 """
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,15 +99,6 @@ def formulas(root: Path = ROOT) -> Source:
 
 def stale(source: Source) -> str | None:
     """Why a data file is not what its experiment would write today; None if it is."""
-    from experiments.runner import cli
-    from experiments.runner import provenance as _provenance  # they import what runs experiments
+    from experiments.runner import provenance  # it imports what runs experiments
 
-    stem = Path(source.script).stem
-    if source.provenance["source_sha256"] != _provenance.source_sha256(stem):
-        return "its source has changed since"
-    if cli.missing_packages(stem):  # it cannot be asked for its settings here; a change of those is a change of source
-        return None
-    module = importlib.import_module(f"experiments.{stem}")
-    if source.provenance["config"] != cli.plain_config(module.Config()):
-        return "it was made with other settings"
-    return "its inputs have changed since" if source.provenance["inputs_sha256"] != module.inputs() else None
+    return provenance.why_stale(Path(source.script).stem, source.provenance)

@@ -37,7 +37,6 @@ FLOORS = {
         "ampsim.core",
         "ampsim.records",
         "experiments.runner.provenance",
-        "experiments.runner.cli",
         "paper",
     },
 }

@@ -2,14 +2,21 @@
 
 Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
 
-* `check_scaler` judges a scaler by every check, `check_threads` by those of threads, and `parametrize_with_checks`
-  makes a pytest test of each; `Traits` declares what a scaler does differently on purpose, `Subject` names it,
-  `FromFlag` is the adapter for a scaler that leaves gradients to others, and `known` what torch's scaler fails.
+* `check_scaler` runs every check on a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
+  pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
+  `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
 * `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+from ampsim.testing.extras import missing
+
+if TYPE_CHECKING:
+    from ampsim.testing.kit.judge import check_scaler, check_threads
+    from ampsim.testing.kit.parametrize import parametrize_with_checks
+    from ampsim.testing.kit.subject import FromFlag, Subject, Traits
 
 _HOMES = {  # public name -> the module that holds it, or that it is
     "FromFlag": "ampsim.testing.kit.subject",
@@ -22,7 +29,6 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "known": "ampsim.testing.known",
     "parametrize_with_checks": "ampsim.testing.kit.parametrize",
 }
-_CURES = {"hypothesis": "ampsim[testing]", "pytest": "pytest", "torch": "ampsim[torch]"}
 
 __all__ = [
     "FromFlag",
@@ -37,7 +43,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}")
     try:
@@ -49,9 +55,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def missing(error: ModuleNotFoundError) -> ImportError:
-    """The same error with its cure, for a package that an extra installs."""
-    cure = _CURES.get((error.name or "").split(".")[0])
-    return ImportError(f"{error}: pip install '{cure}'", name=error.name) if cure else error

@@ -91,9 +91,17 @@ class Checkpointed:
         self._iterations.after_fork()
 
 
-_PICKLED = {"_device", "_enabled", "_policy", "_depth", "_allow_fp16", "_kind", "_rule", "_first"} | {
-    f"_{name}" for name in saving.CONSTANTS
-}
+_PICKLED = {
+    "_device",
+    "_enabled",
+    "_at_min_scale",
+    "_exact_torch",
+    "_depth",
+    "_allow_fp16",
+    "_kind",
+    "_rule",
+    "_first",
+} | {f"_{name}" for name in saving.CONSTANTS}
 alive: "weakref.WeakSet[Checkpointed]" = weakref.WeakSet()  # whose locks a child must make anew
 
 

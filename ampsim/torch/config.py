@@ -1,9 +1,11 @@
 """What a GradScaler is constructed with: checks with torch's types and texts where torch has them."""
 
 import dataclasses
+import functools
 import numbers
 import warnings
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec, get_args
 
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
@@ -11,7 +13,8 @@ from torch.cuda.amp.common import amp_definitely_not_available
 from ampsim.core.arguments import whole
 from ampsim.core.machine import Rule, round_to_float32
 
-Policy = Literal["clamp", "raise", "warn", "torch"]
+P = ParamSpec("P")
+AtMinScale = Literal["clamp", "warn", "raise"]
 
 SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
 LARGEST = torch.finfo(torch.float32).max
@@ -20,18 +23,34 @@ LARGEST = torch.finfo(torch.float32).max
 def usable(device: str, enabled: bool) -> bool:
     """`enabled`, unless CUDA was asked for and is not there; then torch warns and disables, and so do we."""
     if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
-        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=3)
+        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=4)
         return False
     return enabled
 
 
-def check_policy(policy: Any) -> Policy:
-    """One of the policies; None is "clamp"."""
-    if policy is None:
-        return "clamp"
-    if policy not in get_args(Policy):
-        raise ValueError(f"policy={policy!r}: expected one of {', '.join(map(repr, get_args(Policy)))}")
-    return policy  # type: ignore[no-any-return]
+def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor raise TypeError for the keywords of ampsim before 1.0, with today's in the text."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if "rule" in kwargs:
+            raise TypeError("rule= is now policy=: pass the policy under that name")
+        old = kwargs.get("policy")
+        if isinstance(old, str) and old in ("torch", *get_args(AtMinScale)):
+            new = "exact_torch=True" if old == "torch" else f'at_min_scale="{old}"'
+            raise TypeError(f'policy="{old}" is now {new}; policy= takes a policy of ampsim.core.policies')
+        init(*args, **kwargs)
+
+    return checked
+
+
+def check_at_min_scale(choice: AtMinScale, exact_torch: bool) -> AtMinScale:
+    """Return `choice`; raise ValueError if it is none, or not what torch does where torch is repeated exactly."""
+    if choice not in get_args(AtMinScale):
+        raise ValueError(f"at_min_scale={choice!r}: expected one of {', '.join(map(repr, get_args(AtMinScale)))}")
+    if exact_torch and choice != "clamp":
+        raise ValueError(f"at_min_scale={choice!r} with exact_torch=True: expected one of the two; torch does neither")
+    return choice
 
 
 def check_depth(depth: Any) -> int:
@@ -39,14 +58,14 @@ def check_depth(depth: Any) -> int:
     return whole("depth", depth, 0, "to run synchronously as torch does pass depth=0")
 
 
-def check_capturable(capturable: bool, depth: int, policy: Policy, launch: Any) -> bool:
+def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, launch: object) -> bool:
     """A graph replays one iteration, on one stream, and cannot wait for the host."""
     if not capturable:
         return False
     for name, value, cure in (
         ("depth", depth, "depth=0"),
         ("launch", launch, "launch=None: one stream must order the iteration"),
-        ("policy", policy in ("raise", "warn") and policy, 'policy="clamp" or "torch", which do not read the scale'),
+        ("at_min_scale", at_min_scale != "clamp" and at_min_scale, '"clamp", which does not read the scale'),
     ):
         if value:
             raise ValueError(f"capturable=True with {name}={value!r}: expected {cure}")
@@ -61,9 +80,9 @@ def make_rule(
     min_scale: float | None,
     max_scale: float | None,
     *,
-    strict: bool,
+    exact_torch: bool,
 ) -> Rule:
-    """The rule behind a scaler. `strict` checks no more than torch does."""
+    """The rule behind a scaler. `exact_torch` checks no more than torch does."""
     if growth_factor <= 1.0:
         raise AssertionError("The growth factor must be > 1.0.")
     if backoff_factor >= 1.0:
@@ -75,7 +94,7 @@ def make_rule(
         "backoff_factor": backoff_factor,
         "growth_interval": growth_interval,
     }
-    if strict:
+    if exact_torch:
         return Rule.unchecked(**constants, **bounds)
     rule = Rule(**constants, **bounds | ({"min_scale": SMALLEST_NORMAL} if min_scale is None else {}))  # type: ignore[arg-type]
     _check_reach(rule, min_scale)
@@ -88,7 +107,7 @@ def _check_reach(rule: Rule, min_scale: float | None) -> None:
     if low < SMALLEST_NORMAL:
         raise ValueError(
             f"min_scale={min_scale!r}: expected at least 2.0**-126, below which 1/scale may be inf; "
-            'pass policy="torch" for torch\'s behaviour'
+            "pass exact_torch=True for torch's behaviour"
         )
     if not low <= round_to_float32(rule.init_scale) <= high:
         raise ValueError(
@@ -106,19 +125,19 @@ def bounds_of(rule: Rule) -> tuple[float, float]:
     return rule.min_scale or 0.0, LARGEST if rule.max_scale is None else min(rule.max_scale, LARGEST)
 
 
-def changed(rule: Rule, *, strict: bool, **change: Any) -> Rule:
-    """The rule with constants changed; `strict` does not check them."""
-    if not strict:
+def changed(rule: Rule, *, exact_torch: bool, **change: Any) -> Rule:
+    """The rule with constants changed; `exact_torch` does not check them."""
+    if not exact_torch:
         return dataclasses.replace(rule, **change)
     return Rule.unchecked(**{**{name: getattr(rule, name) for name in Rule.__dataclass_fields__}, **change})
 
 
-def new_scale_by_value(new_scale: Any, device: str, rule: Rule, *, strict: bool) -> float | torch.Tensor:
+def new_scale_by_value(new_scale: Any, device: str, rule: Rule, *, exact_torch: bool) -> float | torch.Tensor:
     """What ``update(new_scale)`` was given, taken by value now; with torch's refusals.
 
     On the CPU it becomes a float; a tensor on another device stays there, copied.
     """
-    if strict:
+    if exact_torch:
         return _as_torch_takes_it(new_scale, device)
     if isinstance(new_scale, torch.Tensor):
         _check_tensor(new_scale, device)
@@ -157,9 +176,9 @@ def within_bounds(name: str, scale: Any, rule: Rule) -> float:
     return float(scale)
 
 
-def check_floor(policy: Policy, rule: Rule, version: Any, found_inf: list[torch.Tensor]) -> None:
-    """What `policy` says about an overflow at ``min_scale``: nothing, a warning, or FloatingPointError."""
-    if policy not in ("raise", "warn"):
+def check_floor(at_min_scale: AtMinScale, rule: Rule, version: Any, found_inf: list[torch.Tensor]) -> None:
+    """Answer an overflow at ``min_scale`` as chosen: by nothing, a warning, or FloatingPointError."""
+    if at_min_scale == "clamp":
         return
     scale = version.read().scale
     if scale > bounds_of(rule)[0] or not any(flag.item() for flag in found_inf):
@@ -168,6 +187,6 @@ def check_floor(policy: Policy, rule: Rule, version: Any, found_inf: list[torch.
         f"overflow at scale {scale!r}, which is min_scale: the scale cannot go lower, so the loss or the forward "
         "pass itself overflows; lower the learning rate, clip gradients, or pass a lower min_scale"
     )
-    if policy == "raise":
+    if at_min_scale == "raise":
         raise FloatingPointError(text)
     warnings.warn(text, RuntimeWarning, stacklevel=2)

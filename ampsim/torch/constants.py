@@ -14,7 +14,7 @@ class Constants:
     """
 
     _enabled: bool
-    _strict: bool
+    _exact_torch: bool
     _rule: Rule
     _worker: Worker
 
@@ -43,7 +43,7 @@ class Constants:
             self._worker.send(change)
 
     def _changed(self, name: str, value: Any) -> Rule:
-        return config.changed(self._rule, strict=self._strict, **{name: value})
+        return config.changed(self._rule, exact_torch=self._exact_torch, **{name: value})
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
         """The growth factor; `up_to_date` waits for changes still on their way."""

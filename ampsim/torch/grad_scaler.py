@@ -40,7 +40,7 @@ class GradScaler(Constants, Checkpointed):
         * With `norm_hooks`, what they assume.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``policy="torch"`` only 7 to 11 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 11 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
@@ -73,13 +73,14 @@ class GradScaler(Constants, Checkpointed):
         enabled: if False every method passes through.
         depth: k; iteration i uses the scale after max(0, i - k) updates. 0 is torch, 1 is RoundPipe.
         min_scale, max_scale: bounds of the scale.
-        policy: what an overflow at ``min_scale`` does: "clamp" stays there, "warn" says so, "raise" raises
-            FloatingPointError (those two wait for the device at each update). "torch": exactly as torch.
+        at_min_scale: what an overflow at ``min_scale`` does: "clamp" stays there, "warn" says so, "raise" raises
+            FloatingPointError (those two wait for the device at each update).
+        exact_torch: do exactly what torch does, also where it goes wrong; see Differences.
+        policy: a policy of `ampsim.core.policies` with ``delay`` equal to `depth`, in place of constants and bounds,
+            which must be left at their defaults. It is computed on the host: elsewhere each update waits.
         launch: runs a function later, in order, on the thread that owns the optimizer, such as
             ``OptimizerThread().launch``. None runs everything on the caller's thread.
         allow_fp16: unscale float16 gradients instead of refusing them.
-        rule: a policy of `ampsim.core.policies` with ``delay`` equal to `depth`, in place of constants and bounds,
-            which must be left at their defaults. It is computed on the host: elsewhere each update waits.
         capturable: for CUDA graphs: every `update` writes the same two tensors, so that a replayed `scale` reads
             what the replayed `update` before it wrote. Before the capture run iterations until one was not
             skipped. The constants are captured as they are. In the captured iteration `update` comes after the
@@ -89,6 +90,7 @@ class GradScaler(Constants, Checkpointed):
 
     _sync: Any = threading  # where locks come from; a test's scheduler takes its place
 
+    @config.answering_old_spellings
     def __init__(
         self,
         device: str = "cuda",
@@ -101,28 +103,26 @@ class GradScaler(Constants, Checkpointed):
         depth: int = 0,
         min_scale: float | None = None,
         max_scale: float | None = None,
-        policy: config.Policy | None = None,
+        at_min_scale: config.AtMinScale = "clamp",
+        exact_torch: bool = False,
+        policy: Policy | None = None,
         launch: Callable[..., Any] | None = None,
         allow_fp16: bool = False,
         capturable: bool = False,
-        rule: Policy | None = None,
     ) -> None:
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
-        self._policy, self._depth = config.check_policy(policy), config.check_depth(depth)
+        self._exact_torch, self._depth = exact_torch, config.check_depth(depth)
+        self._at_min_scale = config.check_at_min_scale(at_min_scale, exact_torch)
         self._allow_fp16, self._launch = allow_fp16, launch
         if self._enabled:
             self._kind, self._rule, self._first = kinds.make(
                 (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale),
                 self._depth,
-                strict=self._strict,
-                capturable=config.check_capturable(capturable, self._depth, self._policy, launch),
-                rule=rule,
+                exact_torch=self._exact_torch,
+                capturable=config.check_capturable(capturable, self._depth, at_min_scale, launch),
+                policy=policy,
             )
         self._reset()
-
-    @property
-    def _strict(self) -> bool:  # type: ignore[override]
-        return self._policy == "torch"
 
     def _reset(self) -> None:
         self._lock = self._sync.Lock()
@@ -201,7 +201,7 @@ class GradScaler(Constants, Checkpointed):
             return
         ticket = self._iterations.stepping("unscale_", ticket)
         if self._worker.here():
-            self._unscale(optimizer_step.unscale_, optimizer, ticket, safe=not self._strict)
+            self._unscale(optimizer_step.unscale_, optimizer, ticket, exact_torch=self._exact_torch)
         else:
             self._worker.call(self.unscale_, optimizer, ticket)
 
@@ -249,7 +249,7 @@ class GradScaler(Constants, Checkpointed):
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
-        if "closure" in kwargs or (not self._strict and args and callable(args[0])):
+        if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
         ticket = self._iterations.stepping("step", ticket)
         if not self._worker.here():
@@ -271,8 +271,8 @@ class GradScaler(Constants, Checkpointed):
             self._check_owner(optimizer, ticket)
             if record.stage is Stage.READY:
                 record.observed = self._kind.observe(self._rule, optimizer, ticket.value)
-            safe = not self._strict
-            return optimizer_step.step_fused(optimizer, ticket.value, record, args, kwargs, safe=safe)
+            exact = self._exact_torch
+            return optimizer_step.step_fused(optimizer, ticket.value, record, args, kwargs, exact_torch=exact)
         if record.stage is Stage.READY:
             self.unscale_(optimizer, ticket)
         return optimizer_step.step_plain(optimizer, record, args, kwargs)
@@ -305,7 +305,7 @@ class GradScaler(Constants, Checkpointed):
             return
         self._iterations.started("update")
         if new_scale is not None:
-            new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, strict=self._strict)
+            new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
         elif not (self._worker.remote or self._ledger):  # before a ticket is begun for it
             raise AssertionError(_NOTHING_CHECKED)
         ended = self._iterations.ending(ticket)
@@ -325,7 +325,7 @@ class GradScaler(Constants, Checkpointed):
         def advance(version: Version) -> Version:
             if new_scale is not None:
                 return version.override(rule, new_scale)
-            config.check_floor(self._policy, rule, version, flags)
+            config.check_floor(self._at_min_scale, rule, version, flags)
             return self._kind.next(version, rule, flags, self._ledger.observed(ticket.index), is_async)
 
         self._iterations.started("update").apply(ticket, advance, is_async=is_async)

@@ -1,1 +1,10 @@
-"""Runs an experiment: command line, units, worker processes, journal, provenance. It knows no experiment by name."""
+"""Runs an experiment: command line, units, worker processes, journal, provenance.
+
+It knows no experiment by name, and nothing of networks, scalers or clocks. An experiment needs what stands here:
+its `Config` extends ours, it raises `UsageError` for settings that it cannot run, and calls `main` as a script.
+"""
+
+from experiments.runner.cli import main
+from experiments.runner.experiment import DATA, Config, Single, Unit, UsageError
+
+__all__ = ["DATA", "Config", "Single", "Unit", "UsageError", "main"]

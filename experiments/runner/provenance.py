@@ -6,19 +6,22 @@ import hashlib
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ampsim.records import Record
+from experiments.runner import device
+from experiments.runner.experiment import Experiment
+
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba", "hypothesis", "wandb")
 
 
-def collect(stem: str, argv: list[str], config: Mapping[str, Any], inputs: Mapping[str, str], device: str) -> Any:
-    """What is known before the run starts."""
+def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], name: str) -> Record:
+    """Return what is known before the run on the device `name` starts."""
     commit, dirty = commit_and_dirty()
     return {
         "script": f"experiments/{stem}.py",
@@ -26,19 +29,19 @@ def collect(stem: str, argv: list[str], config: Mapping[str, Any], inputs: Mappi
         "commit": commit,  # null where there is no git or no commit yet
         "dirty": dirty,
         "source_sha256": source_sha256(stem),
-        "config": dict(config),
+        "config": config,
         "seeds": list(config["seeds"]),
         "inputs_sha256": dict(inputs),
         "versions": versions(),
         "platform": platform.platform(),
-        "cpu": cpu_name(),
-        "device": describe_device(device),
+        "cpu": device.cpu_name(),
+        "device": device.describe(name),
         "threads": int(os.environ["OMP_NUM_THREADS"]),
     }
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of the packages that may take part in a result and are installed."""
+    """Return the versions of Python and of those packages that may take part in a result and are installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -47,12 +50,12 @@ def versions() -> dict[str, str]:
 
 
 def now() -> str:
-    """UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit_and_dirty() -> tuple[str | None, bool | None]:
-    """HEAD, and whether the code that runs differs from it; (None, None) without git."""
+    """Return HEAD, and whether the code that runs differs from it; (None, None) without git."""
     commit = _git("rev-parse", "HEAD")
     status = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
     return commit, None if commit is None or status is None else bool(status)
@@ -73,7 +76,7 @@ def _git(*args: str) -> str | None:
 
 
 def source_sha256(stem: str) -> str:
-    """Of the experiment and what it imports from this folder: units of two versions are never mixed."""
+    """Return the sha256 of the experiment and what it imports from its folder: two versions are never mixed."""
     digest = hashlib.sha256()
     for path in sorted(sources(ROOT / "experiments" / f"{stem}.py")):
         digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
@@ -81,7 +84,7 @@ def source_sha256(stem: str) -> str:
 
 
 def sources(path: Path) -> set[Path]:
-    """A module and, by its imports, those below it in ``experiments``; not what runs every experiment alike."""
+    """Return a module and, by its imports, those below it in ``experiments``; not the runner, which all share."""
     found, waiting = set(), [path]
     while waiting:
         path = waiting.pop()
@@ -91,36 +94,24 @@ def sources(path: Path) -> set[Path]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("experiments"):
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-                waiting += [ROOT / f"{str(name).replace('.', '/')}.py" for name in names]
+                paths = [ROOT / str(name).replace(".", "/") for name in names if name != "experiments"]
+                waiting += [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
     return found
 
 
-def cpu_name() -> str:
-    """As Linux names it; elsewhere what Python knows."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def identity(origin: Record) -> Record:
+    """Return what two runs must share for their units to stand in one file."""
+    keys = ("config", "inputs_sha256", "source_sha256", "versions", "device", "threads")
+    return {key: origin[key] for key in keys}
 
 
-def describe_device(device: str) -> dict[str, Any]:
-    """What computed: for CUDA the card, its driver and the CUDA version that torch was built for."""
-    if device == "cpu":
-        return {"type": "cpu", "name": cpu_name()}
-    import torch
-
-    capability = torch.cuda.get_device_capability()
-    return {
-        "type": "cuda",
-        "name": torch.cuda.get_device_name(),
-        "capability": f"{capability[0]}.{capability[1]}",
-        "cuda": torch.version.cuda,
-        "driver": _driver(),
-    }
-
-
-def _driver() -> str | None:
-    path = Path("/proc/driver/nvidia/version")
-    return path.read_text(encoding="utf-8").splitlines()[0] if path.exists() and sys.platform == "linux" else None
+def why_stale(stem: str, origin: Mapping[str, Any]) -> str | None:
+    """Return why a data file is not what its experiment would write today; None if it is."""
+    experiment = Experiment(stem)
+    if origin["source_sha256"] != source_sha256(stem):
+        return "its source has changed since"
+    if experiment.missing_packages:  # it cannot be imported; a change of its settings is a change of source
+        return None
+    if origin["config"] != experiment.module.Config().plain():
+        return "it was made with other settings"
+    return "its inputs have changed since" if origin["inputs_sha256"] != experiment.module.inputs() else None

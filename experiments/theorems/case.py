@@ -7,20 +7,39 @@ from typing import NamedTuple
 from numpy.random import Generator
 
 from ampsim.core.machine import Arithmetic
-from experiments.runner import cli
+from experiments import runner
 
 EXACT = 1e-12  # relative
+THEOREMS = {**{f"T{number}": number for number in range(1, 11)}, "T3 b": 3}
 WIDE = Arithmetic(dtype="float64")  # room for 2000 bits of scale
 
 
 @dataclass(frozen=True)
-class Config(cli.Config):
+class Config(runner.Config):
     steps: int = 4000  # of a run under random ceilings, after it has settled
     seeds: tuple[int, ...] = (0,)  # of whatever is random
     runs: int = 1000  # side by side under random ceilings
     settling: int = 20  # growth intervals that such runs settle for
     histories: int = 100_000  # that T1 is held against
     elements: int = 4_000_000  # that T9 draws
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One case of a theorem."""
+
+    theorem: str
+    parameters: str  # in words; two numbers are growth and backoff factor
+
+    @property
+    def name(self) -> str:
+        """The arm's name in the data, which also seeds its random numbers."""
+        return f"{self.theorem}: {self.parameters}"
+
+    @property
+    def number(self) -> int:
+        """The theorem's, without T and the letter of a corollary."""
+        return THEOREMS[self.theorem]
 
 
 class Held(NamedTuple):

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from experiments.theorems import simulate
-from experiments.theorems.case import WIDE, Case, Config, Held
+from experiments.theorems.case import WIDE, Arm, Case, Config, Held
 from experiments.theorems.simulate import Array, Batch
 
 # ------------------------------------------------------------------------------------------------ T1: any history
@@ -173,32 +173,32 @@ def drift(interval: int, delta: Fraction, growth: float = 2.0, backoff: float = 
     return case
 
 
-CASES: dict[str, Case] = {
-    "T1: 100,000 histories": any_history,
-    "T2: 2, 0.5, G=50": ceiling_at_rest(2, 0.5, 50, 51),
-    "T2: 2, 0.5, G=2000": ceiling_at_rest(2, 0.5, 2000, 2001),
-    "T2: 2, 0.25, G=50": ceiling_at_rest(2, 0.25, 50, 101),
-    "T2: 4, 0.5, G=20": ceiling_at_rest(4, 0.5, 20, 22),
-    "T2: 8, 0.25, G=10": ceiling_at_rest(8, 0.25, 10, 23),
-    "T2: 1.5, 0.8, G=50": irrational,
-    "T4: 10 bits, 10 steps, G=2000": spike(2, 0.5, 2000, 10, 10),
-    "T4: 10 bits, 40 steps, G=50": spike(2, 0.5, 50, 10, 40),
-    "T4: 3 bits, 1 step, G=50": spike(2, 0.5, 50, 3, 1),
-    "T4: 3.5 bits, 53 steps, G=50": spike(2, 0.5, 50, 3.5, 53),
-    "T4: 2, 0.25, 5 bits, 9 steps, G=20": spike(2, 0.25, 20, 5, 9),
-    "T4: 8, 0.25, 5 bits, 9 steps, G=20": spike(8, 0.25, 20, 5, 9),
-    **{f"T5: G={g}, k={k}": late(g, k) for g in (20, 50) for k in (0, 1, 2, 4)},
-    "T6: up 1/200, G=50": drift(50, Fraction(1, 200)),
-    "T6: up 3/200, G=50": drift(50, Fraction(3, 200)),
-    "T6: up 1/200, 4, 0.25, G=50": drift(50, Fraction(1, 200), 4, 0.25),
-    "T6: up 1/300, 2, 0.25, G=50": drift(50, Fraction(1, 300), 2, 0.25),
-    "T6: down 1/100, G=50": drift(50, Fraction(-1, 100)),
-    "T6: down 1/20, G=50": drift(50, Fraction(-1, 20)),
-    "T6: down 1/480, G=50": drift(50, Fraction(-1, 480)),
-    "T6: down 1/102, G=50": drift(50, Fraction(-1, 102)),
-    "T7: 2, 0.5, G=2000": traded(2, 0.5, 2000, 2001),
-    "T7: 2, 0.25, G=50": traded(2, 0.25, 50, 101),
-    "T7: 4, 0.5, G=20": traded(4, 0.5, 20, 22),
-    "T7: 8, 0.25, G=10": traded(8, 0.25, 10, 23),
-    **{f"T10: G=50, H={h}, refilled at {refill}": patient(50, h, refill) for h, refill in REFILLS},
+CASES: dict[Arm, Case] = {
+    Arm("T1", "100,000 histories"): any_history,
+    Arm("T2", "2, 0.5, G=50"): ceiling_at_rest(2, 0.5, 50, 51),
+    Arm("T2", "2, 0.5, G=2000"): ceiling_at_rest(2, 0.5, 2000, 2001),
+    Arm("T2", "2, 0.25, G=50"): ceiling_at_rest(2, 0.25, 50, 101),
+    Arm("T2", "4, 0.5, G=20"): ceiling_at_rest(4, 0.5, 20, 22),
+    Arm("T2", "8, 0.25, G=10"): ceiling_at_rest(8, 0.25, 10, 23),
+    Arm("T2", "1.5, 0.8, G=50"): irrational,
+    Arm("T4", "10 bits, 10 steps, G=2000"): spike(2, 0.5, 2000, 10, 10),
+    Arm("T4", "10 bits, 40 steps, G=50"): spike(2, 0.5, 50, 10, 40),
+    Arm("T4", "3 bits, 1 step, G=50"): spike(2, 0.5, 50, 3, 1),
+    Arm("T4", "3.5 bits, 53 steps, G=50"): spike(2, 0.5, 50, 3.5, 53),
+    Arm("T4", "2, 0.25, 5 bits, 9 steps, G=20"): spike(2, 0.25, 20, 5, 9),
+    Arm("T4", "8, 0.25, 5 bits, 9 steps, G=20"): spike(8, 0.25, 20, 5, 9),
+    **{Arm("T5", f"G={g}, k={k}"): late(g, k) for g in (20, 50) for k in (0, 1, 2, 4)},
+    Arm("T6", "up 1/200, G=50"): drift(50, Fraction(1, 200)),
+    Arm("T6", "up 3/200, G=50"): drift(50, Fraction(3, 200)),
+    Arm("T6", "up 1/200, 4, 0.25, G=50"): drift(50, Fraction(1, 200), 4, 0.25),
+    Arm("T6", "up 1/300, 2, 0.25, G=50"): drift(50, Fraction(1, 300), 2, 0.25),
+    Arm("T6", "down 1/100, G=50"): drift(50, Fraction(-1, 100)),
+    Arm("T6", "down 1/20, G=50"): drift(50, Fraction(-1, 20)),
+    Arm("T6", "down 1/480, G=50"): drift(50, Fraction(-1, 480)),
+    Arm("T6", "down 1/102, G=50"): drift(50, Fraction(-1, 102)),
+    Arm("T7", "2, 0.5, G=2000"): traded(2, 0.5, 2000, 2001),
+    Arm("T7", "2, 0.25, G=50"): traded(2, 0.25, 50, 101),
+    Arm("T7", "4, 0.5, G=20"): traded(4, 0.5, 20, 22),
+    Arm("T7", "8, 0.25, G=10"): traded(8, 0.25, 10, 23),
+    **{Arm("T10", f"G=50, H={h}, refilled at {refill}"): patient(50, h, refill) for h, refill in REFILLS},
 }

@@ -9,7 +9,7 @@ from numpy.random import Generator
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from experiments.theorems.case import WIDE, Case, Config, Held
+from experiments.theorems.case import WIDE, Arm, Case, Config, Held
 from experiments.theorems.simulate import Array, Batch
 
 
@@ -170,21 +170,21 @@ def whole_loop(config: Config, rng: Generator) -> list[Held]:
 
 GRID = [(g, m) for g in (20, 100, 500) for m in (1, 2, 4)]  # growth interval, backoff in bits: marked on the map
 
-CASES: dict[str, Case] = {
-    "T3: six chains": solved,
-    **{f"T3: G={g}, sigma=1, b={m}": normal_ceilings(g, 1.0, m) for g, m in GRID},
-    "T3: G=50, sigma=0.3, b=1": normal_ceilings(50, 0.3),
-    "T3: G=50, sigma=4, b=1": normal_ceilings(50, 4.0),
-    "T3 b: 1024 ranks, sigma=2, G=2000": ranks(1024),
-    "T8: lambda=1e-3, G=100": bad_steps(100, 1e-3),
-    "T8: lambda=1e-3, G=400": bad_steps(400, 1e-3),
-    "T8: lambda=1e-3, G=800": falling(800, 1e-3),
-    "T8: lambda=1e-3, G=2000": falling(2000, 1e-3),
-    "T8: best G, price 0.1, lambda=1e-5": best(0.1, 1e-5, 0.03),
-    "T8: best G, price 0.1, lambda=1e-4": best(0.1, 1e-4, 0.05),
-    "T8: best G, price 0.01, lambda=1e-4": best(0.01, 1e-4, 0.2),
-    "T9: sigma=5, 0 bits": flushed(5, 0),
-    "T9: sigma=5, 5 bits": flushed(5, 5),
-    "T9: sigma=8, 0 bits": flushed(8, 0),
-    "T9: with T3, sigma=7, G=20": whole_loop,
+CASES: dict[Arm, Case] = {
+    Arm("T3", "six chains"): solved,
+    **{Arm("T3", f"G={g}, sigma=1, b={m}"): normal_ceilings(g, 1.0, m) for g, m in GRID},
+    Arm("T3", "G=50, sigma=0.3, b=1"): normal_ceilings(50, 0.3),
+    Arm("T3", "G=50, sigma=4, b=1"): normal_ceilings(50, 4.0),
+    Arm("T3 b", "1024 ranks, sigma=2, G=2000"): ranks(1024),
+    Arm("T8", "lambda=1e-3, G=100"): bad_steps(100, 1e-3),
+    Arm("T8", "lambda=1e-3, G=400"): bad_steps(400, 1e-3),
+    Arm("T8", "lambda=1e-3, G=800"): falling(800, 1e-3),
+    Arm("T8", "lambda=1e-3, G=2000"): falling(2000, 1e-3),
+    Arm("T8", "best G, price 0.1, lambda=1e-5"): best(0.1, 1e-5, 0.03),
+    Arm("T8", "best G, price 0.1, lambda=1e-4"): best(0.1, 1e-4, 0.05),
+    Arm("T8", "best G, price 0.01, lambda=1e-4"): best(0.01, 1e-4, 0.2),
+    Arm("T9", "sigma=5, 0 bits"): flushed(5, 0),
+    Arm("T9", "sigma=5, 5 bits"): flushed(5, 5),
+    Arm("T9", "sigma=8, 0 bits"): flushed(8, 0),
+    Arm("T9", "with T3, sigma=7, G=20"): whole_loop,
 }

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from ampsim import records
-from experiments import adversary
-from experiments.runner import cli
+from experiments import adversary, runner
 from figures import _style, results
 from figures import adversary as figure
 
-COMMITTED = records.read(cli.DATA / "cpu" / "adversary.jsonl")[1]
+COMMITTED = records.read(runner.DATA / "cpu" / "adversary.jsonl")[1]
 
 
 def rows(scaler: str) -> list[dict[str, Any]]:
@@ -24,8 +23,8 @@ def rows(scaler: str) -> list[dict[str, Any]]:
 @pytest.mark.deep
 def test_a_million_steps_never_corrupt_ours() -> None:
     config = adversary.Config(steps=170_000)
-    arms = [arm for arm in adversary.arms(config) if arm.startswith("ampsim")]
-    units = [adversary.run(config, cli.Unit(arm, 1), "cpu", lambda step: None) for arm in arms]
+    arms = [arm for arm in adversary.arms(config).values() if arm.scaler == "ampsim"]
+    units = [adversary.run(config, arm, 1, "cpu", lambda step: None) for arm in arms]
     assert sum(unit["steps"] for unit in units) >= 1_000_000
     assert sum(unit["corruptions"] for unit in units) == 0
 
@@ -63,7 +62,8 @@ def test_a_corrupting_scaler_is_counted_and_its_run_begins_anew(monkeypatch: pyt
 
     monkeypatch.setitem(adversary.MAKERS, "careless", Careless)
     config = adversary.Config(steps=40)
-    row = adversary.run(config, cli.Unit("careless: overflow and clean in turns", 0), "cpu", lambda step: None)
+    arm = adversary.Arm("careless", "overflow and clean in turns")
+    row = adversary.run(config, arm, 0, "cpu", lambda step: None)
     assert row["corruptions"] == row["overflows"] == 20
     assert row["first_corruption"] == 0
 
@@ -72,7 +72,7 @@ def test_both_scalers_get_the_same_histories() -> None:
     config = adversary.Config(steps=500, longest=5)
     for family in adversary.FAMILIES:
         pair = [
-            adversary.run(config, cli.Unit(f"{maker}: {family}", 0), "cpu", lambda step: None)
+            adversary.run(config, adversary.Arm(maker, family), 0, "cpu", lambda step: None)
             for maker in adversary.MAKERS
         ]
         assert pair[0]["steps"] == pair[1]["steps"] == 500
@@ -100,6 +100,6 @@ def test_the_figure_draws_counts_and_both_traces() -> None:
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("adversary", ["--smoke"]) == 0
+    assert runner.main("adversary", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(adversary.arms(adversary.SMOKE))

@@ -15,15 +15,14 @@ from ampsim import records
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler
-from experiments import async_depth
+from experiments import async_depth, runner
 from experiments.async_depth import Delay, Pipe
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
 from figures import _style, results
 from figures import async_depth as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "async_depth.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "async_depth.jsonl")
 CONFIG = PROVENANCE["config"]
 SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 

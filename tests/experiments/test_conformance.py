@@ -8,11 +8,9 @@ import torch
 from ampsim import records
 from ampsim.testing import known
 from ampsim.testing.kit import judge
-from ampsim.testing.kit.subject import Subject
-from experiments import conformance
-from experiments.runner import cli
+from experiments import conformance, runner
 
-DATA = {row["arm"]: row for row in records.read(cli.DATA / "cpu" / "conformance.jsonl")[1]}
+DATA = {row["arm"]: row for row in records.read(runner.DATA / "cpu" / "conformance.jsonl")[1]}
 
 
 def test_torch_fails_what_is_known_and_ours_nothing() -> None:
@@ -37,10 +35,9 @@ def test_a_planted_bug_is_a_failure_with_what_was_seen(monkeypatch: pytest.Monke
             super().update(new_scale)
             self._scale = self._scale * 2
 
-    planted = Subject(conformance.make(Grows))
-    monkeypatch.setitem(conformance.SUBJECTS, "planted", (planted, [0]))
-    unit = cli.Unit("planted", 0)
-    row = conformance.run(conformance.Config(steps=5, scalers=("planted",)), unit, "cpu", lambda step: None)
+    monkeypatch.setitem(conformance.MAKERS, "planted", lambda arm: Grows)
+    monkeypatch.setattr(conformance, "LEVELS", conformance.LEVELS[:1])
+    row = conformance.run(conformance.Config(steps=5), conformance.Arm("planted"), 0, "cpu", lambda step: None)
     assert "overflow_backs_off_once" in row["failed"]
     assert "->" in row["failed"]["overflow_backs_off_once"]["seen"]
     assert conformance.table([{"arm": "planted", **row}]).row_count == 1

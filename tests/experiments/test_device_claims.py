@@ -8,17 +8,16 @@ from rich.console import Console
 
 from ampsim import records
 from ampsim.torch import GradScaler
-from experiments import device_claims
+from experiments import device_claims, runner
 from experiments.claims import claim as _claims
 from experiments.claims import numbers, scalers, steps
-from experiments.runner import cli
 
 SCALERS = {**scalers.CLAIMS, **steps.CLAIMS}
 CONFIG = device_claims.Config()
 
 
 def looked(arm: str) -> dict[str, Any]:
-    return device_claims.run(CONFIG, cli.Unit(arm, 0), "cpu", lambda _: None)
+    return device_claims.run(CONFIG, device_claims.Arm(arm), 0, "cpu", lambda _: None)
 
 
 @pytest.mark.parametrize("arm", SCALERS)
@@ -101,7 +100,7 @@ def test_no_two_claims_have_one_name() -> None:
     assert len(device_claims.CLAIMS) == sum(len(part.CLAIMS) for part in parts)
 
 
-COMMITTED = records.read(cli.DATA / "cpu" / "device_claims.jsonl")[1]
+COMMITTED = records.read(runner.DATA / "cpu" / "device_claims.jsonl")[1]
 
 
 def test_the_committed_run_has_every_claim_as_it_stands_here_and_says_truly_what_holds() -> None:

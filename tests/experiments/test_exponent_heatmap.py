@@ -14,15 +14,14 @@ from torch import Tensor
 from ampsim import Rule, records, replay
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from experiments import exponent_heatmap
+from experiments import exponent_heatmap, runner
 from experiments.exponent_heatmap import CASES, losses, nonempty
-from experiments.runner import cli
 from experiments.training import fp16, tasks
 from figures import _style, results
 from figures import exponent_heatmap as figure
 from tests.experiments import runs
 
-DATA = records.read(cli.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
 ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 

@@ -15,12 +15,11 @@ from ampsim import records
 from ampsim.core import theory
 from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format, Kind
 from ampsim.probe import Histogram
-from experiments import formats
-from experiments.runner import cli
+from experiments import formats, runner
 from figures import formats as figure
 
 CONFIG = formats.Config()
-DATA = records.read(cli.DATA / "cpu" / "formats.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "formats.jsonl")[1]
 KINDS = ("parameters", "activations")
 NARROW = (FP16, E5M2, E4M3)
 

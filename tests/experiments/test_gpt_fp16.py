@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from ampsim import Rule, records
-from experiments import gpt_fp16
+from experiments import gpt_fp16, runner
 from experiments.models.gpt import Size
-from experiments.runner import cli
 from experiments.training import fp16 as _fp16
 from experiments.training import tasks, text_data
 from tests.experiments import runs
 from tests.experiments.runs import assert_replayed, scales
 
 CONFIG = gpt_fp16.Config()
-DATA = records.read(cli.DATA / "cpu" / "gpt_fp16.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "gpt_fp16.jsonl")[1]
 SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=(256, 32, 2, 4, 64), batch=8, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from ampsim import records
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from experiments import gradient_histogram
-from experiments.runner import cli
+from experiments import gradient_histogram, runner
 from experiments.training import gradient_snapshots, tasks
 from experiments.training.gradient_snapshots import layer, probed, snapshots
 from figures import gradient_histogram as figure
 from tests.experiments import runs
 
 CONFIG = gradient_histogram.Config()
-DATA = records.read(cli.DATA / "cpu" / "gradient_histogram.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "gradient_histogram.jsonl")[1]
 INF = math.inf
 
 

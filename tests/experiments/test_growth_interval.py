@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
 from ampsim.core import theory
-from experiments import growth_interval
+from experiments import growth_interval, runner
 from experiments.growth_interval import GrowthRule
-from experiments.runner import cli
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Step
 from figures import _style, results
 from figures import growth_interval as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "growth_interval.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "growth_interval.jsonl")
 INTERVALS = PROVENANCE["config"]["intervals"]
 
 

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
-from experiments import init_scale
+from experiments import init_scale, runner
 from experiments.init_scale import Start
-from experiments.runner import cli
 from experiments.theorems.simulate import follow
 from figures import _style, results
 from figures import init_scale as figure
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "init_scale.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "init_scale.jsonl")
 CONFIG = PROVENANCE["config"]
 
 

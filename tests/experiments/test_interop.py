@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampsim import Rule, init, records, update
-from experiments.runner import cli
+from experiments import runner
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
@@ -18,7 +18,7 @@ CONFIG = interop.Config(steps=60, growth_interval=5, init_scale=2.0**22)
 
 @pytest.mark.parametrize("arm", interop.ARMS)
 def test_both_scalers_follow_the_reference_and_the_network_learns(arm) -> None:
-    record = interop.run(CONFIG, cli.Unit(arm, 0), "cpu", lambda _: None)
+    record = interop.run(CONFIG, interop.ARMS[arm], 0, "cpu", lambda _: None)
     state = init(interop.rule_of(CONFIG))
     for step in range(CONFIG.steps):
         state = update(interop.rule_of(CONFIG), state, step in record["found_inf"])
@@ -37,10 +37,10 @@ def test_both_scalers_follow_the_reference_and_the_network_learns(arm) -> None:
 def test_a_difference_ends_the_run(arm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interop, "rule_of", lambda _: Rule(2.0**22, growth_interval=6, min_scale=2.0**-126))
     with pytest.raises(AssertionError, match=r"step \d+: JAX's scaler is at .* torch's at .*: expected the same"):
-        interop.run(CONFIG, cli.Unit(arm, 0), "cpu", lambda _: None)
+        interop.run(CONFIG, interop.ARMS[arm], 0, "cpu", lambda _: None)
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("interop", ["--smoke"]) == 0
+    assert runner.main("interop", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert [row["arm"] for row in records.read(path)[1]] == list(interop.ARMS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ampsim import records
-from experiments.runner import cli
+from experiments import runner
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("flax")
@@ -39,7 +39,7 @@ def test_the_ratios_are_ours_over_theirs() -> None:
 
 
 def test_the_smoke_run_ends_and_the_table_names_every_size(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("jax_speed", ["--smoke"]) == 0
+    assert runner.main("jax_speed", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     found = records.read(path)[1]
     assert [row["size"] for row in found[0]["rows"]] == list(jax_speed.SMOKE.sizes)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ampsim.torch.gradients import kernels, unscale
 from experiments import kernels as bench
-from experiments.runner import cli
+from experiments import runner
 from experiments.timing import clocks, roundpipe, step_variants
 
 ROOT = Path(__file__).parents[2]
@@ -121,14 +121,15 @@ def test_a_tile_is_tried_with_its_own_constants_and_its_own_table(monkeypatch: p
 INTERPRETED = """
 import warnings
 import torch
-from ampsim.torch import kernels
-from experiments import _ways, kernels as bench
+from ampsim.torch.gradients import kernels
+from experiments import kernels as bench
+from experiments.timing import step_variants
 warnings.simplefilter("ignore")
 kernels.available = lambda device: True
 grads = [torch.randn(n) for n in (1, 2047, 2048, 20000)]
 exact = torch.cat(grads).double().norm().item()
 for block, warps in bench.Config().tiles:
-    norm = _ways.read_with(grads, block, warps)().norm.item()
+    norm = step_variants.read_with(grads, block, warps)().norm.item()
     assert abs(norm / exact - 1) < 1e-6, (block, norm, exact)
 print(len(bench.Config().tiles))
 """
@@ -271,8 +272,8 @@ def test_times_are_medians_in_microseconds_and_over_the_floor() -> None:
 
 @pytest.fixture(scope="module")
 def smoked() -> list[dict[str, Any]]:
-    units = [cli.Unit(arm, 0) for arm in bench.arms(bench.SMOKE)]
-    return [{"arm": unit.arm, **bench.run(bench.SMOKE, unit, "cpu", ignore)} for unit in units]
+    arms = bench.arms(bench.SMOKE)
+    return [{"arm": name, **bench.run(bench.SMOKE, arm, 0, "cpu", ignore)} for name, arm in arms.items()]
 
 
 def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]) -> None:
@@ -299,6 +300,5 @@ def test_a_run_has_every_way_and_the_table_shows_it(smoked: list[dict[str, Any]]
 
 
 def test_a_large_size_is_refused_on_a_cpu_before_its_memory_is_taken() -> None:
-    unit = cli.Unit("gpt2-12x768 float32", 0)
-    with pytest.raises(cli.Refused, match="expected cuda, where this is measured; pass --smoke"):
-        bench.run(bench.Config(), unit, "cpu", ignore)
+    with pytest.raises(runner.UsageError, match="expected cuda, where this is measured; pass --smoke"):
+        bench.run(bench.Config(), bench.Arm("gpt2-12x768", "float32"), 0, "cpu", ignore)

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from ampsim import Rule, init, records, replay, update
 from ampsim.core import theory
 from ampsim.torch import GradScaler
-from experiments import overflow_storm
-from experiments.runner import cli
+from experiments import overflow_storm, runner
 from experiments.training import crash_signals
 from experiments.training import fp16 as _fp16
 from experiments.training.crash_signals import Series, alarms, spells
 from figures import _style, results
 from figures import overflow_storm as figure
 
-DATA = records.read(cli.DATA / "cpu" / "overflow_storm.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "overflow_storm.jsonl")[1]
 CONFIG = overflow_storm.Config()
 RULE = Rule(growth_interval=5)
 FLAGS = st.lists(st.booleans(), max_size=80)
@@ -35,7 +34,7 @@ def of_arm(name: str) -> list[dict[str, Any]]:
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(overflow_storm.SMOKE, **changes)
-    return {"arm": arm, **overflow_storm.run(config, cli.Unit(arm, seed), "cpu", lambda step: None)}
+    return {"arm": arm, **overflow_storm.run(config, runner.Unit(arm, seed), "cpu", lambda step: None)}
 
 
 def series(steps: int = 80, rule: Rule = RULE, **columns: Sequence[float]) -> Series:

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from ampsim import records
-from experiments import overhead
-from experiments.runner import cli
+from experiments import overhead, runner
 from experiments.timing import norm_variants
 from figures import _style, results
 from figures import overhead as figure
 
-COMMITTED = records.read(cli.DATA / "cpu" / "overhead.jsonl")[1][0]
+COMMITTED = records.read(runner.DATA / "cpu" / "overhead.jsonl")[1][0]
 
 
 @pytest.mark.parametrize("size", ["7x300", "3x20000", "gpt2-1x16"])
@@ -108,6 +107,6 @@ def test_the_figure_draws_the_medians() -> None:
 
 
 def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("overhead", ["--smoke"]) == 0
+    assert runner.main("overhead", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(overhead.SMOKE.sizes)

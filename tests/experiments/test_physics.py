@@ -12,14 +12,13 @@ import torch
 from sklearn.datasets import load_digits
 
 from ampsim import Rule, records
-from experiments import scale_crash, sigmoid_underflow
+from experiments import runner, scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
-from experiments.runner import cli
 from experiments.training import digits_data, fp16, loop
 from tests.experiments import runs
 from tests.experiments.runs import assert_replayed, scales
 
-CPU = cli.DATA / "cpu"
+CPU = runner.DATA / "cpu"
 UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
 ARMS = sigmoid_underflow.arms(sigmoid_underflow.Config())
 CRASH = records.read(CPU / "scale_crash.jsonl")[1]

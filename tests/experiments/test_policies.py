@@ -10,21 +10,20 @@ import pytest
 
 from ampsim import Rule, records, replay
 from ampsim.core.policies import Observation, Probe
-from experiments import policies, staleness
-from experiments.runner import cli
+from experiments import policies, runner, staleness
 from figures import _style, policies_closed, results
 from figures import policies as policies_figure
 from figures import staleness as staleness_figure
 
-STALENESS = records.read(cli.DATA / "cpu" / "staleness.jsonl")[1]
-EVERYTHING = records.read(cli.DATA / "cpu" / "policies.jsonl")[1]
+STALENESS = records.read(runner.DATA / "cpu" / "staleness.jsonl")[1]
+EVERYTHING = records.read(runner.DATA / "cpu" / "policies.jsonl")[1]
 POLICIES = [row for row in EVERYTHING if row["arm"] == "digits"]
 CLOSED = [row for row in EVERYTHING if row["arm"] != "digits"]
 
 
 @pytest.mark.parametrize(("stem", "module"), [("staleness", staleness), ("policies", policies)])
 def test_the_smoke_run_ends(stem: str, module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(stem, ["--smoke"]) == 0
+    assert runner.main(stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(module.arms(module.SMOKE))
 

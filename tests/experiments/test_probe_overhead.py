@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from ampsim import records
-from experiments.runner import cli
+from experiments import runner
 from figures import _style, results
 from figures import probe_overhead as figure
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
 probe_overhead = importlib.import_module("experiments.probe_overhead")
 Seconds = probe_overhead.Seconds
-COMMITTED = records.read(cli.DATA / "cpu" / "probe_overhead.jsonl")[1]
+COMMITTED = records.read(runner.DATA / "cpu" / "probe_overhead.jsonl")[1]
 
 
 @pytest.mark.parametrize("size", ["gpt 1x8", "resnet 1x4"])
@@ -110,6 +110,6 @@ def test_the_figure_draws_the_medians() -> None:
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("probe_overhead", ["--smoke"]) == 0
+    assert runner.main("probe_overhead", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(probe_overhead.SMOKE.on_cpu)

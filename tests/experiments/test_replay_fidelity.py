@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from ampsim import records
 from ampsim.core.machine import Rule
-from experiments import replay_fidelity
-from experiments.runner import cli
+from experiments import replay_fidelity, runner
 from experiments.theorems.simulate import follow
 from experiments.training.loop import FP32
 from figures import _style, results
 from figures import replay_fidelity as figure
 from tests.experiments import runs
 
-PROVENANCE, ROWS = records.read(cli.DATA / "cpu" / "replay_fidelity.jsonl")
+PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "replay_fidelity.jsonl")
 CONFIG = PROVENANCE["config"]
 SMALL = dataclasses.replace(replay_fidelity.SMOKE, steps=30, batch_cpu=4, start_log2=22)
 

@@ -10,8 +10,7 @@ from ampsim.core.replay.ceilings import index_ceilings
 
 pytest.importorskip("numba", reason="the experiment compiles its step-by-step loop: pip install 'ampsim[replay]'")
 
-from experiments import replay_speed
-from experiments.runner import cli
+from experiments import replay_speed, runner
 
 
 @pytest.mark.parametrize("name", replay_speed.TRACES)
@@ -60,7 +59,7 @@ def test_the_table_shows_medians_and_the_extremes() -> None:
 
 
 def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("replay_speed", ["--smoke"]) == 0
+    assert runner.main("replay_speed", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     record = records.read(path)[1][0]
     assert [row["trace"] for row in record["rows"]] == list(replay_speed.TRACES)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ampsim import Rule, records
-from experiments import resnet_fp16
-from experiments.runner import cli
+from experiments import resnet_fp16, runner
 from experiments.training import tasks
 from figures import _style, results
 from figures import resnet_fp16 as figure
@@ -17,7 +16,7 @@ from tests.experiments import runs
 from tests.experiments.runs import assert_replayed, scales
 
 CONFIG = resnet_fp16.Config()
-DATA = records.read(cli.DATA / "cpu" / "resnet_fp16.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "resnet_fp16.jsonl")[1]
 SHORT = dataclasses.replace(resnet_fp16.SMOKE, steps=6, batch_cpu=16, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-import experiments.__main__
 from ampsim import records
-from experiments import interop, scale_crash
+from experiments import interop, runner, scale_crash
 from experiments.__main__ import main as experiments_main
-from experiments.__main__ import question, stems
-from experiments.runner import cli, pool
-from experiments.runner import provenance as _provenance
+from experiments.runner import device, everything, execute, pool, provenance
+from experiments.runner.experiment import Experiment, stems
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--steps", "3", "--blocks", "1", "--lrs", "0.05", "--jobs", "1"]  # two arms
@@ -21,8 +19,8 @@ TIMES = ("date", "unit_seconds", "argv")
 
 KILLED = """
 import os, signal, sys
-from ampsim.core import records
-from experiments import _run
+from ampsim import records
+from experiments import runner
 
 append = records.Journal.append
 
@@ -35,12 +33,12 @@ def kill_after(journal, unit, value):
 
 records.Journal.append = kill_after
 if __name__ == "__main__":
-    _run.main("scale_crash", sys.argv[1:])
+    runner.main("scale_crash", sys.argv[1:])
 """
 
 
 def small(path: Path, *more: str) -> int:
-    return cli.main("scale_crash", [*SMALL, "--seeds", "0", "1", "--out", str(path), *more])
+    return runner.main("scale_crash", [*SMALL, "--seeds", "0", "1", "--out", str(path), *more])
 
 
 def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -50,11 +48,11 @@ def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("stem", stems())
 def test_smoke_runs_end_to_end_outside_of_data(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if cli.missing_packages(stem):
+    if Experiment(stem).missing_packages:
         pytest.skip(f"{stem} needs its peers: pip install -c constraints.txt 'ampsim[peers]'")
-    assert cli.main(stem, ["--smoke"]) == 0
+    assert runner.main(stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert not path.is_relative_to(cli.DATA)
+    assert not path.is_relative_to(runner.DATA)
     provenance, rows = records.read(path)
     assert rows
     every = 10 if stem == "interop" else 1
@@ -129,7 +127,7 @@ def test_a_changed_source_is_mentioned_and_the_data_still_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small(tmp_path / "x.jsonl")
-    monkeypatch.setattr(cli._provenance, "source_sha256", lambda stem: "other")
+    monkeypatch.setattr(provenance, "source_sha256", lambda stem: "other")
     capsys.readouterr()
     assert small(tmp_path / "x.jsonl") == 0
     assert "its source has changed since; --force runs it again" in capsys.readouterr().out
@@ -140,11 +138,11 @@ def test_the_table_of_an_experiment_is_printed_after_the_run_and_when_its_data_i
 ) -> None:
     argv = ["--steps", "40", "--warmup", "10", "--growth-intervals", "5", "--jobs", "1"]
     for _ in range(2):
-        assert cli.main("theory_real", [*argv, "--out", str(tmp_path / "x.jsonl")]) == 0
+        assert runner.main("theory_real", [*argv, "--out", str(tmp_path / "x.jsonl")]) == 0
         text = capsys.readouterr().out
         assert "mean log2 S" in text
         assert text.splitlines()[-1].startswith("theory_real: measured on ")
-    assert cli.main("theory_real", ["--smoke"]) == 0
+    assert runner.main("theory_real", ["--smoke"]) == 0
     assert "mean log2 S" not in capsys.readouterr().out
 
 
@@ -201,13 +199,13 @@ def test_wrong_use_is_refused_with_value_expectation_and_cure(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert cli.main("scale_crash", argv) == 2
+    assert runner.main("scale_crash", argv) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stem", ["threads", "interop", "adversary"])
 def test_an_experiment_of_the_host_refuses_cuda(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(stem, ["--device", "cuda"]) == 2
+    assert runner.main(stem, ["--device", "cuda"]) == 2
     assert "device=cuda: expected cpu for this experiment; pass --device cpu" in capsys.readouterr().err
 
 
@@ -216,7 +214,7 @@ def test_an_experiment_of_the_host_refuses_cuda(stem: str, capsys: pytest.Captur
 )
 def test_an_unknown_field_or_bad_value_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        cli.main("scale_crash", argv)
+        runner.main("scale_crash", argv)
     assert stop.value.code == 2
     assert argv[0].strip("-") in capsys.readouterr().err
 
@@ -224,24 +222,24 @@ def test_an_unknown_field_or_bad_value_exits_with_2(argv: list[str], capsys: pyt
 @pytest.mark.parametrize("stem", stems())
 def test_help_tells_the_question_and_every_field(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        status: Any = cli.main(stem, ["--help"])
+        status: Any = runner.main(stem, ["--help"])
     except SystemExit as stop:
         status = stop.code
     if status == 2:  # what it imports is not there
-        assert cli.missing_packages(stem)
+        assert Experiment(stem).missing_packages
         assert "expected it to be installed; pip install" in capsys.readouterr().err
         return
     assert status == 0
     text = capsys.readouterr().out
-    assert question(stem)[:40] in text
+    assert Experiment(stem).question[:40] in text
     assert all(option in text for option in ("--device", "--smoke", "--jobs", "--force", "--out", "--steps", "--seeds"))
 
 
 def test_the_list_names_every_experiment_and_its_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiments_main([]) == 0
     text = capsys.readouterr().out
-    assert all(stem in text and question(stem) in text for stem in stems())
-    assert all(question(stem).endswith("?") for stem in stems())
+    assert all(stem in text and Experiment(stem).question in text for stem in stems())
+    assert all(Experiment(stem).question.endswith("?") for stem in stems())
 
 
 def test_an_unknown_experiment_exits_with_2_and_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,37 +254,39 @@ def test_an_unknown_experiment_exits_with_2_and_the_nearest_name(capsys: pytest.
 def test_the_committed_data_is_up_to_date(
     stem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if missing := cli.missing_packages(stem):
-        assert cli.main(stem, []) == 2
+    if missing := Experiment(stem).missing_packages:
+        assert runner.main(stem, []) == 2
         assert f"needs {' and '.join(missing)}: expected it to be installed; pip" in capsys.readouterr().err
         return
-    if "cpu" not in cli.devices(stem):
-        assert cli.main(stem, []) == 2
+    if "cpu" not in Experiment(stem).devices:
+        assert runner.main(stem, []) == 2
         assert "device=cpu: expected cuda for this experiment; pass --device cuda" in capsys.readouterr().err
         return
-    monkeypatch.setattr(cli, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
-    assert cli.main(stem, []) == 0
+    monkeypatch.setattr(execute, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
+    assert runner.main(stem, []) == 0
     assert f"{stem}: reused" in capsys.readouterr().out
 
 
 def test_all_runs_one_after_the_other_and_stops_at_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: pytest.fail("nothing is timed here"))
-    monkeypatch.setattr(cli, "measures_time", lambda stem: False)
-    monkeypatch.setattr(cli, "main", lambda stem, options, workers: started.append(stem) or len(started) // 3)
-    monkeypatch.setattr(cli, "missing_packages", lambda stem: ["a_peer"] if stem == stems()[1] else [])
+    monkeypatch.setattr(everything, "alone", lambda stem, argv: pytest.fail("nothing is timed here"))
+    monkeypatch.setattr(Experiment, "repeats", True)
+    monkeypatch.setattr(everything, "run_one", lambda stem, argv, workers: started.append(stem) or len(started) // 3)
+    monkeypatch.setattr(Experiment, "missing_packages", property(lambda self: ["a_peer"] * (self.stem == stems()[1])))
     assert experiments_main(["all", "--smoke"]) == 1
     assert started == [stems()[0], *stems()[2:4]]
-    assert experiments_main(["all", "--width", "3"]) == 2
+    with pytest.raises(SystemExit) as stop:
+        experiments_main(["all", "--width", "3"])
+    assert stop.value.code == 2
 
 
 @pytest.mark.parametrize("options", [["--device", "cuda"], ["--force", "--device=cuda"]])
 def test_all_leaves_out_what_does_not_run_on_the_device(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     timed: list[str] = []
-    monkeypatch.setattr(experiments.__main__, "alone", lambda stem, options: timed.append(stem))
-    monkeypatch.setattr(cli, "main", lambda stem, options, workers: started.append(stem))
-    monkeypatch.setattr(cli, "missing_packages", lambda stem: [])
+    monkeypatch.setattr(everything, "alone", lambda stem, argv: timed.append(stem))
+    monkeypatch.setattr(everything, "run_one", lambda stem, argv, workers: started.append(stem))
+    monkeypatch.setattr(Experiment, "missing_packages", [])
     assert experiments_main(["all", *options]) == 0
     assert set(stems()) - {*started, *timed} >= {"threads", "theory", "adversary"}
     assert {"scale_crash", "gpt_fp16"} <= set(started)
@@ -295,7 +295,7 @@ def test_all_leaves_out_what_does_not_run_on_the_device(options: list[str], monk
 
 def test_workers_stay_from_one_run_to_the_next_and_end_with_their_context() -> None:
     config = interop.SMOKE
-    job = pool.Job("interop", config, cli.Unit(interop.arms(config)[0], 0), "cpu")
+    job = pool.Job("interop", config, runner.Unit(interop.arms(config)[0], 0), "cpu")
     with pool.Workers() as workers:
         for _ in range(2):
             assert [type(done) for done in workers.run([job], 2, lambda unit, step: None)] == [pool.Done]
@@ -306,17 +306,18 @@ def test_workers_stay_from_one_run_to_the_next_and_end_with_their_context() -> N
 
 
 def test_what_measures_time_has_its_own_process(capfd: pytest.CaptureFixture[str]) -> None:
-    assert experiments.__main__.alone("scale_crash", []) == 0
+    assert everything.alone("scale_crash", []) == 0
     assert "scale_crash: reused, 50 units" in capfd.readouterr().out
 
 
 def test_the_source_of_an_experiment_is_what_it_imports() -> None:
     folder = ROOT / "experiments"
-    found = {path.relative_to(folder).as_posix() for path in _provenance.sources(folder / "theory.py")}
-    assert found == {"theory.py", "_held.py", "_pathwise.py", "_simulate.py", "_stochastic.py"}
-    found = {path.relative_to(folder).as_posix() for path in _provenance.sources(folder / "sigmoid_underflow.py")}
-    assert {"sigmoid_underflow.py", "models/sigmoid_mlp.py", "_digits.py", "_fp16.py"} <= found
-    assert not any("gpt" in name or "_run" in name for name in found)
+    found = {path.relative_to(folder).as_posix() for path in provenance.sources(folder / "theory.py")}
+    rooms = {f"theorems/{name}.py" for name in ("__init__", "case", "pathwise", "simulate", "stochastic")}
+    assert found == {"theory.py", *rooms}
+    found = {path.relative_to(folder).as_posix() for path in provenance.sources(folder / "sigmoid_underflow.py")}
+    assert {"sigmoid_underflow.py", "models/sigmoid_mlp.py", "training/digits_data.py", "training/fp16.py"} <= found
+    assert not any("gpt_fp16" in name or "runner" in name for name in found)
 
 
 class Fatal:
@@ -327,7 +328,7 @@ class Fatal:
 
 
 def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
-    good = pool.Job("interop", interop.SMOKE, cli.Unit(interop.arms(interop.SMOKE)[0], 0), "cpu")
+    good = pool.Job("interop", interop.SMOKE, runner.Unit(interop.arms(interop.SMOKE)[0], 0), "cpu")
     jobs = [
         good._replace(stem="no_such_experiment"),
         good._replace(unit=Fatal()),
@@ -347,5 +348,5 @@ def test_a_worker_that_raises_or_dies_fails_its_unit_and_no_other() -> None:
 def test_a_gpu_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
-    assert cli.device_slug("cuda") == "nvidia-h200"
-    assert cli.device_slug("cpu") == "cpu"
+    assert device.slug("cuda") == "nvidia-h200"
+    assert device.slug("cpu") == "cpu"

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import records
-from experiments import static_sweep
-from experiments.runner import cli
+from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import FP32, static
 from figures import _style, results
@@ -23,7 +22,7 @@ from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
-DATA = records.read(cli.DATA / "cpu" / "static_sweep.jsonl")[1]
+DATA = records.read(runner.DATA / "cpu" / "static_sweep.jsonl")[1]
 SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
 
 

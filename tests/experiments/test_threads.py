@@ -7,17 +7,16 @@ import pytest
 import torch
 
 from ampsim import records
-from experiments import threads
-from experiments.runner import cli
+from experiments import runner, threads
 from figures import _style, results
 from figures import threads as figure
 
-COMMITTED = records.read(cli.DATA / "cpu" / "threads.jsonl")[1]
+COMMITTED = records.read(runner.DATA / "cpu" / "threads.jsonl")[1]
 SMALL = threads.Config(steps=30, tensors=4, depths=(1,), seeds=(0,), overflow_share=0.0)
 
 
-def unit(arm: str, config: threads.Config = SMALL) -> dict[str, Any]:
-    return threads.run(config, cli.Unit(arm, 0), "cpu", lambda step: None)
+def unit(scaler: str, depth: int = 1, config: threads.Config = SMALL) -> dict[str, Any]:
+    return threads.run(config, threads.Arm(scaler, depth), 0, "cpu", lambda step: None)
 
 
 def rows(scaler: str) -> list[dict[str, Any]]:
@@ -39,7 +38,7 @@ class Planted(threads.Tickets):
 
 def test_planted_errors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(threads.MAKERS, "planted", Planted)
-    clean, planted = unit("ampsim depth 1"), unit("planted depth 1")
+    clean, planted = unit("ampsim"), unit("planted")
     assert planted == clean | {"wrong": 2 * SMALL.tensors, "divided_twice": SMALL.tensors}
     assert clean["wrong"] == 0
     assert clean["checked"] + clean["overflowed"] == SMALL.steps * SMALL.tensors
@@ -54,7 +53,7 @@ class Failing(threads.Tickets):
 
 def test_an_error_on_either_thread_is_counted_and_hangs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(threads.MAKERS, "failing", Failing)
-    row = unit("failing depth 1")
+    row = unit("failing")
     assert row["errors_optimizing"] >= 1
     assert row["errors_computing"] >= SMALL.steps - 6
     assert row["lost_updates"] >= 1
@@ -70,12 +69,12 @@ class Forgetful(threads.Tickets):
 def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(threads.MAKERS, "forgetful", Forgetful)
     config = threads.Config(steps=12, tensors=2, growth_interval=1, overflow_share=0.0)
-    assert unit("forgetful depth 1", config)["lost_updates"] == 1
+    assert unit("forgetful", config=config)["lost_updates"] == 1
 
 
 def test_ours_gives_the_same_record_whatever_the_schedule() -> None:
     config = threads.Config(steps=60, tensors=3, growth_interval=2, overflow_share=0.2)
-    first, *others = [unit("ampsim depth 2", config) for _ in range(3)]
+    first, *others = [unit("ampsim", 2, config) for _ in range(3)]
     assert all(other == first for other in others)
 
 
@@ -103,6 +102,6 @@ def test_the_figure_draws_the_shares() -> None:
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("threads", ["--smoke"]) == 0
+    assert runner.main("threads", ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert len(records.read(path)[1]) == len(threads.arms(threads.SMOKE))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ampsim.testing import conductor
 from ampsim.testing.conductor.runs import (
     Conductor,
+    FailingScheduleError,
     Program,
     Run,
-    ScheduleFailure,
     attempt,
     explore,
     pct,
@@ -201,7 +201,7 @@ def test_a_check_that_fails_says_so() -> None:
     def check(done: Run) -> None:
         assert done.preemptions == 0, "too lively"
 
-    with pytest.raises(ScheduleFailure, match="AssertionError in the check: too lively") as caught:
+    with pytest.raises(FailingScheduleError, match="AssertionError in the check: too lively") as caught:
         explore(walkers(1, 1), check=check)
     assert caught.value.run.preemptions == 1
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ampsim.testing.conductor.runs import Conductor, Deadlock, Livelock, attempt, explore, run
+from ampsim.testing.conductor.runs import Conductor, DeadlockError, LivelockError, attempt, explore, run
 
 
 def nothing_special(c: Conductor) -> None:
@@ -41,7 +41,7 @@ def test_the_first_exception_counts_and_the_deadlock_behind_it_does_not() -> Non
 
     done = attempt(program)
     assert isinstance(done.failure, ValueError)
-    assert isinstance(done.stuck, Deadlock)
+    assert isinstance(done.stuck, DeadlockError)
 
 
 def test_a_deadlock_of_the_main_task() -> None:
@@ -49,7 +49,7 @@ def test_a_deadlock_of_the_main_task() -> None:
         c.spawn("worker", c.sync.Event().wait)
         c.sync.Queue().get()
 
-    with pytest.raises(Deadlock) as caught:
+    with pytest.raises(DeadlockError) as caught:
         run(program)
     text = str(caught.value)
     assert "no task can go on" in text
@@ -66,7 +66,7 @@ def test_a_livelock_is_reported_at_max_steps() -> None:
         while not event.is_set():
             pass
 
-    with pytest.raises(Livelock, match="no end after 50 steps") as caught:
+    with pytest.raises(LivelockError, match="no end after 50 steps") as caught:
         run(program, max_steps=50)
     assert "main: is_set Event-1" in str(caught.value)
 
@@ -115,7 +115,7 @@ def test_tasks_that_swallow_everything_still_end() -> None:
         for name in "abc":
             c.spawn(name, stubborn)
 
-    assert isinstance(attempt(program).stuck, Deadlock)
+    assert isinstance(attempt(program).stuck, DeadlockError)
 
 
 def test_a_thread_started_while_unwinding_never_runs() -> None:
@@ -127,7 +127,7 @@ def test_a_thread_started_while_unwinding_never_runs() -> None:
         finally:
             c.spawn("late", ran.append, 1)
 
-    assert isinstance(attempt(program).stuck, Deadlock)
+    assert isinstance(attempt(program).stuck, DeadlockError)
     assert not ran
 
 
@@ -143,7 +143,7 @@ def test_results_can_be_inspected_after_the_run() -> None:
     assert not value.event.wait(timeout=1.0)
     with value.lock:
         assert value.lock.locked()
-    with pytest.raises(Deadlock, match="the run is over"):
+    with pytest.raises(DeadlockError, match="the run is over"):
         value.queue.get()
     with pytest.raises(RuntimeError, match="the run is over"):
         value.thread.start()

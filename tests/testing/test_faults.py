@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampsim.testing.conductor.runs import Conductor, Deadlock, Run, attempt, explore, run
+from ampsim.testing.conductor.runs import Conductor, DeadlockError, Run, attempt, explore, run
 
 
 def guarded(c: Conductor) -> list[str]:
@@ -27,7 +27,7 @@ def test_a_crash_with_a_lock_held_blocks_the_others() -> None:
     inside = step_of(run(guarded), "a: point inside")
     done = attempt(guarded, crash_at={inside: "a"})
     assert done.faults == ((inside, "a", "crash"),)
-    assert isinstance(done.stuck, Deadlock)
+    assert isinstance(done.stuck, DeadlockError)
     assert "crashed" in str(done.stuck)
     assert f"crash_at={{{inside}: 'a'}}" in str(done)
     assert done.value == []
@@ -63,7 +63,7 @@ def test_a_dead_thread_never_ends_for_those_who_join_it() -> None:
         thread.join()
 
     done = attempt(program, crash_at={1: "worker"})
-    assert isinstance(done.stuck, Deadlock)
+    assert isinstance(done.stuck, DeadlockError)
     assert "join worker (crashed)" in str(done.stuck)
 
 
@@ -107,7 +107,7 @@ def test_an_interrupted_wait_holds_its_lock_again(kind: str) -> None:
     done = run(program, {0: 1}, interrupt_at={step: "waiter"})
     assert done.faults == ((step, "waiter", "interrupt"),)
     assert done.value == ["left", "interrupted"]
-    assert isinstance(attempt(program).stuck, Deadlock)  # nobody notifies
+    assert isinstance(attempt(program).stuck, DeadlockError)  # nobody notifies
     for earlier in range(step):
         seen = {str(attempt(program, {0: 1}, interrupt_at={earlier: "waiter"}).failure)[:8]}
         assert seen <= {"None", "Deadlock"}

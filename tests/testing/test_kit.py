@@ -16,7 +16,7 @@ from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import FEATURES, load, subject  # noqa: E402
+from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 
@@ -63,7 +63,7 @@ def test_ours_in_roundpipes_place_conforms():
 
 
 def test_ours_with_torchs_behaviour_fails_a_part_of_what_torch_fails():
-    strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), policy="torch"))
+    strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), exact_torch=True))
     failed = [
         result.check.name for result in judge.judge(strict, judge.chosen([1, 4, 5]), examples=FEW) if result.is_finding
     ]
@@ -82,10 +82,10 @@ import json, torch
 torch.set_num_threads(1)
 from ampsim.testing import Traits
 from ampsim.testing.kit import judge
-from ampsim.testing.kit.subject import subject
+from ampsim.testing.kit.subject import as_subject
 from experiments.timing import roundpipe
 traits = Traits(delay=1, without={"refusals", "step_value", "threads", "state_dict", "pickle"})
-theirs = subject(roundpipe.load().scaler, traits)
+theirs = as_subject(roundpipe.load().scaler, traits)
 print(json.dumps({r.check.name: r.outcome for r in judge.judge(theirs, judge.chosen([0, 1, 5]), examples=4)}))
 """
 
@@ -118,10 +118,10 @@ def megatrons(rule: Rule) -> FromFlag:
     theirs = theirs.replace(min_scale=1.0, growth_factor=rule.growth_factor, backoff_factor=rule.backoff_factor)
     state = [init(theirs)]
 
-    def tell(found_inf: bool) -> None:
+    def update_scale(found_inf: bool) -> None:
         state[0] = update(theirs, state[0], found_inf)
 
-    return FromFlag(lambda: state[0].scale, tell)
+    return FromFlag(lambda: state[0].scale, update_scale)
 
 
 def test_a_policy_that_is_declared_passes_and_undeclared_fails_by_name():
@@ -149,7 +149,7 @@ class AllOrNone(TORCH):
 
 def test_skipping_all_or_each_is_a_declaration():
     (check,) = [check for check in judge.chosen([2]) if check.name == "skip_is_per_optimizer"]
-    check(subject(AllOrNone, Traits(skips="all")), examples=FEW)
+    check(as_subject(AllOrNone, Traits(skips="all")), examples=FEW)
     with pytest.raises(AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"):
         check(AllOrNone, examples=FEW)
 
@@ -165,12 +165,12 @@ class GivesUp(TORCH):
 
 def test_giving_up_at_the_floor_is_a_declaration():
     (check,) = [check for check in judge.chosen([5]) if check.name == "scale_stays_normal"]
-    check(subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))), examples=FEW)
+    check(as_subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))), examples=FEW)
     with pytest.raises(AssertionError, match="scale_stays_normal: raised FloatingPointError: the scale is too small"):
         check(GivesUp, examples=FEW)
 
 
-def test_what_a_scaler_declares_to_lack_is_not_asked():
+def test_checks_of_what_a_scaler_declares_to_lack_are_not_run():
     results = [*judge.judge(Subject(TORCH, Traits(without={*FEATURES})), judge.chosen([3, 4]))]
     assert {result.outcome for result in results} == {"declared"}
 
@@ -218,28 +218,28 @@ class Breaks(TORCH):
         raise ZeroDivisionError("float division by zero")
 
 
-def test_an_exception_in_an_honest_run_is_a_finding_and_keeps_its_cause():
+def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
     with pytest.raises(AssertionError, match="skip_budget: raised ZeroDivisionError: float division") as failure:
         next(check for check in judge.chosen([0]) if check.name == "skip_budget")(Breaks)
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
-def test_a_schedule_that_fails_is_told_turn_by_turn():
+def test_a_failing_schedule_is_shown_turn_by_turn():
     (history,) = [line for line in message("a_state_dict_is_never_torn") if line.startswith("  history")]
     assert "checkpoint up to read GradScaler._scale, main up to" in history
 
 
 def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
-    asked: list[Rule] = []
+    requested: list[Rule] = []
 
     def make(rule: Rule) -> NeverBacksOff:
-        asked.append(rule)
+        requested.append(rule)
         return NeverBacksOff("cpu", *constants(rule))
 
     first, second = ([*judge.judge(make, judge.chosen([0]), examples=FEW)] for _ in range(2))
     assert first == second
-    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
-    assert len(set(asked)) > FEW
+    assert requested[: len(requested) // 2] == requested[len(requested) // 2 :]
+    assert len(set(requested)) > FEW
 
 
 def test_all_findings_are_in_one_error():
@@ -264,7 +264,7 @@ def test_an_expected_failure_that_is_no_check_is_refused():
 
 def test_expected_failures_are_strict_xfails_and_declarations_skips():
     target = Subject(TORCH, Traits(without={"pickle"}), "mine")
-    decorator = parametrize_with_checks([target], expected_failed_checks=lambda judged: {"skip_budget": judged.name})
+    decorator = parametrize_with_checks([target], expected_failed_checks=lambda subject: {"skip_budget": subject.name})
     cases = {case.id: case.marks for case in decorator.args[1]}
     (xfail,) = cases["mine-skip_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
@@ -276,11 +276,13 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
 # ------------------------------------------------------------------------------------------- wrong use, imports
 
 
-def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was():
+def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was(monkeypatch):
+    monkeypatch.setattr("ampsim.testing.kit.checks.threads.LIMIT", 10)  # schedules; test_ours_conforms runs them all
     module = sys.modules["ampsim.torch.grad_scaler"]
     before = (module.threading, GradScaler._sync)
     assert {result.check.level for result in check_threads(GradScaler)} == {judge.THREADS}
     assert (module.threading, GradScaler._sync) == before
+    monkeypatch.undo()
     with pytest.raises(AssertionError, match="gradients_keep_their_scale_behind_a_queue"):
         check_threads(TORCH)
 

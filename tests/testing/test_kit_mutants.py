@@ -1,8 +1,6 @@
 """Every check of the kit has been seen to fail: a planted bug for each, and the check that names it."""
 
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,10 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim import init, update  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.kit.subject import as_subject  # noqa: E402
+from tests.core.test_laws import backs_off_twice, grows_on_overflow, never_backs_off  # noqa: E402
+from tests.torch import test_mutants as theirs  # noqa: E402
 
-NAME = "ampsim_tests_mutants"  # those of the lockstep machine; test files are not importable from one another
-PATH = Path(__file__).parent.parent / "torch" / "test_mutants.py"
-spec = importlib.util.spec_from_file_location(NAME, PATH)
-theirs = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(theirs)
 TorchScaler = torch.amp.GradScaler
 
 
@@ -29,37 +25,25 @@ def flagged(change, **traits):
 
     class Machine:
         def __init__(self, rule):
-            self.rule = judged.traits.follows(rule)
+            self.rule = subject.traits.follows(rule)
             self.state = init(self.rule)
 
-        def tell(self, found_inf):
+        def update(self, found_inf):
             self.state = change(self.rule, self.state, found_inf, update(self.rule, self.state, found_inf))
 
     def make(rule):
         machine = Machine(rule)
-        return FromFlag(lambda: machine.state.scale, machine.tell)
+        return FromFlag(lambda: machine.state.scale, machine.update)
 
-    judged = Subject(make, Traits(without=FromFlag.without, **traits), change.__name__)
-    return judged
+    subject = Subject(make, Traits(without=FromFlag.without, **traits), change.__name__)
+    return subject
 
 
 def no_bug(rule, before, flag, after):
     return after
 
 
-def backs_off_twice(rule, before, flag, after):
-    return dataclasses.replace(after, scale=after.scale * 0.5) if flag else after
-
-
-def never_backs_off(rule, before, flag, after):
-    return dataclasses.replace(after, scale=before.scale) if flag else after
-
-
-def grows_on_overflow(rule, before, flag, after):
-    return dataclasses.replace(after, scale=before.scale * 2) if flag else after
-
-
-def decays_when_clean(rule, before, flag, after):
+def shrinks_by_a_tenth_when_clean(rule, before, flag, after):
     return after if flag else dataclasses.replace(after, scale=after.scale * 0.9)
 
 
@@ -183,14 +167,14 @@ KILLS = {  # check -> the planted bugs that it names
     "overflow_backs_off_once": [flagged(backs_off_twice), theirs.UpdatesInsideStep],
     "overflow_never_raises_the_scale": [flagged(grows_on_overflow)],
     "overflow_restarts_the_streak": [theirs.KeepsTheStreakOnOverflow],
-    "clean_step_keeps_the_scale": [flagged(decays_when_clean)],
+    "clean_step_keeps_the_scale": [flagged(shrinks_by_a_tenth_when_clean)],
     "growth_waits_for_the_interval": [theirs.GrowsOneLate],
     "growth_multiplies_by_the_growth_factor": [theirs.GrowsByTheInverseOfBackoff, theirs.CreepsUpOnCleanSteps],
     "clean_step_counts_once": [theirs.GrowsOneLate],
     "scale_stays_finite": [theirs.GrowsToInf],
     "scale_stays_within_bounds": [flagged(ignores_its_floor, min_scale=1.0)],
     "skip_budget": [flagged(never_backs_off)],
-    "descends_only_by_skipping": [flagged(decays_when_clean)],
+    "descends_only_by_skipping": [flagged(shrinks_by_a_tenth_when_clean)],
     "skipped_step_changes_nothing": [theirs.StepsAlthoughItOverflowed, theirs.SkipsByZeroingGradients],
     "clean_step_is_taken": [SkipsAlways],
     "get_scale_is_what_scale_multiplies_by": [theirs.RoundsTheScaleForTheLoss],
@@ -251,7 +235,7 @@ CHECKS = {check.name: check for check in judge.chosen()}
 
 
 @pytest.mark.parametrize(
-    ("name", "scaler"), PAIRS, ids=[f"{check}-{judge.subject(scaler).name.split('.')[-1]}" for check, scaler in PAIRS]
+    ("name", "scaler"), PAIRS, ids=[f"{check}-{as_subject(scaler).name.split('.')[-1]}" for check, scaler in PAIRS]
 )
 def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler):
     with pytest.raises(AssertionError) as failure:

@@ -12,9 +12,9 @@ from hypothesis import find, settings
 
 from ampsim.testing.conductor.runs import (
     Conductor,
-    Deadlock,
+    DeadlockError,
+    FailingScheduleError,
     Program,
-    ScheduleFailure,
     attempt,
     explore,
     pct,
@@ -140,7 +140,7 @@ def without(schedule: dict[int, int], step: int) -> dict[int, int]:
 
 @pytest.mark.parametrize("race", RACES)
 def test_exploring_finds_it_with_one_preemption(race: Race) -> None:
-    with pytest.raises(ScheduleFailure) as found:
+    with pytest.raises(FailingScheduleError) as found:
         explore(race(cured=False), preemptions=1)
     assert found.value.run.preemptions <= 1
     assert len(found.value.schedule) <= 1  # the shortest schedules come first
@@ -182,11 +182,11 @@ def test_without_a_preemption_it_stays_hidden(race: Race) -> None:
 
 
 def test_the_message_reproduces_the_failure() -> None:
-    with pytest.raises(ScheduleFailure) as found:
+    with pytest.raises(FailingScheduleError) as found:
         explore(event_protocol(cured=False))
     line = next(line for line in str(found.value).splitlines() if line.startswith("replay: "))
     replayed = line.removeprefix("replay: ")
-    with pytest.raises(Deadlock):
+    with pytest.raises(DeadlockError):
         eval(replayed, {"run": run, "program": event_protocol(cured=False)})  # noqa: S307  the point of the line
 
 
@@ -201,10 +201,10 @@ def test_two_locks_in_two_orders() -> None:
         c.spawn("forwards", task, first, second)
         c.spawn("backwards", task, second, first)
 
-    with pytest.raises(ScheduleFailure) as found:
+    with pytest.raises(FailingScheduleError) as found:
         explore(program, preemptions=1)
     table = str(found.value.__cause__).splitlines()
-    assert isinstance(found.value.__cause__, Deadlock)
+    assert isinstance(found.value.__cause__, DeadlockError)
     rows = {line.split()[0]: line for line in table if "blocked" in line}
     assert "acquire Lock-2 (held by backwards)" in rows["forwards"]
     assert "acquire Lock-1 (held by forwards)" in rows["backwards"]
@@ -244,7 +244,7 @@ def test_a_wake_up_is_lost_between_looking_and_waiting(cured: bool) -> None:
     if cured:
         assert explore(program).exhausted
     else:
-        with pytest.raises(ScheduleFailure, match=r"Deadlock"):
+        with pytest.raises(FailingScheduleError, match=r"Deadlock"):
             explore(program, preemptions=1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ampsim.testing.conductor import sync
-from ampsim.testing.conductor.runs import Conductor, Program, ScheduleFailure, attempt, explore, run
+from ampsim.testing.conductor.runs import Conductor, FailingScheduleError, Program, attempt, explore, run
 
 
 class Plain:
@@ -75,7 +75,7 @@ def adding(kind: Any, *watched: str) -> Program:
 @pytest.mark.parametrize("kind", [Plain, Slots, Property, Data])
 def test_a_race_on_an_attribute_of_an_unmodified_class(kind: Any) -> None:
     before = dict(vars(kind))
-    with pytest.raises(ScheduleFailure, match="an addition was lost") as found:
+    with pytest.raises(FailingScheduleError, match="an addition was lost") as found:
         explore(adding(kind, "n"), preemptions=1)
     assert f"read {kind.__name__}.n" in str(found.value)
     assert dict(vars(kind)) == before
@@ -172,7 +172,7 @@ def test_a_module_is_patched_for_the_run() -> None:
 
     assert run(program).value == "main"
     assert dict(vars(module)) == before
-    with pytest.raises(ScheduleFailure, match="Deadlock"):
+    with pytest.raises(FailingScheduleError, match="Deadlock"):
         explore(program, preemptions=1)
     assert (module.threading, module.q) == (threading, queue)
 
@@ -203,7 +203,7 @@ def halving(*, watched: bool) -> Program:
 
 
 def test_a_race_on_a_watched_tensor() -> None:
-    with pytest.raises(ScheduleFailure, match="a backoff was lost") as found:
+    with pytest.raises(FailingScheduleError, match="a backoff was lost") as found:
         explore(halving(watched=True), preemptions=1)
     assert "aten.mul.Tensor scale" in str(found.value)
     assert "aten.copy_.default scale" in str(found.value)

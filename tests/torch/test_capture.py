@@ -304,10 +304,8 @@ def state_of(scaler):
 
 @settings(max_examples=EXAMPLES)
 @given(rules, kinds, st.sampled_from(["step", "unscale"]), st.booleans(), st.lists(batches, max_size=3), plans)
-def test_with_torchs_policy_replays_are_iterations_with_torchs_scaler(
-    rule, kinds, how, set_to_none, warm, plan
-) -> None:
-    ours = Loop(GradScaler("meta", **rule, policy="torch", capturable=True), kinds, how, set_to_none=set_to_none)
+def test_with_exact_torch_replays_are_iterations_with_torchs_scaler(rule, kinds, how, set_to_none, warm, plan) -> None:
+    ours = Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), kinds, how, set_to_none=set_to_none)
     theirs = Loop(torch.amp.GradScaler("cpu", **rule), kinds, how, put=torch.clone, set_to_none=set_to_none)
     warm = [1.0, *warm]
     for value in warm:
@@ -350,7 +348,7 @@ def test_replays_are_iterations_of_the_same_scaler(rule, bounds, kinds, how, war
 @given(rules, st.lists(st.tuples(st.integers(0, 1), batches), max_size=20))
 def test_forward_and_backward_alone_can_be_captured(rule, plan) -> None:
     """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag, and update run."""
-    ours = [Loop(GradScaler("meta", **rule, policy="torch", capturable=True), ["AdamW"], "unscale")]
+    ours = [Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), ["AdamW"], "unscale")]
     ours.append(copy.copy(ours[0]))
     ours[1].x = OnDevice(torch.zeros(2, 3))
     theirs = Loop(torch.amp.GradScaler("cpu", **rule), ["AdamW"], "unscale", put=torch.clone)
@@ -445,7 +443,7 @@ def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
 
 
 def test_a_load_that_raises_has_changed_nothing() -> None:
-    loop = a_loop(capturable=True, policy="torch")
+    loop = a_loop(capturable=True, exact_torch=True)
     loop.eager(1.0)
     before = loop.scaler.state_dict()
     for broken in ({**STATE, "scale": 1e300}, {**STATE, "_growth_tracker": 2**40}, {"scale": 4.0}, {}):
@@ -478,8 +476,8 @@ def test_what_reads_the_scale_after_update_says_so() -> None:
     [
         ({"depth": 1}, "capturable=True with depth=1: expected depth=0"),
         ({"launch": print}, "capturable=True with launch=<built-in function print>: expected launch=None"),
-        ({"policy": "raise"}, "capturable=True with policy='raise': expected policy=\"clamp\""),
-        ({"policy": "warn"}, "capturable=True with policy='warn': expected"),
+        ({"at_min_scale": "raise"}, "capturable=True with at_min_scale='raise': expected \"clamp\""),
+        ({"at_min_scale": "warn"}, "capturable=True with at_min_scale='warn': expected"),
     ],
 )
 def test_what_no_graph_can_do_is_refused(options, text) -> None:

@@ -235,7 +235,7 @@ def writes_a_published_scale(self, rule, found_inf, honest=DeviceVersion.next):
 
 
 @mutant(config, "new_scale_by_value", INVARIANTS, "test_13_new_scale_captured_by_value", "clamp")
-def takes_new_scale_by_reference(new_scale, device, rule, *, strict):
+def takes_new_scale_by_reference(new_scale, device, rule, *, exact_torch):
     return new_scale
 
 
@@ -273,8 +273,10 @@ def does_not_look_who_wrote_before(self, grad):
 @mutant(
     optimizer_step, "unscale_", INVARIANTS, "test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1", False
 )
-def checks_scaled_gradients_only(optimizer, version, record, *, safe, allow_fp16, honest=optimizer_step.unscale_):
-    honest(optimizer, version, record, safe=False, allow_fp16=allow_fp16)
+def checks_scaled_gradients_only(
+    optimizer, version, record, *, exact_torch, allow_fp16, honest=optimizer_step.unscale_
+):
+    honest(optimizer, version, record, exact_torch=True, allow_fp16=allow_fp16)
 
 
 @mutant(saving, "to_dict", INVARIANTS, "test_22_resume_is_bitwise", 1, "clamp")

@@ -19,7 +19,7 @@ EXPONENTS = [2.0**e for e in (-126, -64, -1, 0, 10, 16, 100, 126, 127)] + [1700.
 
 def on_device(state, rule):
     """What a state becomes on a CUDA device, on the CPU."""
-    return first_version(state, CPU, rule, strict=True)
+    return first_version(state, CPU, rule, exact_torch=True)
 
 
 events = st.one_of(
@@ -83,9 +83,9 @@ def test_a_scale_is_copied_once_to_each_device_that_asks():
         assert version.divide(torch.ones(2, device=meta)).device == meta
 
 
-@pytest.mark.parametrize("policy", ["clamp", "torch"])
-def test_outputs_on_two_devices_get_one_scale(policy):
-    scaler = GradScaler("cpu", init_scale=4.0, policy=policy)
+@pytest.mark.parametrize("exact_torch", [False, True])
+def test_outputs_on_two_devices_get_one_scale(exact_torch):
+    scaler = GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch)
     here, there = scaler.scale([torch.ones(2), torch.ones(3, device="meta")])
     assert here.tolist() == [4.0, 4.0]
     assert there.device.type == "meta"
@@ -246,8 +246,8 @@ def overflow(scaler, param, optimizer):
     scaler.update()
 
 
-def test_policy_raise_raises_at_the_floor_and_changes_nothing():
-    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, policy="raise")
+def test_raise_raises_at_the_floor_and_changes_nothing():
+    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, at_min_scale="raise")
     param, optimizer = an_optimizer(0.0)
     overflow(scaler, param, optimizer)
     text = r"overflow at scale 2\.0, which is min_scale: .* lower the learning rate"
@@ -259,8 +259,8 @@ def test_policy_raise_raises_at_the_floor_and_changes_nothing():
     assert scaler.get_scale() == 8.0
 
 
-def test_policy_warn_warns_at_the_floor_each_time_and_clamps():
-    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, policy="warn")
+def test_warn_warns_at_the_floor_each_time_and_clamps():
+    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, at_min_scale="warn")
     param, optimizer = an_optimizer(0.0)
     overflow(scaler, param, optimizer)
     for _ in range(2):
@@ -269,9 +269,9 @@ def test_policy_warn_warns_at_the_floor_each_time_and_clamps():
     assert scaler.get_scale() == 2.0
 
 
-def test_policy_clamp_says_nothing_and_raise_says_nothing_above_the_floor():
-    for policy, times in (("clamp", 5), ("raise", 2)):
-        scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, policy=policy)
+def test_clamp_says_nothing_and_raise_says_nothing_above_the_floor():
+    for choice, times in (("clamp", 5), ("raise", 2)):
+        scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, at_min_scale=choice)
         param, optimizer = an_optimizer(0.0)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -287,7 +287,8 @@ def test_policy_clamp_says_nothing_and_raise_says_nothing_above_the_floor():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"policy": "strict"}, "policy='strict': expected one of 'clamp', 'raise', 'warn', 'torch'"),
+        ({"at_min_scale": "stay"}, "at_min_scale='stay': expected one of 'clamp', 'warn', 'raise'"),
+        ({"at_min_scale": "warn", "exact_torch": True}, "at_min_scale='warn' with exact_torch=True: expected one"),
         ({"depth": -1}, "depth=-1: expected at least 0; to run synchronously as torch does pass depth=0"),
         ({"depth": 1.0}, "depth=1.0 is a float: expected a whole number"),
         ({"min_scale": 0.0}, "min_scale=0.0: expected at least 2.0\\*\\*-126"),

@@ -22,15 +22,15 @@ INF, NAN = math.inf, math.nan
 EXAMPLES = max(50, settings.default.max_examples // 3)  # each: three machines share the profile's
 
 
-def strict(*args, **options):
-    return GradScaler(*args, policy="torch", **options)
+def exact(*args, **options):
+    return GradScaler(*args, exact_torch=True, **options)
 
 
 class Spied(GradScaler):
-    """``policy="torch"``, showing its stages under torch's private name, for the lockstep machine."""
+    """``exact_torch=True``, showing its stages under torch's private name, for the lockstep machine."""
 
     def __init__(self, *args, **options):
-        super().__init__(*args, policy="torch", **options)
+        super().__init__(*args, exact_torch=True, **options)
 
     @property
     def _per_optimizer_states(self):
@@ -45,7 +45,7 @@ Spied.__name__ = "GradScaler"
 
 
 def without_listed_differences(lockstep):
-    """The lockstep machine, less what is listed as Differences that even ``policy="torch"`` has."""
+    """The lockstep machine, less what is listed as Differences that even ``exact_torch=True`` has."""
 
     class Strict(lockstep.Lockstep):
         @rule(i=lockstep.index, fresh=st.booleans())
@@ -56,7 +56,7 @@ def without_listed_differences(lockstep):
                 self.renew((2.0**10, 4.0, 0.25, 5), self.p.enabled)
             source = self.saved[i % len(self.saved)]
             real = lockstep.attempt(lambda: self.scaler.load_state_dict(source))
-            self.p, outcome = lockstep.checkpoint.load_state_dict(self.p, source)
+            self.p, outcome = lockstep.state_dict.load_state_dict(self.p, source)
             self.compare(f"load_state_dict({source})", real, outcome, **lockstep.RESUME)
 
         @rule(i=lockstep.index, how=st.sampled_from(["plain"] * 5 + ["closure", "positional closure", "nonsense"]))
@@ -79,7 +79,7 @@ def without_listed_differences(lockstep):
     return Strict
 
 
-def test_policy_torch_in_lockstep_with_the_protocol(lockstep):
+def test_exact_torch_in_lockstep_with_the_protocol(lockstep):
     machine = without_listed_differences(lockstep).of(Spied)
     run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
 
@@ -301,9 +301,9 @@ class DropIn(RuleBasedStateMachine):
 
 
 class DropInStrict(DropIn):
-    """``policy="torch"``: where torch itself goes wrong, just the same."""
+    """``exact_torch=True``: where torch itself goes wrong, just the same."""
 
-    make = staticmethod(strict)
+    make = staticmethod(exact)
     constants = st.tuples(
         st.sampled_from([2.0**16, 1.0, 0.1, 2.0**127, 2.0**-127, 2.0**-149, 4, 1e39, NAN, -1.0]),
         st.sampled_from([2.0, 3.0, 2.0**64, INF, NAN]), st.sampled_from([0.5, 0.7, 2.0**-64, 0.0, -0.5, NAN]),
@@ -344,11 +344,24 @@ def test_signatures_begin_with_torchs(name):
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"policy": "torch"}, "exact_torch=True"),
+        ({"policy": "raise"}, 'at_min_scale="raise"'),
+        ({"rule": None}, "policy="),
+    ],
+)
+def test_an_old_spelling_is_answered_with_the_new_one(old, new):
+    with pytest.raises(TypeError, match=re.escape(new)):
+        GradScaler("cpu", **old)
+
+
 def test_construction_agrees_with_the_specification():
     expected = (
         "(self, device='cuda', init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, "
-        "enabled=True, *, depth=0, min_scale=None, max_scale=None, policy=None, launch=None, allow_fp16=False, "
-        "capturable=False, rule=None)"
+        "enabled=True, *, depth=0, min_scale=None, max_scale=None, at_min_scale='clamp', "
+        "exact_torch=False, policy=None, launch=None, allow_fp16=False, capturable=False)"
     )
     signature = inspect.signature(GradScaler.__init__)
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
@@ -446,7 +459,7 @@ def one(scaler, *grads, **options):
 
 
 def test_difference_1_the_scale_stops_at_2_to_minus_126():
-    for make, lowest in ((GradScaler, 2.0**-126), (strict, 0.0), (torch.amp.GradScaler, 0.0)):
+    for make, lowest in ((GradScaler, 2.0**-126), (exact, 0.0), (torch.amp.GradScaler, 0.0)):
         scaler = make("cpu")
         _, optimizer = one(scaler, INF)
         for _ in range(200):
@@ -456,7 +469,7 @@ def test_difference_1_the_scale_stops_at_2_to_minus_126():
 
 
 def test_difference_2_gradients_below_scale_1_are_checked_once_divided():
-    for make, expected in ((GradScaler, 0.0), (strict, -INF), (torch.amp.GradScaler, -INF)):
+    for make, expected in ((GradScaler, 0.0), (exact, -INF), (torch.amp.GradScaler, -INF)):
         for fused in (False, True):
             scaler = make("cpu", init_scale=0.5)
             (param,), optimizer = one(scaler, 3e38, fused=fused)
@@ -465,7 +478,7 @@ def test_difference_2_gradients_below_scale_1_are_checked_once_divided():
 
 
 def test_difference_3_a_closure_is_refused_by_position_too():
-    for make, refused in ((GradScaler, True), (strict, False), (torch.amp.GradScaler, False)):
+    for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu")
         _, optimizer = one(scaler, 1.0)
         result = told(lambda s=scaler, o=optimizer: s.step(o, lambda: 5.0))
@@ -480,14 +493,14 @@ def test_difference_3_a_closure_is_refused_by_position_too():
 )  # fmt: skip
 def test_difference_4_constants_that_no_run_could_want_are_refused(constants):
     torch.amp.GradScaler("cpu", **constants)
-    strict("cpu", **constants)
+    exact("cpu", **constants)
     with pytest.raises((ValueError, TypeError), match=f"{next(iter(constants))}=.*expected"):
         GradScaler("cpu", **constants)
 
 
 @pytest.mark.parametrize("new_scale", [NAN, 0.0, -1.0, INF])
 def test_difference_4_scales_that_no_run_could_want_are_refused(new_scale):
-    for make, refused in ((GradScaler, True), (strict, False), (torch.amp.GradScaler, False)):
+    for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu")
         scaler.scale(torch.tensor(1.0))
         result = told(lambda s=scaler: s.update(new_scale))
@@ -497,7 +510,7 @@ def test_difference_4_scales_that_no_run_could_want_are_refused(new_scale):
 
 def test_difference_5_any_number_will_do_as_new_scale():
     for new_scale in (8, np.float32(8), torch.tensor([8.0])):
-        for make, taken in ((GradScaler, True), (strict, False), (torch.amp.GradScaler, False)):
+        for make, taken in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
             scaler = make("cpu")
             scaler.scale(torch.tensor(1.0))
             told(lambda s=scaler, n=new_scale: s.update(n))
@@ -507,7 +520,7 @@ def test_difference_5_any_number_will_do_as_new_scale():
 def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypatch):
     empty_like = torch.empty_like  # memory that held something before
     monkeypatch.setattr(torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0))
-    for make, moved in ((GradScaler, -1.0), (strict, -1.0 - 0.5 * 777.0), (torch.amp.GradScaler, -1.0 - 0.5 * 777.0)):
+    for make, moved in ((GradScaler, -1.0), (exact, -1.0 - 0.5 * 777.0), (torch.amp.GradScaler, -1.0 - 0.5 * 777.0)):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
         scaler.step(optimizer)
@@ -518,7 +531,7 @@ def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypa
 
 
 def test_difference_7_loading_ends_the_iteration():
-    for make, stage in ((GradScaler, None), (strict, None), (torch.amp.GradScaler, "called")):
+    for make, stage in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, "called")):
         scaler = make("cpu", init_scale=4.0)
         _, optimizer = one(scaler, 1.0)
         scaler.unscale_(optimizer)
@@ -527,7 +540,7 @@ def test_difference_7_loading_ends_the_iteration():
 
 
 def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
-    for make, after in ((GradScaler, 4.0), (strict, 4.0), (torch.amp.GradScaler, 8.0)):
+    for make, after in ((GradScaler, 4.0), (exact, 4.0), (torch.amp.GradScaler, 8.0)):
         scaler = make("cpu", init_scale=4.0)
         scaler.scale(torch.tensor(1.0))
         assert told(lambda s=scaler: s.load_state_dict({"scale": 8.0})) == (KeyError, "'growth_factor'")
@@ -535,7 +548,7 @@ def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
 
 
 def test_difference_8_an_update_that_is_refused_changes_nothing():
-    for make, moved in ((strict, 0.0), (torch.amp.GradScaler, -INF)):
+    for make, moved in ((exact, 0.0), (torch.amp.GradScaler, -INF)):
         scaler = make("cpu")
         (param,), optimizer = one(scaler, INF, fused=True)
         _, other = one(scaler, INF)
@@ -548,7 +561,7 @@ def test_difference_8_an_update_that_is_refused_changes_nothing():
 
 
 def test_difference_9_a_fused_step_that_raises_leaves_nothing_on_the_optimizer():
-    for make, divided in ((GradScaler, -1.0), (strict, -1.0), (torch.amp.GradScaler, -0.25)):
+    for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.25)):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, 4.0, fused=True)
         assert told(lambda s=scaler, o=optimizer: s.step(o, nonsense=1))[0] is TypeError
@@ -568,7 +581,7 @@ def test_difference_9_a_grad_scale_of_the_users_own_comes_back():
 
 
 def test_difference_10_gradients_that_come_after_unscale_reach_a_fused_step():
-    for make, expected in ((GradScaler, None), (strict, None), (torch.amp.GradScaler, AttributeError)):
+    for make, expected in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, AttributeError)):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, 1.0, fused=True)
         param.grad = None
@@ -591,7 +604,7 @@ class WantsTheScaler(torch.optim.SGD):
 def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradients():
     param = torch.nn.Parameter(torch.zeros(()))
     optimizer = WantsTheScaler([param], lr=1.0)
-    for make, moved in ((GradScaler, -1.0), (strict, -1.0)):
+    for make, moved in ((GradScaler, -1.0), (exact, -1.0)):
         scaler = make("cpu", init_scale=4.0)
         scaler.scale(torch.tensor(1.0))
         param.data.zero_()
@@ -607,7 +620,7 @@ def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradient
 
 
 def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():
-    scaler, exact = GradScaler("cpu"), strict("cpu")
-    for each, kind in ((scaler, HostVersion), (exact, DeviceVersion)):
+    scaler, other = GradScaler("cpu"), exact("cpu")
+    for each, kind in ((scaler, HostVersion), (other, DeviceVersion)):
         each.scale(torch.tensor(1.0))
         assert type(each._iterations.register.newest) is kind

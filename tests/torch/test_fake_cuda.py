@@ -160,8 +160,8 @@ def world(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
     first = versions.first_version
 
-    def on_device(state, device, rule, *, strict):
-        return first(state, device, rule, strict=True)  # the versions that live on a device
+    def on_device(state, device, rule, *, exact_torch):
+        return first(state, device, rule, exact_torch=True)  # the versions that live on a device
 
     monkeypatch.setattr("ampsim.torch.state.kinds.first_version", on_device)
     return world

@@ -375,7 +375,7 @@ class Side:
 
 def check_lockstep(device, kinds, scale, calls) -> None:
     theirs = Side(torch.amp.GradScaler, device, kinds, scale)
-    ours = Side(lambda *args: GradScaler(*args, policy="torch"), device, kinds, scale)
+    ours = Side(lambda *args: GradScaler(*args, exact_torch=True), device, kinds, scale)
     for call in calls:
         assert ours.told(*call) == theirs.told(*call), call
 
@@ -408,7 +408,7 @@ def train_by_policy(device, policy):
     """Scales, skips and parameters of a loop in which gradients rise past float32 at large scales."""
     param = parameter(device)
     optimizer = OPTIMIZERS["AdamW"]([param])
-    scaler, seen = GradScaler(device, rule=policy), []
+    scaler, seen = GradScaler(device, policy=policy), []
     for value in BATCHES:
         optimizer.zero_grad()
         scaler.scale((param * value).sum()).backward()
@@ -555,7 +555,7 @@ def clipped_here(scaler, param, optimizer) -> None:
 
 WAITS = [
     (drop_in, {}),
-    (drop_in, {"policy": "torch"}),
+    (drop_in, {"exact_torch": True}),
     (drop_in, {"capturable": True}),
     (drop_in, {"depth": 1, "max_scale": 2.0**20}),
     (by_ticket, {}),

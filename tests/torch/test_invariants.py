@@ -216,10 +216,10 @@ def test_07_updates_once_and_in_order_on_another_thread(thread):
 # ------------------------------------------------------------------------------------------------ 8 to 14
 
 
-@pytest.mark.parametrize("policy", ["clamp", "torch"])  # the state on the host, and as tensors
+@pytest.mark.parametrize("exact_torch", [False, True])  # the state on the host, and as tensors
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_08_a_published_scale_is_never_written(depth, policy):
-    scaler = GradScaler("cpu", growth_interval=2, depth=depth, policy=policy)
+def test_08_a_published_scale_is_never_written(depth, exact_torch):
+    scaler = GradScaler("cpu", growth_interval=2, depth=depth, exact_torch=exact_torch)
     param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
     used = []
     for i in range(20):
@@ -237,9 +237,9 @@ def test_08_a_published_scale_is_never_written(depth, policy):
     assert [scale.item() for scale, _ in used] == [value for _, value in used]
 
 
-@pytest.mark.parametrize("policy", ["clamp", "torch"])
-def test_09_no_autograd_version_error(policy):
-    scaler = GradScaler("cpu", init_scale=4.0, depth=1, policy=policy)
+@pytest.mark.parametrize("exact_torch", [False, True])
+def test_09_no_autograd_version_error(exact_torch):
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1, exact_torch=exact_torch)
     param, optimizer = an_optimizer()
     first, second = scaler.begin(), scaler.begin()
     loss = scaler.scale(param.sum(), ticket=second)  # saves the scale for backward
@@ -306,11 +306,11 @@ def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
     assert scaler.get_scale() >= 2.0**-126
 
 
-def corrupted_after(policy):
+def corrupted_after(exact_torch):
     """How many overflows from the default scale until a clean step corrupts a parameter; None: never in 200."""
     for overflows in range(130, 200, 2):
         param, optimizer = an_optimizer(0.0, 0.0)
-        scaler = GradScaler("cpu", init_scale=2.0**16, policy=policy)
+        scaler = GradScaler("cpu", init_scale=2.0**16, exact_torch=exact_torch)
         for _ in range(overflows):
             iteration(scaler, param, optimizer, overflows=True)
         iteration(scaler, param, optimizer)
@@ -320,14 +320,14 @@ def corrupted_after(policy):
 
 
 def test_11_no_non_finite_step_where_torch_corrupts_after_144_overflows():
-    assert corrupted_after("torch") == 144
-    assert corrupted_after("clamp") is None
+    assert corrupted_after(exact_torch=True) == 144
+    assert corrupted_after(exact_torch=False) is None
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1(fused):
-    for policy, finite in (("torch", False), ("clamp", True)):
-        scaler = GradScaler("cpu", init_scale=0.5, policy=policy)
+    for exact_torch, finite in ((True, False), (False, True)):
+        scaler = GradScaler("cpu", init_scale=0.5, exact_torch=exact_torch)
         param, optimizer = an_optimizer(0.0, 0.0, fused=fused)
         scaler.scale(torch.tensor(1.0))
         param.grad = torch.tensor([3e38, 1.0])
@@ -363,10 +363,10 @@ def test_12_a_skipped_step_changes_no_bit(kind, options, unscales):
         scaler.update()
 
 
-@pytest.mark.parametrize("policy", ["clamp", "torch"])
-def test_13_new_scale_captured_by_value(thread, policy):
+@pytest.mark.parametrize("exact_torch", [False, True])
+def test_13_new_scale_captured_by_value(thread, exact_torch):
     release = threading.Event()
-    scaler = GradScaler("cpu", depth=1, launch=thread.launch, policy=policy)
+    scaler = GradScaler("cpu", depth=1, launch=thread.launch, exact_torch=exact_torch)
     scaler.scale(torch.tensor(1.0))
     asked = torch.tensor(32.0)
     thread.launch(release.wait)
@@ -856,11 +856,11 @@ def train(scaler, param, optimizer, iterations, depth):
             scaler.update(ticket=ticket)
 
 
-@pytest.mark.parametrize("policy", ["clamp", "torch"])
+@pytest.mark.parametrize("exact_torch", [False, True])
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_22_resume_is_bitwise(depth, policy):
+def test_22_resume_is_bitwise(depth, exact_torch):
     def fresh():
-        scaler = GradScaler("cpu", 1000.0, 3.0, 0.3, 2, depth=depth, policy=policy)
+        scaler = GradScaler("cpu", 1000.0, 3.0, 0.3, 2, depth=depth, exact_torch=exact_torch)
         return scaler, *an_optimizer(1.0, -0.7, 0.3, kind=torch.optim.AdamW, lr=0.01)
 
     plan = [list(range(start, start + 5)) for start in range(0, 30, 5)]
@@ -918,11 +918,11 @@ def test_22_resume_into_another_depth_keeps_what_it_can():
         assert seen == carried
 
 
-@pytest.mark.parametrize("policy", [None, "warn", "clamp"])
+@pytest.mark.parametrize("at_min_scale", ["warn", "clamp"])
 @pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 64.0), (0.3, 0.7), (1.1, 3e38)])
-def test_23_scale_within_bounds_reciprocal_finite(low, high, policy):
+def test_23_scale_within_bounds_reciprocal_finite(low, high, at_min_scale):
     first = 0.5 if high == 0.7 else 16.0
-    scaler = GradScaler("cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, policy=policy)
+    scaler = GradScaler("cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, at_min_scale=at_min_scale)
     param, optimizer = an_optimizer()
     bottom, top = (torch.tensor(x).item() for x in (low or 2.0**-126, high or torch.finfo(torch.float32).max))
     with warnings.catch_warnings():

@@ -1,12 +1,12 @@
 """The conductor runs threads one at a time, in an order that a test chooses. It knows nothing of loss scales."""
 
 from ampsim.testing.conductor import sync as sync
-from ampsim.testing.conductor.deadlock import Deadlock as Deadlock
-from ampsim.testing.conductor.deadlock import Livelock as Livelock
+from ampsim.testing.conductor.deadlock import DeadlockError as DeadlockError
+from ampsim.testing.conductor.deadlock import LivelockError as LivelockError
 from ampsim.testing.conductor.runs import Chooser as Chooser
 from ampsim.testing.conductor.runs import Conductor as Conductor
+from ampsim.testing.conductor.runs import FailingScheduleError as FailingScheduleError
 from ampsim.testing.conductor.runs import Run as Run
-from ampsim.testing.conductor.runs import ScheduleFailure as ScheduleFailure
 from ampsim.testing.conductor.runs import attempt as attempt
 from ampsim.testing.conductor.runs import explore as explore
 from ampsim.testing.conductor.runs import one_core as one_core

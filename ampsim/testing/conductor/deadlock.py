@@ -1,4 +1,4 @@
-"""What is said when a run cannot go on: who waits where for what, and who holds it."""
+"""The report of a run that cannot go on: who waits where for what, and who holds it."""
 
 import sys
 import threading
@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ampsim.testing.conductor.task import Task
 
-_HERE = ("scheduler.py", "runs.py", "locks.py", "deadlock.py", "sync.py", "watch.py")
-_MACHINERY = {threading.__file__, *(str(Path(__file__).with_name(name)) for name in _HERE)}
+_MACHINERY = (threading.__file__, str(Path(__file__).parent))  # a frame in one of these is not the program's
 
 
-class Stuck(Exception):  # noqa: N818  what happened, not a kind of error
-    """A run that did not reach its end. The text is a table of all tasks, then the steps taken."""
+class StuckError(Exception):
+    """The run did not reach its end. The text is a table of all tasks, then the steps taken."""
 
 
-class Deadlock(Stuck):
+class DeadlockError(StuckError):
     """No task can go on: each one waits for something that only a waiting task could do."""
 
 
-class Livelock(Stuck):
+class LivelockError(StuckError):
     """The run took ``max_steps`` steps without ending."""
 
 
@@ -39,13 +38,13 @@ class Step(NamedTuple):
 
 
 def story(trace: Sequence[Step], last: int = 40) -> str:
-    """The last steps of a trace, numbered."""
+    """Write the last steps of a trace, numbered."""
     first = max(0, len(trace) - last)
     return "\n".join(f"{i:5d}  {step}" for i, step in enumerate(trace[first:], first))
 
 
 def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) -> str:
-    """The call that gives the same run again."""
+    """Write the call that gives the same run again."""
     plans: dict[str, dict[int, str]] = {}
     for step, task, kind in faults:
         plans.setdefault(kind, {})[step] = task
@@ -54,7 +53,7 @@ def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) 
 
 
 def table(tasks: Iterable["Task"]) -> str:
-    """One row a task: its state, what it waits for, where, and what it holds."""
+    """Write one row per task: its state, what it waits for, where, and what it holds."""
     frames = sys._current_frames()  # noqa: SLF001  documented, and the only way to ask
     rows = [("task", "state", "waits for", "where", "holds")]
     for task in tasks:
@@ -67,9 +66,9 @@ def table(tasks: Iterable["Task"]) -> str:
 
 
 def _where(task: "Task", frames: dict[int, FrameType]) -> str:
-    """File, line and function of the code under test that a task stands in."""
+    """Return file, line and function of the code under test that a task stands in."""
     frame = None if task.finished else frames.get(task.native_ident or 0)
-    while frame is not None and frame.f_code.co_filename in _MACHINERY:
+    while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.f_back
     if frame is None:
         return "-"

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def patient(ready: Callable[[], bool], timeout: float | None, block: bool = True) -> Callable[[], bool] | None:
-    """`ready`, or None for a call that does not wait: it looks once and goes on."""
+    """Return `ready`, or None for a call that does not wait: it looks once and goes on."""
     return ready if block and (timeout is None or timeout > 0) else None
 
 
 class Primitive:
-    """What a table and a trace show: a label, the same in every run, and a status."""
+    """An object with what tables and traces show: a label, the same in every run, and a status."""
 
     def __init__(self, name: str | None = None) -> None:
         self._scheduler = active()
@@ -36,7 +36,7 @@ class Primitive:
 
 
 class _Lockable(Primitive):
-    """What `Lock` and `RLock` share. `depth` counts how often the owner acquired it."""
+    """The common part of `Lock` and `RLock`. `depth` counts how often the owner acquired it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Lockable(Primitive):
         return True
 
     def take(self, depth: int) -> None:
-        """Own it; the caller knows that it is free."""
+        """Become the owner; the caller knows that it is free."""
         self.owner, self.depth = self._scheduler.running, depth
         self.owner.holds.append(self)
 
@@ -77,7 +77,7 @@ class _Lockable(Primitive):
         return depth
 
     def again(self, depth: int) -> None:
-        """Own it once more after `drop`, waiting if need be."""
+        """Become the owner once more after `drop`, waiting if need be."""
         self._scheduler.switch("acquire", self, self.free)
         self.take(depth)
 

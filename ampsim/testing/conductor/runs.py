@@ -22,7 +22,7 @@ What stands between two of them is atomic, so **watch what tasks share**.
 >>> explore(program)  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 ...
-ampsim.testing.conductor.runs.ScheduleFailure: AssertionError in task 'main': a deposit was lost
+ampsim.testing.conductor.runs.FailingScheduleError: AssertionError in task 'main': a deposit was lost
 replay: run(program, schedule={3: 1})
 ...
 
@@ -36,12 +36,12 @@ Guarantees:
     A run ends, and no thread outlives it, whatever fails; what was watched or patched is put back.
     Ctrl-C ends it at the next switch point. A second one, or a test runner's timeout, ends it at once and leaves
     behind the threads, daemons, that hang in something real.
-    A timeout is a choice, not a time. A deadlock is found when it happens and told with a table.
+    A timeout is a choice, not a time. A deadlock is found when it happens and reported as a table.
 
 Assumes:
     The program makes what it works on anew each time, and is deterministic apart from the schedule.
     It blocks on nothing but ``c.sync``: a real lock held by a task that waits would block the run for ever.
-    It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or a timeout (or: `Livelock`).
+    It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or a timeout (or: `LivelockError`).
     ``finally`` and ``except BaseException`` of tasks left over run after the run, and may not count on it.
     One run at a time in a process. Python's memory model: no reordering below the level of operations.
 """
@@ -55,10 +55,10 @@ from typing import Any
 
 from ampsim.testing.conductor import sync as _sync
 from ampsim.testing.conductor import watch as _watch
-from ampsim.testing.conductor.deadlock import Deadlock as Deadlock
-from ampsim.testing.conductor.deadlock import Livelock as Livelock
+from ampsim.testing.conductor.deadlock import DeadlockError as DeadlockError
+from ampsim.testing.conductor.deadlock import LivelockError as LivelockError
 from ampsim.testing.conductor.deadlock import Step as Step
-from ampsim.testing.conductor.deadlock import Stuck as Stuck
+from ampsim.testing.conductor.deadlock import StuckError as StuckError
 from ampsim.testing.conductor.deadlock import replay, story
 from ampsim.testing.conductor.scheduler import Scheduler, activate
 from ampsim.testing.conductor.schedules import Chooser as Chooser
@@ -77,7 +77,7 @@ NO_FAULTS: Faults = MappingProxyType({})
 
 
 class Conductor:
-    """What a program under test is given. Lives for one run."""
+    """The argument of a program under test: threads, locks and switch points of one run."""
 
     sync: ModuleType = _sync
     """`threading` and `queue` under control: Lock, RLock, Condition, Event, Semaphore, Queue, Thread ..."""
@@ -92,7 +92,7 @@ class Conductor:
         return thread
 
     def point(self, name: str) -> None:
-        """A switch point by hand."""
+        """Add a switch point by hand."""
         self._scheduler.switch("point", name)
 
     def watch(self, owner: type, *names: str) -> None:
@@ -118,18 +118,18 @@ class Conductor:
 
 @dataclass(frozen=True)
 class Run:
-    """How a run went."""
+    """The outcome of a run."""
 
     value: Any
     """What the program returned; None if it did not come to that."""
     schedule: Mapping[int, int]
     """The choices that were not 0, step -> choice: given to `run` they reproduce this run."""
     trace: tuple[Step, ...]
-    """One entry a step: who went on, and what it did first."""
+    """One entry per step: who went on, and what it did first."""
     errors: tuple[tuple[str, BaseException], ...] = ()
     """Task and exception, for each exception that ended a task and was not injected; the first one first."""
-    stuck: Stuck | None = None
-    """A `Deadlock` or `Livelock`, if the run ended in one."""
+    stuck: StuckError | None = None
+    """A `DeadlockError` or `LivelockError`, if the run ended in one."""
     faults: tuple[tuple[int, str, str], ...] = ()
     """Step, task and "crash" or "interrupt", for each fault that met a task alive."""
     decisions: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
@@ -146,24 +146,24 @@ class Run:
         return sum(self.schedule.get(step, 0) >= free for step, _, free in self.decisions)
 
     def __str__(self) -> str:
-        failure = "" if self.failure is None else f"{_told(self)}\n"
+        failure = "" if self.failure is None else f"{_describe(self)}\n"
         return f"{failure}{replay(self.schedule, self.faults)}\n{story(self.trace)}"
 
 
-def _told(run: Run) -> str:
+def _describe(run: Run) -> str:
     if not run.errors:
         return str(run.stuck).partition("\nreplay:")[0]
     task, error = run.errors[0]
     return f"{type(error).__name__} in task {task!r}: {error}"
 
 
-class ScheduleFailure(AssertionError):  # noqa: N818  read in test reports
-    """An exploration found a schedule that fails. The cause is what went wrong; `run` is the whole story."""
+class FailingScheduleError(AssertionError):
+    """An exploration found a schedule that fails. The cause is what went wrong; `run` has the whole trace."""
 
     def __init__(self, failed: Run, error: BaseException, number: int) -> None:
-        told = _told(failed) if failed.failure is error else f"{type(error).__name__} in the check: {error}"
+        what = _describe(failed) if failed.failure is error else f"{type(error).__name__} in the check: {error}"
         super().__init__(
-            f"{told}\n{replay(failed.schedule, failed.faults)}\nfound by schedule {number}\n{story(failed.trace)}"
+            f"{what}\n{replay(failed.schedule, failed.faults)}\nfound by schedule {number}\n{story(failed.trace)}"
         )
         self.run = failed
         self.number = number
@@ -177,7 +177,7 @@ class ScheduleFailure(AssertionError):  # noqa: N818  read in test reports
 def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps: int = 10_000,
             crash_at: Faults = NO_FAULTS, interrupt_at: Faults = NO_FAULTS,
             crash_frees_locks: bool = False) -> Run:  # fmt: skip
-    """Run a program under a schedule and tell how it went, whatever that is.
+    """Run a program under a schedule and return how it went, whatever that is.
 
     ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
     it holds stays locked unless `crash_frees_locks`. ``interrupt_at={step: task}`` raises KeyboardInterrupt
@@ -196,9 +196,10 @@ def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps
 
 
 def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Any) -> Run:
-    """`attempt`, and raise what went wrong first: a task's exception, a `Deadlock` or a `Livelock`.
+    """Run a program as `attempt` does, and raise what went wrong first.
 
-    The exception carries a note with the task and the schedule. Takes the options of `attempt`.
+    That is a task's exception, a `DeadlockError` or a `LivelockError`. The exception carries a note with the
+    task and the schedule. Takes the options of `attempt`.
     """
     done = attempt(program, schedule, **options)
     if done.failure is not None:
@@ -210,7 +211,7 @@ def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Any) 
 
 @dataclass(frozen=True)
 class Exploration:
-    """What `explore` saw."""
+    """The outcome of `explore`."""
 
     schedules: int
     """Runs, each with another schedule."""
@@ -230,7 +231,7 @@ def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
     although somebody can go on counts as one (CHESS: Musuvathi and Qadeer, PLDI 2007). `check` sees each
     run that did not fail and raises if it should have. Takes the options of `attempt` too.
 
-    Raises `ScheduleFailure` at the first failure, and RuntimeError if the program is not deterministic.
+    Raises `FailingScheduleError` at the first failure, and RuntimeError if the program is not deterministic.
     """
     waiting: Waiting = [deque([{}]), *(deque() for _ in range(preemptions))]
     counts = [0] * len(waiting)
@@ -255,12 +256,12 @@ def _judge(done: Run, schedule: Mapping[int, int], check: Callable[[Run], object
             "nothing but the schedule; look for time, random numbers, sets, and state kept from run to run"
         )
     if done.failure is not None:
-        raise ScheduleFailure(done, done.failure, number) from done.failure
+        raise FailingScheduleError(done, done.failure, number) from done.failure
     if check is not None:
         try:
             check(done)
         except Exception as error:
-            raise ScheduleFailure(done, error, number) from error
+            raise FailingScheduleError(done, error, number) from error
 
 
 def _branch(done: Run, schedule: Mapping[int, int], waiting: Waiting, cost: int) -> None:
@@ -290,7 +291,7 @@ def _demo() -> None:
         start = time.perf_counter()
         seen = explore(program)
         rate = seen.schedules / (time.perf_counter() - start)
-    print(f"{seen}\n{rate:.0f} schedules a second")
+    print(f"{seen}\n{rate:.0f} schedules per second")
 
 
 if __name__ == "__main__":

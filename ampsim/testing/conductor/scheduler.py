@@ -12,9 +12,9 @@ go on: the task itself first, then the others in rotation, then those in a timed
 fire. The schedule picks one of them; 0 is the first. The operation takes place when the task is picked,
 and everything up to its next switch belongs to the same step.
 
-The run is over when all tasks that are no daemons have ended, when nobody can go on (`Deadlock`), or after
-``max_steps`` (`Livelock`). Then the main task, which is the calling thread, gives the baton to each task left
-over in turn; `switch` raises `Abandoned` in it, and its thread ends. No thread outlives its run.
+The run is over when all tasks that are no daemons have ended, when nobody can go on (`DeadlockError`), or after
+``max_steps`` (`LivelockError`). Then the main task, which is the calling thread, gives the baton to each task left
+over in turn; `switch` raises `AbandonedError` in it, and its thread ends. No thread outlives its run.
 """
 
 import signal
@@ -24,15 +24,15 @@ from contextlib import AbstractContextManager, ExitStack
 from types import FrameType
 from typing import Any
 
-from ampsim.testing.conductor.deadlock import Deadlock, Livelock, Step, Stuck, replay, story, table
-from ampsim.testing.conductor.task import Abandoned, Task
+from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError, Step, StuckError, replay, story, table
+from ampsim.testing.conductor.task import AbandonedError, Task
 
 Chooser = Callable[[int, Sequence[str]], int]
 """From a step and the names of those who can go on to the index of the one who does."""
 
 
 class Scheduler:
-    """One run: who holds the baton, what was decided, and how it ended. Used once."""
+    """One run: who holds the baton, what was decided, and how it ended. It is used once."""
 
     def __init__(self, choose: Chooser, max_steps: int, crash_at: Mapping[int, str],
                  interrupt_at: Mapping[int, str], free_locks: bool) -> None:  # fmt: skip
@@ -46,7 +46,7 @@ class Scheduler:
         self.taken: dict[int, int] = {}  # the choices that were not 0
         self.errors: list[tuple[str, BaseException]] = []
         self.faults: list[tuple[int, str, str]] = []  # step, task, "crash" or "interrupt"
-        self.stuck: Stuck | None = None
+        self.stuck: StuckError | None = None
         self.signal: BaseException | None = None  # Ctrl-C and its like, met in the calling thread
         self.presses = 0  # of Ctrl-C
         self.over = False  # the run has ended; what is left is being unwound
@@ -58,7 +58,7 @@ class Scheduler:
         self._labels: dict[str, int] = {}
 
     def label(self, kind: str) -> str:
-        """A name for a new primitive, the same in every run: the first Lock made is Lock-1."""
+        """Return a name for a new primitive, the same in every run: the first Lock made is Lock-1."""
         self._labels[kind] = number = self._labels.get(kind, 0) + 1
         return f"{kind}-{number}"
 
@@ -69,11 +69,11 @@ class Scheduler:
     # ---- what tasks call -------------------------------------------------------------------------------
 
     def add(self, name: str, body: Callable[[], Any], *, daemon: bool = False) -> Task:
-        """A new task that can go on; its thread is made when it is first picked."""
+        """Add a task that can go on; its thread is made when it is first picked."""
         if self.closed:
             raise RuntimeError(f"cannot start {name!r}: the run is over")
         if self.over:
-            raise Abandoned
+            raise AbandonedError
         taken = {task.name for task in self.tasks}
         unique = next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
         task = Task(len(self.tasks), unique, body, daemon=daemon)
@@ -83,7 +83,7 @@ class Scheduler:
 
     def switch(self, op: str, subject: object = "", ready: Callable[[], bool] | None = None, *,
                timed: bool = False, stay: bool = False) -> bool:  # fmt: skip
-        """Announce an operation; return when it is to take place: True, or False if its timeout fired.
+        """Wait until an operation is to take place; return True, or False if its timeout fired.
 
         `stay` says that no other task can tell whether it runs before or after the operation, so that none
         is offered: the step is there for crashes.
@@ -96,7 +96,7 @@ class Scheduler:
         if chosen is not me:
             self._hand_over(chosen, me)
         if self.over:
-            raise Abandoned
+            raise AbandonedError
         me.ready = None
         if me.pending is not None and op != "release":
             me.injected, me.pending = me.pending, None
@@ -104,19 +104,19 @@ class Scheduler:
         return not me.fired
 
     def _after(self, op: str, subject: object, ready: Callable[[], bool] | None, timed: bool) -> bool:
-        """An operation after the end: by a task that unwinds, or by whoever inspects the result."""
+        """Perform an operation after the end: of a task that unwinds, or of whoever inspects the result."""
         if not self.closed:
-            raise Abandoned
+            raise AbandonedError
         if ready is None or ready():
             return True
         if not timed:
-            raise Deadlock(f"{op} {subject} would wait for ever: the run is over")
+            raise DeadlockError(f"{op} {subject} would wait for ever: the run is over")
         return False
 
     # ---- decisions -------------------------------------------------------------------------------------
 
     def _decide(self, me: Task, stay: bool = False) -> Task:
-        """The task that goes on; the main task, with `over` set, if the run ends here."""
+        """Return the task that goes on; the main task, with `over` set, if the run ends here."""
         try:
             return self._pick(me, len(self.steps), stay)
         except Exception as error:  # noqa: BLE001, RUF100  a broken schedule; no task is to blame
@@ -129,10 +129,10 @@ class Scheduler:
         if self.signal is not None or not self.live:
             return self._end(None)
         if step >= self.max_steps:
-            return self._end(Livelock(self._report(f"Livelock: no end after {step} steps")))
+            return self._end(LivelockError(self._report(f"Livelock: no end after {step} steps")))
         ready, timed = ([me], []) if stay and not me.gone else self._options(me)
         if not ready and not timed:
-            return self._end(Deadlock(self._report(f"Deadlock at step {step}: no task can go on")))
+            return self._end(DeadlockError(self._report(f"Deadlock at step {step}: no task can go on")))
         choice = self._choice(me, step, ready, timed) if len(ready) + len(timed) > 1 else 0
         chosen = (ready + timed)[choice]
         chosen.fired = choice >= len(ready)
@@ -142,7 +142,7 @@ class Scheduler:
         return chosen
 
     def _options(self, me: Task) -> tuple[list[Task], list[Task]]:
-        """Who can go on, `me` first and the others in rotation; and who could if its timeout fired."""
+        """Return who can go on, `me` first and the others in rotation, and who could if its timeout fired."""
         ready: list[Task] = []
         timed: list[Task] = []
         after = me.index + 1
@@ -181,7 +181,7 @@ class Scheduler:
                 for lock in [*task.holds] if self.free_locks else []:
                     lock.drop()
 
-    def _end(self, stuck: Stuck | None) -> Task:
+    def _end(self, stuck: StuckError | None) -> Task:
         self.over, self.stuck = True, stuck
         return self.tasks[0]
 
@@ -207,14 +207,14 @@ class Scheduler:
         return value
 
     def _live(self, task: Task) -> Any:
-        """The whole life of a task, in its own thread."""
+        """Run a task from its first step to its end, in its own thread."""
         value = None
         try:
             with ExitStack() as stack:
                 for enter in [*self.around]:
                     stack.enter_context(enter())
                 value = task.body()
-        except Abandoned:
+        except AbandonedError:
             pass
         except BaseException as error:  # noqa: BLE001, RUF100  delivered with the result
             self._failed(task, error)
@@ -283,7 +283,7 @@ _active: list[Scheduler] = []  # the run in progress: none or one
 
 
 def active() -> Scheduler:
-    """The run in progress."""
+    """Return the run in progress."""
     if not _active:
         raise RuntimeError("no run in progress: make locks and threads inside the program given to conductor.run")
     return _active[0]

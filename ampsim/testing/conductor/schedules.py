@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ampsim.testing.conductor.scheduler import Chooser as Chooser
+from ampsim.testing.extras import missing
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -20,12 +21,12 @@ class Schedule(Protocol):
     """Anything that can begin a run. One that is begun twice decides twice the same."""
 
     def begin(self) -> Chooser:
-        """A chooser for one run: called with the step and the names of those who can go on."""
+        """Return a chooser for one run: it is called with the step and the names of those who can go on."""
         ...
 
 
 def chooser(schedule: Mapping[int, int] | Schedule) -> Chooser:
-    """What a run asks at each decision. A mapping holds the steps at which the choice is not 0."""
+    """Return what a run asks at each decision. A mapping holds the steps at which the choice is not 0."""
     if not isinstance(schedule, Mapping):
         return schedule.begin()
     wrong = {step: choice for step, choice in schedule.items() if choice < 0 or step < 0}
@@ -48,7 +49,7 @@ class pct:  # noqa: N801  reads as a call: run(program, pct(seed))
     steps: int = 64
 
     def begin(self) -> Chooser:
-        """Each run draws from the seed anew. A timeout is a task of its own, and yields once it fired."""
+        """Draw from the seed anew. A timeout is a task of its own, and yields once it fired."""
         rng = random.Random(self.seed)  # noqa: S311
         falls = sorted(rng.randrange(self.steps) for _ in range(self.depth - 1))
         priority: dict[str, float] = {}
@@ -71,7 +72,7 @@ class pct:  # noqa: N801  reads as a call: run(program, pct(seed))
 
 
 def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "SearchStrategy[dict[int, int]]":
-    """Sparse schedules for hypothesis: at most `switches` of the first `steps` steps choose 1 to `choices`.
+    """Draw sparse schedules: at most `switches` of the first `steps` steps choose 1 to `choices`.
 
     What is left out keeps running, so that a failure shrinks to the preemptions that matter, mostly one, and
     those move to the earliest step. (Two that end up where one would do at a later step are the exception:
@@ -80,8 +81,6 @@ def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "Searc
     try:
         from hypothesis import strategies as st
     except ModuleNotFoundError as error:
-        from ampsim.testing import missing
-
         raise missing(error) from error
     codes = st.lists(st.integers(0, steps * choices - 1), max_size=switches)  # shrink better than dictionaries
     return codes.map(lambda drawn: {code // choices: 1 + code % choices for code in sorted(drawn)})

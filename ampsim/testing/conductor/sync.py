@@ -2,7 +2,7 @@
 
 A class that takes its primitives from a namespace is tested by handing it this module; a class that does not
 is tested by `Conductor.patch`. Objects are made inside a run and belong to it. After the run they still
-answer, but an operation that would have to wait raises `Deadlock`.
+answer, but an operation that would have to wait raises `DeadlockError`.
 
 Guarantees:
     Results, orders and refusals are those of `threading` and `queue`: waiters of a condition wake first come,
@@ -165,17 +165,17 @@ def _handle(task: Task) -> Thread:
 
 
 def current_thread() -> Thread:
-    """The `Thread` of the task that runs."""
+    """Return the `Thread` of the task that runs."""
     return _handle(active().running)
 
 
 def main_thread() -> Thread:
-    """The `Thread` of the program itself."""
+    """Return the `Thread` of the program itself."""
     return _handle(active().tasks[0])
 
 
 def get_ident() -> int:
-    """A number that no other task of the run has: its place in the order of starting, from 1."""
+    """Return a number that no other task of the run has: its place in the order of starting, from 1."""
     return active().running.index + 1
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Abandoned(BaseException):
-    """Raised at the switch point of a task that is not needed any more."""
+class AbandonedError(BaseException):
+    """A task is not needed any more; raised at its switch point, so that its thread ends."""
 
 
 class Task:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.scheduler import Scheduler
+from ampsim.testing.extras import missing
 
 _MISSING = object()
 
@@ -128,8 +129,6 @@ def _install(scheduler: Scheduler) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves
     except ModuleNotFoundError as error:
-        from ampsim.testing import missing
-
         raise missing(error) from error
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]

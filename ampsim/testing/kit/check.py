@@ -8,12 +8,11 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from ampsim.testing.kit.subject import Traits, subject
+from ampsim.testing.kit.subject import Traits, as_subject
 from ampsim.testing.kit.trial import BrokenError, Trial
 
 LEVELS = (
@@ -49,15 +48,16 @@ class Check:
     issue: str = field(default="", repr=False)
     """Address of a public report of a scaler that broke this law."""
     needs: tuple[str, ...] = field(default=(), repr=False)
-    """Of `adapter.FEATURES`: what a scaler may declare not to have."""
-    draws: Mapping[str, SearchStrategy[Any]] | None = field(default=None, repr=False)
+    """Names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run."""
+    draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
 
-    def __call__(self, target: Any, *, examples: int = EXAMPLES) -> None:
-        """Run this check; AssertionError, beginning with its name, if the law does not hold."""
-        judged, trials = subject(target), [Trial(subject(target))]
+    def __call__(self, target: object, *, examples: int = EXAMPLES) -> None:
+        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if the law is broken."""
+        subject = as_subject(target)
+        trials = [Trial(subject)]
 
-        def example(**drawn: Any) -> None:
-            trials[:] = [Trial(judged)]  # the last example that hypothesis runs is the shortest
+        def example(**drawn: object) -> None:
+            trials[:] = [Trial(subject)]  # the last example that hypothesis runs is the shortest
             self.function(trials[0], **drawn)
 
         test = settings(SETTINGS, max_examples=examples)(given(**self.draws)(example)) if self.draws else example
@@ -67,13 +67,13 @@ class Check:
             raise AssertionError(self._message(trials[0], error)) from (None if _is_finding(error) else error)
 
     def lacks(self, traits: Traits) -> str:
-        """Which of the features needed is declared missing; '' if none."""
+        """Return which of the features that this check needs are declared missing; '' if none is."""
         return ", ".join(sorted(traits.without.intersection(self.needs)))
 
     def _message(self, trial: Trial, error: Exception) -> str:
-        seen = str(error) if _is_finding(error) else f"raised {type(error).__name__}: {error}"
+        what = str(error) if _is_finding(error) else f"raised {type(error).__name__}: {error}"
         lines = [("law", self.law), *trial.story(), ("issue", self.issue)]
-        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+        return "\n".join([f"{self.name}: {what}", *(f"  {label:8} {text}" for label, text in lines if text)])
 
 
 def _is_finding(error: Exception) -> bool:
@@ -83,7 +83,7 @@ def _is_finding(error: Exception) -> bool:
 CHECKS: dict[str, Check] = {}  # by name, in the order of levels
 
 
-def check(level: int, *, issue: str = "", needs: str = "", **draws: SearchStrategy[Any]) -> Callable[..., Check]:
+def check(level: int, *, issue: str = "", needs: str = "", **draws: SearchStrategy[object]) -> Callable[..., Check]:
     """Make a check of a function of a Trial and of what `draws` draws. Its name and docstring are the law's.
 
     Args:
@@ -103,5 +103,5 @@ def check(level: int, *, issue: str = "", needs: str = "", **draws: SearchStrate
 
 
 def address(issue: str) -> str:
-    """The address of ``owner/repository#number``; others as they are."""
+    """Return the address of ``owner/repository#number``, and any other text as it is."""
     return re.sub(r"^([\w.-]+/[\w.-]+)#(\d+)$", r"https://github.com/\1/issues/\2", issue)

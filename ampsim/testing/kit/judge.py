@@ -1,4 +1,4 @@
-"""Judges anyone's loss scaler: runs each check on it and says which law was broken, by what shortest history.
+"""Run checks on anyone's loss scaler, and say which law was broken by what shortest history.
 
 A scaler's intended differences are its `Traits`; the checks that ask for what it declares not to have are not
 run. A failure that is known is expected by name, with a reason and a link, and strictly: an expected failure
@@ -15,12 +15,12 @@ that passes is a finding.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ampsim.core.arguments import nearest, whole
 from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check
 from ampsim.testing.kit.checks import CHECKS
-from ampsim.testing.kit.subject import Subject, Traits, subject
+from ampsim.testing.kit.subject import Subject, Traits, as_subject
 
 THREADS = LEVELS.index("threads")
 Outcome = Literal["passed", "failed", "expected", "surprise", "declared"]
@@ -28,7 +28,7 @@ Outcome = Literal["passed", "failed", "expected", "surprise", "declared"]
 
 @dataclass(frozen=True)
 class Result:
-    """What one check said of one scaler."""
+    """The outcome of one check of one scaler."""
 
     check: Check
     subject: str
@@ -44,7 +44,7 @@ class Result:
 
 
 def chosen(levels: Sequence[int] | None = None, expected: Mapping[str, str] | None = None) -> list[Check]:
-    """The checks of these levels, or all. ValueError for an unknown level or expected name."""
+    """Return the checks of these levels, or all; raise ValueError for an unknown level or expected name."""
     for level in levels or ():
         if whole("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
@@ -56,19 +56,19 @@ def chosen(levels: Sequence[int] | None = None, expected: Mapping[str, str] | No
 
 
 def judge(
-    target: Any, checks: Sequence[Check], *, examples: int = EXAMPLES, expected: Mapping[str, str] | None = None
+    target: object, checks: Sequence[Check], *, examples: int = EXAMPLES, expected: Mapping[str, str] | None = None
 ) -> Iterator[Result]:
-    """Run checks one after the other; a Result each, as they come."""
-    judged = subject(target)
+    """Run checks one after the other and yield each one's Result as it comes."""
+    subject = as_subject(target)
     for each in checks:
-        yield Result(each, judged.name, *_run(each, judged, examples, (expected or {}).get(each.name)))
+        yield Result(each, subject.name, *_run(each, subject, examples, (expected or {}).get(each.name)))
 
 
-def _run(each: Check, judged: Subject, examples: int, reason: str | None) -> tuple[Outcome, str]:
-    if missing := each.lacks(judged.traits):
+def _run(each: Check, subject: Subject, examples: int, reason: str | None) -> tuple[Outcome, str]:
+    if missing := each.lacks(subject.traits):
         return "declared", f"without {missing}"
     try:
-        each(judged, examples=examples)
+        each(subject, examples=examples)
     except AssertionError as error:
         return ("failed", str(error)) if reason is None else ("expected", reason)
     if reason is not None:
@@ -77,35 +77,43 @@ def _run(each: Check, judged: Subject, examples: int, reason: str | None) -> tup
 
 
 def check_scaler(
-    target: Any,
+    target: object,
     *,
     traits: Traits | None = None,
     levels: Sequence[int] | None = None,
     examples: int = EXAMPLES,
     expected_failed_checks: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Judge a scaler by every check, and raise AssertionError with all findings if there are any.
+    """Run every check on a scaler, and raise AssertionError with all findings if there are any.
 
     Args:
         target: ``make(rule)``, which returns an object with torch's GradScaler methods that works on the CPU; or a
             class with torch's constructor; or a `Subject`.
         traits: what it does differently on purpose.
         levels: indices into `LEVELS`; None is all.
-        examples: histories a check tries, at most.
+        examples: histories per check, at most.
         expected_failed_checks: name of a check -> reason, with a link. Strict.
     """
     expected = expected_failed_checks or {}
-    results = [*judge(subject(target, traits), chosen(levels, expected), examples=examples, expected=expected)]
+    results = [*judge(as_subject(target, traits), chosen(levels, expected), examples=examples, expected=expected)]
     findings = [result.text for result in results if result.is_finding]
     if findings:
         raise AssertionError("\n\n".join(findings))
     return results
 
 
-def check_threads(target: Any, **options: Any) -> list[Result]:
-    """`check_scaler` with the checks of threads only: real threads, in every order with few preemptions.
+def check_threads(
+    target: object,
+    *,
+    traits: Traits | None = None,
+    examples: int = EXAMPLES,
+    expected_failed_checks: Mapping[str, str] | None = None,
+) -> list[Result]:
+    """Run the checks of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
 
     Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
     access to an attribute of the scaler is a place where another thread may go on.
     """
-    return check_scaler(target, levels=[THREADS], **options)
+    return check_scaler(
+        target, traits=traits, levels=[THREADS], examples=examples, expected_failed_checks=expected_failed_checks
+    )

@@ -1,4 +1,4 @@
-"""Checks x scalers: what the kit said, as Markdown, JSON, or a page of HTML that needs nothing else."""
+"""What the kit found, checks by scalers: as Markdown, JSON, or a page of HTML that needs nothing else."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ td.expected, td.declared { color: #777 } pre { background: #f6f6f4; padding: .8r
 
 
 class Report:
-    """Results, in rows by check and columns by scaler."""
+    """Results in a table: a row per check and a column per scaler."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
@@ -44,13 +44,13 @@ class Report:
         return [result for result in self.results if result.is_finding]
 
     def rows(self) -> list[tuple[Check, list[Result | None]]]:
-        """Each check with its result for each of ``scalers``."""
+        """Return each check with its results, one for each of ``scalers``; None where it was not run."""
         checks = {result.check.name: result.check for result in self.results}.values()
         ordered = sorted(checks, key=lambda check: check.level)
         return [(check, [self._by_place.get((check.name, name)) for name in self.scalers]) for check in ordered]
 
     def summary(self) -> list[str]:
-        """One sentence a scaler."""
+        """Count the outcomes, in one sentence per scaler."""
         lines = []
         for name in self.scalers:
             outcomes = [result.outcome for result in self.results if result.subject == name]
@@ -60,7 +60,7 @@ class Report:
         return lines
 
     def to_markdown(self) -> str:
-        """A table, then every finding."""
+        """Write a table, then every finding."""
         lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
         for check, results in self.rows():
             lines.append(_row([f"L{check.level}", f"`{check.name}`", *map(sign, results)]))
@@ -69,7 +69,7 @@ class Report:
         return "\n".join([*self.summary(), "", *lines, ""])
 
     def to_json(self) -> str:
-        """What was judged, by which versions; a record a result."""
+        """Write the versions of all packages and one record per result."""
         versions = {name: _version(name) for name in ("ampsim", "torch", "hypothesis")}
         records = [
             {
@@ -86,7 +86,7 @@ class Report:
         return json.dumps({"versions": versions, "findings": len(self.findings), "results": records}, indent=1) + "\n"
 
     def to_html(self) -> str:
-        """One page, nothing loaded from elsewhere."""
+        """Write one page, which loads nothing from elsewhere."""
         body = [f"<p>{escape(line)}</p>" for line in self.summary()]
         body += ["<table>", _cells("th", ["check", *self.scalers])]
         level = None
@@ -113,7 +113,7 @@ FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_h
 
 
 def sign(result: Result | None) -> str:
-    """A result in a cell."""
+    """Return what a table shows for a result; '' for none."""
     return "" if result is None else SIGNS[result.outcome]
 
 

@@ -10,7 +10,7 @@ BAD = (math.inf, -math.inf, math.nan)
 
 
 def rules(*, growth: bool = True) -> st.SearchStrategy[Rule]:
-    """Rules that torch accepts, far from the ends of float32 unless they are meant to reach the top.
+    """Draw rules that torch accepts, far from the ends of float32 unless they are meant to reach the top.
 
     Args:
         growth: also scales at the top of float32, where growth ends.
@@ -26,6 +26,6 @@ def rules(*, growth: bool = True) -> st.SearchStrategy[Rule]:
 
 
 def histories(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
-    """found_inf of each update. In runs of equal outcomes: uniform flags hardly ever grow or collapse."""
+    """Draw found_inf of each update, in runs of equal outcomes: uniform flags hardly ever grow or collapse."""
     runs = st.lists(st.tuples(st.booleans(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=8)
     return runs.map(lambda drawn: [flag for flag, times in drawn for _ in range(times)][:longest])

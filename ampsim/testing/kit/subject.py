@@ -1,4 +1,4 @@
-"""Who is judged: any maker of an object with torch's GradScaler methods, and what it declares to do differently."""
+"""The scaler under test: whatever has torch's GradScaler methods, and what it declares to do differently."""
 
 import importlib
 import inspect
@@ -13,7 +13,8 @@ from ampsim.core.machine import Rule
 if TYPE_CHECKING:
     import torch
 
-Maker = Callable[[Rule], Any]
+Scaler = Any  # anyone's object with torch's GradScaler methods: that it lacks one is a finding, not a type error
+Maker = Callable[[Rule], Scaler]
 CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a Rule, and of torch's scaler
 FEATURES = {
     "fused": "fused optimizers, which check and divide in their own kernel",
@@ -31,7 +32,7 @@ FEATURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a scaler does differently on purpose. Declared, it is judged by what it declares; undeclared, it fails.
+    """What a scaler does differently on purpose. A difference that is not declared is a failure.
 
     Raises ValueError for a feature that is not in `FEATURES`, naming the closest.
     """
@@ -51,12 +52,12 @@ class Traits:
             raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
 
     def possible(self, rule: Rule) -> Rule:
-        """`rule`, its first scale moved within the bounds."""
+        """Return `rule` with its first scale moved to within the bounds."""
         within = max(self.min_scale or 0.0, min(self.max_scale or math.inf, rule.init_scale))
         return rule if within == rule.init_scale else rule.replace(init_scale=within)
 
     def follows(self, rule: Rule) -> Rule:
-        """The rule that a scaler with these traits follows when it is asked for `rule`."""
+        """Return the rule that a scaler with these traits follows when it is asked for `rule`."""
         return self.possible(rule).replace(
             min_scale=self.min_scale, max_scale=self.max_scale, hysteresis=self.hysteresis, delay=self.delay
         )
@@ -64,7 +65,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Subject:
-    """A scaler under judgement."""
+    """A scaler under test."""
 
     make: Maker
     """Makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises."""
@@ -72,8 +73,11 @@ class Subject:
     name: str = ""
 
 
-def subject(target: Any, traits: Traits | None = None, name: str = "") -> Subject:
-    """A class with torch's constructor, or a maker, as a Subject; a Subject as it is. TypeError for what is neither."""
+def as_subject(target: object, traits: Traits | None = None, name: str = "") -> Subject:
+    """Make a Subject of a class with torch's constructor or of a maker; return a Subject as it is.
+
+    Raises TypeError for anything else.
+    """
     if isinstance(target, Subject):
         return target if traits is None else Subject(target.make, traits, target.name)
     if not callable(target):
@@ -84,7 +88,7 @@ def subject(target: Any, traits: Traits | None = None, name: str = "") -> Subjec
 
 
 def _from_class(cls: type) -> Maker:
-    """A maker from a class whose constructor has torch's names; one that lacks them takes the rule itself."""
+    """Make a maker of a class: by torch's names where its constructor has them, else the rule itself is passed."""
     names = inspect.signature(cls).parameters
     if "init_scale" not in names:
         return cls
@@ -92,13 +96,13 @@ def _from_class(cls: type) -> Maker:
     return lambda rule: cls(**device, **{name: getattr(rule, name) for name in CONSTANTS})
 
 
-def load(target: str) -> Any:
-    """What ``module:attribute`` names. ValueError with the closest name for what is not there."""
+def load(target: str) -> object:
+    """Return what ``module:attribute`` names; raise ValueError with the closest name for what is not there."""
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
         raise ValueError(f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler")
     try:
-        found: Any = importlib.import_module(module_name)
+        found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ValueError(f"{module_name}: {error}; install what it needs") from error
@@ -110,15 +114,15 @@ def load(target: str) -> Any:
     return found
 
 
-def _public(found: Any) -> Iterable[str]:
+def _public(found: object) -> Iterable[str]:
     return [name for name in dir(found) if not name.startswith("_")]
 
 
 class FromFlag:
     """torch's methods around a scaler that is only told whether an iteration overflowed.
 
-    For scalers that are a state machine and leave the gradients to others: `scale` is asked for the loss scale,
-    `tell` is called with found_inf once an iteration. Divides, then checks; refuses nothing.
+    For scalers that are a state machine and leave the gradients to others: `scale` returns the loss scale, and
+    `update` is called with found_inf once per iteration. Divides, then checks; refuses nothing.
 
     >>> from ampsim import Rule, init, update
     >>> import torch
@@ -135,18 +139,18 @@ class FromFlag:
     """
 
     without = frozenset({*FEATURES} - {"fused", "step_value", "unscale_"})
-    """What it has not; for ``Traits(without=...)``."""
+    """The features that a scaler with this adapter lacks, for ``Traits(without=...)``."""
 
-    def __init__(self, scale: Callable[[], float], tell: Callable[[bool], object]) -> None:
-        self._scale, self._tell = scale, tell
-        self._found: dict[Any, bool] = {}  # optimizer -> whether a gradient was inf or NaN
+    def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
+        self._scale, self._update = scale, update
+        self._found: dict[torch.optim.Optimizer, bool] = {}  # optimizer -> whether a gradient was inf or NaN
 
     def get_scale(self) -> float:
-        """The loss scale."""
+        """Return the loss scale."""
         return float(self._scale())
 
     def scale(self, outputs: Any) -> Any:
-        """A loss, or a list or tuple of losses, times the scale."""
+        """Multiply a loss, or each of a list or tuple of losses, by the scale."""
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(map(self.scale, outputs))
         import torch
@@ -161,13 +165,13 @@ class FromFlag:
             grad.div_(self.get_scale())
         self._found[optimizer] = not all(bool(grad.isfinite().all()) for grad in grads)
 
-    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
+    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> float | None:
         """Step unless a gradient of this optimizer was inf or NaN."""
         if optimizer not in self._found:
             self.unscale_(optimizer)
         return None if self._found[optimizer] else optimizer.step(*args, **kwargs)
 
     def update(self) -> None:
-        """Tell the scaler."""
+        """Update the scaler with whether any optimizer of this iteration had an inf or NaN."""
         found, self._found = self._found, {}
-        self._tell(any(found.values()))
+        self._update(any(found.values()))

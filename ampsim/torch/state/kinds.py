@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from ampsim.core.machine import State, init
 from ampsim.core.policies.base import Policy
 from ampsim.torch import config
-from ampsim.torch.state import policy, saving
+from ampsim.torch.state import policy as by_policy
+from ampsim.torch.state import saving
 from ampsim.torch.state.policy import Observed, PolicyVersion
 from ampsim.torch.state.versions import StaticVersion, Version, first_version, static_version
 
@@ -23,12 +24,12 @@ from ampsim.torch.state.versions import StaticVersion, Version, first_version, s
 class ByRule:
     """Versions are immutable; the next one is the rule's."""
 
-    strict: bool  # exactly as torch
+    exact_torch: bool  # exactly as torch
     in_place: ClassVar[bool] = False
 
     def versions(self, states: tuple[Any, ...], rule: Any, device: torch.device) -> tuple[Version, ...]:
         """Of the states that the next ticket and those after it carry."""
-        return tuple(first_version(state, device, rule, strict=self.strict) for state in states)
+        return tuple(first_version(state, device, rule, exact_torch=self.exact_torch) for state in states)
 
     def restored(self, newest: Version, states: tuple[Any, ...], rule: Any) -> tuple[Version, ...]:
         """`versions` in place of those that a scaler has."""
@@ -51,7 +52,7 @@ class ByRule:
 
     def from_dict(self, saved: dict[str, Any], rule: Any) -> tuple[Any, tuple[Any, ...]]:
         """Rule and states; raises before anything is changed."""
-        return saving.from_dict(saved, rule, strict=self.strict)
+        return saving.from_dict(saved, rule, exact_torch=self.exact_torch)
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class ByPolicy(ByRule):
     """On the host; one state holds the scales of all depths."""
 
     def versions(self, states: tuple[Any, ...], rule: Any, device: torch.device) -> tuple[Version, ...]:
-        return policy.versions(states[-1])
+        return by_policy.versions(states[-1])
 
     def observe(self, rule: Any, optimizer: Optimizer, version: Version) -> Observed | None:
-        return policy.observe(rule, optimizer, version)
+        return by_policy.observe(rule, optimizer, version)
 
     def next(self, version: Any, rule: Any, flags: list[Tensor], observed: list[Observed], is_async: bool) -> Version:
         assert isinstance(version, PolicyVersion)  # noqa: S101 - it has no other
@@ -86,27 +87,28 @@ class ByPolicy(ByRule):
         return (versions[-1].carried,)
 
     def to_dict(self, rule: Any, states: tuple[Any, ...], depth: int) -> dict[str, Any]:
-        return policy.to_dict(rule, states[-1])
+        return by_policy.to_dict(rule, states[-1])
 
     def from_dict(self, saved: dict[str, Any], rule: Any) -> tuple[Any, tuple[Any, ...]]:
-        return rule, (policy.from_dict(saved, rule),)
+        return rule, (by_policy.from_dict(saved, rule),)
 
 
 def make(
     constants: tuple[Any, ...],
     depth: int,
     *,
-    strict: bool,
+    exact_torch: bool,
     capturable: bool,
-    rule: Policy | None,
+    policy: Policy | None,
 ) -> tuple[ByRule, Any, tuple[Any, ...]]:
     """The kind, the checked rule, and the first state, from what a scaler is made with.
 
     `constants`: init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale.
     """
-    if rule is not None:
-        policy.check_constants((*constants, capturable))
-        return ByPolicy(strict), policy.check_rule(rule, depth, strict=strict), (init(rule),)
-    kind = (Captured if capturable else ByRule)(strict)
+    if policy is not None:
+        by_policy.check_constants((*constants, capturable))
+        checked = by_policy.check_policy(policy, depth, exact_torch=exact_torch)
+        return ByPolicy(exact_torch), checked, (init(checked),)
+    kind = (Captured if capturable else ByRule)(exact_torch)
     # The scale is rounded to float32 when `scale` or `begin` makes the first version, as in torch.
-    return kind, config.make_rule(*constants, strict=strict), (State(constants[0]),)
+    return kind, config.make_rule(*constants, exact_torch=exact_torch), (State(constants[0]),)

@@ -57,26 +57,26 @@ class Observed:
     elements: int
 
 
-def check_rule(rule: Any, depth: int, *, strict: bool) -> Any:
-    """A policy for this depth; refuses what is none and what has another delay."""
-    if not isinstance(rule, Policy):
-        raise TypeError(f"rule={rule!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants")
-    if strict:
-        raise ValueError(f'rule={rule!r} with policy="torch": expected one of the two; leave policy out')
-    if rule.delay != depth:
+def check_policy(policy: object, depth: int, *, exact_torch: bool) -> Policy:
+    """Return a policy for this depth; refuse what is none and what has another delay."""
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy={policy!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants")
+    if exact_torch:
+        raise ValueError(f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies")
+    if policy.delay != depth:
         raise ValueError(
-            f"delay={rule.delay} with depth={depth}: expected them to be equal; "
-            f"pass dataclasses.replace(rule, delay={depth})"
+            f"delay={policy.delay} with depth={depth}: expected them to be equal; "
+            f"pass dataclasses.replace(policy, delay={depth})"
         )
-    return rule
+    return policy
 
 
 def check_constants(given: tuple[Any, ...]) -> None:
     """Refuse constants beside a policy: they would be ignored."""
     if given != (2.0**16, 2.0, 0.5, 2000, None, None, False):
         raise ValueError(
-            f"rule= with {given}: expected the defaults of init_scale, growth_factor, backoff_factor, growth_interval, "
-            "min_scale, max_scale and capturable; give the numbers to the policy"
+            f"policy= with {given}: expected the defaults of init_scale, growth_factor, backoff_factor, "
+            "growth_interval, min_scale, max_scale and capturable; give the numbers to the policy"
         )
 
 

@@ -19,7 +19,7 @@ def to_dict(rule: Rule, states: tuple[State, ...], depth: int) -> dict[str, Any]
     return saved | ({"pending": [state.scale for state in states[1:]]} if depth else {})
 
 
-def from_dict(saved: dict[str, Any], rule: Rule, *, strict: bool) -> tuple[Rule, tuple[State, ...]]:
+def from_dict(saved: dict[str, Any], rule: Rule, *, exact_torch: bool) -> tuple[Rule, tuple[State, ...]]:
     """The rule and the states of `to_dict`; raises before anything is changed.
 
     Only the newest state's tracker counts: the others are never updated again.
@@ -28,9 +28,9 @@ def from_dict(saved: dict[str, Any], rule: Rule, *, strict: bool) -> tuple[Rule,
         raise RuntimeError(
             "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
         )
-    rule = config.changed(rule, strict=strict, **{name: saved[name] for name in CONSTANTS})
+    rule = config.changed(rule, exact_torch=exact_torch, **{name: saved[name] for name in CONSTANTS})
     scales, tracker = [saved["scale"], *saved.get("pending", ())], saved["_growth_tracker"]
-    if not strict:
+    if not exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
         tracker = whole("_growth_tracker", tracker, 0, "load what state_dict() returned")
     return rule, tuple(State(scale, tracker) for scale in scales)

@@ -1,7 +1,7 @@
 """One version of the scaler's state, where it lives, and how the next one is made.
 
 On the CPU a version is the reference machine's own `State`, and `ampsim.core.machine.update` makes the next:
-there is nothing to keep in step with the reference. On other devices, and for ``policy="torch"``, the state is
+there is nothing to keep in step with the reference. On other devices, and for ``exact_torch=True``, the state is
 two scalar tensors and torch's own kernel makes the next, so that no update waits for the device. Either way a
 version is never written after it was made: autograd may have saved its scale for a backward pass that is still
 running.
@@ -197,9 +197,9 @@ def event_on(device: torch.device) -> Any:
     return event
 
 
-def first_version(state: State, device: torch.device, rule: Rule, *, strict: bool) -> Version:
-    """A version from a state: on the host for the CPU, otherwise on the device; if `strict`, torch's kernel anyway."""
-    if device.type == "cpu" and not strict:
+def first_version(state: State, device: torch.device, rule: Rule, *, exact_torch: bool) -> Version:
+    """Return the version of a state: on the host for the CPU unless `exact_torch`, otherwise on the device."""
+    if device.type == "cpu" and not exact_torch:
         return HostVersion(replace(state, scale=rule.arithmetic.round(state.scale)))
     return DeviceVersion(*_filled(state, device), event_on(device))
 

@@ -1,7 +1,7 @@
 """Unscale, clip and step one optimizer within one ticket: what happens to tensors, without tickets or locks.
 
-`safe` is False only to repeat torch exactly: then gradients are checked scaled only, so that at a scale below
-1 a step with inf is possible.
+`exact_torch` repeats torch: gradients are then checked scaled only, so that at a scale below 1 a step with inf
+is possible.
 """
 
 import functools
@@ -33,11 +33,11 @@ def _wants_scaler(step: Callable[..., Any]) -> bool:
     return "grad_scaler" in inspect.signature(step).parameters
 
 
-def unscale_(optimizer: Optimizer, version: Version, record: Record, *, safe: bool, allow_fp16: bool) -> None:
+def unscale_(optimizer: Optimizer, version: Version, record: Record, *, exact_torch: bool, allow_fp16: bool) -> None:
     """Divide all gradients by the version's scale; `record` notes whether all were finite."""
     groups = unscale.gradients(optimizer, allow_fp16=allow_fp16)
     unscale.check_and_unscale_(groups, version.inverse_on, record.found_on)
-    if safe and version.may_be_below_one:
+    if not exact_torch and version.may_be_below_one:
         unscale.check(groups, record.found_on)  # a finite gradient may have left its format just now
 
 
@@ -105,15 +105,15 @@ def step_plain(optimizer: Optimizer, record: Record, args: Any, kwargs: Any) -> 
     return optimizer.step(*args, **kwargs)
 
 
-def step_fused(optimizer: Any, version: Version, record: Record, args: Any, kwargs: Any, *, safe: bool) -> Any:
+def step_fused(optimizer: Any, version: Version, record: Record, args: Any, kwargs: Any, *, exact_torch: bool) -> Any:
     """Hand scale and flag to the optimizer's kernel. Waits for nothing, but where the optimizer has no state yet.
 
     A step that raises leaves nothing behind.
     """
     unscaled = record.stage is Stage.UNSCALED
     if not unscaled:
-        record.found_inf = _check_for_kernel(optimizer, version, safe=safe)
-    first = safe and _may_lack_state(optimizer)
+        record.found_inf = _check_for_kernel(optimizer, version, exact_torch=exact_torch)
+    first = not exact_torch and _may_lack_state(optimizer)
     if first and any(flag.item() for flag in record.found_inf.values()):
         return None
     result = _call_fused(optimizer, version, record, args, kwargs, unscaled=unscaled)
@@ -168,9 +168,9 @@ def _flag(optimizer: Optimizer, flags: list[Tensor], home: torch.device) -> Tens
     return torch.stack(flags).amax() if flags else torch.zeros((), device=home)
 
 
-def _check_for_kernel(optimizer: Optimizer, version: Version, *, safe: bool) -> dict[torch.device, Tensor]:
+def _check_for_kernel(optimizer: Optimizer, version: Version, *, exact_torch: bool) -> dict[torch.device, Tensor]:
     groups = unscale.gradients(optimizer, allow_fp16=True)
-    if safe and version.may_be_below_one:
+    if not exact_torch and version.may_be_below_one:
         return unscale.check_unscaled(groups, version.scale_on)
     found = Record()
     unscale.check(groups, found.found_on)

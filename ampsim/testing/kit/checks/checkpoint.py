@@ -2,7 +2,6 @@
 
 import io
 import pickle
-from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -10,14 +9,14 @@ from hypothesis import strategies as st
 from ampsim.core.machine import Rule
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import histories, rules
-from ampsim.testing.kit.subject import CONSTANTS
+from ampsim.testing.kit.subject import CONSTANTS, Scaler
 from ampsim.testing.kit.trial import RULE, Trial
 
 OTHER = Rule(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)  # a checkpoint overrides it
 
 
-def _resumes(t: Trial, resumed: Any, after: list[bool]) -> None:
-    """The two scalers use the same scales from here on, and go on using them."""
+def _resumes(t: Trial, resumed: Scaler, after: list[bool]) -> None:
+    """Run both scalers on from here, and fail unless they use the same scales."""
     goes_on = t.scaler
     for number, flag in enumerate([*after, *[False] * (t.traits.delay + 1)]):
         used = []
@@ -25,8 +24,10 @@ def _resumes(t: Trial, resumed: Any, after: list[bool]) -> None:
             t.scaler = scaler
             used.append(t.iterate(flag))
             t.events.pop()
-        t.tell("inf" if flag else "clean")
-        t.hold(used[0] == used[1], f"{number} updates after resuming the scale is {used[1]!r}, without it {used[0]!r}")
+        t.log_event("inf" if flag else "clean")
+        t.require(
+            used[0] == used[1], f"{number} updates after resuming the scale is {used[1]!r}, without it {used[0]!r}"
+        )
 
 
 @check(
@@ -48,7 +49,7 @@ def resume_is_invisible(t: Trial, rule: Rule, before: list[bool], after: list[bo
     t.start(rule)
     for flag in before:
         t.iterate(flag)
-    t.tell(f"state_dict -> load_state_dict ({'used' if used else 'fresh'} scaler)")
+    t.log_event(f"state_dict -> load_state_dict ({'used' if used else 'fresh'} scaler)")
     resumed.load_state_dict(t.scaler.state_dict())
     _resumes(t, resumed, after)
 
@@ -58,7 +59,7 @@ def resume_before_first_use_is_invisible(t: Trial, rule: Rule, after: list[bool]
     """A scaler saved before its first scale() is resumed as it would have begun."""
     resumed = t.start(OTHER)
     t.start(rule)
-    t.tell("state_dict -> load_state_dict")
+    t.log_event("state_dict -> load_state_dict")
     resumed.load_state_dict(t.scaler.state_dict())
     _resumes(t, resumed, after)
 
@@ -69,7 +70,7 @@ def pickling_is_invisible(t: Trial, rule: Rule, before: list[bool], after: list[
     t.start(rule)
     for flag in before:
         t.iterate(flag)
-    t.tell("pickle")
+    t.log_event("pickle")
     _resumes(t, pickle.loads(pickle.dumps(t.scaler)), after)  # noqa: S301  our own bytes
 
 
@@ -79,12 +80,12 @@ def a_state_dict_is_a_snapshot(t: Trial, before: list[bool], after: list[bool]) 
     t.start()
     for flag in before:
         t.iterate(flag)
-    t.tell("state_dict")
+    t.log_event("state_dict")
     saved = t.scaler.state_dict()
-    told = repr(saved)
+    before_going_on = repr(saved)
     for flag in after:
         t.iterate(flag)
-    t.hold(repr(saved) == told, f"{told} became {saved!r}")
+    t.require(repr(saved) == before_going_on, f"{before_going_on} became {saved!r}")
 
 
 @check(4, needs="state_dict", before=histories(longest=4))
@@ -93,12 +94,12 @@ def a_state_dict_loads_without_running_code(t: Trial, before: list[bool]) -> Non
     t.start()
     for flag in before:
         t.iterate(flag)
-    t.tell("torch.save -> torch.load(weights_only=True)")
+    t.log_event("torch.save -> torch.load(weights_only=True)")
     saved, file = t.scaler.state_dict(), io.BytesIO()
     torch.save(saved, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)
-    t.hold(repr(loaded) == repr(saved), f"saved {saved!r}, loaded {loaded!r}")
+    t.require(repr(loaded) == repr(saved), f"saved {saved!r}, loaded {loaded!r}")
 
 
 @check(4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"]))
@@ -108,11 +109,11 @@ def a_refused_state_dict_changes_nothing(t: Trial, missing: str) -> None:
     t.iterate()
     before, source = resumed.state_dict(), other.state_dict()
     source.pop(missing, None)
-    t.tell(f"load_state_dict without {missing!r}")
+    t.log_event(f"load_state_dict without {missing!r}")
     try:
         resumed.load_state_dict(source)
     except Exception:
         after = resumed.state_dict()
-        t.hold(after == before, f"refused, but {before} became {after}")
+        t.require(after == before, f"refused, but {before} became {after}")
     else:
-        t.hold(missing not in before, "taken although a key is missing")
+        t.require(missing not in before, "taken although a key is missing")

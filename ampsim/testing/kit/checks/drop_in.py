@@ -1,7 +1,6 @@
 """Level 1: torch.amp.GradScaler's methods, what they return, and what they refuse in which words."""
 
 import math
-from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from ampsim.core.machine import Rule, override
 from ampsim.core.torch_model import refusals
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import histories, rules
+from ampsim.testing.kit.subject import Scaler
 from ampsim.testing.kit.trial import RULE, Bench, Trial, bits, fused, outcome
 
 SCALES = st.sampled_from([2.0, 1024.0, 1700.3, 2.0**100])
@@ -21,7 +21,7 @@ def scale_is_exact_float32(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
     t.start(rule)
     for flag in found_inf:
         t.follow(flag)
-    t.hold_scale(t.loss_scale())
+    t.require_scale(t.loss_scale())
 
 
 @check(
@@ -37,7 +37,7 @@ def loss_is_multiplied_by_the_scale(t: Trial, rule: Rule, dtype: torch.dtype, sh
     (first, (second,)) = t.scaler.scale([loss, (loss,)])
     for got in (t.scaler.scale(loss), first, second):
         same = got.dtype == expected.dtype and bits(got) == bits(expected)
-        t.hold(same, f"{loss!r} became {got!r}, expected {expected!r}")
+        t.require(same, f"{loss!r} became {got!r}, expected {expected!r}")
 
 
 @check(1, issue="pytorch/pytorch#67590", needs="skip_report", found_inf=histories(longest=6), kernel=st.booleans())
@@ -48,13 +48,13 @@ def skip_is_reported(t: Trial, found_inf: list[bool], kernel: bool) -> None:
         t.iterate(flag)
         if (report := getattr(scaler, "last_step", None)) is None:
             t.fail("the scaler has no last_step")
-        t.hold(bool(report.skipped) == flag, f"last_step.skipped is {report.skipped!r}")
+        t.require(bool(report.skipped) == flag, f"last_step.skipped is {report.skipped!r}")
 
 
 class _Returns(torch.optim.SGD):
     """An optimizer whose step returns 5."""
 
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: object = None) -> float:  # type: ignore[override]
         super().step()
         return 5.0
 
@@ -64,19 +64,19 @@ def step_returns_what_the_optimizer_returns(t: Trial, overflows: bool) -> None:
     """step() returns the value of the optimizer's step, and None when it is skipped."""
     t.start(RULE, Bench(lambda params: _Returns(params, lr=0.1)))
     t.benches[0].put(t.loss_scale(), math.inf if overflows else None)
-    t.tell(f"step {'inf' if overflows else 'clean'}")
+    t.log_event(f"step {'inf' if overflows else 'clean'}")
     got, expected = t.scaler.step(t.benches[0].optimizer), None if overflows else 5.0
-    t.hold(got == expected, f"step() returned {got!r}, expected {expected!r}")
+    t.require(got == expected, f"step() returned {got!r}, expected {expected!r}")
 
 
 @check(1, needs="setters", found_inf=histories(longest=6), name=st.sampled_from(["growth_factor", "backoff_factor"]))
 def setters_take_effect(t: Trial, found_inf: list[bool], name: str) -> None:
     """A factor that is set is the one that is got, and the next growth or backoff uses it."""
     scaler, value = t.start(RULE.replace(growth_interval=1)), {"growth_factor": 3.0, "backoff_factor": 0.7}[name]
-    t.tell(f"set_{name}({value})")
+    t.log_event(f"set_{name}({value})")
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
-    t.hold(got == value or t.traits.delay > 0, f"get_{name}() is {got!r} after set_{name}({value})")
+    t.require(got == value or t.traits.delay > 0, f"get_{name}() is {got!r} after set_{name}({value})")
     t.rule = t.rule.replace(**{name: value})
     for flag in found_inf:
         t.follow(flag)
@@ -89,7 +89,7 @@ def override_keeps_the_streak(t: Trial, before: list[bool], new_scale: float, af
     for flag in before:
         t.follow(flag)
     t.loss_scale()
-    t.tell(f"update({new_scale})")
+    t.log_event(f"update({new_scale})")
     scaler.update(new_scale)
     t.state = override(t.rule, t.state, new_scale)
     for flag in after:
@@ -103,7 +103,7 @@ def override_keeps_the_streak(t: Trial, before: list[bool], new_scale: float, af
 def unscaling_twice_is_refused(t: Trial) -> None:
     """unscale_() of one optimizer twice between updates is refused, and divides once."""
     _ready(t).unscale_(t.benches[0].optimizer)
-    t.tell("unscale_()")
+    t.log_event("unscale_()")
     t.refuses(refusals.UNSCALED_TWICE, t.scaler.unscale_, t.benches[0].optimizer)
 
 
@@ -111,7 +111,7 @@ def unscaling_twice_is_refused(t: Trial) -> None:
 def unscaling_after_step_is_refused(t: Trial) -> None:
     """unscale_() after step() is refused."""
     _ready(t).step(t.benches[0].optimizer)
-    t.tell("step()")
+    t.log_event("step()")
     t.refuses(refusals.UNSCALED_LATE, t.scaler.unscale_, t.benches[0].optimizer)
 
 
@@ -119,7 +119,7 @@ def unscaling_after_step_is_refused(t: Trial) -> None:
 def stepping_twice_is_refused(t: Trial) -> None:
     """step() of one optimizer twice between updates is refused: an update is missing."""
     _ready(t).step(t.benches[0].optimizer)
-    t.tell("step()")
+    t.log_event("step()")
     t.refuses(refusals.STEPPED_TWICE, t.scaler.step, t.benches[0].optimizer)
 
 
@@ -174,7 +174,7 @@ def a_positional_closure_is_refused(t: Trial) -> None:
 
 
 @check(1, needs="refusals", junk=st.sampled_from([3.0, None]))
-def what_is_no_loss_is_refused(t: Trial, junk: Any) -> None:
+def what_is_no_loss_is_refused(t: Trial, junk: object) -> None:
     """scale() refuses what is neither a tensor nor an iterable of tensors."""
     scaler = t.start()
     t.refuses(refusals.NOT_A_LOSS, scaler.scale, junk)
@@ -184,10 +184,10 @@ def what_is_no_loss_is_refused(t: Trial, junk: Any) -> None:
 def factors_that_do_not_move_the_scale_are_refused(t: Trial, factors: tuple[float, float]) -> None:
     """A growth factor of at most 1 and a backoff factor of at least 1 are refused at construction."""
     growth, backoff = factors
-    t.asked = Rule.unchecked(growth_factor=growth, backoff_factor=backoff)
-    got = outcome(lambda: t.subject.make(t.asked))
+    t.requested = Rule.unchecked(growth_factor=growth, backoff_factor=backoff)
+    got = outcome(lambda: t.subject.make(t.requested))
     expected = refusals.GROWTH_FACTOR if growth <= 1 else refusals.BACKOFF_FACTOR
-    t.hold(got == expected, f"construction gave {got!r}, expected {expected!r}")
+    t.require(got == expected, f"construction gave {got!r}, expected {expected!r}")
 
 
 NONSENSE = (
@@ -199,13 +199,13 @@ NONSENSE = (
 @check(1, issue="ooples/AiDotNet.Tensors#277", needs="refusals", constant=st.sampled_from(NONSENSE))
 def constants_that_no_run_could_want_are_refused(t: Trial, constant: tuple[str, float]) -> None:
     """A scale of 0, -1, inf or NaN, a factor of NaN, 0 or -1 and an interval of 0 are refused at construction."""
-    t.asked = Rule.unchecked(**dict([constant]))
-    got = outcome(lambda: t.subject.make(t.asked))
-    t.hold(isinstance(got, refusals.Refusal), "{}={!r} was taken".format(*constant))
+    t.requested = Rule.unchecked(**dict([constant]))
+    got = outcome(lambda: t.subject.make(t.requested))
+    t.require(isinstance(got, refusals.Refusal), "{}={!r} was taken".format(*constant))
 
 
-def _ready(t: Trial) -> Any:
-    """A scaler whose optimizer has clean gradients and may be stepped."""
+def _ready(t: Trial) -> Scaler:
+    """Start a scaler whose optimizer has clean gradients and may be stepped."""
     t.start()
     t.benches[0].put(t.loss_scale())
     return t.scaler

@@ -10,11 +10,15 @@ from ampsim.core import laws
 from ampsim.core.machine import Rule
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import BAD, histories
-from ampsim.testing.kit.trial import RULE, Bench, Trial, bits, fused, told
+from ampsim.testing.kit.trial import RULE, Bench, Trial, bits, format_number, fused
 
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 LARGEST = 3.4028234e38  # of float32
 SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of scaled gradients
+
+
+def _from_to(before: float, after: float) -> str:
+    return f"{format_number(before)} to {format_number(after)}"
 
 
 def _never_nonfinite(t: Trial, scale: float, size: float, kernel: bool, bad: float | None = None) -> None:
@@ -25,15 +29,15 @@ def _never_nonfinite(t: Trial, scale: float, size: float, kernel: bool, bad: flo
         t.overflow()
     (bench,) = t.benches
     bench.put(size, bad)
-    t.tell(f"scaled gradient {told(size)}" + ("" if bad is None else f" and {bad}"))
+    t.log_event(f"scaled gradient {format_number(size)}" + ("" if bad is None else f" and {bad}"))
     before, calls = bench.held(), bench.calls
     t.scaler.step(bench.optimizer)
     changed = bench.held() != before
     stepped = changed or bench.calls > calls
     step = laws.Step(bad is not None, unscaled_finite=bench.finite(), stepped=stepped, parameters_changed=changed)
-    t.hold(not (seen := laws.never_steps_on_nonfinite(step)), seen or "")
+    t.require(not (seen := laws.never_steps_on_nonfinite(step)), seen or "")
     moved = [*map(bits, bench.params)] != before[: len(bench.params)]
-    t.hold(bad is None or not moved, f"a step with a gradient of {bad} was not skipped")
+    t.require(bad is None or not moved, f"a step with a gradient of {bad} was not skipped")
 
 
 @check(
@@ -66,7 +70,7 @@ def scale_stays_normal(t: Trial, overflows: int) -> None:
     """However many overflows come, the scale stays positive and normal: at least 2^-126."""
     t.start(Rule(init_scale=1.0, backoff_factor=2.0**-16))
     (seen, _) = t.observe([True] * overflows)
-    t.hold(min(seen.scale) >= 2.0**-126, f"the scale fell to {told(min(seen.scale))}")
+    t.require(min(seen.scale) >= 2.0**-126, f"the scale fell to {format_number(min(seen.scale))}")
 
 
 @check(5, issue="google/flax#2547", overflows=st.integers(0, 12), growths=st.integers(0, 12))
@@ -77,10 +81,14 @@ def scale_comes_back(t: Trial, overflows: int, growths: int) -> None:
     t.observe([False] * growths + backoff * overflows)
     before, *_, after = t.observe([False])[0].scale
     top = t.traits.max_scale or 2.0**112
-    t.hold(after > before or before >= top, f"a clean step led from {told(before)} to {told(after)}")
+    t.require(
+        after > before or before >= top, f"a clean step led from {format_number(before)} to {format_number(after)}"
+    )
     before, *_, after = t.observe(backoff)[0].scale
     floor = t.traits.min_scale or 0.0
-    t.hold(after < before or before <= floor, f"an overflow led from {told(before)} to {told(after)}")
+    t.require(
+        after < before or before <= floor, f"an overflow led from {format_number(before)} to {format_number(after)}"
+    )
 
 
 @check(5, bad=st.sampled_from(BAD), dtype=DTYPES, which=st.integers(0, 2), last=st.booleans(), kernel=st.booleans())
@@ -92,10 +100,10 @@ def finds_every_nonfinite(t: Trial, bad: float, dtype: torch.dtype, which: int, 
     bench.put(1.0)
     t.loss_scale()
     bench.grad(which).view(-1)[-1 if last else 0] = bad
-    t.tell(f"{bad} in gradient {which} of {dtype}")
+    t.log_event(f"{bad} in gradient {which} of {dtype}")
     before = [param.clone() for param in bench.params]
     t.scaler.step(bench.optimizer)
-    t.hold(all(map(torch.equal, before, bench.params)), "the optimizer stepped")
+    t.require(all(map(torch.equal, before, bench.params)), "the optimizer stepped")
     t.scaler.update()
 
 
@@ -107,9 +115,9 @@ def unscaling_by_a_power_of_two_is_exact(t: Trial, scale: int, size: int, dtype:
     used, third = t.loss_scale(), torch.tensor(1 / 3, dtype=dtype)
     bench.put(1.0)
     bench.grad().copy_(third * 2.0**size).mul_(used)
-    t.tell(f"gradient {third.item() * 2.0**size!r} of {dtype}")
+    t.log_event(f"gradient {third.item() * 2.0**size!r} of {dtype}")
     t.scaler.step(bench.optimizer)
-    t.hold(bool((bench.grad() == third * 2.0**size).all()), f"unscaled to {bench.grad()[0].item()!r}")
+    t.require(bool((bench.grad() == third * 2.0**size).all()), f"unscaled to {bench.grad()[0].item()!r}")
 
 
 @check(
@@ -130,10 +138,10 @@ def unscale_divides_by_the_scale_of_the_loss(t: Trial, scale: float, found_inf: 
     unscales = unscales and t.has("unscale_")
     if unscales:
         t.scaler.unscale_(bench.optimizer)
-    t.tell("backward, unscale_, step" if unscales else "backward, step")
+    t.log_event("backward, unscale_, step" if unscales else "backward, step")
     t.scaler.step(bench.optimizer)
     seen = (before - bench.params[0])[0].item()
-    t.hold(math.isclose(seen, 3.0, rel_tol=1e-5), f"the optimizer saw a gradient of {seen!r}, expected 3.0")
+    t.require(math.isclose(seen, 3.0, rel_tol=1e-5), f"the optimizer saw a gradient of {seen!r}, expected 3.0")
     t.scaler.update()
 
 
@@ -144,7 +152,7 @@ def fused_agrees_with_unfused(t: Trial, flags: list[bool]) -> None:
     t.start(RULE, Bench(fused), plain)
     for number, flag in enumerate(flags):
         scale = t.loss_scale()
-        t.tell("inf" if flag else "clean")
+        t.log_event("inf" if flag else "clean")
         for bench in t.benches:
             bench.put(scale, math.inf if flag else None)
             if number % 2 and t.has("unscale_"):
@@ -152,4 +160,4 @@ def fused_agrees_with_unfused(t: Trial, flags: list[bool]) -> None:
             t.scaler.step(bench.optimizer)
         t.scaler.update()
         ours, theirs = (bench.params[0] for bench in t.benches)
-        t.hold(torch.allclose(ours, theirs, rtol=1e-5), f"fused {ours.tolist()}, unfused {theirs.tolist()}")
+        t.require(torch.allclose(ours, theirs, rtol=1e-5), f"fused {ours.tolist()}, unfused {theirs.tolist()}")

@@ -24,7 +24,7 @@ def any_optimizer_overflow_backs_off(t: Trial, flags: Flags) -> None:
     t.start(RULE, Bench(), Bench(), Bench())
     for each in flags:
         t.follow(*each)
-    t.hold_scale(t.loss_scale())
+    t.require_scale(t.loss_scale())
 
 
 @check(2, issue="NVIDIA/apex#179", flags=FLAGS)
@@ -35,7 +35,7 @@ def skip_is_per_optimizer(t: Trial, flags: Flags) -> None:
         for own, step in zip(each, t.steps(*each), strict=True):
             found = any(each) if t.traits.skips == "all" else own
             seen = laws.skip_is_per_optimizer(replace(step, found_inf=found))
-            t.hold(seen is None, seen or "")
+            t.require(seen is None, seen or "")
 
 
 @check(2, group=st.integers(0, 2), bad=st.sampled_from([math.inf, -math.inf, math.nan]))
@@ -46,9 +46,9 @@ def overflow_in_any_parameter_group_skips(t: Trial, group: int, bad: float) -> N
     groups.put(t.loss_scale())
     groups.grad(group).view(-1)[0] = bad
     before = groups.held()
-    t.tell(f"{bad} in group {group}")
+    t.log_event(f"{bad} in group {group}")
     t.scaler.step(groups.optimizer)
-    t.hold(groups.held() == before, "the optimizer stepped")
+    t.require(groups.held() == before, "the optimizer stepped")
 
 
 @check(2, issue="huggingface/accelerate#641", micro=st.lists(st.booleans(), min_size=2, max_size=4))
@@ -57,14 +57,14 @@ def overflow_in_any_micro_batch_skips(t: Trial, micro: list[bool]) -> None:
     t.start(RULE)
     (bench,) = t.benches
     for overflows in micro:
-        t.tell("micro-batch " + ("inf" if overflows else "clean"))
+        t.log_event("micro-batch " + ("inf" if overflows else "clean"))
         loss = (bench.params[0] * (math.inf if overflows else 1.0)).sum()
         t.scaler.scale(loss).backward()
     before = bench.params[0].detach().clone()
     t.scaler.step(bench.optimizer)
     moved = (before - bench.params[0]).detach()
     expected = 0.0 if any(micro) else 0.125 * len(micro)
-    t.hold(torch.equal(moved, torch.full((3,), expected)), f"parameters moved by {moved}, expected {expected}")
+    t.require(torch.equal(moved, torch.full((3,), expected)), f"parameters moved by {moved}, expected {expected}")
     t.scaler.update()
 
 
@@ -74,7 +74,7 @@ def optimizers_are_told_apart(t: Trial) -> None:
     t.start()
     t.loss_scale()
     for _ in range(ROUNDS):
-        t.tell("step of a new optimizer, which is then deleted")
+        t.log_event("step of a new optimizer, which is then deleted")
         param = torch.nn.Parameter(torch.ones(2))
         param.grad = torch.ones(2)
         optimizer = torch.optim.SGD([param], lr=0.125)

@@ -35,8 +35,8 @@ class Pair:
         self.model = protocol.create(t.rule)
 
     def do(self, event: str, i: int) -> None:
-        """One event on optimizer i, on both sides, and a comparison of what can be seen."""
-        self.t.tell(event if event in ("scale", "update", "update(8.0)") else f"{event} {i}")
+        """Apply one event to optimizer i on both sides, and compare what can be seen."""
+        self.t.log_event(event if event in ("scale", "update", "update(8.0)") else f"{event} {i}")
         bench = self.t.benches[i]
         if event in ("clean", "inf"):
             bench.put(0.3 * self.scaler.get_scale(), math.inf if event == "inf" else None)
@@ -49,7 +49,7 @@ class Pair:
             if expected.optimizer is not None:
                 self._compare_bench(event, bench, expected, bench.calls - calls)
 
-    def _real(self, event: str, bench: Bench) -> Any:
+    def _real(self, event: str, bench: Bench) -> object:
         if event == "scale":
             self.t.loss_scale()
             return None
@@ -67,20 +67,20 @@ class Pair:
             self.model, result = getattr(protocol, event)(self.model, seen)
         return result
 
-    def _compare(self, event: str, got: Any, expected: Outcome) -> None:
+    def _compare(self, event: str, got: object, expected: Outcome) -> None:
         refused = got if isinstance(got, Refusal) else None
-        self.t.hold(refused == expected.refusal, f"{event} raised {refused}, expected {expected.refusal}")
-        self.t.hold(refused is not None or got is None, f"{event} returned {got!r}, expected None")
+        self.t.require(refused == expected.refusal, f"{event} raised {refused}, expected {expected.refusal}")
+        self.t.require(refused is not None or got is None, f"{event} returned {got!r}, expected None")
         shown = self.scaler.get_scale()
-        self.t.hold(shown == self.model.state.scale, f"the scale is {shown!r}, expected {self.model.state.scale!r}")
+        self.t.require(shown == self.model.state.scale, f"the scale is {shown!r}, expected {self.model.state.scale!r}")
 
     def _compare_bench(self, event: str, bench: Bench, expected: Outcome, calls: int) -> None:
         t = self.t
-        t.hold(calls == expected.called, f"{event} called the optimizer {calls} times, expected {expected.called:d}")
+        t.require(calls == expected.called, f"{event} called the optimizer {calls} times, expected {expected.called:d}")
         (left,) = expected.optimizer.grads if expected.optimizer else (None,)
         found = self._gradient(bench)
         same = found is left if left is None or found is None else found.tobytes() == left.tobytes()
-        t.hold(same, f"{event} left the gradient {found}, expected {left}")
+        t.require(same, f"{event} left the gradient {found}, expected {left}")
 
     @staticmethod
     def _gradient(bench: Bench) -> Any:

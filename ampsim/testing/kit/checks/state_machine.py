@@ -16,7 +16,7 @@ ISSUES = {
 
 
 def updates(history: History, shown: list[int | None]) -> Iterator[Update]:
-    """A run's updates. The streak before each is counted here; the one after it is what the scaler showed."""
+    """Yield a run's updates. The streak before each is counted here; the one after it is what the scaler showed."""
     streak = 0
     for t, flag in enumerate(history.found_inf):
         before, after = history.scale[t : t + 2]
@@ -60,7 +60,7 @@ def skipped_step_changes_nothing(t: Trial, found_inf: list[bool]) -> None:
     t.start()
     for flag in found_inf:
         (step,) = t.steps(flag)
-        t.hold(not (flag and step.parameters_changed), "parameters or optimizer state changed in a skipped step")
+        t.require(not (flag and step.parameters_changed), "parameters or optimizer state changed in a skipped step")
 
 
 @check(0, found_inf=histories(longest=8))
@@ -69,7 +69,7 @@ def clean_step_is_taken(t: Trial, found_inf: list[bool]) -> None:
     t.start()
     for flag in found_inf:
         (step,) = t.steps(flag)
-        t.hold(flag or step.parameters_changed, "the optimizer did not step")
+        t.require(flag or step.parameters_changed, "the optimizer did not step")
 
 
 @check(0, rule=rules(), found_inf=histories(longest=8))
@@ -79,4 +79,4 @@ def get_scale_is_what_scale_multiplies_by(t: Trial, rule: Rule, found_inf: list[
     for flag in found_inf:
         t.iterate(flag)
         shown, used = scaler.get_scale(), t.loss_scale()
-        t.hold(shown == used, f"get_scale() is {shown!r}, a loss is multiplied by {used!r}")
+        t.require(shown == used, f"get_scale() is {shown!r}, a loss is multiplied by {used!r}")

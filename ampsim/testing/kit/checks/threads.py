@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -19,7 +19,7 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.testing import conductor
 from ampsim.testing.kit.check import check
-from ampsim.testing.kit.subject import Subject
+from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.kit.trial import Trial
 
 LIMIT = 200  # schedules, the fewest preemptions first, of at most 2
@@ -29,8 +29,8 @@ SEGMENTS = 4  # of a failing schedule: turns of one thread, the last ones
 ROUNDPIPE = "https://github.com/ITcarrot/RoundPipe/blob/main/docs/API/grad_scaler.en.md"
 
 
-def instrumented(c: conductor.Conductor, subject: Subject) -> Any:
-    """A scaler of this maker whose locks are the conductor's and whose attributes are switch points."""
+def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
+    """Make a scaler whose locks are the conductor's and whose attributes are switch points."""
     kind = type(subject.make(RULE))
     for owner in kind.__mro__[:-1]:
         c.patch(cast("ModuleType", owner))  # a class is a namespace too
@@ -42,15 +42,15 @@ def instrumented(c: conductor.Conductor, subject: Subject) -> Any:
     return scaler
 
 
-def _explore(t: Trial, program: Callable[[conductor.Conductor], Any]) -> None:
-    t.asked = RULE
+def _explore(t: Trial, program: Callable[[conductor.Conductor], object]) -> None:
+    t.requested = RULE
     try:
         with conductor.one_core():
             conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=3000)
-    except conductor.ScheduleFailure as failure:
+    except conductor.FailingScheduleError as failure:
         for task, steps in groupby(failure.run.trace, key=lambda step: step.task):
             *_, last = steps
-            t.tell(f"{task} up to {last.op} {last.subject}")
+            t.log_event(f"{task} up to {last.op} {last.subject}")
         t.events[:-SEGMENTS] = [f"schedule {dict(failure.run.schedule)}: ..."]
         cause = failure.__cause__
         t.fail(str(cause) if isinstance(cause, AssertionError) else f"raised {type(cause).__name__}: {cause}")
@@ -63,7 +63,7 @@ def _gradient(overflows: bool) -> torch.nn.Parameter:
 
 
 def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
-    """With a learning rate of 1 the parameter is minus its gradient, or untouched."""
+    """Assert that the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
     expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
     assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"  # noqa: S101
 

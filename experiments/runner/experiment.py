@@ -1,0 +1,137 @@
+"""What an experiment is: its settings, its units, and what its source says before it is imported.
+
+An experiment is a module with a docstring (the question, then time and device), a frozen `Config`, a `SMOKE`
+config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads) and
+`run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
+`arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so
+units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
+
+Its constants, all optional, are read from the source, as an import would take seconds and may fail:
+``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False`` (it measures time).
+"""
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ampsim import records
+
+FOLDER = Path(__file__).parent.parent
+DATA = FOLDER / "data"
+CURE = "pip install -c constraints.txt 'ampsim[experiments,peers,trackers]'"
+T = TypeVar("T")
+
+
+class UsageError(ValueError):
+    """Wrong use: the message gives value, expectation and cure."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings that every experiment has."""
+
+    steps: int = 1000  # optimizer steps per unit
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UsageError(f"steps={self.steps}: expected at least 1; pass --steps 1 for the shortest run")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise UsageError(f"seeds={self.seeds}: expected one or more different seeds; pass for example --seeds 0 1")
+
+    def plain(self) -> records.Record:
+        """Return the settings as they stand in a file, where tuples are lists."""
+        plain: records.Record = records.decode(records.encode(dataclasses.asdict(self)))
+        return plain
+
+
+@dataclass(frozen=True)
+class Single:
+    """The one arm of an experiment that times everything side by side: a second arm would be measured with it."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One arm with one seed."""
+
+    arm: str
+    seed: int
+    settings: Any = None  # the arm itself, a frozen dataclass; None while `arms` gives names alone
+
+    @property
+    def key(self) -> str:
+        """The unit's name in a journal and in messages."""
+        return f"{self.arm}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment by the name of its file, which is read and not imported, but for `module`."""
+
+    stem: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed source."""
+        return ast.parse((FOLDER / f"{self.stem}.py").read_text(encoding="utf-8"))
+
+    @property
+    def question(self) -> str:
+        """The first paragraph of the docstring, on one line."""
+        return " ".join((ast.get_docstring(self.tree) or "").split("\n\n")[0].split())
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where it can run."""
+        return constant(self.tree, "DEVICES", ("cpu", "cuda"))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a second run on the same machine gives the same records."""
+        return constant(self.tree, "REPEATS", default=True)
+
+    @property
+    def missing_packages(self) -> list[str]:
+        """The packages that it needs and that are not installed."""
+        required: tuple[str, ...] = constant(self.tree, "REQUIRES", ())
+        return [name for name in required if importlib.util.find_spec(name) is None]
+
+    @property
+    def module(self) -> Any:
+        """The module itself, imported."""
+        return importlib.import_module(f"experiments.{self.stem}")
+
+    def units(self, config: Config) -> list[Unit]:
+        """Return arms x seeds, in the order of the file."""
+        arms = self.module.arms(config)
+        return [
+            Unit(name, seed, arms[name] if isinstance(arms, Mapping) else None)
+            for name in arms
+            for seed in config.seeds
+        ]
+
+    def require_packages(self) -> None:
+        """Refuse an experiment whose packages are not installed."""
+        if missing := self.missing_packages:
+            raise UsageError(f"{self.stem} needs {' and '.join(missing)}: expected it to be installed; {CURE}")
+
+
+def stems() -> list[str]:
+    """Return the name of every experiment, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
+
+
+def constant(tree: ast.Module, name: str, default: T) -> T:
+    """Return the literal that a module's source assigns to a name, or `default` where it assigns none."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return ast.literal_eval(node.value)  # type: ignore[no-any-return]
+    return default
