@@ -20,7 +20,7 @@ def plot(run: Result) -> Figure:
     fixed, dynamic = (kind(run, role) for role in ("fixed", "dynamic"))
     unscaled, every = run.arm("unscaled"), run.config["count_every"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.0)
-    (a, b, c), (d, e, f) = figure.subplots(2, 3, width_ratios=(1, 1.3, 1))
+    (a, b, c), (d, e, f) = figure.subplots(2, 3, width_ratios=(1, 1.5, 1))
     draw_losses(a, [unscaled, fixed[-1], run.arm("fp32"), dynamic[0]])
     draw_cliffs(b, run)
     draw_scales(c, dynamic[::-1])
