@@ -5,11 +5,12 @@
 True
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from ampsim import records
 from ampsim.records import Record
 
+Value = TypeVar("Value")
 Array = NDArray[np.float64]
 Setting = str | int | float | bool | tuple[float, ...] | None
 DATA = Path(__file__).parent.parent / "experiments" / "data"  # one folder per device
@@ -62,13 +64,25 @@ class ArmRecords:
         """Return one value per seed."""
         return [record[name] for record in self.records]
 
+    def the(self, name: str) -> Any:
+        """Return the value that all seeds have in common.
+
+        Raises:
+            ValueError: they differ.
+        """
+        return common(self.column(name))
+
+    def known(self, name: str) -> int:
+        """Return for how many seeds a column is not null."""
+        return sum(value is not None for value in self.column(name))
+
     def numbers(self, name: str) -> Array:
         """Return a column of numbers, or of equally long lists of numbers, (seeds, ...)."""
         return np.array(self.column(name), dtype=np.float64)
 
     def mean(self, name: str) -> float:
         """Return the mean over seeds of a column of numbers."""
-        return float(np.mean(self.column(name)))
+        return fmean(self.column(name))  # correctly rounded, with any numpy
 
     def min(self, name: str) -> float:
         """Return the lowest value over seeds."""
@@ -186,6 +200,18 @@ class Result:
     def device(self) -> str:
         """The name of the processor or card."""
         return str(self.provenance["device"]["name"])
+
+
+def common(values: Iterable[Value]) -> Value:
+    """Return the value that all have in common.
+
+    Raises:
+        ValueError: they differ.
+    """
+    first, *others = values
+    if any(other != first for other in others):
+        raise ValueError(f"expected one value, found {[first, *others]!s:.200}")
+    return first
 
 
 def load(stem: str, folder: Path = CPU) -> Result:

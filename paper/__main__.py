@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 
 from paper import build
-from paper.sources import ROOT, Refused
+from paper.sources import ROOT, PaperError
 
 USAGE = "usage: python -m paper [--check | --draft]"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     if {"-h", "--help"} & set(argv):
         print(f"{USAGE}\n\n{__doc__}")
         return 0
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         return _check() if "--check" in argv else _build(draft="--draft" in argv)
-    except Refused as error:
+    except PaperError as error:
         for line in str(error).splitlines():
             print(f"paper: error: {line}", file=sys.stderr)
         return 1

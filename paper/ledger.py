@@ -1,145 +1,131 @@
 """The ledger: every number, table, figure and claim of the paper with its value and where that comes from.
 
 `collect` evaluates what `numbers` and `tables` declare and refuses, with all that is wrong at once, what cannot be
-traced to a fresh data file. The result is `paper/numbers.json`, which the text reads.
+traced to a data file. The result is `paper/numbers.json`, which the text reads.
 """
 
-import ast
-import functools
+import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from paper import paths, printed, sources
-from paper.sources import ROOT, Refused, Source
+from figures.claims import CLAIMS
+from figures.results import Result
+from paper import printed, sources
+from paper.lint import Uses
+from paper.printed import Value
+from paper.sources import ROOT, PaperError
+from paper.syntax import source_of, strings
 
 WIDTHS = {237.6: "one column", 496.8: "two columns"}  # points; 3.3 and 6.9 inches, at which 7 pt stay 7 pt
+Entry = dict[str, object]
+Book = dict[str, dict[str, Entry]]  # by kind, then by name; plain JSON
 
 
 @dataclass(frozen=True)
 class Number:
-    """One number: its source (a data file's stem, or formulas, field, traces, runs), its path there, and its form."""
+    """A number of a data file: the file's stem, a function of what the file says, and the form it is printed in."""
 
     stem: str
-    path: str
+    value: Callable[[Result], Value]
     form: str = ".2f"
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A sentence in words that the data must go on bearing out: the path must be true."""
+class Formula:
+    """A number that nothing was run for: a closed form, or what a dialect does."""
 
-    stem: str
-    path: str
+    value: Callable[[], Value]
+    form: str = ".2f"
+
+
+Cell = str | Number | Formula
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results: cells are text or numbers. `align` has a letter (l, c, r) a column."""
+    """A table of results: cells are text or numbers. `align` has one letter (l, c, r) per column."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | Number, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     align: str
 
 
 @dataclass(frozen=True)
 class Declared:
-    """All that the text may use."""
+    """All that the text may use: numbers, names of `figures.claims.CLAIMS`, tables and figures."""
 
-    numbers: Mapping[str, Number]
-    claims: Mapping[str, Claim]
+    numbers: Mapping[str, Number | Formula]
+    claims: Sequence[str]
     tables: Mapping[str, Table]
-    figures: tuple[str, ...]
+    figures: Sequence[str]
 
 
-@functools.cache
-def source(stem: str, root: Path = ROOT) -> Source:
-    """Where a stem's numbers come from."""
-    made = {
-        "formulas": sources.formulas,
-        "field": sources.field_of_scalers,
-        "traces": sources.recorded,
-        "runs": sources.runs,
-    }
-    return made[stem](root) if stem in made else sources.data(stem, root)
-
-
-def collect(declared: Declared, root: Path = ROOT) -> dict[str, Any]:
-    """The ledger, as plain JSON.
+def collect(declared: Declared, root: Path = ROOT) -> Book:
+    """Return the ledger, as plain JSON.
 
     Raises:
-        Refused: every missing data file or figure, path that finds nothing and claim that no longer holds.
+        PaperError: all missing data files and figures, functions that find nothing and claims that no longer hold.
     """
     wrong: list[str] = []
-    book: dict[str, Any] = {"numbers": {}, "claims": {}, "tables": {}, "figures": {}, "sources": {}}
+    book: Book = {"numbers": {}, "claims": {}, "tables": {}, "figures": {}, "sources": {}}
     numbers = dict(declared.numbers)
     for name, table in declared.tables.items():
         book["tables"][name] = _lay_out(name, table, numbers)
-    stems = {number.stem for number in numbers.values()} | {claim.stem for claim in declared.claims.values()}
-    for stem in sorted(stems.union(*(data_of(figure, root) for figure in declared.figures))):
+    for stem in sorted(_stems(declared, numbers, root)):
         with _noting(wrong):
-            book["sources"][stem] = _describe(source(stem, root))
+            book["sources"][stem] = _describe(sources.load(stem, root), root)
     for name, number in numbers.items():
-        if number.stem in book["sources"]:
+        if isinstance(number, Formula) or number.stem in book["sources"]:
             with _noting(wrong, f"number {name!r}: "):
                 book["numbers"][name] = _entry(number, root)
-    for name, claim in declared.claims.items():
-        if claim.stem in book["sources"]:
+    for name in declared.claims:
+        if name not in CLAIMS or CLAIMS[name].stem in book["sources"]:
             with _noting(wrong, f"claim {name!r}: "):
-                book["claims"][name] = _hold(claim, root)
+                book["claims"][name] = _hold(name, root)
     for stem in declared.figures:
         with _noting(wrong):
             book["figures"][stem] = _figure(stem, root)
     if wrong:
-        raise Refused("\n".join(wrong))
+        raise PaperError("\n".join(wrong))
     return book
 
 
-def stale(book: Mapping[str, Any], root: Path = ROOT) -> list[str]:
-    """The data files that their experiments would not write today, each with the reason and the cure."""
-    reasons = {stem: sources.stale(source(stem, root)) for stem, made in book["sources"].items() if made["seeds"]}
-    return [
-        f"{book['sources'][stem]['file']}: stale, {why}; `python -m experiments.{stem} --force`"
-        for stem, why in reasons.items()
-        if why
-    ]
-
-
 def data_of(stem: str, root: Path = ROOT) -> tuple[str, ...]:
-    """The data files that a figure reads, by its own ``DATA``; none for one drawn from the library."""
-    script = root / "figures" / f"{stem}.py"
-    if not script.exists():
-        return ()
-    for node in ast.parse(script.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(target, ast.Name) and target.id == "DATA" for target in targets):
-                return tuple(ast.literal_eval(node.value))
-    return ()
+    """Return the stems of the data files that a figure reads; none for one that is drawn from the library."""
+    return tuple(strings(root / "figures" / f"{stem}.py", "DATA"))
 
 
-class _noting:  # noqa: N801 - reads as a statement
-    """Collects a refusal instead of letting it pass."""
-
-    def __init__(self, wrong: list[str], prefix: str = "") -> None:
-        self.wrong, self.prefix = wrong, prefix
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        if isinstance(error, Refused | ValueError):
-            self.wrong.append(f"{self.prefix}{error}")
-            return True
-        return False
+def unused(book: Book, uses: Uses) -> Iterator[str]:
+    """Name what is declared and does not appear in the text; `uses` has what does, by kind."""
+    for kind in ("numbers", "figures", "tables"):
+        for name in sorted(book[kind].keys() - {use["name"] for use in uses[kind]}):
+            yield f"{kind[:-1]} {name!r} is declared and the text does not use it; delete it or use it"
 
 
-def _lay_out(name: str, table: Table, numbers: dict[str, Number]) -> dict[str, Any]:
-    """The table's cells; its numbers enter the ledger under the table's name, row and column."""
+@contextlib.contextmanager
+def _noting(wrong: list[str], prefix: str = "") -> Iterator[None]:
+    """Collect what goes wrong instead of letting it pass."""
+    try:
+        yield
+    except PaperError as error:
+        wrong.append(f"{prefix}{error}")
+    except (LookupError, TypeError, ArithmeticError, ValueError, AttributeError) as error:
+        wrong.append(f"{prefix}{type(error).__name__}: {error}")
 
-    def cell(row: int, column: int, content: str | Number) -> dict[str, str]:
+
+def _stems(declared: Declared, numbers: Mapping[str, Number | Formula], root: Path) -> set[str]:
+    """Return all that is read."""
+    found = {number.stem for number in numbers.values() if isinstance(number, Number)}
+    found |= {CLAIMS[name].stem for name in declared.claims if name in CLAIMS}
+    return found.union(*(data_of(figure, root) for figure in declared.figures))
+
+
+def _lay_out(name: str, table: Table, numbers: dict[str, Number | Formula]) -> Entry:
+    """Return the table's cells; its numbers enter the ledger under the table's name, row and column."""
+
+    def cell(row: int, column: int, content: Cell) -> dict[str, str]:
         if isinstance(content, str):
             return {"text": content}
         key = f"{name}[{row},{column}]"
@@ -150,36 +136,44 @@ def _lay_out(name: str, table: Table, numbers: dict[str, Number]) -> dict[str, A
     return {"columns": list(table.columns), "align": table.align, "rows": rows}
 
 
-def _describe(found: Source) -> dict[str, Any]:
+def _describe(run: Result, root: Path) -> Entry:
     return {
-        "file": found.file,
-        "script": found.script,
-        "device": found.device,
-        "seeds": list(found.seeds),
-        "commit": found.commit,
+        "file": run.path.relative_to(root).as_posix(),
+        "script": run.provenance["script"],
+        "device": run.device,
+        "seeds": list(run.seeds),
+        "commit": run.provenance["commit"],
     }
 
 
-def _entry(number: Number, root: Path) -> dict[str, Any]:
-    value = paths.evaluate(source(number.stem, root), number.path)
+def _entry(number: Number | Formula, root: Path) -> Entry:
+    origin, value = (
+        ("formula", number.value())
+        if isinstance(number, Formula)
+        else (number.stem, number.value(sources.load(number.stem, root)))
+    )
     plain, markup = printed.show(value, number.form)
-    return {"text": plain, "typst": markup, "value": value, "stem": number.stem, "path": number.path}
+    return {"text": plain, "typst": markup, "value": value, "stem": origin, "code": source_of(number.value)}
 
 
-def _hold(claim: Claim, root: Path) -> dict[str, Any]:
-    if paths.evaluate(source(claim.stem, root), claim.path) is not True:
-        raise Refused(f"no longer true of {source(claim.stem, root).file}: {claim.path}; change the text")
-    return {"stem": claim.stem, "path": claim.path}
+def _hold(name: str, root: Path) -> Entry:
+    if name not in CLAIMS:
+        raise PaperError("the text marks it with #holds; expected one of figures/claims.py")
+    claim = CLAIMS[name]
+    found = claim.judge(sources.load(claim.stem, root))
+    if not found.holds:
+        raise PaperError(f"no longer true of {claim.stem}.jsonl: {claim.sentence}; {found.now}; change the text")
+    return {"stem": claim.stem, "sentence": claim.sentence, "code": source_of(claim.judge)}
 
 
-def _figure(stem: str, root: Path) -> dict[str, Any]:
+def _figure(stem: str, root: Path) -> Entry:
     pdf, svg = (root / "figures" / f"{stem}.{suffix}" for suffix in ("pdf", "svg"))
     for path in (pdf, svg):
         if not path.exists():
-            raise Refused(f"{path.relative_to(root)}: no such figure; `python -m figures {stem}` draws it")
+            raise PaperError(f"{path.relative_to(root)}: no such figure; `python -m figures {stem}` draws it")
     width = re.search(r'width="([\d.]+)pt"', svg.read_text(encoding="utf-8")[:2000])
     if width is None or float(width[1]) not in WIDTHS:
-        raise Refused(
+        raise PaperError(
             f"figures/{stem}.svg: {width and width[1]} pt wide, expected one of {[*WIDTHS]}, not to be scaled"
         )
     return {
@@ -188,10 +182,3 @@ def _figure(stem: str, root: Path) -> dict[str, Any]:
         "wide": WIDTHS[float(width[1])] == "two columns",
         "data": list(data_of(stem, root)),
     }
-
-
-def unused(book: Mapping[str, Any], uses: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """What is declared and does not appear in the text; `uses` has what does, by kind."""
-    for kind in ("numbers", "claims", "figures", "tables"):
-        for name in sorted(book[kind].keys() - {use["name"] for use in uses[kind]}):
-            yield f"{kind[:-1]} {name!r} is declared and the text does not use it; delete it or use it"

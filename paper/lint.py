@@ -1,12 +1,26 @@
 """What the text may not have: a typed digit where a measurement should stand, a theorem without proof or test."""
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Required, TypedDict
 
 from paper.sources import ROOT
+from paper.syntax import functions
+
+
+class Use(TypedDict, total=False):
+    """One thing in the compiled text."""
+
+    kind: Required[str]
+    name: Required[str]
+    text: str  # of a number: as it is printed
+    code: list[str]  # of a theorem: its functions
+    tests: list[str]  # of a theorem
+    assumes: bool  # of a theorem: whether it says what it assumes
+
+
+Uses = Mapping[str, Sequence[Use]]  # by kind
 
 # Numbers of three digits and more that formulas are written with; others there are results.
 IN_FORMULAS = {
@@ -30,8 +44,14 @@ _NOT_PROSE = (
 )
 
 
+def claims(root: Path = ROOT) -> list[str]:
+    """Return the names of the claims that the text marks with ``#holds``, each once."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((root / "paper" / "text").glob("*.typ")))
+    return list(dict.fromkeys(re.findall(r'#holds\("([^"]+)"\)', text)))
+
+
 def digits(root: Path = ROOT) -> Iterator[str]:
-    """Numbers typed into the text that are neither definitions nor marked as given."""
+    """Name the numbers typed into the text that are neither definitions nor marked as given."""
     for path in sorted((root / "paper" / "text").glob("*.typ")):
         text = path.read_text(encoding="utf-8")
         for pattern in _NOT_PROSE:
@@ -44,12 +64,12 @@ def digits(root: Path = ROOT) -> Iterator[str]:
         for at, number in sorted(found):
             yield (
                 f"{path.relative_to(root)}, line {text.count(chr(10), 0, at) + 1}: {number!r} is typed by hand; "
-                'expected #num("name") with its path in paper/numbers, or #given[...] for a definition or quotation'
+                'expected #num("name") with its function in paper/numbers, or #given[...] for a definition or quotation'
             )
 
 
 def _results(formula: str) -> Iterator[tuple[int, str]]:
-    """Numbers in a formula that formulas are not written with: fractions, large ones, and ones that stand alone."""
+    """Yield the numbers that formulas are not written with: fractions, large ones, and ones that stand alone."""
     alone = _NUMBER.fullmatch(formula.strip("$ ")) is not None
     for match in _NUMBER.finditer(formula):
         small = match[0].isdigit() and len(match[0]) < 3 and not (alone and int(match[0]) > 2)
@@ -61,8 +81,8 @@ def _blank(match: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", match[0])
 
 
-def references(uses: Mapping[str, Sequence[Mapping[str, Any]]], root: Path = ROOT) -> Iterator[str]:
-    """Tests that the text names and that are not there; theorems without proof or whose tests are not all named.
+def references(uses: Uses, root: Path = ROOT) -> Iterator[str]:
+    """Name missing tests that the text names, and theorems without a proof or whose tests are not all named.
 
     Args:
         uses: what the compiled text has, as `build.used` gives it.
@@ -81,11 +101,3 @@ def references(uses: Mapping[str, Sequence[Mapping[str, Any]]], root: Path = ROO
     for name in sorted(present):
         if (match := re.match(r"test_(t\d+)_", name)) and name not in named.get(match[1].upper(), ()):
             yield f"{THEORY}: {name} holds {match[1].upper()}, which does not name it"
-
-
-def functions(path: Path) -> set[str]:
-    """The functions of a test file."""
-    if not path.exists():
-        return set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

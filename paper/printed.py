@@ -1,14 +1,14 @@
 """How a number is printed: as plain text, for the ledger, and as Typst markup, for the page."""
 
 import math
-from typing import Any
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+Value = float | str  # what a number of the paper is; only the form "text" prints text
 DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def show(value: Any, form: str) -> tuple[str, str]:
-    """(plain text, Typst markup).
+def show(value: Value, form: str) -> tuple[str, str]:
+    """Return a value as plain text and as Typst markup.
 
     Args:
         value: a number; for the form "text" anything.
@@ -20,25 +20,33 @@ def show(value: Any, form: str) -> tuple[str, str]:
     """
     if form == "text":
         return str(value), str(value)
+    if isinstance(value, str):
+        raise ValueError(f"{value!r}: expected a number for the form {form!r}")
     if form == "words":
-        if value != int(value) or not 0 <= value < len(WORDS):
-            raise ValueError(f"{value!r}: expected a whole number below {len(WORDS)} for the form 'words'")
-        return WORDS[int(value)], WORDS[int(value)]
+        return (_in_words(value),) * 2
     if form == "2^":
         return _power_of_two(value)
-    if form.startswith("e") and value == 0:
-        return "0", "0"
     if form.startswith("e"):
-        digits, exponent = f"{value:.{form[1:]}e}".split("e")
-        plain = f"{_minus(digits)}·10{str(int(exponent)).translate(DIGITS)}"
-        return plain, f"${digits} dot 10^({int(exponent)})$"
+        return _scientific(value, form[1:])
     if form.startswith("%"):
-        text = f"{100 * value:.{form[1:]}f}"
-        return f"{_minus(text)} %", f"{_minus(text)}~%"
-    text = _minus(format(round(value) if form.endswith("d") else value, form))
+        text = _minus(f"{100 * value:.{form[1:]}f}")
+        return f"{text} %", f"{text}~%"
     if form.endswith("d") and round(value) != value:
         raise ValueError(f"{value!r}: expected a whole number for the form {form!r}")
-    return text, text
+    return (_minus(format(round(value) if form.endswith("d") else value, form)),) * 2
+
+
+def _in_words(value: float) -> str:
+    if value != int(value) or not 0 <= value < len(WORDS):
+        raise ValueError(f"{value!r}: expected a whole number below {len(WORDS)} for the form 'words'")
+    return WORDS[int(value)]
+
+
+def _scientific(value: float, places: str) -> tuple[str, str]:
+    if value == 0:
+        return "0", "0"
+    digits, exponent = f"{value:.{places}e}".split("e")
+    return f"{_minus(digits)}·10{str(int(exponent)).translate(DIGITS)}", f"${digits} dot 10^({int(exponent)})$"
 
 
 def _minus(text: str) -> str:

@@ -1,104 +1,76 @@
-"""Where the paper's numbers come from: data files with their provenance, recorded traces, and the library's formulas.
+"""What the paper's numbers are functions of: data files, recorded traces, and the provenance of all runs.
 
 A data file is *fresh* when its experiment, with today's source, defaults and inputs, would write the same header.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ampsim import records
-from ampsim.core import dialects, machine, theory, trace
+from ampsim.core import trace
+from figures import results
+from figures.results import Result
 
 ROOT = Path(__file__).parent.parent
+DATA = Path("experiments") / "data" / "cpu"
+TRACES = Path("tests") / "traces"
 
 
-class Refused(ValueError):  # noqa: N818 - says what happened
-    """The paper cannot be built: the message names what is wrong, what was expected and the cure."""
+class PaperError(ValueError):
+    """A reason why the paper cannot be built: what is wrong, what was expected and the cure."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """What a number's path is evaluated on."""
-
-    file: str  # relative to the repository
-    script: str  # what made the file; of a formula, where it is proved against the machine
-    device: str
-    seeds: tuple[int, ...] = ()
-    commit: str | None = None
-    records: tuple[Any, ...] = ()
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, Any] = field(default_factory=dict)  # what a formula may call
-
-
-def data(stem: str, root: Path = ROOT, device: str = "cpu") -> Source:
-    """The data file of an experiment.
+@functools.cache
+def load(stem: str, root: Path = ROOT) -> Result:
+    """Return what a stem's numbers are functions of: its data file, or for "traces" and "runs" what these hold.
 
     Raises:
-        Refused: no such file, or one that cannot be read.
+        PaperError: no such file, or one that cannot be read.
     """
-    path = root / "experiments" / "data" / device / f"{stem}.jsonl"
+    if stem == "traces":
+        return traces(root)
+    if stem == "runs":
+        return runs(root)
     try:
-        provenance, rows = records.read(path)
-    except FileNotFoundError:
-        name = path.relative_to(root)
-        raise Refused(f"{name}: no such file; `python -m experiments.{stem}` makes it") from None
-    except records.DamagedFileError as error:
-        raise Refused(str(error)) from None
-    return Source(
-        file=path.relative_to(root).as_posix(),
-        script=provenance["script"],
-        device=provenance["device"]["name"],
-        seeds=tuple(provenance["seeds"]),
-        commit=provenance["commit"],
-        records=tuple(rows),
-        provenance=provenance,
-    )
+        return results.load(stem, root / DATA)
+    except (FileNotFoundError, records.DamagedFileError) as error:
+        raise PaperError(str(error).replace(f"{root}/", "")) from None
 
 
-def runs(root: Path = ROOT) -> Source:
-    """The provenance of every data file, for what is said of all experiments together."""
-    folder = root / "experiments" / "data" / "cpu"
-    rows = tuple(records.read_provenance(path) for path in sorted(folder.glob("*.jsonl")))
-    return Source("experiments/data/cpu", "experiments/__main__.py", "any", records=rows)
-
-
-def recorded(root: Path = ROOT) -> Source:
-    """The traces recorded from other frameworks' scalers, each with whether the reference machine repeats it."""
-    rows = [
-        {"system": t.system, "sequence": path.stem, "updates": len(t.found_inf), "repeated": int(t.mismatch() is None)}
-        for path in sorted((root / "tests" / "traces").glob("*.jsonl"))
+def traces(root: Path) -> Result:
+    """Return the traces recorded from other frameworks' scalers, each with whether the reference machine repeats it."""
+    found = tuple(
+        {"system": t.system, "sequence": path.stem, "updates": len(t.found_inf), "repeated": t.mismatch() is None}
+        for path in sorted((root / TRACES).glob("*.jsonl"))
         for t in trace.read(path)
-    ]
-    if not rows:
-        raise Refused(f"{root / 'tests' / 'traces'}: no traces; restore the folder from version control")
-    return Source("tests/traces", "tests/core/test_trace.py", "any", records=tuple(rows))
+    )
+    if not found:
+        raise PaperError(f"{TRACES}: no traces; restore the folder from version control")
+    return Result("traces", root / TRACES, _made_by("tests/core/test_trace.py"), found)
 
 
-def field_of_scalers(root: Path = ROOT) -> Source:
-    """What each dialect does where they differ, asked of the machine."""
-    from paper import field as survey
-
-    rows = survey.survey()
-    return Source("ampsim/core/dialects.py", "tests/core/test_trace.py", "any", records=rows)
+def runs(root: Path) -> Result:
+    """Return the provenance of every data file, for what is said of all experiments together."""
+    found = tuple(records.read_provenance(path) for path in sorted((root / DATA).glob("*.jsonl")))
+    return Result("runs", root / DATA, _made_by("experiments/__main__.py"), found)
 
 
-def formulas(root: Path = ROOT) -> Source:
-    """The closed forms of the theorems, the reference machine, and the dialects: nothing is measured."""
-    from paper.field import overflows_until
+def _made_by(script: str) -> records.Record:
+    return {"script": script, "device": {"name": "any"}, "seeds": [], "commit": None}
 
-    names: dict[str, Callable[..., Any]] = {
-        **{name: getattr(theory, name) for name in theory.__all__},
-        "Rule": machine.Rule,
-        "dialect": dialects.get,
-        "overflows_until": overflows_until,
+
+def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
+    """Name the data files that their experiments would not write today, each with the reason and the cure."""
+    from experiments.runner import provenance  # it loads what runs experiments
+
+    reasons = {
+        stem: provenance.why_stale(stem, load(stem, root).provenance)
+        for stem in stems
+        if stem not in ("traces", "runs")
     }
-    return Source("ampsim/core/theory", "tests/core/test_theory.py", "any", names=names)
-
-
-def stale(source: Source) -> str | None:
-    """Why a data file is not what its experiment would write today; None if it is."""
-    from experiments.runner import provenance  # it imports what runs experiments
-
-    return provenance.why_stale(Path(source.script).stem, source.provenance)
+    return [
+        f"{DATA / stem}.jsonl: stale, {why}; `python -m experiments.{stem} --force`"
+        for stem, why in reasons.items()
+        if why
+    ]

@@ -1,22 +1,28 @@
-"""The tables of results, cell by cell; a cell is text or a number with its path."""
+"""The tables of results, cell by cell; a cell is text, or a number with its function."""
 
 from ampsim.core import dialects
-from paper.ledger import Number, Table
-from paper.numbers.theory import INTERVALS, real_rate, real_t3
+from ampsim.core.machine import Rule
+from ampsim.core.theory import skip_rate
+from figures.claims import EXACT
+from figures.results import Result
+from paper.field import survey
+from paper.ledger import Cell, Formula, Number, Table
+from paper.numbers.theory import INTERVALS, real_level, real_steps, t3_level, t3_rate
+from paper.numbers.training import elements, skips, zeros
 
 
 def _real() -> Table:
-    def cells(interval: int) -> tuple[str | Number, ...]:
-        own, fp32 = f"G={interval}", "fp32"
+    def cells(interval: int) -> tuple[Cell, ...]:
+        own = f"G={interval}"
         return (
             f"${interval}$",
-            Number("theory_real", f"100 * {real_rate(interval)}"),
-            Number("theory_real", f"100 * {real_t3(interval, own)}"),
-            Number("theory_real", f"100 * {real_t3(interval, fp32)}"),
-            Number("formulas", f"100 * skip_rate(Rule(growth_interval={interval}))"),
-            Number("theory_real", f"mean_level('arm={own} / scales')"),
-            Number("theory_real", f"t3_level('arm={own} / ceilings', {interval})"),
-            Number("theory_real", f"t3_level('arm={fp32} / ceilings', {interval})"),
+            Number("theory_real", lambda run: 100 * run.arm(own).mean("skipped") / real_steps(run)),
+            Number("theory_real", lambda run: 100 * t3_rate(run, interval, own)),
+            Number("theory_real", lambda run: 100 * t3_rate(run, interval, "fp32")),
+            Formula(lambda: 100 * skip_rate(Rule(growth_interval=interval))),
+            Number("theory_real", lambda run: real_level(run, interval)),
+            Number("theory_real", lambda run: t3_level(run, interval, own)),
+            Number("theory_real", lambda run: t3_level(run, interval, "fp32")),
         )
 
     head = ("$G$", "skips", "T3", "T3, fp32", "T1", "$log_2 S$", "T3", "T3, fp32")
@@ -30,16 +36,15 @@ def _sigmoid() -> Table:
         "dynamic G=50": "dynamic, $G = 50$", "dynamic G=2000": "dynamic, $G = 2000$",
     }  # fmt: skip
 
-    def cells(arm: str, name: str) -> tuple[str | Number, ...]:
-        stem = "sigmoid_underflow"
-        losses = tuple(Number(stem, f"{how}('arm={arm} / train_loss')") for how in ("mean", "min", "max"))
-        zeros = f"sum('arm={arm} / zero / -1 / *') / sum('arm={arm} / elements / *')"
+    def cells(arm: str, name: str) -> tuple[Cell, ...]:
         return (
             name,
-            *losses,
-            Number(stem, f"mean('arm={arm} / test_accuracy')"),
-            Number(stem, f"lengths('arm={arm} / found_inf') / count('@ / seeds / *')", ",.0f"),
-            Number(stem, f"100 * {zeros}", ".0f"),
+            Number("sigmoid_underflow", lambda run: run.arm(arm).mean("train_loss")),
+            Number("sigmoid_underflow", lambda run: run.arm(arm).min("train_loss")),
+            Number("sigmoid_underflow", lambda run: run.arm(arm).max("train_loss")),
+            Number("sigmoid_underflow", lambda run: run.arm(arm).mean("test_accuracy")),
+            Number("sigmoid_underflow", lambda run: skips(run.arm(arm)), ",.0f"),
+            Number("sigmoid_underflow", lambda run: 100 * zeros(run.arm(arm), -1) / elements(run.arm(arm)), ".0f"),
         )
 
     head = ("arm", "loss", "min", "max", "accuracy", "skips", "zeros, %")
@@ -47,42 +52,48 @@ def _sigmoid() -> Table:
 
 
 def _held() -> Table:
-    """Per theorem: cases and numbers, then the largest error among the exact and among the others."""
+    """Return, per theorem, the cases and numbers, then the largest error among the exact and among the others."""
     has_exact = {"T1", "T2", "T3", "T4", "T5", "T7", "T10"}
     has_other = {"T1", "T2", "T3", "T6", "T8", "T9"}
 
-    def cells(theorem: str) -> tuple[str | Number, ...]:
-        def worst(column: str, which: str) -> Number:
-            return Number("theory", f"max('theorem={theorem} / held / tolerance{which}1e-12 / {column}')", "e0")
-
+    def cells(theorem: str) -> tuple[Cell, ...]:
         return (
             f'#thm("{theorem}")',
-            Number("theory", f"count('theorem={theorem}')", "d"),
-            Number("theory", f"count('theorem={theorem} / held / *')", "d"),
-            worst("error", "=") if theorem in has_exact else "–",
-            worst("error", "!=") if theorem in has_other else "–",
-            worst("tolerance", "!=") if theorem in has_other else "–",
+            Number("theory", lambda run: sum(row["theorem"] == theorem for row in run.records), "d"),
+            Number("theory", lambda run: len(held(run, theorem, "error")), "d"),
+            Number("theory", lambda run: max(held(run, theorem, "error", exact=True)), "e0")
+            if theorem in has_exact
+            else "–",
+            Number("theory", lambda run: max(held(run, theorem, "error", exact=False)), "e0")
+            if theorem in has_other
+            else "–",
+            Number("theory", lambda run: max(held(run, theorem, "tolerance", exact=False)), "e0")
+            if theorem in has_other
+            else "–",
         )
 
     head = ("", "cases", "numbers", "exact", "others", "tolerance")
     return Table(head, tuple(cells(f"T{i}") for i in range(1, 11)), "lrrrrr")
 
 
-def _dialects() -> Table:
-    def cells(name: str) -> tuple[str | Number, ...]:
-        def cell(column: str, form: str = "text") -> Number:
-            return Number("field", f"the('system={name} / {column}')", form)
+def held(run: Result, theorem: str, column: str, *, exact: bool | None = None) -> list[float]:
+    """Return a column of a theorem's numbers: of all, of those held to the last bits, or of the others."""
+    rows = [held for row in run.records if row["theorem"] == theorem for held in row["held"]]
+    return [held[column] for held in rows if exact is None or (held["tolerance"] == EXACT) is exact]
 
+
+def _dialects() -> Table:
+    def cells(name: str) -> tuple[Cell, ...]:
         return (
             f"`{name}`",
-            cell("start", "2^"),
-            cell("interval", "d"),
-            cell("grows_at", "d"),
-            cell("patience", "d"),
-            cell("refill"),
-            cell("delay", "d"),
-            cell("top"),
-            cell("bottom"),
+            Formula(lambda: dialects.get(name).init_scale, "2^"),
+            Formula(lambda: dialects.get(name).growth_interval, "d"),
+            Formula(lambda: survey()[name].grows_at, "d"),
+            Formula(lambda: dialects.get(name).hysteresis, "d"),
+            Formula(lambda: survey()[name].refill, "text"),
+            Formula(lambda: survey()[name].delay, "d"),
+            Formula(lambda: survey()[name].top, "text"),
+            Formula(lambda: survey()[name].bottom, "text"),
         )
 
     head = ("scaler", "start", "$G$", "grows at", "patience", "refilled by", "delay", "top", "bottom")
@@ -90,7 +101,7 @@ def _dialects() -> Table:
 
 
 def _artefact() -> Table:
-    """What each experiment is for, how long it took, and how a rerun is compared."""
+    """Return what each experiment is for, how long it took, and how a rerun is compared."""
     rows = (
         ("theory", "@sec-theory", "exact"),
         ("theory_real", "@sec-theory", "same CPU"),
@@ -119,7 +130,8 @@ def _artefact() -> Table:
         ("jax_speed", "@sec-performance", "clock"),
     )
     cells = tuple(
-        (f"`{stem}`", where, Number(stem, "the('@ / unit_seconds')", ",.0f"), compare) for stem, where, compare in rows
+        (f"`{stem}`", where, Number(stem, lambda run: run.provenance["unit_seconds"], ",.0f"), compare)
+        for stem, where, compare in rows
     )
     return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
 

@@ -1,65 +1,82 @@
 """What loss scaling, replay and JAX cost, and what the experiments took."""
 
-from paper.ledger import Claim, Number
+from statistics import fmean, median
 
-
-def _ratio(size: str, which: str, reducer: str = "median") -> Number:
-    return Number("overhead", f"{reducer}('rows / size={size} / ratios / {which} / *')", ".1f")
-
+from ampsim.records import Record
+from figures.claims import ratios
+from figures.results import Result
+from paper.ledger import Number
 
 SMALL, LARGE = "400x1000", "50x400000"
-_FLAX = "'rows / * / ratios / flax / *'"
-_JMP = "'rows / * / ratios / jmp / *'"
-
-
-def _replay(column: str) -> Number:
-    return Number("replay_speed", f"median('rows / trace=walk / microseconds / {column} / *') / 1000")
-
-
-def _probe(row: int) -> str:
-    return f"median('rows / {row} / ratios / wandb / *')"
-
-
-def _share(row: int) -> str:
-    return f"median('rows / {row} / above / probe / *') / median('rows / {row} / bare / *')"
-
-
-PERFORMANCE = {
-    "overhead.small.cost": _ratio(SMALL, "ours clip cost"),
-    "overhead.small.cost.min": _ratio(SMALL, "ours clip cost", "min"),
-    "overhead.small.cost.max": _ratio(SMALL, "ours clip cost", "max"),
-    "overhead.large.cost": _ratio(LARGE, "ours clip cost"),
-    "overhead.large.cost.min": _ratio(LARGE, "ours clip cost", "min"),
-    "overhead.large.cost.max": _ratio(LARGE, "ours clip cost", "max"),
-    "overhead.large.hooks": _ratio(LARGE, "hooks clip cost"),
-    "overhead.small.whole": _ratio(SMALL, "ours clip whole"),
-    "overhead.large.whole": _ratio(LARGE, "ours clip whole"),
-    "overhead.plain.small": Number("overhead", f"median('rows / size={SMALL} / ratios / ours plain whole / *')"),
-    "overhead.plain.large": Number("overhead", f"median('rows / size={LARGE} / ratios / ours plain whole / *')"),
-    "replay.fold": _replay("fold"),
-    "replay.jump": _replay("replay"),
-    "replay.index": _replay("index"),
-    "replay.plain": Number("replay_speed", "the('rows / trace=walk / without numba') / 1000", ".1f"),
-    "replay.rules": Number("replay_speed", "the('sweep / rules')", ",d"),
-    "replay.sweep": Number("replay_speed", "the('sweep / seconds')", ".1f"),
-    **{
-        f"fidelity.{g}.{what}": Number("replay_fidelity", f"mean('arm=relu / {path} / skips')", ".0f")
-        for g in (5, 200)
-        for what, path in {"run": f"runs / G={g}", "replay": f"replays / trace=fp32 / interval={g}"}.items()
-    },
-    "jax.flax": Number("jax_speed", f"max([max({_FLAX}) - 1, 1 - min({_FLAX})])", "%1"),
-    "jax.jmp.min": Number("jax_speed", f"min({_JMP})"),
-    "jax.jmp.max": Number("jax_speed", f"max({_JMP})"),
-    "probe.min": Number("probe_overhead", "min([" + ", ".join(_probe(i) for i in range(4)) + "])", ".0f"),
-    "probe.max": Number("probe_overhead", "max([" + ", ".join(_probe(i) for i in range(4)) + "])", ".0f"),
-    "probe.share.min": Number("probe_overhead", "min([" + ", ".join(_share(i) for i in range(4)) + "])", "%0"),
-    "probe.share.max": Number("probe_overhead", "max([" + ", ".join(_share(i) for i in range(4)) + "])", "%0"),
-    "artefact.minutes": Number("runs", "sum('unit_seconds') / 60", ".0f"),
-}
-PERFORMANCE_CLAIMS = {
-    "overhead.plain": Claim("overhead", f"max('rows / size={LARGE} / ratios / ours plain whole / *') < 1.2"),
-    "jax": Claim("jax_speed", f"max({_JMP}) < 1"),
+OVERHEAD = {
+    "overhead.small.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", SMALL)), ".1f"),
+    "overhead.small.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", SMALL)), ".1f"),
+    "overhead.small.cost.max": Number("overhead", lambda run: max(ratios(run, "ours clip cost", SMALL)), ".1f"),
+    "overhead.large.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", LARGE)), ".1f"),
+    "overhead.large.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", LARGE)), ".1f"),
+    "overhead.large.cost.max": Number("overhead", lambda run: max(ratios(run, "ours clip cost", LARGE)), ".1f"),
+    "overhead.large.hooks": Number("overhead", lambda run: median(ratios(run, "hooks clip cost", LARGE)), ".1f"),
+    "overhead.small.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", SMALL)), ".1f"),
+    "overhead.large.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", LARGE)), ".1f"),
+    "overhead.plain.small": Number("overhead", lambda run: median(ratios(run, "ours plain whole", SMALL))),
+    "overhead.plain.large": Number("overhead", lambda run: median(ratios(run, "ours plain whole", LARGE))),
 }
 
-NUMBERS: dict[str, Number] = {**PERFORMANCE}
-CLAIMS: dict[str, Claim] = {**PERFORMANCE_CLAIMS}
+
+def walk(run: Result) -> Record:
+    """Return what replay_speed measured on the random walk."""
+    (found,) = (row for row in run.records[0]["rows"] if row["trace"] == "walk")
+    return dict(found)
+
+
+REPLAY = {
+    "replay.fold": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["fold"]) / 1000),
+    "replay.jump": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["replay"]) / 1000),
+    "replay.index": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["index"]) / 1000),
+    "replay.plain": Number("replay_speed", lambda run: walk(run)["without numba"] / 1000, ".1f"),
+    "replay.rules": Number("replay_speed", lambda run: run.records[0]["sweep"]["rules"], ",d"),
+    "replay.sweep": Number("replay_speed", lambda run: run.records[0]["sweep"]["seconds"], ".1f"),
+}
+
+
+def run_skips(run: Result, interval: int) -> float:
+    """Return the mean skips of real runs with a growth interval."""
+    return fmean(row["runs"][f"G={interval}"]["skips"] for row in run.arm("relu"))
+
+
+def replay_skips(run: Result, interval: int) -> float:
+    """Return the mean skips that replays of the float32 run's ceilings have."""
+    found = [replay for row in run.arm("relu") for replay in row["replays"] if replay["trace"] == "fp32"]
+    return fmean(replay["skips"] for replay in found if replay["interval"] == interval)
+
+
+FIDELITY = {
+    "fidelity.5.run": Number("replay_fidelity", lambda run: run_skips(run, 5), ".0f"),
+    "fidelity.5.replay": Number("replay_fidelity", lambda run: replay_skips(run, 5), ".0f"),
+    "fidelity.200.run": Number("replay_fidelity", lambda run: run_skips(run, 200), ".0f"),
+    "fidelity.200.replay": Number("replay_fidelity", lambda run: replay_skips(run, 200), ".0f"),
+}
+
+
+def probe_ratios(run: Result) -> list[float]:
+    """Return how often the probe's cost fits into that of wandb.watch, per network."""
+    return [median(row["ratios"]["wandb"]) for row in run.records[0]["rows"]]
+
+
+def probe_shares(run: Result) -> list[float]:
+    """Return the probe's cost as a share of a bare step, per network."""
+    return [median(row["above"]["probe"]) / median(row["bare"]) for row in run.records[0]["rows"]]
+
+
+OTHERS = {
+    "jax.flax": Number("jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "%1"),
+    "jax.jmp.min": Number("jax_speed", lambda run: min(ratios(run, "jmp"))),
+    "jax.jmp.max": Number("jax_speed", lambda run: max(ratios(run, "jmp"))),
+    "probe.min": Number("probe_overhead", lambda run: min(probe_ratios(run)), ".0f"),
+    "probe.max": Number("probe_overhead", lambda run: max(probe_ratios(run)), ".0f"),
+    "probe.share.min": Number("probe_overhead", lambda run: min(probe_shares(run)), "%0"),
+    "probe.share.max": Number("probe_overhead", lambda run: max(probe_shares(run)), "%0"),
+    "artefact.minutes": Number("runs", lambda run: sum(row["unit_seconds"] for row in run.records) / 60, ".0f"),
+}
+
+NUMBERS: dict[str, Number] = {**OVERHEAD, **REPLAY, **FIDELITY, **OTHERS}

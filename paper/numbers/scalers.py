@@ -1,70 +1,64 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
-from paper.ledger import Claim, Number
-
-DEPTHS = (1, 2, 4)
+from ampsim.core import dialects
+from figures.results import Result
+from paper.field import overflows_until, survey
+from paper.ledger import Formula, Number
 
 FIELD = {
-    "dialects": Number("field", "count('system')", "d"),
-    "field.behaviours": Number("field", "distinct('behaviour')", "d"),
-    "field.late": Number("field", "count('grows_at=4')", "words"),
-    "field.infinite": Number("field", "count('top=infinite')", "words"),
-    "field.zero": Number("field", "count('bottom=zero')", "d"),
-    "field.raises": Number("field", "count('bottom=raises')", "words"),
-    "field.delayed": Number("field", "count('delay=1')", "words"),
-    "traces.count": Number("traces", "count('system')", ",d"),
-    "traces.repeated": Number("traces", "sum('repeated')", ",d"),
-    "traces.updates": Number("traces", "sum('updates')", ",d"),
+    "dialects": Formula(lambda: len(survey()), "d"),
+    "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
+    "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
+    "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in survey().values()), "words"),
+    "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
+    "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
+    "field.delayed": Formula(lambda: sum(row.delay == 1 for row in survey().values()), "words"),
+    "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
 }
-FIELD_CLAIMS = {
-    "traces.all": Claim("traces", "sum('repeated') == count('system')"),
-    "traces.every-dialect": Claim("traces", "distinct('system') == 34"),
+TRACES = {
+    "traces.count": Number("traces", lambda run: len(run.records), ",d"),
+    "traces.repeated": Number("traces", lambda run: sum(row["repeated"] for row in run.records), ",d"),
+    "traces.updates": Number("traces", lambda run: sum(row["updates"] for row in run.records), ",d"),
 }
 
 # defects, threads
 
-_FAMILIES = (
-    "0, 1, 2 ... overflows, then clean",
-    "long runs of overflow",
-    "growth at the top",
-    "huge gradients below scale 1",
-    "subnormal gradients",
-    "overflow and clean in turns",
-)
+SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
-def _over_families(scaler: str, column: str) -> str:
-    return " + ".join(f"sum('arm={scaler}: {family} / {column}')" for family in _FAMILIES)
+def _of_torch(run: Result, column: str) -> int:
+    """Return the sum of a column over all families of gradients that torch's scaler was given."""
+    return sum(row[column] for row in run.records if row["arm"].startswith("torch: "))
+
+
+def _wrong(run: Result, depth: int) -> float:
+    """Return the share of tensors that torch's scaler unscaled wrongly with this many steps in flight."""
+    arm = run.arm(f"torch depth {depth}")
+    return float(sum(arm.column("wrong")) / sum(arm.column("checked")))
 
 
 DEFECTS = {
-    "adversary.sweep": Number("adversary", f"the('arm=torch: {_FAMILIES[0]} / trace_died')", "d"),
-    "adversary.steps": Number("adversary", "the('@ / config / steps')", ",d"),
-    "adversary.first": Number("adversary", f"the('arm=torch: {_FAMILIES[0]} / first_corruption')", "d"),
-    "adversary.torch": Number("adversary", _over_families("torch", "corruptions"), ",d"),
-    "adversary.total": Number("adversary", _over_families("torch", "steps"), ",d"),
-    "torch.zero": Number("formulas", "overflows_until(dialect('torch.amp.GradScaler'), 0.0)", "d"),
-    "threads.interval": Number("threads", "the('@ / config / growth_interval')", "words"),
-    "threads.torch.1": Number("threads", "sum('arm=torch depth 1 / wrong') / sum('arm=torch depth 1 / checked')", "%0"),
-    "threads.torch.4": Number("threads", "sum('arm=torch depth 4 / wrong') / sum('arm=torch depth 4 / checked')", "%0"),
+    "adversary.sweep": Number("adversary", lambda run: run.arm(SWEEP).the("trace_died"), "d"),
+    "adversary.steps": Number("adversary", lambda run: run.config["steps"], ",d"),
+    "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
+    "adversary.torch": Number("adversary", lambda run: _of_torch(run, "corruptions"), ",d"),
+    "adversary.total": Number("adversary", lambda run: _of_torch(run, "steps"), ",d"),
+    "threads.interval": Number("threads", lambda run: run.config["growth_interval"], "words"),
+    "threads.torch.1": Number("threads", lambda run: _wrong(run, 1), "%0"),
+    "threads.torch.4": Number("threads", lambda run: _wrong(run, 4), "%0"),
     "threads.ours.checked": Number(
-        "threads", " + ".join(f"sum('arm=ampsim depth {k} / checked')" for k in DEPTHS), ",d"
+        "threads", lambda run: sum(row["checked"] for row in run.records if row["arm"].startswith("ampsim ")), ",d"
     ),
 }
-DEFECT_CLAIMS = {
-    "adversary.ours": Claim("adversary", f"{_over_families('ampsim', 'corruptions')} == 0"),
-    "threads.ours": Claim("threads", " + ".join(f"sum('arm=ampsim depth {k} / wrong')" for k in DEPTHS) + " == 0"),
-}
-
 KIT = {
-    "kit.checks": Number("conformance", "count('arm=torch / checks / *')", "d"),
-    "kit.torch": Number("conformance", "count('arm=torch / failed / *')", "words"),
+    "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
+    "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "words"),
     "kit.ours": Number(
-        "conformance", "count('arm=ampsim / checks / *') - sum('arm=ampsim / counts / passed')", "words"
+        "conformance",
+        lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],
+        "words",
     ),
-    "claims.device": Number("device_claims", "count('holds')", "d"),
+    "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
 }
-KIT_CLAIMS = {"kit": Claim("conformance", "the('arm=ampsim / counts / passed') == count('arm=ampsim / checks / *')")}
 
-NUMBERS: dict[str, Number] = {**FIELD, **DEFECTS, **KIT}
-CLAIMS: dict[str, Claim] = {**FIELD_CLAIMS, **DEFECT_CLAIMS, **KIT_CLAIMS}
+NUMBERS: dict[str, Number | Formula] = {**FIELD, **TRACES, **DEFECTS, **KIT}

@@ -1,97 +1,124 @@
 """The theorems, the real run that T3 foretells, and what depth costs."""
 
-from paper.ledger import Claim, Number
+from collections import Counter
+from statistics import fmean
 
-DEPTHS = (1, 2, 4)
+from ampsim.core.machine import Rule
+from ampsim.core.theory import critical_bad_rate, of_ceilings, skip_rate, tracked_quantile
+from ampsim.records import Record
+from figures.claims import exact_errors, staleness_spread
+from figures.results import ArmRecords, Result
+from paper.ledger import Formula, Number
+
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real
+RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
+DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
 
 
-def worst(*paths: str) -> str:
-    """The largest of some paths' values."""
-    return f"max([{', '.join(paths)}])"
+def case(run: Result, arm: str, name: str) -> Record:
+    """Return what a theorem's case predicts and measures under one name."""
+    (found,) = (held for held in run.arm(arm).the("held") if held["name"] == name)
+    return dict(found)
 
 
-def _case(arm: str, name: str, column: str) -> str:
-    return f"the('arm={arm} / held / name={name} / {column}')"
+def worst_best_interval(run: Result) -> float:
+    """Return T8's largest relative error of the best interval."""
+    rows = [row for row in run.records if row["theorem"] == "T8"]
+    return max(float(held["error"]) for row in rows for held in row["held"] if held["name"] == "G")
 
 
-def real_rate(interval: int) -> str:
-    """The measured skip rate of theory_real; its records leave the warm-up out."""
-    return f"the('arm=G={interval} / skipped') / (the('@ / config / steps') - the('@ / config / warmup'))"
+THEORY: dict[str, Number | Formula] = {
+    "theory.cases": Number("theory", lambda run: len(run.records), "d"),
+    "theory.exact.worst": Number("theory", lambda run: max(exact_errors(run)), "e0"),
+    "t1.default": Formula(lambda: skip_rate(Rule()), "%5"),
+    "t1.default.in": Formula(lambda: 1 / skip_rate(Rule()), ".0f"),
+    "t3.quantile": Formula(lambda: tracked_quantile(2000), "%3"),
+    "t3.ranks.closed": Number("theory", lambda run: case(run, RANKS, "bits lost")["predicted"]),
+    "t3.ranks.exact": Number("theory", lambda run: case(run, RANKS, "bits lost")["measured"]),
+    "t4.skips": Number("theory", lambda run: case(run, SPIKE, "skips")["measured"], "words"),
+    "t4.steps": Number("theory", lambda run: case(run, SPIKE, "steps")["measured"], ",d"),
+    "t8.critical.in": Formula(lambda: 1 / critical_bad_rate(Rule()), ",.0f"),
+    "t8.drift.800": Number("theory", lambda run: case(run, DRIFT_800, "bits a step")["measured"], "e2"),
+    "t8.drift.800.closed": Number("theory", lambda run: case(run, DRIFT_800, "bits a step")["predicted"], "e2"),
+    "t8.drift.2000": Number("theory", lambda run: case(run, DRIFT_2000, "bits a step")["measured"], "e2"),
+    "t8.best.worst": Number("theory", worst_best_interval, "%0"),
+    "t9.5": Number("theory", lambda run: case(run, "T9: sigma=5, 0 bits", "share")["measured"], "e1"),
+    "t9.8": Number("theory", lambda run: case(run, "T9: sigma=8, 0 bits", "share")["measured"], "%0"),
+    "t10.1": Number(
+        "theory", lambda run: case(run, "T10: G=50, H=1, refilled at growth", "skip rate")["measured"], "%2"
+    ),
+    "t10.2": Number(
+        "theory", lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["measured"], "%2"
+    ),
+}
+
+# theory_real: its records leave the warm-up out
 
 
-def real_t3(interval: int, ceilings: str) -> str:
-    """T3's skip rate there, from the run's own ceilings or the float32 run's."""
-    return f"t3_rate('arm={ceilings} / ceilings', {interval})"
+def real_steps(run: Result) -> int:
+    """Return the steps that a unit of theory_real records."""
+    return int(run.config["steps"] - run.config["warmup"])
 
 
-_RANKS = "T3 b: 1024 ranks, sigma=2, G=2000"
-_SPIKE = "T4: 10 bits, 10 steps, G=2000"
-_LEVEL = "abs(mean_level('arm=G={0} / scales') - t3_level('arm=G={0} / ceilings', {0}))"
-THEORY = {
-    "theory.cases": Number("theory", "count('arm')", "d"),
-    "theory.exact.worst": Number("theory", "max('held / tolerance=1e-12 / error')", "e0"),
-    "t1.default": Number("formulas", "skip_rate(Rule())", "%5"),
-    "t1.default.in": Number("formulas", "1 / skip_rate(Rule())", ".0f"),
-    "t3.quantile": Number("formulas", "tracked_quantile(2000)", "%3"),
-    "t3.ranks.closed": Number("theory", _case(_RANKS, "bits lost", "predicted")),
-    "t3.ranks.exact": Number("theory", _case(_RANKS, "bits lost", "measured")),
-    "t4.skips": Number("theory", _case(_SPIKE, "skips", "measured"), "words"),
-    "t4.steps": Number("theory", _case(_SPIKE, "steps", "measured"), ",d"),
-    "t8.critical.in": Number("formulas", "1 / critical_bad_rate(Rule())", ",.0f"),
-    "t8.drift.800": Number("theory", _case("T8: lambda=1e-3, G=800", "bits a step", "measured"), "e2"),
-    "t8.drift.800.closed": Number("theory", _case("T8: lambda=1e-3, G=800", "bits a step", "predicted"), "e2"),
-    "t8.drift.2000": Number("theory", _case("T8: lambda=1e-3, G=2000", "bits a step", "measured"), "e2"),
-    "t8.best.worst": Number("theory", "max('theorem=T8 / held / name=G / error')", "%0"),
-    "t9.5": Number("theory", _case("T9: sigma=5, 0 bits", "share", "measured"), "e1"),
-    "t9.8": Number("theory", _case("T9: sigma=8, 0 bits", "share", "measured"), "%0"),
-    "t10.1": Number("theory", _case("T10: G=50, H=1, refilled at growth", "skip rate", "measured"), "%2"),
-    "t10.2": Number("theory", _case("T10: G=50, H=2, refilled at growth", "skip rate", "measured"), "%2"),
-    "real.steps": Number("theory_real", "the('@ / config / steps') - the('@ / config / warmup')", ",d"),
+def real_rate(run: Result, interval: int) -> float:
+    """Return the measured skip rate."""
+    return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
+
+
+def real_level(run: Result, interval: int) -> float:
+    """Return the mean log2 scale."""
+    levels = counted(run.arm(f"G={interval}"), "scales")
+    return fmean(levels.keys(), levels.values())
+
+
+def t3_rate(run: Result, interval: int, ceilings: str) -> float:
+    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's."""
+    return of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)[1].skip_rate
+
+
+def t3_level(run: Result, interval: int, ceilings: str) -> float:
+    """Return T3's mean log2 scale from the ceilings of an arm."""
+    x, form = of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)
+    return float(x @ form.levels)
+
+
+def counted(arm: ArmRecords, column: str) -> Counter[int]:
+    """Return the steps at each level, of all seeds together."""
+    levels: Counter[int] = Counter()
+    for pairs in arm.column(column):
+        levels.update(dict(pairs))
+    return levels
+
+
+REAL = {
+    "real.steps": Number("theory_real", real_steps, ",d"),
     "real.worst": Number(
-        "theory_real", worst(*(f"abs({real_rate(g)} / {real_t3(g, f'G={g}')} - 1)" for g in INTERVALS)), "%0"
+        "theory_real",
+        lambda run: max(abs(real_rate(run, g) / t3_rate(run, g, f"G={g}") - 1) for g in INTERVALS),
+        "%0",
     ),
     "real.worst.fp32": Number(
-        "theory_real", worst(*(f"abs({real_rate(g)} / {real_t3(g, 'fp32')} - 1)" for g in INTERVALS)), "%0"
+        "theory_real", lambda run: max(abs(real_rate(run, g) / t3_rate(run, g, "fp32") - 1) for g in INTERVALS), "%0"
     ),
-    "real.level.worst": Number("theory_real", worst(*(_LEVEL.format(g) for g in INTERVALS))),
-    "real.unforeseen": Number("theory_real", "sum('unforeseen')", "words"),
-    "real.correlation.min": Number("theory_real", "min('ceiling_correlation')"),
-    "real.correlation.max": Number("theory_real", "max('ceiling_correlation')"),
+    "real.level.worst": Number(
+        "theory_real", lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS)
+    ),
+    "real.unforeseen": Number("theory_real", lambda run: sum(row["unforeseen"] for row in run.records), "words"),
+    "real.correlation.min": Number("theory_real", lambda run: min(row["ceiling_correlation"] for row in run.records)),
+    "real.correlation.max": Number("theory_real", lambda run: max(row["ceiling_correlation"] for row in run.records)),
 }
-THEORY_CLAIMS = {"theory.exact": Claim("theory", "max('held / tolerance=1e-12 / error') < 1e-12")}
 
 # depth
 
-_LOSSES = [
-    f"abs(mean('arm={policy} k={k} / final_loss') - mean('arm={policy} k=0 / final_loss'))"
-    for policy in ("cumulative", "deduplicated", "probe")
-    for k in DEPTHS
-]
 DEPTH = {
-    "stale.cumulative.4.headroom": Number("staleness", "mean('arm=cumulative k=4 / headroom')", ".1f"),
-    "stale.cumulative.0.headroom": Number("staleness", "mean('arm=cumulative k=0 / headroom')", ".1f"),
-    "stale.dedup.4.skip": Number("staleness", "mean('arm=deduplicated k=4 / skip_rate')", "%1"),
-    "stale.cumulative.4.skip": Number("staleness", "mean('arm=cumulative k=4 / skip_rate')", "%1"),
-    "stale.loss.spread": Number("staleness", worst(*_LOSSES), ".3f"),
+    "stale.cumulative.4.headroom": Number("staleness", lambda run: run.arm("cumulative k=4").mean("headroom"), ".1f"),
+    "stale.cumulative.0.headroom": Number("staleness", lambda run: run.arm("cumulative k=0").mean("headroom"), ".1f"),
+    "stale.dedup.4.skip": Number("staleness", lambda run: run.arm("deduplicated k=4").mean("skip_rate"), "%1"),
+    "stale.cumulative.4.skip": Number("staleness", lambda run: run.arm("cumulative k=4").mean("skip_rate"), "%1"),
+    "stale.loss.spread": Number("staleness", staleness_spread, ".3f"),
+    "async.0": Number("async_depth", lambda run: run.arm("depth 0").mean("test_loss")),
+    "async.4": Number("async_depth", lambda run: run.arm("depth 4").mean("test_loss")),
+    "async.scale.4": Number("async_depth", lambda run: run.arm("scale 4").mean("test_loss")),
 }
-ASYNC = {
-    "async.0": Number("async_depth", "mean('arm=depth 0 / test_loss')"),
-    "async.4": Number("async_depth", "mean('arm=depth 4 / test_loss')"),
-    "async.scale.4": Number("async_depth", "mean('arm=scale 4 / test_loss')"),
-}
-ASYNC_CLAIMS = {
-    "async.scale": Claim(
-        "async_depth",
-        "abs(mean('arm=scale 4 / test_loss') - mean('arm=depth 0 / test_loss'))"
-        " < 0.2 * (mean('arm=depth 4 / test_loss') - mean('arm=depth 0 / test_loss'))",
-    ),
-    "async.same": Claim(
-        "async_depth",
-        "sum('unlike_model') == 0 and listed('arm=depth 4 / digest') == listed('arm=depth 4 latest / digest')",
-    ),
-}
-DEPTH_CLAIMS = {"stale.loss": Claim("staleness", f"{worst(*_LOSSES)} < 0.01")}
 
-NUMBERS: dict[str, Number] = {**THEORY, **DEPTH, **ASYNC}
-CLAIMS: dict[str, Claim] = {**THEORY_CLAIMS, **DEPTH_CLAIMS, **ASYNC_CLAIMS}
+NUMBERS: dict[str, Number | Formula] = {**THEORY, **REAL, **DEPTH}
