@@ -57,9 +57,9 @@ def draw_scales(axes: Axes, run: Result) -> None:
             np.arange(steps), line, where="post", color=color(k), linewidth=1.3 if first else 0.5,
             alpha=1.0 if first else 0.5, label=f"2^{k}, seed {record['seed']}",
         )  # fmt: skip
-    axes.annotate("a step a bit", (14, 26.5), (50, 28.2), fontsize=7, va="center",
+    axes.annotate("a step per bit", (14, 26.5), (50, 28.2), fontsize=7, va="center",
                   arrowprops={"arrowstyle": "-", "linewidth": 0.6})  # fmt: skip
-    axes.text(230, 7.4, f"{interval} steps a bit", fontsize=7)
+    axes.text(230, 7.4, f"{interval} steps per bit", fontsize=7)
     axes.text(395, 21.7, "dots: the ceiling", fontsize=7, color=_style.GREY, ha="right")
     ticks = range(0, 33, 4)
     axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
