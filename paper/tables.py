@@ -3,11 +3,10 @@
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
-from figures.claims import EXACT
+from figures.claims import EXACT, INTERVALS, real_level, real_steps, t3_level, t3_rate
 from figures.results import Result
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
-from paper.numbers.theory import INTERVALS, real_level, real_steps, t3_level, t3_rate
 from paper.numbers.training import elements, skips, zeros
 
 

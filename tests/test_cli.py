@@ -75,7 +75,7 @@ TORCH = "torch.amp:GradScaler"
 
 def check(*arguments: str) -> tuple[int, str]:
     pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
-    return run("check", *arguments, "--examples", "5")
+    return run("check", *arguments, "--examples", "10")
 
 
 def test_check_says_what_a_scaler_breaks_and_exits_with_1() -> None:

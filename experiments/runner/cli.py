@@ -1,6 +1,5 @@
 """The command line of an experiment: `Options` and the experiment's `Config`, field by field."""
 
-import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -12,31 +11,33 @@ import tyro
 
 from ampsim import records
 from experiments.runner import device
-from experiments.runner.execute import Options, Run, UnitsFailedError, execute, show
-from experiments.runner.experiment import DATA, Config, Experiment, UsageError
+from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute, show
+from experiments.runner.experiment import Config, Experiment, UsageError
 from experiments.runner.pool import Workers
+from experiments.runner.progress import Bar, Slot
 
 STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 
 
-def main(stem: str, argv: Sequence[str] | None = None, workers: Workers | None = None) -> int:
-    """Run one experiment from a command line, in workers that may be there already; return the exit status."""
+def main(stem: str, argv: Sequence[str] | None = None) -> int:
+    """Run one experiment from a command line, with its table at the end; return the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    with Workers() as workers, Bar(1.0) as bar:
+        outcome = attempt(stem, argv, workers, Slot(bar, 0.0, 1.0))
+    if outcome.status == 0 and outcome.run and not outcome.run.options.smoke:
+        show(outcome.run)
+    return outcome.status
+
+
+def attempt(stem: str, argv: Sequence[str], workers: Workers, slot: Slot) -> Outcome:
+    """Run one experiment; an error becomes its message and an exit status."""
     try:
         if "--help" not in argv and "-h" not in argv:
             Experiment(stem).require_packages()  # before they are imported
-        run = parse(stem, argv)
-        with contextlib.nullcontext(workers) if workers else Workers() as workers:
-            status = execute(run, workers)
-        if status == 0 and not run.options.smoke:
-            show(run)
-        return status
-    except UsageError as error:
+        return execute(parse(stem, argv), workers, slot)
+    except (UsageError, records.DamagedFileError, UnitsFailedError) as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
-        return 2
-    except (records.DamagedFileError, UnitsFailedError) as error:
-        print(f"{stem}: error: {error}", file=sys.stderr)
-        return 1
+        return Outcome(2 if isinstance(error, UsageError) else 1, "failed")
 
 
 def parse(stem: str, argv: Sequence[str]) -> Run:
@@ -65,20 +66,20 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     options, config = parsed.options, parsed.config
     allowed = sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices  # smoke tries the code
     device.require(options.device, allowed)
-    path = parsed.out or default_path(stem, config, options, module.Config())
-    return Run(experiment, config, options, path, list(argv))
+    path = parsed.out or default_path(experiment, config, options)
+    return Run(experiment, config, options, path, list(argv), committed=not (parsed.out or options.smoke))
 
 
-def default_path(stem: str, config: Config, options: Options, default: Config) -> Path:
+def default_path(experiment: Experiment, config: Config, options: Options) -> Path:
     """Return the committed file for the default settings, a new temporary one for a smoke run.
 
     Raises:
         UsageError: other settings, which would replace the committed data.
     """
     if options.smoke:
-        return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{stem}.jsonl"
-    path = DATA / device.slug(options.device) / f"{stem}.jsonl"
-    for name, wanted in dataclasses.asdict(default).items():
+        return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{experiment.stem}.jsonl"
+    path = experiment.data(device.slug(options.device))
+    for name, wanted in dataclasses.asdict(experiment.module.Config()).items():
         if (value := getattr(config, name)) != wanted:
             raise UsageError(
                 f"{name}={value}: expected the default {wanted} for {path}; "

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from ampsim import records
 from experiments.runner import made_here, pool, provenance
-from experiments.runner.experiment import DATA, Config, Experiment, Unit, UsageError
-from experiments.runner.progress import Reporter
+from experiments.runner.experiment import Config, Experiment, Unit, UsageError
+from experiments.runner.progress import Reporter, Slot
 
 
 class UnitsFailedError(RuntimeError):
@@ -51,6 +51,7 @@ class Run:
     options: Options
     path: Path
     argv: list[str] = field(default_factory=list)
+    committed: bool = False  # whether the path is that of the data that is committed
 
     @property
     def stem(self) -> str:
@@ -63,17 +64,23 @@ class Run:
         return self.experiment.units(self.config)
 
 
-def execute(run: Run, workers: pool.Workers) -> int:
-    """Reuse the data if it is up to date; else run what the journal does not hold, and write the file.
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, and how its data stands to what was there before."""
 
-    Returns:
-        The exit status: 0, or 130 when the user stopped it.
-    """
+    status: int  # of the process: 0 good, 1 a unit failed, 2 wrong use, 130 stopped by the user
+    text: str
+    written: bool = False  # the data file is another one now
+    run: Run | None = None  # None if the command line asked for none that can be
+
+
+def execute(run: Run, workers: pool.Workers, slot: Slot) -> Outcome:
+    """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
     units, config = run.units, run.config.plain()
     inputs = run.experiment.module.inputs()
     wanted = run.options.force or (run.options.reproduce and not made_here.is_marked(run.path))
     if not wanted and reuse(run, config, inputs):
-        return 0
+        return Outcome(0, "reused", run=run)
     before = made_here.earlier(run.path, config, inputs)
     origin = provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
     journal = records.Journal(run.path, provenance.identity(origin))
@@ -83,23 +90,38 @@ def execute(run: Run, workers: pool.Workers) -> int:
         print(f"{run.stem}: resumed, {len(journal.done)} of {len(units)} units are done")
     start = time.monotonic()
     try:
-        perform(run, units, journal, workers)
+        perform(run, units, journal, workers, slot)
     except KeyboardInterrupt:
         print(f"\n{run.stem}: stopped; {len(journal.done)} of {len(units)} units are kept in {journal.part}")
         print(f"{run.stem}: the same command goes on from there")
-        return 130
+        return Outcome(130, "stopped")
     done = [journal.done[unit.key] for unit in units]
     origin |= {"date": provenance.now(), "unit_seconds": math.fsum(value["seconds"] for value in done)}
-    journal.finish(origin, [value["record"] for value in done])
-    print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, written to {run.path}")
-    if run.path.is_relative_to(DATA):
+    outcome = keep_or_write(run, journal, origin, before)
+    place = f"written to {run.path}" if outcome.written else "its file stays as it is"
+    print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, {outcome.text}, {place}")
+    return outcome
+
+
+def keep_or_write(
+    run: Run, journal: records.Journal, origin: records.Record, before: made_here.Earlier | None
+) -> Outcome:
+    """Write the finished units, unless the file says the same already and its provenance is still true."""
+    rows = [journal.done[unit.key]["record"] for unit in run.units]
+    keep = before is not None and before.keeps(origin, rows)
+    if keep:
+        journal.part.unlink()
+    else:
+        journal.finish(origin, rows)
+    if run.committed:
         made_here.mark(run.path)
-    if before is not None and run.experiment.repeats:
-        print(f"{run.stem}: {made_here.compare(before, run.path)}")
-    return 0
+    if not run.experiment.repeats:
+        return Outcome(0, "measured anew", written=not keep, run=run)
+    text = before.compare(rows) if before else "made for the first time"
+    return Outcome(0, text, written=not keep, run=run)
 
 
-def perform(run: Run, units: Sequence[Unit], journal: records.Journal, workers: pool.Workers) -> None:
+def perform(run: Run, units: Sequence[Unit], journal: records.Journal, workers: pool.Workers, slot: Slot) -> None:
     """Run the missing units; each is on the disk before the next result is looked at.
 
     Raises:
@@ -108,18 +130,18 @@ def perform(run: Run, units: Sequence[Unit], journal: records.Journal, workers: 
     missing = [unit for unit in units if unit.key not in journal.done]
     jobs = [pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
     failed: list[pool.Failed] = []
-    with Reporter(run.stem, len(units), run.config.steps, len(journal.done)) as progress:
-        for done in workers.run(jobs, run.options.processes, progress.step):
-            if isinstance(done, pool.Failed):
-                failed.append(done)
-                print(f"{run.stem}: {done.unit.key} failed, the others go on: {done.reason}\n{done.details}",
-                      file=sys.stderr)  # fmt: skip
-                continue
-            settings = dataclasses.asdict(done.unit.settings) if done.unit.settings is not None else None
-            record = {"arm": done.unit.arm, "seed": done.unit.seed}
-            record |= ({"settings": settings} if settings is not None else {}) | done.record
-            journal.append(done.unit.key, {"seconds": round(done.seconds, 3), "record": record})
-            progress.finish(done.unit.key, done.seconds)
+    progress = Reporter(run.stem, len(units), run.config.steps, len(journal.done), slot)
+    for done in workers.run(jobs, run.options.processes, progress.step):
+        if isinstance(done, pool.Failed):
+            failed.append(done)
+            print(f"{run.stem}: {done.unit.key} failed, the others go on: {done.reason}\n{done.details}",
+                  file=sys.stderr)  # fmt: skip
+            continue
+        settings = dataclasses.asdict(done.unit.settings) if done.unit.settings is not None else None
+        record = {"arm": done.unit.arm, "seed": done.unit.seed}
+        record |= ({"settings": settings} if settings is not None else {}) | done.record
+        journal.append(done.unit.key, {"seconds": round(done.seconds, 3), "record": record})
+        progress.finish(done.unit.key)
     if failed:
         raise UnitsFailedError(
             f"{len(failed)} of {len(units)} units failed: {'; '.join(f.unit.key for f in failed)}. The others are kept "

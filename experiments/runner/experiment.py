@@ -76,10 +76,19 @@ class Experiment:
 
     stem: str
 
+    @property
+    def path(self) -> Path:
+        """The source file."""
+        return FOLDER / f"{self.stem}.py"
+
+    def data(self, device: str) -> Path:
+        """Return the data file that is committed, of a device as it is called in a path."""
+        return FOLDER / "data" / device / f"{self.stem}.jsonl"
+
     @cached_property
     def tree(self) -> ast.Module:
         """The parsed source."""
-        return ast.parse((FOLDER / f"{self.stem}.py").read_text(encoding="utf-8"))
+        return ast.parse(self.path.read_text(encoding="utf-8"))
 
     @property
     def question(self) -> str:

@@ -78,8 +78,8 @@ def _git(*args: str) -> str | None:
 def source_sha256(stem: str) -> str:
     """Return the sha256 of the experiment and what it imports from its folder: two versions are never mixed."""
     digest = hashlib.sha256()
-    for path in sorted(sources(ROOT / "experiments" / f"{stem}.py")):
-        digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    for path in sorted(sources(Experiment(stem).path)):
+        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

@@ -1,16 +1,12 @@
 """The theorems, the real run that T3 foretells, and what depth costs."""
 
-from collections import Counter
-from statistics import fmean
-
 from ampsim.core.machine import Rule
-from ampsim.core.theory import critical_bad_rate, of_ceilings, skip_rate, tracked_quantile
+from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from ampsim.records import Record
-from figures.claims import exact_errors, staleness_spread
-from figures.results import ArmRecords, Result
+from figures.claims import INTERVALS, exact_errors, real_error, real_level, real_steps, staleness_spread, t3_level
+from figures.results import Result
 from paper.ledger import Formula, Number
 
-INTERVALS = (5, 10, 20, 50, 100)  # of theory_real
 RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
 DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
 
@@ -52,54 +48,10 @@ THEORY: dict[str, Number | Formula] = {
     ),
 }
 
-# theory_real: its records leave the warm-up out
-
-
-def real_steps(run: Result) -> int:
-    """Return the steps that a unit of theory_real records."""
-    return int(run.config["steps"] - run.config["warmup"])
-
-
-def real_rate(run: Result, interval: int) -> float:
-    """Return the measured skip rate."""
-    return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
-
-
-def real_level(run: Result, interval: int) -> float:
-    """Return the mean log2 scale."""
-    levels = counted(run.arm(f"G={interval}"), "scales")
-    return fmean(levels.keys(), levels.values())
-
-
-def t3_rate(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's."""
-    return of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)[1].skip_rate
-
-
-def t3_level(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's mean log2 scale from the ceilings of an arm."""
-    x, form = of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)
-    return float(x @ form.levels)
-
-
-def counted(arm: ArmRecords, column: str) -> Counter[int]:
-    """Return the steps at each level, of all seeds together."""
-    levels: Counter[int] = Counter()
-    for pairs in arm.column(column):
-        levels.update(dict(pairs))
-    return levels
-
-
 REAL = {
     "real.steps": Number("theory_real", real_steps, ",d"),
-    "real.worst": Number(
-        "theory_real",
-        lambda run: max(abs(real_rate(run, g) / t3_rate(run, g, f"G={g}") - 1) for g in INTERVALS),
-        "%0",
-    ),
-    "real.worst.fp32": Number(
-        "theory_real", lambda run: max(abs(real_rate(run, g) / t3_rate(run, g, "fp32") - 1) for g in INTERVALS), "%0"
-    ),
+    "real.worst": Number("theory_real", real_error, "%0"),
+    "real.worst.fp32": Number("theory_real", lambda run: real_error(run, "fp32"), "%0"),
     "real.level.worst": Number(
         "theory_real", lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS)
     ),

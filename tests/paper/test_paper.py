@@ -16,10 +16,9 @@ import pytest
 from ampsim import records
 from ampsim.core import theory
 from figures import claims
-from figures.claims import Finding
+from figures.claims import INTERVALS, Finding
 from paper import build, ledger, lint, sources
 from paper.ledger import Declared, Number, Table
-from paper.numbers.theory import INTERVALS
 from paper.sources import ROOT, PaperError
 
 BOOK = json.loads((ROOT / "paper" / "numbers.json").read_text(encoding="utf-8"))
@@ -136,7 +135,7 @@ def test_the_ledger_has_the_code_of_each_number_with_the_values_it_was_given() -
     assert all(entry["code"] for entry in BOOK["numbers"].values())
     assert BOOK["numbers"]["gpt.unscaled"]["code"] == "run.arm('unscaled').mean('test_loss')"
     assert BOOK["numbers"]["real[0,2]"]["code"] == "100 * t3_rate(run, 5, 'G=5')"
-    assert BOOK["numbers"]["real.steps"]["code"] == "paper.numbers.theory.real_steps"
+    assert BOOK["numbers"]["real.steps"]["code"] == "figures.claims.real_steps"
     codes = [(entry["stem"], entry["code"]) for name, entry in MEASURED.items() if "[" not in name]
     assert len(set(codes)) > 0.98 * len(codes)  # a lambda is not taken for its neighbour
 

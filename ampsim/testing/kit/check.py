@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing.kit.subject import Traits, as_subject
@@ -24,6 +24,7 @@ LEVELS = (
     "numerics",
 )
 EXAMPLES = 60
+SEED = 1  # hypothesis would make one of this file's text, so that an edit would draw other examples
 SETTINGS = settings(
     derandomize=True,
     database=None,
@@ -60,7 +61,9 @@ class Check:
             trials[:] = [Trial(subject)]  # the last example that hypothesis runs is the shortest
             self.function(trials[0], **drawn)
 
-        test = settings(SETTINGS, max_examples=examples)(given(**self.draws)(example)) if self.draws else example
+        test = example
+        if self.draws:
+            test = seed(SEED)(settings(SETTINGS, max_examples=examples)(given(**self.draws)(example)))
         try:
             test()
         except Exception as error:
