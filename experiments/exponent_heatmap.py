@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ampsim.probe import Histogram
-from ampsim.probe.histogram import INF, SMALLEST
+from ampsim.probe.binades import INF, SMALLEST
 from ampsim.records import Record
 from experiments import runner
 from experiments.models.gpt import GPT2_SMALL

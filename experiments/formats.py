@@ -20,7 +20,7 @@ import numpy as np
 from ampsim.core import theory
 from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format
 from ampsim.probe import Histogram
-from ampsim.probe.histogram import INF, SMALLEST, ZERO
+from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
 from experiments import runner
 from experiments.training import fp16, gradient_snapshots

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram, Row
-from ampsim.probe.histogram import INF, SMALLEST, ZERO
+from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
 from experiments import runner
 from experiments.training import fp16, gradient_snapshots

@@ -10,9 +10,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from ampsim.core.arguments import nearest, number
+from ampsim.core.arguments import as_float, nearest
+from ampsim.core.formats import FP16, FP32
 from ampsim.core.machine import Arithmetic, Rule
 from ampsim.core.quirks import (
     ClipEveryUpdate,
@@ -26,11 +26,7 @@ from ampsim.core.quirks import (
     Tolerance,
 )
 
-FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
-FLOAT16_MAX = 65504.0
-
 # The arithmetics of the field. Only torch multiplies by a factor that is still a double.
-F32_OF_F64 = Arithmetic()
 F32 = Arithmetic(round_factors=True)
 F32_UNGUARDED = Arithmetic(round_factors=True, keeps_finite=False)
 XLA = Arithmetic(round_factors=True, flush_subnormals=True)
@@ -42,7 +38,8 @@ def _dividing(arithmetic: Arithmetic) -> Arithmetic:
     return dataclasses.replace(arithmetic, backoff="divide")
 
 
-Build = Callable[[Rule, Mapping[str, Any]], Rule]
+Options = Mapping[str, object]
+Build = Callable[[Rule, Options], Rule]
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,13 @@ class Dialect:
     """The framework's defaults."""
     parameters: Mapping[str, str]
     """The framework's name of a parameter -> field of `Rule`; 'factor' sets both factors."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     """Parameters that are no field of Rule, with their defaults."""
     build: Build | None = None
     """Rule with the fields set, all options -> final Rule."""
 
-    def __call__(self, **given: Any) -> Rule:
-        """The rule under these parameters; what is not given takes the framework's default.
+    def __call__(self, **given: object) -> Rule:
+        """Return the rule under these parameters; what is not given takes the framework's default.
 
         Raises:
             TypeError: a parameter the framework does not have, or of the wrong kind.
@@ -73,7 +70,7 @@ class Dialect:
             if name not in known:
                 raise TypeError(f"{self.name} has no parameter {name!r}: {nearest(name, known)}")
         options = {name: given.get(name, default) for name, default in self.options.items()}
-        fields: dict[str, Any] = {}
+        fields: dict[str, object] = {}
         for name, target in self.parameters.items():
             if name not in given:
                 continue
@@ -85,19 +82,19 @@ class Dialect:
         return self.build(rule, options) if self.build else rule
 
 
-def _both_factors(name: str, value: Any) -> dict[str, float]:
-    factor = number(name, value)
+def _both_factors(name: str, value: object) -> dict[str, float]:
+    factor = as_float(name, value)
     if not (math.isfinite(factor) and factor >= 1):
         raise ValueError(f"{name}={value!r}: expected a finite number >= 1; to never grow pass {name}=1.0")
     return {"growth_factor": factor, "backoff_factor": 1.0 / factor}
 
 
-def _fixed(name: str, value: Any, only: Any) -> None:
+def _fixed(name: str, value: object, only: object) -> None:
     if value != only:
         raise ValueError(f"{name}={value!r}: this framework fixes it; expected {only!r}, or leave it out")
 
 
-def _fixed_factor(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _fixed_factor(rule: Rule, options: Options) -> Rule:
     _fixed("factor", options["factor"], 2.0)
     return rule
 
@@ -139,7 +136,7 @@ ROUNDPIPE_SYNC = Dialect("roundpipe.GradScaler[sync]", _ROUNDPIPE, Rule(), _GROW
 # ------------------------------------------------------------------------------- large-model training stacks
 
 
-def _megatron(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _megatron(rule: Rule, options: Options) -> Rule:
     low = rule.min_scale
     if low is None or not 0 < low <= rule.init_scale:
         raise ValueError(f"min_scale={low!r}: expected 0 < min_scale <= init={rule.init_scale!r}; lower it")
@@ -155,7 +152,7 @@ MEGATRON = Dialect(  # documents consecutive overflows, counts them since the la
 )
 
 
-def _colossalai(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _colossalai(rule: Rule, options: Options) -> Rule:
     patience = options["hysteresis"]
     return rule.replace(
         hysteresis=1 if patience == 0 and not isinstance(patience, bool) else patience,  # 0 acts as 1
@@ -174,7 +171,7 @@ COLOSSALAI = Dialect(
 )
 
 
-def _deepspeed(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _deepspeed(rule: Rule, options: Options) -> Rule:
     _fixed_factor(rule, options)
     refill = "clean" if options["consecutive_hysteresis"] else "growth"
     quirks = (*rule.quirks, *([RaiseAtMin()] if options["raise_error_at_min_scale"] else []))
@@ -214,9 +211,9 @@ DEEPSPEED_UNFUSED = Dialect(
 )
 
 
-def _fairseq(rule: Rule, options: Mapping[str, Any]) -> Rule:
-    fraction = number("tolerance", options["tolerance"])
-    limit = number("min_loss_scale", options["min_loss_scale"])
+def _fairseq(rule: Rule, options: Options) -> Rule:
+    fraction = as_float("tolerance", options["tolerance"])
+    limit = as_float("min_loss_scale", options["min_loss_scale"])
     quirks = (*([Tolerance(fraction)] if fraction > 0 else []), RaiseBelow(limit))
     return rule.replace(quirks=quirks)
 
@@ -231,8 +228,8 @@ FAIRSEQ = Dialect(
 )
 
 
-def _apex(rule: Rule, options: Mapping[str, Any]) -> Rule:
-    high = number("max_loss_scale", options["max_loss_scale"])
+def _apex(rule: Rule, options: Options) -> Rule:
+    high = as_float("max_loss_scale", options["max_loss_scale"])
     return rule.replace(
         init_scale=min(high, rule.init_scale),  # the constructor clamps it
         max_scale=high,
@@ -256,10 +253,10 @@ APEX_FP16_UTILS = Dialect(
 )
 
 
-def _bmtrain(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _bmtrain(rule: Rule, options: Options) -> Rule:
     low, high = (
-        number("min_loss_scale", options["min_loss_scale"]),
-        number("max_loss_scale", options["max_loss_scale"]),
+        as_float("min_loss_scale", options["min_loss_scale"]),
+        as_float("max_loss_scale", options["max_loss_scale"]),
     )
     return rule.replace(quirks=(HoldAtBounds(low, high),))
 
@@ -276,7 +273,7 @@ BMTRAIN = Dialect(
 # ------------------------------------------------------------------------------------------------------- JAX
 
 
-def _flax(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _flax(rule: Rule, options: Options) -> Rule:
     # flax compares the count before it adds one, so growth comes one clean step late.
     late = rule.replace(growth_interval=rule.growth_interval + 1)
     return late if options["jit"] else late.replace(quirks=(FirstUpdateInDouble(),))
@@ -285,14 +282,14 @@ def _flax(rule: Rule, options: Mapping[str, Any]) -> Rule:
 FLAX = Dialect(
     "flax.DynamicScale",
     "flax 0.12.8 flax/training/dynamic_scale.py:122-161",
-    Rule(min_scale=2.0**-126, max_scale=FLOAT32_MAX, arithmetic=XLA),
+    Rule(min_scale=2.0**-126, max_scale=FP32.max_finite, arithmetic=XLA),
     {**_GROWTH_BACKOFF, "minimum_scale": "min_scale"},
     {"jit": True},
     _flax,
 )
 
 
-def _jmp(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _jmp(rule: Rule, options: Options) -> Rule:
     if not options["jit"]:
         return rule.replace(arithmetic=_dividing(XLA))
     # Under jit XLA turns S / constant into S * (1 / constant), and tree_flatten loses min_loss_scale.
@@ -309,9 +306,9 @@ JMP = Dialect(
 )
 
 
-def _mpx(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _mpx(rule: Rule, options: Options) -> Rule:
     low = rule.min_scale if rule.min_scale is not None else 0.0
-    return rule.replace(quirks=(ClipEveryUpdate(low, FLOAT16_MAX),))
+    return rule.replace(quirks=(ClipEveryUpdate(low, FP16.max_finite),))
 
 
 MPX = Dialect(
@@ -375,7 +372,7 @@ TF_CONTRIB = Dialect(
 )
 
 
-def _openseq2seq(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _openseq2seq(rule: Rule, options: Options) -> Rule:
     window, interval = options["step_window"], options["interval"]
     if interval is not None and window is not None and interval != window:
         raise ValueError(f"interval={interval!r} and step_window={window!r} name one number: pass one of them")
@@ -427,9 +424,9 @@ MINDSPORE_MANAGER = Dialect(
 )
 
 
-def _mxnet(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _mxnet(rule: Rule, options: Options) -> Rule:
     _fixed_factor(rule, options)
-    return rule.replace(max_scale=number("max_loss_scale", options["max_loss_scale"]))
+    return rule.replace(max_scale=as_float("max_loss_scale", options["max_loss_scale"]))
 
 
 MXNET = Dialect(
@@ -442,7 +439,7 @@ MXNET = Dialect(
 )
 
 
-def _chainer(rule: Rule, options: Mapping[str, Any]) -> Rule:
+def _chainer(rule: Rule, options: Options) -> Rule:
     interval = rule.growth_interval  # here: updates in which the scale doubles, a little at each
     return rule.replace(growth_factor=2.0 ** (1.0 / interval), growth_interval=1)
 
@@ -454,7 +451,7 @@ CHAINER = Dialect(
         1.0,
         growth_interval=1000,
         min_scale=1.0,
-        max_scale=FLOAT16_MAX,
+        max_scale=FP16.max_finite,
         arithmetic=F64,
         quirks=(RampUntilOverflow(2.0),),
     ),
@@ -462,16 +459,54 @@ CHAINER = Dialect(
     build=_chainer,
 )
 
-ALL: Mapping[str, Dialect] = {d.name: d for d in [*globals().values()] if isinstance(d, Dialect)}
+ALL: Mapping[str, Dialect] = {
+    d.name: d
+    for d in (
+        TORCH,
+        SHARDED,
+        COMPOSER,
+        NEMO,
+        ROUNDPIPE_ASYNC,
+        ROUNDPIPE_MIXED,
+        ROUNDPIPE_SYNC,
+        MEGATRON,
+        COLOSSALAI,
+        DEEPSPEED,
+        DEEPSPEED_FP16,
+        DEEPSPEED_UNFUSED,
+        FAIRSEQ,
+        APEX,
+        APEX_FP16_UTILS,
+        BMTRAIN,
+        FLAX,
+        JMP,
+        MPX,
+        KERAS_TORCH,
+        KERAS_TENSORFLOW,
+        KERAS_JAX,
+        TF_KERAS_STATE,
+        TF_KERAS,
+        TF_V1,
+        TF_CONTRIB,
+        OPENSEQ2SEQ,
+        PADDLE,
+        PADDLE_STATIC,
+        MINDSPORE_AMP,
+        MINDSPORE_CELL,
+        MINDSPORE_MANAGER,
+        MXNET,
+        CHAINER,
+    )
+}
 
 
 def names() -> list[str]:
-    """The names `get` knows, in alphabetical order."""
+    """Return the names `get` knows, in alphabetical order."""
     return sorted(ALL)
 
 
-def get(name: str, **parameters: Any) -> Rule:
-    """The `Rule` of a framework's scaler under that framework's own parameter names.
+def get(name: str, **parameters: object) -> Rule:
+    """Return the `Rule` of a framework's scaler under that framework's own parameter names.
 
     Raises:
         KeyError: no such dialect; the message offers the nearest names.
@@ -489,5 +524,5 @@ class UnknownDialectError(KeyError):
     """No dialect of that name."""
 
     def __str__(self) -> str:
-        """The message itself; KeyError would print its repr."""
+        """Return the message itself; KeyError would print its repr."""
         return str(self.args[0])

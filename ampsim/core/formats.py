@@ -18,9 +18,8 @@ bfloat16 and the two fp8 formats; the limits below are written down apart from b
 import enum
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -40,7 +39,8 @@ class Format:
     """A binary floating-point format with subnormals. All limits are magnitudes, as Python floats."""
 
     name: str
-    dtype: "np.dtype[Any]"
+    type_name: str
+    """Of numpy, or else of ml_dtypes, which is imported only when it is used."""
     mantissa_bits: int
     """Stored bits of the mantissa, p - 1."""
     min_exponent: int
@@ -48,6 +48,16 @@ class Format:
     max_finite: float
     has_inf: bool
     """Whether an overflow rounds to inf. In E4M3 ("fn") it becomes NaN, and so does inf itself."""
+
+    @cached_property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The array type that holds its numbers."""
+        if hasattr(np, self.type_name):
+            return np.dtype(self.type_name)
+        import ml_dtypes
+
+        made: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, self.type_name))
+        return made
 
     @property
     def epsilon(self) -> float:
@@ -87,8 +97,8 @@ class Format:
         # floor(log2 max) - log2(smallest subnormal) + 1
         return (math.frexp(self.max_finite)[1] - 1) - (self.min_exponent - self.mantissa_bits) + 1
 
-    def round(self, x: npt.ArrayLike) -> npt.NDArray[Any]:
-        """`x` in this format: one rounding to nearest, ties to even; subnormals are kept.
+    def round(self, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
+        """Return `x` in this format: one rounding to nearest, ties to even; subnormals are kept.
 
         What overflows becomes inf with its sign, or NaN if the format has no inf.
 
@@ -107,7 +117,7 @@ class Format:
             return wide.astype(self.dtype)
 
     def classify(self, x: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-        """The `Kind` of each value once it is cast to this format.
+        """Return the `Kind` of each value once it is cast to this format.
 
         ``np.bincount(FP16.classify(g).ravel(), minlength=len(Kind))`` counts them.
 
@@ -128,7 +138,7 @@ class Format:
         return kinds
 
     def scaled_round(self, x: npt.ArrayLike, scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """The value that a gradient comes back as: scaled, rounded to this format, unscaled in float32.
+        """Return the value that a gradient comes back as: scaled, rounded to this format, unscaled in float32.
 
         The product of two float32 numbers is exact in float64, so the gradient is rounded once on its way
         in: the best case, since a real backward pass rounds every intermediate result too. The unscale is
@@ -151,7 +161,7 @@ class Format:
 
 
 def _round_to_odd(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """float32 by truncation, with the last bit set where anything was cut off.
+    """Round to float32 by truncation, with the last bit set where anything was cut off.
 
     A later rounding to a format of p <= 22 bits then equals the direct one (Boldo and Melquiond, "Emulation
     of a FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE TC 57(4), 2008).
@@ -164,10 +174,10 @@ def _round_to_odd(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     return np.asarray((truncated.view(np.uint32) | cut_off.astype(np.uint32)).view(np.float32))
 
 
-FP16 = Format("fp16", np.dtype(np.float16), 10, -14, 65504.0, has_inf=True)
-BF16 = Format("bf16", np.dtype(ml_dtypes.bfloat16), 7, -126, (2 - 2.0**-7) * 2.0**127, has_inf=True)
-E5M2 = Format("e5m2", np.dtype(ml_dtypes.float8_e5m2), 2, -14, 57344.0, has_inf=True)
-E4M3 = Format("e4m3", np.dtype(ml_dtypes.float8_e4m3fn), 3, -6, 448.0, has_inf=False)
-FP32 = Format("fp32", np.dtype(np.float32), 23, -126, (2 - 2.0**-23) * 2.0**127, has_inf=True)
+FP16 = Format("fp16", "float16", 10, -14, 65504.0, has_inf=True)
+BF16 = Format("bf16", "bfloat16", 7, -126, (2 - 2.0**-7) * 2.0**127, has_inf=True)
+E5M2 = Format("e5m2", "float8_e5m2", 2, -14, 57344.0, has_inf=True)
+E4M3 = Format("e4m3", "float8_e4m3fn", 3, -6, 448.0, has_inf=False)
+FP32 = Format("fp32", "float32", 23, -126, (2 - 2.0**-23) * 2.0**127, has_inf=True)
 
 FORMATS = (FP16, BF16, E5M2, E4M3, FP32)

@@ -1,4 +1,9 @@
-"""The dynamic loss scaler as a pure state machine: the only place where a scale changes.
+"""The dynamic loss scaler as a pure state machine: the reference.
+
+The same transition stands in four other forms, each held equal to this one by tests: event by event
+(`replay.engine`, tests/core/test_ceilings.py), in integers on JAX's arrays (`ampsim.jax.machine`,
+tests/jax/test_loss_scale.py), as torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py) and for many runs at
+once in numpy (`experiments.theorems`, tests/experiments/test_theory.py).
 
 Theory of operation
 -------------------
@@ -31,16 +36,56 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial, reduce, singledispatch
-from typing import Any, Literal, Self
+from functools import partial, reduce
+from typing import Literal, Protocol, Self, TypeVar
 
-from ampsim.core.arguments import check_choice, check_rule
+from ampsim.core.arguments import as_int, check_arithmetic, check_choice, check_factors, check_pieces, check_scales
 
 Advance = Callable[["Rule", "State", bool], "State"]
 
 
+class Carried(Protocol):
+    """What every state shows: a `State`, or that of a policy."""
+
+    @property
+    def scale(self) -> float:
+        """In force: what the next loss is multiplied by."""
+
+    @property
+    def newest(self) -> float:
+        """Computed last."""
+
+    @property
+    def pending(self) -> tuple[float, ...]:
+        """Computed and not yet in force, oldest first."""
+
+    @property
+    def growth_tracker(self) -> int:
+        """Clean steps counted towards the next growth."""
+
+
+S = TypeVar("S", bound=Carried)
+
+
+class Machine(Protocol[S]):
+    """A `Rule`, or a policy of `ampsim.core.policies`: pure functions over a state of its own."""
+
+    @property
+    def delay(self) -> int:
+        """Updates between computing a scale and using it."""
+
+    def init(self) -> S:
+        """Return the state before the first update."""
+
+    def update(self, state: S, found_inf: object, *, synchronous: bool = False) -> S:
+        """Return the state after an iteration; see the function `update`."""
+
+    def override(self, state: S, new_scale: float, *, synchronous: bool = False) -> S:
+        """Return the state after the scale was set by hand; see the function `override`."""
+
+
 def round_to_float32(x: float) -> float:
-    """The float32 nearest to a double (ties to even); inf beyond the largest float32."""
+    """Return the float32 nearest to a double (ties to even); inf beyond the largest float32."""
     return ctypes.c_float(x).value
 
 
@@ -70,7 +115,7 @@ class Arithmetic:
         check_choice("backoff", self.backoff, ("multiply", "divide", "reciprocal"))
 
     def round(self, x: float) -> float:
-        """`x` in the format that holds the scale."""
+        """Return `x` in the format that holds the scale."""
         return round_to_float32(x) if self.dtype == "float32" else float(x)
 
     def _result(self, x: float) -> float:
@@ -81,14 +126,14 @@ class Arithmetic:
         return self.round(x) if self.round_factors else x
 
     def grow(self, scale: float, rule: "Rule") -> float:
-        """The scale after a growth: at most ``max_scale``, and finite if `keeps_finite`."""
+        """Return the scale after a growth: at most ``max_scale``, and finite if `keeps_finite`."""
         grown = self._result(scale * self._factor(rule.growth_factor))
         if rule.max_scale is not None:
             grown = min(grown, self.round(rule.max_scale))
         return scale if self.keeps_finite and not math.isfinite(grown) else grown
 
     def back_off(self, scale: float, rule: "Rule") -> float:
-        """The scale after a backoff: at least ``min_scale``."""
+        """Return the scale after a backoff: at least ``min_scale``."""
         if self.backoff == "multiply":
             lowered = self._result(scale * self._factor(rule.backoff_factor))
         elif self.backoff == "divide":
@@ -107,11 +152,11 @@ class Quirk:
     """
 
     def init(self, rule: "Rule", state: "State") -> "State":
-        """The first state, given the plain machine's."""
+        """Return the first state, given the plain machine's."""
         return state
 
     def update(self, advance: Advance, rule: "Rule", state: "State", found_inf: bool) -> "State":
-        """The next state; the default adds nothing."""
+        """Return the next state; the default adds nothing."""
         return advance(rule, state, found_inf)
 
 
@@ -139,18 +184,48 @@ class Rule:
     quirks: tuple[Quirk, ...] = ()  # outermost last
 
     def __post_init__(self) -> None:
-        check_rule(self)
+        self.check()
         # Whatever collection was passed, a rule is hashable.
         object.__setattr__(self, "hysteresis_refill", frozenset(self.hysteresis_refill))
         object.__setattr__(self, "quirks", tuple(self.quirks))
 
-    def replace(self, **changes: Any) -> Self:
-        """This rule with some fields changed; checked again."""
-        return dataclasses.replace(self, **changes)
+    def check(self) -> None:
+        """Raise ValueError or TypeError for a rule that no run could want; only `unchecked` makes one."""
+        check_arithmetic(self.arithmetic)
+        held = self.arithmetic
+        check_scales(self.init_scale, self.min_scale, self.max_scale, held.round, held.dtype)
+        check_factors(self.growth_factor, self.backoff_factor, divides=held.backoff != "multiply")
+        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
+        as_int("hysteresis", self.hysteresis, 1, "to back off at every overflow pass hysteresis=1")
+        as_int("delay", self.delay, 0, "to use each scale at once pass delay=0")
+        check_choice("growth_test", self.growth_test, ("==", ">="))
+        check_pieces(self.quirks, self.hysteresis_refill)
+
+    def replace(self, **changes: object) -> Self:
+        """Return this rule with some fields changed; it is checked again."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def init(self) -> "State":
+        """Return the state before the first update."""
+        state = State(self.arithmetic.round(self.init_scale))
+        for quirk in self.quirks:
+            state = quirk.init(self, state)
+        return state
+
+    def update(self, state: "State", found_inf: object, *, synchronous: bool = False) -> "State":
+        """Return the state after an iteration; see the function `update`."""
+        step: Advance = reduce(lambda inner, quirk: partial(quirk.update, inner), self.quirks, advance)
+        before = State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory)
+        return _publish(self, state, step(self, before, bool(found_inf)), synchronous)
+
+    def override(self, state: "State", new_scale: float, *, synchronous: bool = False) -> "State":
+        """Return the state after the scale was set by hand; see the function `override`."""
+        after = dataclasses.replace(state, scale=self.arithmetic.round(new_scale))
+        return _publish(self, state, after, synchronous)
 
     @classmethod
-    def unchecked(cls, **fields: Any) -> Self:
-        """A rule without any check, for reproducing scalers that check nothing."""
+    def unchecked(cls, **fields: object) -> Self:
+        """Return a rule without any check, for reproducing scalers that check nothing."""
         rule = object.__new__(cls)
         for f in dataclasses.fields(cls):
             default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
@@ -181,17 +256,17 @@ class State:
         return self.pending[-1] if self.pending else self.scale
 
     def recall(self, name: str, default: float = 0) -> float:
-        """What a quirk remembered under `name`."""
+        """Return what a quirk remembered under `name`."""
         return next((value for key, value in self.memory if key == name), default)
 
     def remember(self, **values: float) -> "State":
-        """This state with quirks' values stored."""
+        """Return this state with quirks' values stored."""
         memory: Mapping[str, float] = {**dict(self.memory), **values}
         return dataclasses.replace(self, memory=tuple(sorted(memory.items())))
 
 
 def advance(rule: Rule, state: State, found_inf: bool) -> State:
-    """One step of the plain machine, without quirks and without delay."""
+    """Take one step of the plain machine, without quirks and without delay."""
     scale, growth_tracker, overflow_tracker = state.scale, state.growth_tracker, state.overflow_tracker
     if found_inf:
         growth_tracker = 0
@@ -213,52 +288,39 @@ def advance(rule: Rule, state: State, found_inf: bool) -> State:
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
 
 
-@singledispatch
-def init(rule: Any) -> Any:
-    """The state before the first update. A policy outside the family registers its own type."""
-    raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with init and update")
+def init(rule: Machine[S]) -> S:
+    """Return the state before the first update of a `Rule` or a policy."""
+    if not hasattr(rule, "init"):
+        raise _no_rule(rule)
+    return rule.init()
 
 
-@init.register
-def _(rule: Rule) -> State:
-    state = State(rule.arithmetic.round(rule.init_scale))
-    for quirk in rule.quirks:
-        state = quirk.init(rule, state)
-    return state
-
-
-@singledispatch
-def update(rule: Any, state: Any, found_inf: bool, *, synchronous: bool = False) -> Any:
-    """The state after an iteration whose gradients were (``found_inf``) or were not all finite.
+def update(rule: Machine[S], state: S, found_inf: object, *, synchronous: bool = False) -> S:
+    """Return the state after an iteration whose gradients were (``found_inf``) or were not all finite.
 
     Pure. A `synchronous` update brings the newest scale into force at once and drops the ones before it,
-    whatever the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as
-    in torch. Raises only what the dialect's framework raises: DeepSpeed, fairseq and MindSpore give up.
+    whatever the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as in torch; policies
+    read more of an `Observation`. Raises only what the dialect's framework raises: DeepSpeed, fairseq and MindSpore
+    give up.
     """
-    raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with init and update")
+    if not hasattr(rule, "update"):
+        raise _no_rule(rule)
+    return rule.update(state, found_inf, synchronous=synchronous)
 
 
-@update.register
-def _(rule: Rule, state: State, found_inf: bool, *, synchronous: bool = False) -> State:
-    step = reduce(lambda inner, quirk: partial(quirk.update, inner), rule.quirks, advance)
-    after = step(rule, State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory),
-                 bool(found_inf))  # fmt: skip
-    return _publish(rule, state, after, synchronous)
-
-
-@singledispatch
-def override(rule: Any, state: Any, new_scale: float, *, synchronous: bool = False) -> Any:
-    """The state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
+def override(rule: Machine[S], state: S, new_scale: float, *, synchronous: bool = False) -> S:
+    """Return the state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
 
     With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour). Any number is taken,
     NaN and 0 too, as torch takes it, and bounds are not applied; only the format rounds it.
     """
-    raise TypeError(f"{rule!r} is no rule: expected a Rule, or a policy registered with override")
+    if not hasattr(rule, "override"):
+        raise _no_rule(rule)
+    return rule.override(state, new_scale, synchronous=synchronous)
 
 
-@override.register
-def _(rule: Rule, state: State, new_scale: float, *, synchronous: bool = False) -> State:
-    return _publish(rule, state, dataclasses.replace(state, scale=rule.arithmetic.round(new_scale)), synchronous)
+def _no_rule(rule: object) -> TypeError:
+    return TypeError(f"{rule!r} is no rule: expected a Rule, or a policy with init, update and override")
 
 
 def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> State:

@@ -21,10 +21,10 @@ Every function is pure and either returns a new `Pipeline` or raises and changes
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic
 
-from ampsim.core.arguments import whole
-from ampsim.core.machine import Rule, init, override, update
+from ampsim.core.arguments import as_int
+from ampsim.core.machine import Machine, Rule, S, init, override, update
 
 
 class WouldBlockError(RuntimeError):
@@ -32,12 +32,12 @@ class WouldBlockError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Generic[S]):
     """All that is known: which versions exist, and which version each ticket carries."""
 
-    rule: Any  # a Rule, or a policy
+    rule: Machine[S]
     depth: int
-    versions: tuple[Any, ...]  # after[0], after[1], ...; one more than updates applied
+    versions: tuple[S, ...]  # after[0], after[1], ...; one more than updates applied
     carried: tuple[int, ...] = ()  # of each ticket begun, the version it carries
     floor: int = 0  # no later ticket carries an older version
 
@@ -52,16 +52,16 @@ class Pipeline:
         return max(0, len(self.carried) - self.depth, self.floor)
 
     def scale(self, ticket: int) -> float:
-        """The loss scale of a ticket, from its beginning to its end."""
-        return self.versions[self.carried[ticket]].newest  # type: ignore[no-any-return]
+        """Return the loss scale of a ticket, from its beginning to its end."""
+        return self.versions[self.carried[ticket]].newest
 
 
-def start(rule: Any, depth: int = 0) -> Pipeline:
-    """A pipeline before its first ticket.
+def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
+    """Return a pipeline before its first ticket.
 
     A Rule's own ``delay`` must be 0: depth takes its place. A policy's must be `depth`: it needs to know.
     """
-    whole("depth", depth, 0, "to run synchronously pass depth=0")
+    as_int("depth", depth, 0, "to run synchronously pass depth=0")
     if isinstance(rule, Rule) and rule.delay:
         raise ValueError(f"delay={rule.delay}: expected a rule with delay=0; pass depth={rule.delay} instead")
     if not isinstance(rule, Rule) and rule.delay != depth:
@@ -69,17 +69,18 @@ def start(rule: Any, depth: int = 0) -> Pipeline:
     return Pipeline(rule, depth, (init(rule),))
 
 
-def begin(pipe: Pipeline) -> Pipeline:
-    """One more ticket, number ``len(pipe.carried)``; WouldBlockError if its version does not exist yet."""
+def begin(pipe: Pipeline[S]) -> Pipeline[S]:
+    """Begin one more ticket, number ``len(pipe.carried)``; WouldBlockError if its version does not exist yet."""
     if pipe.next_version > pipe.applied:
         raise WouldBlockError(f"ticket {len(pipe.carried)} carries version {pipe.next_version}, not made yet")
     return replace(pipe, carried=(*pipe.carried, pipe.next_version))
 
 
 def finish(
-    pipe: Pipeline, ticket: int, found_inf: Any, *, new_scale: float | None = None, synchronous: bool = False
-) -> Pipeline:
-    """The update of a ticket: makes version ``ticket + 1``. `found_inf` by its truth; policies take a `Observation`.
+    pipe: Pipeline[S], ticket: int, found_inf: object, *, new_scale: float | None = None, synchronous: bool = False
+) -> Pipeline[S]:
+    """Apply the update of a ticket: it makes version ``ticket + 1``. `found_inf` by its truth; policies
+    read more of an `Observation`.
 
     With `new_scale` the scale is set to it and `found_inf` is not looked at. Raises RuntimeError, and
     changes nothing, for a ticket that never began, was updated already, or is not the next in order.
@@ -107,9 +108,9 @@ def check_turn(ticket: int, applied: int, begun: int) -> None:
 
 
 def trajectory(
-    rule: Any, depth: int, found_inf: Sequence[Any], *, is_async: Iterable[bool] | None = None
+    rule: Machine[S], depth: int, found_inf: Sequence[object], *, is_async: Iterable[bool] | None = None
 ) -> list[float]:
-    """The scale of ticket 0, 1, ... when each begins as soon as it may and updates come as late as they may.
+    """Return the scale of ticket 0, 1, ... when each begins as soon as it may and updates come as late as they may.
 
     ``len(found_inf) + 1`` scales. Any other order of events gives the same: see the theory of operation.
     """

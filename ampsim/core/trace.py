@@ -1,6 +1,6 @@
 """A trace: what some scaler was told and what it did, and the file that holds many of them.
 
-The file is JSON Lines, optionally gzipped (``.gz``), one trace a line, so that scalers in any language can
+The file is JSON Lines, optionally gzipped (``.gz``), one trace per line, so that scalers in any language can
 write and check it. A first line ``{"provenance": {...}}`` is allowed. Scales are hexadecimal floats
 (``float.hex``), so that no bit is lost in print; ``inf`` is written as such. Nothing is executed on load.
 """
@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError, write_atomically
@@ -35,21 +34,21 @@ class Trace:
     """One run of one scaler."""
 
     system: str  # a name that `dialects.get` knows
-    params: Mapping[str, Any]  # under the framework's own names
-    found_inf: tuple[bool, ...]  # one flag an update
+    params: Mapping[str, object]  # under the framework's own names
+    found_inf: tuple[bool, ...]  # one flag per update
     scale: tuple[float, ...]  # after each update; none for the update that raised
     version: str = ""
     sequence: str = ""  # the scenario's name
     is_async: tuple[bool | None, ...] | None = None  # RoundPipe: whether the update was delayed
     raised: Raised | None = None
-    notes: Any = field(default=None, compare=False)
+    notes: object = field(default=None, compare=False)
 
     def rule(self) -> Rule:
-        """The rule this trace should follow."""
+        """Return the rule this trace should follow."""
         return dialects.get(self.system, **self.params)
 
     def mismatch(self) -> str | None:
-        """None if the reference machine does the same to the last bit, else what differs first.
+        """Return None if the reference machine does the same to the last bit, else what differs first.
 
         Raises KeyError, TypeError or ValueError (see `dialects.get`) if no dialect fits.
         """
@@ -71,9 +70,9 @@ class Trace:
     def _ending(self) -> str:
         return f"{self.raised.type} at update {self.raised.step}" if self.raised else "no exception"
 
-    def to_record(self) -> dict[str, Any]:
-        """This trace as a JSON object."""
-        record: dict[str, Any] = {
+    def to_record(self) -> dict[str, object]:
+        """Return this trace as a JSON object."""
+        record: dict[str, object] = {
             "system": self.system,
             "version": self.version,
             "params": dict(self.params),
@@ -90,8 +89,8 @@ class Trace:
         return record
 
     @classmethod
-    def from_record(cls, record: Any) -> "Trace":
-        """The trace in a JSON object; ValueError says what is wrong with it."""
+    def from_record(cls, record: object) -> "Trace":
+        """Return the trace in a JSON object; a ValueError says what is wrong with it."""
         if not isinstance(record, dict):
             raise ValueError(f"expected a JSON object, found {type(record).__name__}")
         missing = {"system", "params", "found_inf", "scale"} - record.keys()
@@ -103,7 +102,7 @@ class Trace:
         raised = Raised(**record["raised"]) if record.get("raised") else None
         expected = len(flags) if raised is None else raised.step
         if not isinstance(scales, list) or len(scales) != expected:
-            raise ValueError(f"scale: expected {expected} values, one an update that did not raise")
+            raise ValueError(f"scale: expected {expected} values, one per update that did not raise")
         is_async = record.get("is_async")
         if is_async is not None and len(is_async) != len(flags):
             raise ValueError(f"is_async: expected {len(flags)} flags, found {len(is_async)}")
@@ -122,14 +121,14 @@ class Trace:
         )
 
 
-def _scale(text: Any) -> float:
+def _scale(text: object) -> float:
     if not isinstance(text, str):
         raise ValueError(f"scale {text!r}: expected a hexadecimal float such as '0x1.0000000000000p+16'")
     return float.fromhex(text)  # reads 'inf' and 'nan' too
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
-    """The traces of a file, one by one.
+    """Yield the traces of a file, one by one.
 
     Raises:
         FileNotFoundError: no such file.
@@ -152,13 +151,15 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
         raise DamagedFileError(file, max(number, 1), "the file holds no trace", "at least one")
 
 
-def write(path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, Any] | None = None) -> None:
+def write(
+    path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, object] | None = None
+) -> None:
     """Write a trace file: to a temporary name beside it, then renamed, so that no half file is ever seen.
 
     The same traces give the same bytes, gzipped or not.
     """
     file = Path(path)
-    records: list[Any] = [{"provenance": dict(provenance)}] if provenance else []
+    records: list[object] = [{"provenance": dict(provenance)}] if provenance else []
     records += [trace.to_record() for trace in traces]
     data = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
     write_atomically(file, gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)

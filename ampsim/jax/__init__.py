@@ -6,7 +6,7 @@
 >>> float(loss_scale.update(False).update(False).loss_scale)
 2048.0
 
-Start with `loss_scale`; `stepping` is the machine on arrays and `exact` its one product.
+Start with `loss_scale`; `machine` is the reference machine on arrays and `exact_product` its one product.
 """
 
 from ampsim.jax.dlpack import to_jax as to_jax
@@ -14,11 +14,11 @@ from ampsim.jax.dlpack import to_torch as to_torch
 from ampsim.jax.finite import all_finite as all_finite
 from ampsim.jax.finite import select_tree as select_tree
 from ampsim.jax.grad import Result as Result
-from ampsim.jax.grad import SkipState as SkipState
-from ampsim.jax.grad import skip_nonfinite as skip_nonfinite
 from ampsim.jax.grad import value_and_grad as value_and_grad
 from ampsim.jax.loss_scale import DEVIATIONS as DEVIATIONS
 from ampsim.jax.loss_scale import LossScale as LossScale
+from ampsim.jax.optax import SkipState as SkipState
+from ampsim.jax.optax import skip_nonfinite as skip_nonfinite
 from ampsim.jax.policy import PolicyScale as PolicyScale
 from ampsim.jax.policy_sweep import PolicySummary as PolicySummary
 from ampsim.jax.policy_sweep import sweep_policies as sweep_policies

@@ -1,21 +1,31 @@
-"""Gradients with loss scaling: ``jax.value_and_grad`` in flax's shape, and an optimizer that skips."""
+"""Gradients with loss scaling: ``jax.value_and_grad`` in flax's shape."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
 
-from ampsim.core.machine import Rule
-from ampsim.jax._optional import load
 from ampsim.jax.finite import all_finite
 
-if TYPE_CHECKING:
-    from ampsim.jax.loss_scale import LossScale
+T = TypeVar("T")
 
-S = TypeVar("S", bound="LossScale")
+
+class Scaler(Protocol):
+    """What scales a loss, unscales its gradients and learns whether they overflowed, such as a `LossScale`."""
+
+    def scale(self, tree: T) -> T:
+        """Return a tree of losses, scaled."""
+
+    def unscale(self, grads: T, *, widen: bool = False) -> T:
+        """Return a tree of gradients, unscaled; with `widen` in float32 at least."""
+
+    def update(self, found_inf: Array) -> Self:
+        """Return the scaler after an iteration."""
+
+
+S = TypeVar("S", bound=Scaler)
 
 
 class Result(NamedTuple, Generic[S]):
@@ -34,7 +44,7 @@ def value_and_grad(
     has_aux: bool = False,
     axis_name: str | None = None,
 ) -> Callable[..., Result[S]]:
-    """``jax.value_and_grad`` of the scaled loss, unscaled again, checked, and the loss scale updated.
+    """Return ``jax.value_and_grad`` of the scaled loss, unscaled again, checked, and the loss scale updated.
 
     As ``flax.training.dynamic_scale.DynamicScale.value_and_grad``, with these differences:
 
@@ -77,7 +87,7 @@ def value_and_grad(
 
 
 def _own_copies(args: tuple[Any, ...], argnums: int | Sequence[int], axis_name: str) -> tuple[Any, ...]:
-    """Arguments to differentiate as values of their own on each worker of the axis.
+    """Return the arguments to differentiate as values of their own on each worker of the axis.
 
     ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the mean of those
     sums is the sum; flax returns that.
@@ -91,54 +101,3 @@ def _own_copies(args: tuple[Any, ...], argnums: int | Sequence[int], axis_name: 
             return x
 
     return tuple(jax.tree.map(own, arg) if i in chosen else arg for i, arg in enumerate(args))
-
-
-class SkipState(NamedTuple):
-    """The state of `skip_nonfinite`."""
-
-    loss_scale: "LossScale"  # scale the next loss with it; changes at every update
-    inner: Any  # the wrapped optimizer's state; a skipped step changes no bit of it
-    finite: Array  # (), bool: whether the last update was a step; True at first
-
-
-def skip_nonfinite(optimizer: Any, rule: Rule | None = None, *, axis_name: str | None = None) -> Any:
-    """An optax optimizer that takes scaled gradients, unscales them, and skips if any is not finite.
-
-    A skip gives zero updates and leaves the inner state as it is: moments, counts, schedules. ::
-
-        tx = skip_nonfinite(optax.adam(1e-3), Rule())
-        state = tx.init(params)
-        grads = jax.grad(lambda p: state.loss_scale.scale(loss(p)))(params)
-        updates, state = tx.update(grads, state, params)
-
-    Args:
-        optimizer: an ``optax.GradientTransformation``.
-        rule: of the loss scale; torch's by default.
-        axis_name: gradients that are not averaged over this mapped axis are finite only if all are.
-
-    Returns:
-        An ``optax.GradientTransformationExtraArgs`` whose state is a `SkipState`.
-    """
-    optax = load("optax", "jax")
-    inner = optax.with_extra_args_support(optimizer)
-
-    def init(params: Any) -> SkipState:
-        from ampsim.jax.loss_scale import LossScale
-
-        return SkipState(LossScale.create(rule), inner.init(params), jnp.bool_(1))
-
-    def update(grads: Any, state: SkipState, params: Any = None, **extra: Any) -> tuple[Any, SkipState]:
-        grads = state.loss_scale.unscale(grads, widen=True)
-        finite = all_finite(grads, axis_name)
-
-        def step() -> tuple[Any, Any]:
-            return inner.update(grads, state.inner, params, **extra)  # type: ignore[no-any-return]
-
-        def skip() -> tuple[Any, Any]:
-            shapes, _ = jax.eval_shape(step)
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state.inner
-
-        updates, after = lax.cond(finite, step, skip)
-        return updates, SkipState(state.loss_scale.update(~finite), after, finite)
-
-    return optax.GradientTransformationExtraArgs(init, update)

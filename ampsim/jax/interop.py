@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampsim.core import dialects
+from ampsim.core.formats import FP32
 from ampsim.core.machine import Arithmetic, Rule, State, round_to_float32
 from ampsim.jax._optional import load
 from ampsim.jax.loss_scale import LossScale
@@ -90,7 +91,7 @@ def to_flax(loss_scale: LossScale) -> Any:
     module = load("flax.training.dynamic_scale", "peers")
     rule, state = loss_scale.rule, loss_scale.state
     _require(rule, "flax", hysteresis=1, delay=0, growth_test="==")
-    if rule.max_scale not in (None, math.inf, dialects.FLOAT32_MAX):
+    if rule.max_scale not in (None, math.inf, FP32.max_finite):
         raise _refuse("max_scale", rule.max_scale, "None", "flax", "convert a loss scale with max_scale=None")
     _require_multiplication(rule, "flax")
     return module.DynamicScale(

@@ -21,10 +21,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ampsim.core import machine
-from ampsim.core.machine import Rule, State
-from ampsim.jax import exact_product, grad
-from ampsim.jax import machine as stepping
+from ampsim.core.machine import Rule, State, init
+from ampsim.jax import exact_product, grad, machine
 from ampsim.jax.exact_product import FORMATS, Format
 from ampsim.jax.finite import is_inexact
 
@@ -49,7 +47,7 @@ class LossScale:
     """A rule and its state. `scale` the loss, `unscale` the gradients, `update` once an iteration.
 
     Every update equals `ampsim.update` to the last bit, for every rule without quirks, eager or compiled, on
-    every device: it is integer arithmetic (see `exact`). `DEVIATIONS` says what is not so. What the rule never
+    every device: it is integer arithmetic (see `exact_product`). `DEVIATIONS` says what is not so. What the rule never
     uses is None, no leaf: each leaf costs a compiled call about a microsecond.
     """
 
@@ -75,13 +73,13 @@ class LossScale:
             ValueError, TypeError: a rule that cannot be followed bit for bit, see `DEVIATIONS`.
         """
         rule = Rule() if rule is None else rule
-        stepping.constants(rule)
-        return cls.from_state(rule, machine.init(rule))
+        machine.constants(rule)
+        return cls.from_state(rule, init(rule))
 
     @classmethod
     def from_state(cls, rule: Rule, state: State) -> Self:
         """Go on where a reference machine, or another framework's scaler, stands."""
-        stepping.constants(rule)
+        machine.constants(rule)
         _check_state(rule, state)
         form = FORMATS[rule.arithmetic.dtype]
         padded = (state.scale,) * (rule.delay - len(state.pending)) + state.pending
@@ -128,8 +126,9 @@ class LossScale:
             widen: float16 and bfloat16 leaves become float32, so that a small gradient is not lost again.
         """
         inverse = 1.0 / self.loss_scale
-        # XLA repeats a product for each of its readers, and with it the backward pass's conversion from float16; a
-        # quotient it keeps. The divisor is 1, but for the compiler's not knowing; of NaN gradients are NaN anyway.
+        # XLA computes a product anew for each reader of it, and with it the backward pass's conversion from float16,
+        # but a quotient only once. So the gradients are divided by a 1 that the compiler cannot know to be 1: it is NaN
+        # where the scale is NaN, and there the gradients are NaN anyway.
         one = jnp.where(jnp.isnan(self.loss_scale), self.loss_scale, 1.0)
         return jax.tree.map(lambda g: _times(g, inverse, one, widen=widen), grads)  # type: ignore[no-any-return]
 
@@ -146,9 +145,9 @@ class LossScale:
                 f"found_inf has shape {jnp.shape(found_inf)}: expected (); pass jnp.any(found_inf), or use vmap"
             )
         form = FORMATS[self.rule.arithmetic.dtype]
-        queue, (growth, overflow) = stepping.step(
+        queue, (growth, overflow) = machine.step(
             form,
-            stepping.constants(self.rule),
+            machine.constants(self.rule),
             self._queue(form),
             (self.growth_tracker, _or_zero(self.overflow_tracker)),
             jnp.asarray(found_inf) != 0,
@@ -163,9 +162,9 @@ class LossScale:
             waiting=None if self.waiting is None else queue.waiting,
         )
 
-    def _queue(self, form: Format) -> stepping.Queue:
+    def _queue(self, form: Format) -> machine.Queue:
         pending = jnp.zeros(0, form.dtype) if self.pending is None else self.pending
-        return stepping.Queue(
+        return machine.Queue(
             exact_product.to_bits(form, self.loss_scale), exact_product.to_bits(form, pending), _or_zero(self.waiting)
         )
 
@@ -217,5 +216,5 @@ def _check_state(rule: Rule, state: State) -> None:
                 f"scale={scale!r}: expected a number >= 0 that {rule.arithmetic.dtype} holds; pass a scaler's own scale"
             )
     for name in ("growth_tracker", "overflow_tracker"):
-        if not -stepping.LARGEST_COUNT <= getattr(state, name) <= stepping.LARGEST_COUNT:
+        if not -machine.LARGEST_COUNT <= getattr(state, name) <= machine.LARGEST_COUNT:
             raise ValueError(f"{name}={getattr(state, name)}: expected a count that int32 holds; restart it from 0")

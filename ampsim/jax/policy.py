@@ -11,6 +11,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from ampsim.core.policies.base import Observation, Policy, PolicyState
 
@@ -25,23 +26,23 @@ class PolicyScale:
 
     @classmethod
     def create(cls, policy: Policy) -> Self:
-        """Before the first update."""
-        return cls(policy, policy.init(jnp))
+        """Return the state before the first update."""
+        return cls(policy, policy.init_in(jnp))
 
     @property
     def loss_scale(self) -> Array:
         """Shape (), float32: of the step that the next update reports on, as in replay."""
-        scale: Array = self.state.scale
-        return scale
+        return jnp.asarray(self.state.scale)
 
     @property
     def newest(self) -> Array:
         """Shape (), float32: of the step begun next in a pipeline that is ``policy.delay`` steps ahead."""
-        scale: Array = self.state.newest
-        return scale
+        return jnp.asarray(self.state.newest)
 
-    def update(self, found_inf: Any, amax: Any = None, saturated: Any = None) -> "PolicyScale":
-        """After one step.
+    def update(
+        self, found_inf: ArrayLike, amax: ArrayLike | None = None, saturated: ArrayLike | None = None
+    ) -> "PolicyScale":
+        """Return the state after one step.
 
         Args:
             found_inf: shape (); whether the gradients overflowed, taken by its truth, so that NaN is True.
@@ -51,10 +52,10 @@ class PolicyScale:
         Raises:
             ValueError: what the policy needs is missing.
         """
-        rest = (None if value is None else jnp.asarray(value, jnp.float32) for value in (amax, saturated))
-        seen = Observation(jnp.asarray(found_inf) != 0, *rest)
-        return PolicyScale(self.policy, self.policy.update(jnp, self.state, seen))
+        sizes = (None if value is None else jnp.asarray(value, jnp.float32) for value in (amax, saturated))
+        arrays: list[Any] = [jnp.asarray(found_inf) != 0, *sizes]  # an Observation is typed for Python's numbers
+        return PolicyScale(self.policy, self.policy.update_in(jnp, self.state, Observation(*arrays)))
 
-    def override(self, new_scale: Any) -> "PolicyScale":
-        """With the scale set by hand; with a delay it waits its turn. Bounds are not applied."""
-        return PolicyScale(self.policy, self.policy.override(jnp, self.state, new_scale))
+    def override(self, new_scale: ArrayLike) -> "PolicyScale":
+        """Return it with the scale set by hand; with a delay it waits its turn. Bounds are not applied."""
+        return PolicyScale(self.policy, self.policy.override_in(jnp, self.state, jnp.asarray(new_scale)))

@@ -102,10 +102,15 @@ def _run_one(like: Policy, summary: bool, values: dict[str, Array], above: Array
     def body(carry: tuple[PolicyState, Array, Array], given: tuple[Array, Array]) -> Any:
         state, skipped, bits = carry
         key, largest = given
-        found = lax.bitcast_convert_type(to_bits(FLOAT32, state.scale), np.int32) > key
-        after = policy.update(jnp, state, Observation(found, largest, found.astype(np.float32)))
+        found = lax.bitcast_convert_type(to_bits(FLOAT32, jnp.asarray(state.scale)), np.int32) > key
+        after = policy.update_in(jnp, state, _observed(found, largest))
         return (after, skipped + found, bits + jnp.log2(after.scale)), None if summary else after.scale
 
-    start = (jax.tree.map(jnp.asarray, policy.init(jnp)), jnp.int32(0), jnp.float32(0))
+    start = (jax.tree.map(jnp.asarray, policy.init_in(jnp)), jnp.int32(0), jnp.float32(0))
     (state, skipped, bits), scales = lax.scan(body, start, (above, amax))
     return PolicySummary(state.scale, skipped, bits / above.shape[0]) if summary else scales
+
+
+def _observed(found: Array, largest: Array) -> Observation:
+    arrays: list[Any] = [found, largest, found.astype(np.float32)]  # an Observation is typed for Python's numbers
+    return Observation(*arrays)

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
-from ampsim.core import machine
-from ampsim.core.machine import Rule
-from ampsim.jax import exact_product
-from ampsim.jax import machine as stepping
+from ampsim.core.machine import Rule, init
+from ampsim.jax import exact_product, machine
 from ampsim.jax.exact_product import FORMATS, Format
 
 
@@ -59,13 +57,13 @@ def sweep(
     inputs = keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
         raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row a rule")
-    start = np.array([machine.init(rule).scale for rule in rules], form.dtype)
-    return _run(form, delay, summary, stepping.stacked(rules), start, inputs)
+    start = np.array([init(rule).scale for rule in rules], form.dtype)
+    return _run(form, delay, summary, machine.stacked(rules), start, inputs)
 
 
 def _shared(rules: Sequence[Rule]) -> tuple[Format, int]:
     for rule in rules:
-        stepping.check(rule)
+        machine.check(rule)
     shapes = {(rule.arithmetic.dtype, rule.delay) for rule in rules}
     if len(shapes) != 1:
         raise ValueError(
@@ -89,20 +87,20 @@ def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 
 @functools.partial(jax.jit, static_argnames=("form", "delay", "summary"))
-def _run(form: Format, delay: int, summary: bool, constants: stepping.Constants, start: Array, inputs: Array) -> Any:
+def _run(form: Format, delay: int, summary: bool, constants: machine.Constants, start: Array, inputs: Array) -> Any:
     one = functools.partial(_run_one, form, delay, summary)
     return jax.vmap(one, in_axes=(-1, 0, 0 if inputs.ndim == 2 else None))(constants, start, inputs)
 
 
-def _run_one(form: Format, delay: int, summary: bool, c: stepping.Constants, start: Array, inputs: Array) -> Any:
+def _run_one(form: Format, delay: int, summary: bool, c: machine.Constants, start: Array, inputs: Array) -> Any:
     zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
-    queue = stepping.Queue(bits, jnp.full((delay,), bits), zero)
+    queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
 
     def body(carry: Any, given: Array) -> Any:
         queue, trackers, skipped = carry
         signed = lax.bitcast_convert_type(queue.scale, f"int{form.width}")
         found = given if given.dtype == jnp.bool_ else signed > given
-        queue, trackers = stepping.step(form, c, queue, trackers, found)
+        queue, trackers = machine.step(form, c, queue, trackers, found)
         return (queue, trackers, skipped + found), None if summary else exact_product.from_bits(form, queue.scale)
 
     (queue, trackers, skipped), scales = lax.scan(body, (queue, (zero, zero), zero), inputs)

@@ -5,7 +5,8 @@ as integers: a CPU may be set to read subnormals as zero.
 
 On the CPU the 8 bits of exponent are cut out of each element and counted by `torch.bincount`, of many small tensors
 at once, as calls cost more than counting does. On CUDA one Triton kernel counts all tensors; without Triton torch's
-own kernels do, one tensor at a time. Neither waits for the device, and neither has run on one.
+own kernels do, one tensor at a time. Neither waits for the device. That three ways to count are worth their lines is
+what `experiments.probe_overhead` measures.
 """
 
 import functools
@@ -19,13 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-SMALLEST, LARGEST = -149, 127
-"""Exponents of float32's lowest subnormal and highest binade; binade e is [2^e, 2^(e+1))."""
-ZERO, INF, NAN = 0, LARGEST - SMALLEST + 2, LARGEST - SMALLEST + 3
-"""Indices into the counts; binade e has index ``e - SMALLEST + 1``."""
-BINS = NAN + 1
-FIRST_NORMAL = 24  # index of 2^-126; the 23 subnormal binades come before it
-MAGNITUDE, INF_BITS = 0x7FFFFFFF, 0x7F800000
+from ampsim.probe.binades import BINS, FIRST_NORMAL, INF, INF_BITS, MAGNITUDE, NAN, ZERO
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -34,14 +29,14 @@ _TOGETHER = 1 << 17  # elements that are counted together: 8 bytes each stay in 
 _ROWS = 128  # tensors that are counted together: 256 exponents of each have an index of 15 bits
 _HOST_CHUNK = 1 << 20  # elements: their exponents take 1 byte each
 _START = np.zeros(1, np.int64)
-_DEVICE_CHUNK = 1 << 24  # elements: index and temporaries take about 30 bytes an element
+_DEVICE_CHUNK = 1 << 24  # elements: index and temporaries take about 30 bytes per element
 
 Bits = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
 
 
 def exponent_counts(values: Tensor) -> Tensor:
-    """Elements per binade, and the largest magnitude.
+    """Count the elements per binade, and find the largest magnitude.
 
     Args:
         values: any shape and device; float32, float16 or bfloat16.
@@ -66,14 +61,14 @@ def exponent_counts(values: Tensor) -> Tensor:
 
 
 def merge_counts(a: Tensor, b: Tensor) -> Tensor:
-    """Of two tensors together, from the `exponent_counts` of each."""
+    """Return the counts of two tensors, from the `exponent_counts` of each."""
     total = a + b
     torch.maximum(a[BINS], b[BINS], out=total[BINS])
     return total
 
 
 def counter_of_many(device: torch.device) -> Callable[[list[Tensor]], Tensor] | None:
-    """What counts many tensors of `device` at less than the cost of each, if anything does.
+    """Return what counts many tensors of `device` at less than the cost of each, if anything does.
 
     It takes tensors as `exponent_counts` does, at least one, and returns the counts of each: int64, shape
     (tensors, 281), on `device`.
@@ -88,7 +83,7 @@ def counter_of_many(device: torch.device) -> Callable[[list[Tensor]], Tensor] | 
 
 
 class _Scratch(threading.local):
-    """Memory that a thread uses again: new memory costs a page fault each 4 kB, more than counting what is in it."""
+    """Memory that a thread uses again: new memory costs a page fault per 4 kB, more than counting what is in it."""
 
     def __init__(self) -> None:
         self.fields = np.empty(_HOST_CHUNK, np.uint8)
@@ -119,7 +114,7 @@ def _of_many(tensors: list[Tensor]) -> Tensor:
 
 
 def _of_few(tensors: list[Tensor]) -> Ints:
-    """Counts of at most `_ROWS` tensors that are not empty, of `_TOGETHER` elements in all."""
+    """Return the counts of at most `_ROWS` tensors that are not empty, of `_TOGETHER` elements in all."""
     flat = [tensor.detach().flatten() for tensor in tensors]
     sizes = [tensor.numel() for tensor in flat]
     *starts, size = itertools.accumulate(sizes, initial=0)
@@ -134,7 +129,7 @@ def _of_few(tensors: list[Tensor]) -> Ints:
 
 
 def _on_host(values: Tensor) -> Ints:
-    """Counts of a flat tensor, at least one element."""
+    """Return the counts of a flat tensor, at least one element."""
     if values.numel() > _HOST_CHUNK:
         parts = (torch.from_numpy(_on_host(part)) for part in torch.split(values, _HOST_CHUNK))
         return functools.reduce(merge_counts, parts).numpy()
@@ -152,7 +147,7 @@ def _on_host(values: Tensor) -> Ints:
 
 
 def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Any) -> Ints:
-    """Counts, shape (tensors, 281), from how often each of the 256 exponents occurs, and the largest magnitudes' bits.
+    """Return the counts, shape (tensors, 281), from how often each exponent occurs, and the largest magnitudes' bits.
 
     The tensors lie in `bits` one behind the other, each from its start, none empty.
     """
@@ -170,7 +165,7 @@ def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Any) -> Ints:
 
 
 def _between(bits: Bits, low: int, high: int) -> Ints:
-    """Places of the magnitudes from `low` to `high`, both included."""
+    """Return the places of the magnitudes from `low` to `high`, both included."""
     places = [np.empty(0, np.int64)]
     for start in range(0, len(bits), _FEW):
         magnitudes = bits[start : start + _FEW] & MAGNITUDE
@@ -186,12 +181,12 @@ def _move(counts: Ints, starts: Ints, where: Ints, source: int, target: int | Bi
 
 
 def _small_index(magnitudes: Tensor) -> Tensor:
-    """Index of zeros and subnormals m * 2^-149, from bits m < 2^23: 1 + floor(log2 m), as float32(m) is exact."""
+    """Return the index of subnormals m * 2^-149, 1 + floor(log2 m), and of zeros, from bits m; float32(m) is exact."""
     return ((magnitudes.float().view(torch.int32) >> 23) - 126).clamp_(min=ZERO)
 
 
 def _on_device(values: Tensor) -> Tensor:
-    """As `_on_host`, waiting for nothing."""
+    """Do as `_on_host`, waiting for nothing."""
     magnitudes = values.float().view(torch.int32) & MAGNITUDE
     field = magnitudes >> 23
     normal = field + (FIRST_NORMAL - 1) + (magnitudes > INF_BITS)

@@ -12,11 +12,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ampsim.core.formats import Format
-from ampsim.probe.counting import BINS, LARGEST, exponent_counts
-from ampsim.probe.counting import INF as INF
-from ampsim.probe.counting import NAN as NAN
-from ampsim.probe.counting import SMALLEST as SMALLEST
-from ampsim.probe.counting import ZERO as ZERO
+from ampsim.probe.binades import BINS, INF, LARGEST, SMALLEST
+from ampsim.probe.counting import exponent_counts
 
 
 class Share(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampsim.probe import counting
+from ampsim.probe import binades
 
 try:
     import triton
@@ -39,10 +39,10 @@ NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bf
 NEVER = 2**62  # number of a tile that there is not
 
 # What a kernel may read of its module.
-COLUMNS = tl.constexpr(counting.BINS + 1)
-FIRST_NORMAL = tl.constexpr(counting.FIRST_NORMAL)
-INF, NAN, LARGEST = tl.constexpr(counting.INF), tl.constexpr(counting.NAN), tl.constexpr(counting.BINS)
-MAGNITUDE, INF_BITS = tl.constexpr(counting.MAGNITUDE), tl.constexpr(counting.INF_BITS)
+COLUMNS = tl.constexpr(binades.BINS + 1)
+FIRST_NORMAL = tl.constexpr(binades.FIRST_NORMAL)
+INF, NAN, LARGEST = tl.constexpr(binades.INF), tl.constexpr(binades.NAN), tl.constexpr(binades.BINS)
+MAGNITUDE, INF_BITS = tl.constexpr(binades.MAGNITUDE), tl.constexpr(binades.INF_BITS)
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def available(device: torch.device) -> bool:
 
 
 def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
-    """`counting.exponent_counts` of each, in one launch for each dtype among them; waits for nothing.
+    """Return `counting.exponent_counts` of each, in one launch for each dtype among them; waits for nothing.
 
     Args:
         tensors: at least one, of one device: float32, float16 or bfloat16, of any shape.
@@ -74,7 +74,7 @@ def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
     dense = [tensor if _is_dense(tensor) else tensor.contiguous() for tensor in tensors]
     device = dense[0].device
     with torch.cuda.device_of(dense[0]):  # Triton launches on the current one
-        counts = torch.zeros((len(dense), counting.BINS + 1), dtype=torch.int64, device=device)
+        counts = torch.zeros((len(dense), binades.BINS + 1), dtype=torch.int64, device=device)
         for dtype in {tensor.dtype: None for tensor in dense}:
             mine = [row for row, tensor in enumerate(dense) if tensor.dtype is dtype and tensor.numel()]
             if mine:

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from ampsim.core.arguments import whole
+from ampsim.core.arguments import as_int
 from ampsim.core.formats import FP16, Format
 from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2_of
-from ampsim.probe.counting import BINS, DTYPES
+from ampsim.probe.binades import BINS
+from ampsim.probe.counting import DTYPES
 from ampsim.probe.histogram import Histogram, largest_of, moved
 
 
@@ -82,7 +83,7 @@ class Probe:
         scale: float | HasScale = 1.0,
         activations: bool = False,
     ) -> None:
-        self._every = whole("every", every, 1, "the default is 1")
+        self._every = as_int("every", every, 1, "the default is 1")
         self._parameters: dict[str, Any] = {name: param for name, param in _named(model) if param.requires_grad}
         for name, param in self._parameters.items():
             if param.dtype not in DTYPES:

@@ -16,7 +16,7 @@ from ampsim.core.policies import Headroom
 from ampsim.core.policies.base import Observation
 from ampsim.core.quirks import RaiseBelow
 from ampsim.core.replay import ceilings as module
-from ampsim.core.replay import engine as events
+from ampsim.core.replay import engine
 from ampsim.core.replay.ceilings import index_ceilings, run_events
 from ampsim.core.replay.sweep import sweep
 
@@ -31,8 +31,8 @@ REFUSED = [
     (np.full(9, -1.5, np.float32), ValueError, f"ceilings[0]=-1.5: {AT_LEAST_0}"),
     ([INF, -INF], ValueError, f"ceilings[1]=-inf: {AT_LEAST_0}"),
     ([], ValueError, "ceilings of 0 steps: expected at least one; there is nothing to replay"),
-    (1.0, ValueError, "ceilings of shape (): expected one number a step; pass ceilings.ravel()"),
-    (np.ones((2, 3)), ValueError, "ceilings of shape (2, 3): expected one number a step; pass ceilings.ravel()"),
+    (1.0, ValueError, "ceilings of shape (): expected one number per step; pass ceilings.ravel()"),
+    (np.ones((2, 3)), ValueError, "ceilings of shape (2, 3): expected one number per step; pass ceilings.ravel()"),
 ]
 FLOATS = "expected float32 or float64; pass ceilings.astype('float64')"
 DTYPES = [np.ones(3, int), np.ones(3, complex), np.ones(3, np.float16), np.ones(3, bool), np.ones(3, ">f4"),
@@ -51,15 +51,15 @@ def test_another_dtype_is_refused(trace: Any) -> None:
         replay_ceilings(Rule(), trace)
 
 
-@pytest.mark.parametrize("fastest", [events.PYTHON, None], ids=["python", "fastest"])
+@pytest.mark.parametrize("fastest", [engine.PYTHON, None], ids=["python", "fastest"])
 @pytest.mark.parametrize("bad", [NAN, -NAN, -1.0, -INF, -(2.0**-149)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("step", [0, 63, 64, 999, 1000])
 def test_a_bad_number_is_found_wherever_it_stands(
-    step: int, dtype: type, bad: float, fastest: events.Engine | None, monkeypatch: pytest.MonkeyPatch
+    step: int, dtype: type, bad: float, fastest: engine.Engine | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fastest:
-        monkeypatch.setattr(events, "fastest", lambda: fastest)
+        monkeypatch.setattr(engine, "fastest", lambda: fastest)
     monkeypatch.setattr(module, "_CHUNK", 512)
     trace = np.full(1001, INF, dtype)
     trace[-1] = trace[step] = bad
@@ -204,7 +204,7 @@ def test_changes_to_a_copy_on_write_map_survive(tmp_path: Path, monkeypatch: pyt
 
 def test_without_numba_python_runs_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    engine = events.fastest.__wrapped__()  # the cached one may be numba's already
-    assert engine is events.PYTHON
-    done = run_events(Rule(growth_interval=20), index_ceilings(TRACE), init(Rule()), engine)
+    loop = engine.fastest.__wrapped__()  # the cached one may be numba's already
+    assert loop is engine.PYTHON
+    done = run_events(Rule(growth_interval=20), index_ceilings(TRACE), init(Rule()), loop)
     assert done.state == replay_ceilings(Rule(growth_interval=20), TRACE).state

@@ -187,7 +187,7 @@ def test_the_defaults_are_torchs() -> None:
 @pytest.mark.parametrize("call", [lambda x: init(x), lambda x: update(x, None, False)], ids=["init", "update"])
 def test_what_is_no_rule_is_refused(call) -> None:
     with pytest.raises(
-        TypeError, match="'torch' is no rule: expected a Rule, or a policy registered with init and update"
+        TypeError, match="'torch' is no rule: expected a Rule, or a policy with init, update and override"
     ):
         call("torch")
 

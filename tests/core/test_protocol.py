@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampsim.core.machine import Rule, State
+from ampsim.core.machine import Rule, State, round_to_float32
 from ampsim.core.torch_model import arithmetic, protocol, refusals, state_dict
 from ampsim.core.torch_model.protocol import Optimizer, Protocol, Stage, Tensor
 from ampsim.core.torch_model.refusals import Refusal
@@ -102,7 +102,7 @@ def test_override_keeps_the_streak_and_forgets_the_stages():
 def test_found_inf_is_summed_over_optimizers_in_float32(found, overflows):
     p = begun()
     for key, value in zip("ab", found, strict=True):
-        p = protocol.write_found_inf(p, key, value)
+        p = p.note(key, found_inf=round_to_float32(value))
     assert protocol.update(p)[0].state.scale == (2.0 if overflows else 4.0)
 
 
@@ -239,7 +239,7 @@ def test_a_new_scale_that_describes_another_library_s_tensor_is_refused_with_a_c
 def test_a_setting_of_the_wrong_type_is_refused_by_update_which_has_summed_already(name, value, text):
     p = begun()
     for key in "ab":
-        p = protocol.write_found_inf(p, key, 1.0)
+        p = p.note(key, found_inf=1.0)
     p, outcome = protocol.update(state_dict.put(p, name, value))
     assert outcome.refusal == Refusal(TypeError, f"_amp_update_scale_(): {text}")
     assert [r.found_inf for _, r in p.records] == [2.0, 1.0]
@@ -247,7 +247,7 @@ def test_a_setting_of_the_wrong_type_is_refused_by_update_which_has_summed_alrea
 
 
 def test_an_interval_beyond_int64_is_refused():
-    p = state_dict.put(protocol.write_found_inf(begun(), "a", 0.0), "growth_interval", 2**63)
+    p = state_dict.put(begun().note("a", found_inf=0.0), "growth_interval", 2**63)
     assert protocol.update(p)[1].refusal == Refusal(ValueError, "Overflow when unpacking long long")
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
+from ampsim.core.formats import FP32
 from ampsim.core.machine import Arithmetic, override
 from ampsim.core.quirks import (
     ClipEveryUpdate,
@@ -25,8 +26,6 @@ from ampsim.core.quirks import (
     StreakStartsAt,
     Tolerance,
 )
-
-FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
 def scales(rule: Rule, history: str) -> list[float]:
@@ -293,7 +292,7 @@ def test_colossalai_takes_a_hysteresis_of_zero_for_one() -> None:
         ("paddle.static.update_loss_scaling[cpu kernel]", 2.0**127),
         ("mindspore.amp.DynamicLossScaler", 2.0**127),
         ("jmp.DynamicLossScale", 2.0**127),
-        ("flax.DynamicScale", FLOAT32_MAX),
+        ("flax.DynamicScale", FP32.max_finite),
     ],
 )
 def test_growing_at_the_top(name, top) -> None:
@@ -301,8 +300,8 @@ def test_growing_at_the_top(name, top) -> None:
     assert scales(rule, "0000")[-1] == top
     if math.isinf(top):
         assert scales(rule, "00" + "1" * 20)[-1] == math.inf  # inf * 0.5 is inf, for ever
-    if top == FLOAT32_MAX:
-        assert scales(rule, "001")[-1] == FLOAT32_MAX / 2  # and never a power of two again
+    if top == FP32.max_finite:
+        assert scales(rule, "001")[-1] == FP32.max_finite / 2  # and never a power of two again
 
 
 @pytest.mark.parametrize(

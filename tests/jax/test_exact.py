@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Arithmetic, Rule, round_to_float32
-from ampsim.jax import exact_product as exact
-from ampsim.jax import machine
+from ampsim.jax import exact_product, machine
 from ampsim.jax.exact_product import FLOAT32, FLOAT64
 
 HOW = st.sampled_from(["multiply", "divide"])
@@ -19,12 +18,12 @@ HOW = st.sampled_from(["multiply", "divide"])
 
 @jax.jit
 def product32(bits, limbs, exponent):
-    return exact.product(FLOAT32, bits, exact.Factor(limbs, exponent))
+    return exact_product.product(FLOAT32, bits, exact_product.Factor(limbs, exponent))
 
 
 def ours(scale: float, value: float, how: str) -> float:
     limbs = FLOAT32.divisor_limbs if how == "divide" else FLOAT32.limbs
-    bits = product32(np.float32(scale).view(np.uint32), *exact.factor(FLOAT32, value, how, limbs))
+    bits = product32(np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, limbs))
     return float(np.asarray(bits).view(np.float32))
 
 
@@ -57,7 +56,7 @@ def test_equals_double_then_float32(scale, value, how) -> None:
 @example(0.0, 1, "divide")
 def test_a_power_of_two_needs_no_limbs(scale, exponent, how) -> None:
     value = 2.0**exponent
-    bits = product32(np.float32(scale).view(np.uint32), *exact.factor(FLOAT32, value, how, 0))
+    bits = product32(np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, 0))
     assert float(np.asarray(bits).view(np.float32)) == round_to_float32(double(scale, value, how))
 
 
@@ -112,11 +111,11 @@ def nearest_float32(x: Fraction) -> float:
 def test_float64_equals_double(scale, value, how) -> None:
     with jax.enable_x64(True):
         limbs = FLOAT64.divisor_limbs if how == "divide" else FLOAT64.limbs
-        bits = product64(np.float64(scale).view(np.uint64), *exact.factor(FLOAT64, value, how, limbs))
+        bits = product64(np.float64(scale).view(np.uint64), *exact_product.factor(FLOAT64, value, how, limbs))
         result = float(np.asarray(bits).view(np.float64))
     assert result == double(scale, value, how)
 
 
 @jax.jit
 def product64(bits, limbs, exponent):
-    return exact.product(FLOAT64, bits, exact.Factor(limbs, exponent))
+    return exact_product.product(FLOAT64, bits, exact_product.Factor(limbs, exponent))

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, update
-from ampsim.core import dialects
+from ampsim.core.formats import FP32
 from ampsim.core.machine import Arithmetic
 from ampsim.jax import LossScale, interop
 
@@ -113,7 +113,7 @@ FLAX_RULES = [
     Rule(growth_interval=3),
     Rule(growth_factor=3.0, backoff_factor=0.25, growth_interval=2),
     Rule(growth_factor=1.1, backoff_factor=0.7, growth_interval=2, min_scale=1.0, arithmetic=F32),
-    Rule(growth_interval=4, min_scale=2.0**-126, max_scale=dialects.FLOAT32_MAX),
+    Rule(growth_interval=4, min_scale=2.0**-126, max_scale=FP32.max_finite),
 ]
 
 

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.probe import Histogram, counting
-from ampsim.probe.counting import BINS, INF, NAN, SMALLEST, ZERO, counter_of_many, exponent_counts, merge_counts
+from ampsim.probe.binades import BINS, INF, NAN, SMALLEST, ZERO
+from ampsim.probe.counting import counter_of_many, exponent_counts, merge_counts
 
 EVERY_16 = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
 HALVES = [torch.float16, torch.bfloat16]

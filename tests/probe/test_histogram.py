@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ampsim.core.formats import BF16, E4M3, E5M2, FORMATS, FP16, FP32, Format, Kind
 from ampsim.probe import Histogram
-from ampsim.probe.counting import INF, NAN, ZERO
+from ampsim.probe.binades import INF, NAN, ZERO
 
 EVERY_16 = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
 POWERS = st.integers(-40, 40)

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.probe import Histogram, counting, kernels
-from ampsim.probe.counting import BINS, INF, NAN, SMALLEST, ZERO
+from ampsim.probe.binades import BINS, INF, NAN, SMALLEST, ZERO
 from ampsim.probe.kernels import BLOCK
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -541,7 +541,7 @@ class Lockstep(RuleBasedStateMachine):
         key = found[i % len(found)]
         for tensor in self.scaler._per_optimizer_states[key]["found_inf_per_device"].values():
             tensor.fill_(value)
-        self.p = protocol.write_found_inf(self.p, key, value)
+        self.p = self.p.note(key, found_inf=round_to_float32(value))
 
     @rule()
     def save(self) -> None:

@@ -220,7 +220,7 @@ def test_unscale_does_with_the_kernels_what_it_does_without(by_kernels, grads, b
 @on_device
 def test_in_a_capture_gradients_at_new_addresses_are_left_to_torch(by_kernels, monkeypatch) -> None:
     def refuse(*_: object) -> None:
-        raise kernels.NewAddresses
+        raise kernels.NewAddressesError
 
     monkeypatch.setattr(kernels, "norm_and_flag", refuse)
     grads = [torch.full((5,), 2.0, device=DEVICE)]
@@ -381,7 +381,7 @@ def test_on_cuda_a_captured_graph_reads_new_values_from_the_old_addresses() -> N
 @pytest.mark.gpu
 def test_on_cuda_new_addresses_in_a_capture_are_refused() -> None:
     norm_and_flag([torch.ones(3, device="cuda")])
-    with pytest.raises(kernels.NewAddresses, match="1 gradients at"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+    with pytest.raises(kernels.NewAddressesError, match="1 gradients at"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         norm_and_flag([torch.ones(4, device="cuda")])
 
 

@@ -1,11 +1,15 @@
-"""Policies: machines outside the backoff family, each a pair of pure functions over a state of its own."""
+"""Policies: machines outside the backoff family, each a pair of pure functions over a state of its own.
+
+`base` is the queue and the bounds that they share, and the theory of operation; each other file is one policy.
+A policy knows its own numbers and what it is told of one iteration, and neither tensors nor who asks.
+"""
 
 from ampsim.core.policies.base import Observation as Observation
 from ampsim.core.policies.base import Policy as Policy
 from ampsim.core.policies.base import PolicyState as PolicyState
-from ampsim.core.policies.machines import Deduplicated as Deduplicated
-from ampsim.core.policies.machines import FloorSchedule as FloorSchedule
-from ampsim.core.policies.machines import Headroom as Headroom
-from ampsim.core.policies.machines import LogMax as LogMax
-from ampsim.core.policies.machines import Probe as Probe
-from ampsim.core.policies.machines import Ratio as Ratio
+from ampsim.core.policies.deduplicated import Deduplicated as Deduplicated
+from ampsim.core.policies.deduplicated import Ratio as Ratio
+from ampsim.core.policies.floor_schedule import FloorSchedule as FloorSchedule
+from ampsim.core.policies.headroom import Headroom as Headroom
+from ampsim.core.policies.log_max import LogMax as LogMax
+from ampsim.core.policies.probe import Probe as Probe

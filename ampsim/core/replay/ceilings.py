@@ -1,6 +1,6 @@
 """What would another rule have done? A run's overflows at every scale, and any rule replayed over them.
 
-The gradients of a step do not depend on the loss scale, only whether they fit in fp16 does. So one number a
+The gradients of a step do not depend on the loss scale, only whether they fit in fp16 does. So one number per
 step is enough to replay any rule over a run: the step's **ceiling**, the largest scale at which it would not
 have overflowed. ``found_inf = scale > ceiling``; inf never overflows, 0 always does (a NaN batch).
 """
@@ -11,21 +11,24 @@ import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.arguments import check_choice, check_rule, whole
-from ampsim.core.machine import Arithmetic, Rule, State, init, update
-from ampsim.core.replay import engine as events
+from ampsim.core.arguments import as_int, check_choice
+from ampsim.core.formats import FP16
+from ampsim.core.machine import Arithmetic, Carried, Machine, Rule, S, State, init, update
+from ampsim.core.policies.base import Observation
+from ampsim.core.replay import engine
+from ampsim.core.replay.engine import Engine
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
 CHANGE = np.dtype([("step", np.int64), ("scale", np.float64)])
-TOP = 65504.0  # the largest fp16 number
 _CHUNK = 2**24  # steps looked at before their memory is given back
 _KEPT = 2**28  # bytes of a memory map that may stay resident
-_ROOM = 4096  # events a call of the loop
+_ROOM = 4096  # events per call of the loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,7 @@ class CeilingIndex:
 
 
 @dataclass(frozen=True, eq=False)
-class CeilingReplay:
+class CeilingReplay(Generic[S]):
     """What a rule does over a trace of n steps."""
 
     n: int
@@ -52,7 +55,7 @@ class CeilingReplay:
     scale_changes: npt.NDArray[np.void]
     """Fields ``step``, int64, and ``scale``, float64: the scale that differs from the one before it and came into
     force with update ``step``. Step ``step + 1`` is the first to use it."""
-    state: Any
+    state: S
     """After the last update."""
 
     @property
@@ -62,7 +65,7 @@ class CeilingReplay:
 
     @property
     def mean_log2_scale(self) -> float:
-        """Mean over updates of log2 of the scale in force after them, from the runs of equal scale.
+        """The mean over updates of log2 of the scale in force after them, from the runs of equal scale.
 
         Exact for powers of two; -inf if the scale ever was 0.
         """
@@ -72,7 +75,7 @@ class CeilingReplay:
             return float((lengths[used] * np.log2(scales[used])).sum()) / self.n
 
     def scales(self) -> npt.NDArray[np.float64]:
-        """The scale after each update, shape (n,), as `ampsim.replay` gives it; 8 n bytes."""
+        """Return the scale after each update, shape (n,), as `ampsim.replay` gives it; 8 n bytes."""
         lengths, scales = self._runs()
         return np.repeat(scales, lengths)
 
@@ -85,14 +88,14 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
     """Check a trace and take the minimum of each block of steps, in one pass.
 
     Args:
-        ceilings: one number >= 0 a step, inf allowed, shape (n,). An array of float32 or float64 is taken as it
+        ceilings: one number >= 0 per step, inf allowed, shape (n,). An array of float32 or float64 is taken as it
             is, a memory map too, which may be larger than memory.
         block: steps, a power of two.
 
     Raises:
         ValueError: an empty trace, another shape, NaN or a negative number; TypeError: another dtype.
     """
-    if (size := whole("block", block, 1, "the default is 64")) & (size - 1):
+    if (size := as_int("block", block, 1, "the default is 64")) & (size - 1):
         raise ValueError(f"block={block!r}: expected a power of two; the default is 64")
     values = _floats(ceilings)
     integers = np.dtype(f"i{values.itemsize}")
@@ -101,7 +104,7 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
     stride = max(_CHUNK, size)
     for start in range(0, len(values), stride):
         chunk, out = values[start : start + stride], minima[start // size : (start + stride) // size]
-        least, most = events.fastest().block_minima(chunk.view(integers), size, out.view(integers))
+        least, most = engine.fastest().block_minima(chunk.view(integers), size, out.view(integers))
         if least < 0 or most > highest:
             _check_values(chunk, start)
         _give_back(values)
@@ -109,23 +112,23 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
 
 
 def replay_ceilings(
-    rule: Any,
+    rule: Machine[S],
     ceilings: npt.ArrayLike | CeilingIndex,
     *,
     method: Literal["auto", "events", "fold"] = "auto",
-    state: Any = None,
-    top: float = TOP,
-) -> CeilingReplay:
-    """What `rule` does over a trace: equal to folding ``update(rule, state, state.scale > ceiling)``.
+    state: S | None = None,
+    top: float = FP16.max_finite,
+) -> CeilingReplay[S]:
+    """Return what `rule` does over a trace: equal to folding ``update(rule, state, state.scale > ceiling)``.
 
     Args:
-        rule: a `Rule`, or any registered policy.
+        rule: a `Rule`, or any policy.
         ceilings: what `index_ceilings` takes, or what it returned.
         method: "events" jumps from event to event, for rules without quirks; time and memory grow with skips
             and growths, not with steps. "fold" takes any policy step by step. "auto" chooses.
         state: where to start, for a run that goes on; by default ``init(rule)``.
-        top: largest number of the gradients' format: a policy that is no `Rule` is told of each step the
-            largest gradient, ``top / ceiling``.
+        top: largest number of the gradients' format: a policy that is no `Rule` is told the largest gradient
+            of each step, ``top / ceiling``.
 
     Raises:
         ValueError: see `index_ceilings`; or a rule that "events" cannot do; or `state` of another delay.
@@ -139,15 +142,17 @@ def replay_ceilings(
         raise ValueError(f"method='events' with {obstacle}; pass method='fold'")
     if method == "fold" or obstacle:
         return _fold(rule, index, start, top)
-    return run_events(rule, index, start, events.fastest())
+    # Without an obstacle the rule is a Rule.
+    done = run_events(cast("Rule", rule), index, cast("State", start), engine.fastest())
+    return cast("CeilingReplay[S]", done)
 
 
-def _floats(ceilings: Any) -> Floats:
+def _floats(ceilings: npt.ArrayLike) -> Floats:
     values = np.asarray(ceilings)
     if not isinstance(ceilings, np.ndarray) and values.dtype.kind in "iu":
         values = values.astype(np.float64)  # a list of whole numbers
     if values.ndim != 1:
-        raise ValueError(f"ceilings of shape {values.shape}: expected one number a step; pass ceilings.ravel()")
+        raise ValueError(f"ceilings of shape {values.shape}: expected one number per step; pass ceilings.ravel()")
     if not len(values):
         raise ValueError("ceilings of 0 steps: expected at least one; there is nothing to replay")
     if values.dtype not in (np.float32, np.float64):  # native byte order
@@ -165,7 +170,7 @@ def _check_values(chunk: Floats, start: int) -> None:
 
 def _give_back(values: Floats) -> None:
     """Drop a large memory map's pages from resident memory; the next look brings them back from the file."""
-    base: Any = values
+    base: object = values
     shared = False
     if values.nbytes <= _KEPT:
         return
@@ -176,11 +181,11 @@ def _give_back(values: Floats) -> None:
         base.madvise(mmap.MADV_DONTNEED)
 
 
-_check_rule = lru_cache(check_rule)  # a tenth of a replay; what cannot be hashed was never checked
+_check_rule = lru_cache(Rule.check)  # a tenth of a replay; what cannot be hashed was never checked
 
 
-def _obstacle(rule: Any, state: Any) -> str | None:
-    """Why this run is none of the plain machine's, with what was expected."""
+def _obstacle(rule: object, state: Carried) -> str | None:
+    """Return why this run is none of the plain machine's, with what was expected."""
     if type(rule) is not Rule:
         return f"a {type(rule).__name__}: expected an ampsim Rule"
     if rule.quirks:
@@ -196,18 +201,18 @@ def _obstacle(rule: Any, state: Any) -> str | None:
     return None
 
 
-def run_events(rule: Rule, index: CeilingIndex, state: State, engine: events.Engine) -> CeilingReplay:
-    """`replay_ceilings` for a rule without quirks."""
-    c, bits = events.constants(rule), index.block.bit_length() - 1
+def run_events(rule: Rule, index: CeilingIndex, state: State, loop: Engine) -> CeilingReplay[State]:
+    """Do as `replay_ceilings` for a rule without quirks."""
+    c, bits = engine.constants(rule), index.block.bit_length() - 1
     waiting = _waiting(state, c.delay)
     trackers = int(state.growth_tracker), int(state.overflow_tracker)
-    carry = events.Carry(0, float(state.scale), float(state.newest), *trackers, 0, 0, 0)
+    carry = engine.Carry(0, float(state.scale), float(state.newest), *trackers, 0, 0, 0)
     skipped, changes = [], []
     while carry.step < len(index):
         room, log = np.empty(_ROOM, np.int64), np.empty(_ROOM + len(waiting), CHANGE)
         log[: len(waiting)] = waiting
         carry = carry._replace(skips=0, logged=len(waiting), applied=0)
-        carry = engine.run(index.ceilings, index.minima, bits, c, carry, room, log["step"], log["scale"])
+        carry = loop.run(index.ceilings, index.minima, bits, c, carry, room, log["step"], log["scale"])
         skipped.append(room[: carry.skips])
         changes.append(log[: carry.applied])
         waiting = log[carry.applied : carry.logged]
@@ -217,19 +222,19 @@ def run_events(rule: Rule, index: CeilingIndex, state: State, engine: events.Eng
     return CeilingReplay(len(index), state.scale, _joined(skipped), _joined(changes), after)
 
 
-def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
-    """Pending scales as changes: the last of them comes into force with update delay - 1."""
+    """Return pending scales as changes: the last of them comes into force with update delay - 1."""
     first = delay - len(state.pending)
     pairs = enumerate(itertools.pairwise((state.scale, *state.pending)), first)
-    return np.array([(step, new) for step, (old, new) in pairs if events.differ(old, new)], CHANGE)
+    return np.array([(step, new) for step, (old, new) in pairs if engine.differ(old, new)], CHANGE)
 
 
-def _pending(carry: events.Carry, waiting: npt.NDArray[np.void], many: int, delay: int) -> tuple[float, ...]:
-    """The last `many` scales computed, the inverse of `_waiting`."""
+def _pending(carry: engine.Carry, waiting: npt.NDArray[np.void], many: int, delay: int) -> tuple[float, ...]:
+    """Return the last `many` scales computed, the inverse of `_waiting`."""
     if not many:
         return ()
     steps = carry.step + delay - many + np.arange(many)
@@ -237,7 +242,7 @@ def _pending(carry: events.Carry, waiting: npt.NDArray[np.void], many: int, dela
     return tuple(known[np.searchsorted(waiting["step"], steps, side="right")].tolist())
 
 
-def _fold(rule: Any, index: CeilingIndex, state: Any, top: float) -> CeilingReplay:
+def _fold(rule: Machine[S], index: CeilingIndex, state: S, top: float) -> CeilingReplay[S]:
     skipped: list[int] = []
     changes: list[tuple[int, float]] = []
     first, observe = state.scale, _observer(rule, top)
@@ -250,15 +255,13 @@ def _fold(rule: Any, index: CeilingIndex, state: Any, top: float) -> CeilingRepl
         except Exception as error:
             error.add_note(f"raised by update {step} of {len(index)} (counted from 0)")
             raise
-        if events.differ(before, state.scale):
+        if engine.differ(before, state.scale):
             changes.append((step, state.scale))
     return CeilingReplay(len(index), first, np.array(skipped, np.int64), np.array(changes, CHANGE), state)
 
 
-def _observer(rule: Any, top: float) -> Callable[[bool, float], Any]:
-    """What an update is told of a step: found_inf, and policies the largest gradient."""
+def _observer(rule: object, top: float) -> Callable[[bool, float], object]:
+    """Return what an update is told of a step: found_inf, and policies the largest gradient."""
     if type(rule) is Rule:
         return lambda found_inf, ceiling: found_inf
-    from ampsim.core.policies.base import Observation
-
     return lambda found_inf, ceiling: Observation(found_inf, top / ceiling if ceiling else math.inf, float(found_inf))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ampsim.core.machine import Rule
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]  # of what a trace holds; numba compiles a loop for each
 NEVER = 2**62  # steps
 
 
@@ -59,7 +59,7 @@ class Carry(NamedTuple):
 
 @lru_cache
 def constants(rule: Rule) -> Constants:
-    """What `run` needs to know of a rule."""
+    """Return what `run` needs to know of a rule."""
     held, refill = rule.arithmetic, rule.hysteresis_refill
     factor = held.round if held.round_factors else float
     backoff = factor(rule.backoff_factor if held.backoff == "multiply" else rule.growth_factor)
@@ -125,19 +125,19 @@ def run(
 
 
 def differ(a: float, b: float) -> bool:
-    """Whether two scales differ; NaN equals NaN."""
+    """Return whether two scales differ; NaN equals NaN."""
     return a != b and not (math.isnan(a) and math.isnan(b))
 
 
 def _until_growth(growth_tracker: int, c: Constants) -> int:
-    """Clean steps up to the next growth, which is the last of them."""
+    """Return the clean steps up to the next growth, which is the last of them."""
     if growth_tracker < c.interval:
         return c.interval - growth_tracker
     return 1 if c.at_least else NEVER
 
 
 def _back_off(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
-    """The newest scale and the overflows let pass, after an overflow."""
+    """Return the newest scale and the overflows let pass, after an overflow."""
     if overflows + 1 < c.hysteresis:
         return scale, overflows + 1
     lowered = _held(scale / c.backoff if c.divides else scale * c.backoff, c)
@@ -145,7 +145,7 @@ def _back_off(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
 
 
 def _grow(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
-    """The newest scale and the overflows let pass, after a growth."""
+    """Return the newest scale and the overflows let pass, after a growth."""
     grown = _held(scale * c.growth, c)
     grown = c.high if c.high < grown else grown
     refused = c.keeps_finite and not math.isfinite(grown)
@@ -153,13 +153,13 @@ def _grow(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
 
 
 def _held(x: float, c: Constants) -> float:
-    """`x` in the format that holds the scale."""
+    """Return `x` in the format that holds the scale."""
     held = np.float64(np.float32(x)) if c.single else np.float64(x)
     return 0.0 if held < c.least else held
 
 
 def _next_below(ceilings: Array, minima: Array, bits: int, scale: float, start: int, stop: int) -> int:
-    """The first step of [start, stop) whose ceiling is below the scale, or `stop`; a block has 2**bits steps."""
+    """Return the first step of [start, stop) whose ceiling is below the scale, or `stop`; a block has 2**bits steps."""
     block, last = start >> bits, ((stop - 1) >> bits) + 1
     while True:
         block = _first_below(minima, scale, block, last)
@@ -191,7 +191,7 @@ def _compiled_first_below(values: Array, scale: float, start: int, stop: int) ->
 
 
 def block_minima(values: Array, block: int, out: Array) -> tuple[int, int]:
-    """Write the least of each `block` values to `out`; returns the least and the largest of all.
+    """Write the least of each `block` values to `out`; return the least and the largest of all.
 
     `values` are the bits of floats as signed integers. For floats >= 0 they have the floats' order, a NaN is
     above inf, and what has a sign is below 0.
@@ -228,7 +228,7 @@ _LOOP = ("run", "differ", "_until_growth", "_back_off", "_grow", "_held", "_next
 
 @cache
 def compiled() -> Engine:
-    """The loop through numba, compiled in seconds when a kind of array first meets it and then kept on the disk."""
+    """Return the loop through numba, compiled when a kind of array first meets it and then kept on the disk."""
     space = dict(globals())
     for name in _LOOP:
         source = space.get(f"_compiled_{name.lstrip('_')}", space[name])
@@ -236,7 +236,7 @@ def compiled() -> Engine:
     return Engine(space["run"], space["block_minima"])
 
 
-def _jit(function: FunctionType) -> Any:
+def _jit(function: FunctionType) -> Callable[..., Any]:
     from numba import njit
 
     try:
@@ -247,5 +247,5 @@ def _jit(function: FunctionType) -> Any:
 
 @cache
 def fastest() -> Engine:
-    """The compiled engine where numba is installed (``pip install 'ampsim[replay]'``), else Python's."""
+    """Return the compiled engine where numba is installed (``pip install 'ampsim[replay]'``), else Python's."""
     return compiled() if find_spec("numba") else PYTHON

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.machine import init, update
+from ampsim.core.machine import Machine, S, init, update
 
 
-def states(rule: Any, found_inf: Iterable[bool], *, is_async: Iterable[bool | None] | None = None) -> Iterator[Any]:
-    """The state after each update, one by one.
+def states(
+    rule: Machine[S], found_inf: Iterable[object], *, is_async: Iterable[bool | None] | None = None
+) -> Iterator[S]:
+    """Yield the state after each update, one by one.
 
     If the rule's framework gives up (raises) at some update, so does this iterator, after having yielded
     every state before it.
@@ -23,14 +24,14 @@ def states(rule: Any, found_inf: Iterable[bool], *, is_async: Iterable[bool | No
 
 
 def replay(
-    rule: Any, found_inf: Iterable[bool], *, is_async: Sequence[bool | None] | None = None
+    rule: Machine[S], found_inf: Iterable[object], *, is_async: Sequence[bool | None] | None = None
 ) -> npt.NDArray[np.float64]:
-    """The scale after each update of a history.
+    """Return the scale after each update of a history.
 
     Args:
-        rule: a `Rule`, or any registered policy.
-        found_inf: one flag an update, taken by its truth.
-        is_async: one flag an update: whether it was delayed, for rules with ``delay``; None stands for True.
+        rule: a `Rule`, or any policy.
+        found_inf: one flag per update, taken by its truth.
+        is_async: one flag per update: whether it was delayed, for rules with ``delay``; None stands for True.
 
     Returns:
         float64 array of shape (len(found_inf),); float32 scales are exact in it.
@@ -42,7 +43,7 @@ def replay(
     flags = list(found_inf)
     if is_async is not None and len(is_async) != len(flags):
         raise ValueError(
-            f"is_async has {len(is_async)} flags for {len(flags)} updates: expected one an update; "
+            f"is_async has {len(is_async)} flags for {len(flags)} updates: expected one per update; "
             "leave it out to delay all of them"
         )
     scales: list[float] = []
@@ -55,7 +56,7 @@ def replay(
 
 
 def first_divergence(a: npt.ArrayLike, b: npt.ArrayLike) -> int | None:
-    """Index of the first update after which two trajectories differ in any bit; None if they are equal.
+    """Return the index of the first update after which two trajectories differ in any bit; None if they are equal.
 
     Trajectories of different lengths diverge at the end of the shorter one. NaN equals NaN.
     """

@@ -1,24 +1,26 @@
 """Many rules over one trace of ceilings: a row a rule."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.replay.ceilings import TOP, CeilingIndex, index_ceilings, replay_ceilings
+from ampsim.core.formats import FP16
+from ampsim.core.machine import Machine, S
+from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, replay_ceilings
 
 ROW = np.dtype([("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", float), ("scale", float)])
 
 
 def sweep(
-    rules: Iterable[Any],
+    rules: Iterable[Machine[S]],
     ceilings: npt.ArrayLike | CeilingIndex,
     *,
     method: Literal["auto", "events", "fold"] = "auto",
-    top: float = TOP,
+    top: float = FP16.max_finite,
 ) -> npt.NDArray[np.void]:
-    """What each rule does over the same trace, in the order of the rules.
+    """Return what each rule does over the same trace, in the order of the rules.
 
     Args:
         rules: of any number; memory grows with rows only.

@@ -36,14 +36,12 @@ import enum
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from ampsim.core import machine
 from ampsim.core.machine import Rule, State, round_to_float32
-from ampsim.core.torch_model import arithmetic as kernels
-from ampsim.core.torch_model import refusals
+from ampsim.core.torch_model import arithmetic, refusals
 from ampsim.core.torch_model.arithmetic import Gradients
 from ampsim.core.torch_model.refusals import Refusal
 
@@ -83,9 +81,9 @@ class Protocol:
         """What is known of an optimizer; a fresh Record if nothing."""
         return dict(self.records).get(key, Record())
 
-    def note(self, key: Hashable, **changes: Any) -> "Protocol":
+    def note(self, key: Hashable, **changes: object) -> "Protocol":
         """This protocol with an optimizer's record changed, or made."""
-        records = {**dict(self.records), key: replace(self.record(key), **changes)}
+        records = {**dict(self.records), key: replace(self.record(key), **changes)}  # type: ignore[arg-type]
         return replace(self, records=tuple(records.items()))
 
 
@@ -113,7 +111,7 @@ class Tensor:
 class Outcome:
     """What a caller sees of one event."""
 
-    value: Any = None  # what the call returns
+    value: object = None  # what the call returns
     refusal: Refusal | None = None  # what it raises instead
     optimizer: Optimizer | None = None  # the optimizer as it is left behind
     called: bool = False  # optimizer.step() was called
@@ -139,7 +137,7 @@ def create(rule: Rule, *, enabled: bool = True) -> Protocol:
     return Protocol(rule, State(rule.init_scale), enabled=enabled, unset=unset)
 
 
-def scale(p: Protocol, outputs: Any) -> Result:
+def scale(p: Protocol, outputs: object) -> Result:
     """``scale(outputs)``: an array, or lists and tuples of arrays, nested at will, times the scale."""
     if not p.enabled:
         return p, Outcome(value=outputs)
@@ -148,7 +146,7 @@ def scale(p: Protocol, outputs: Any) -> Result:
             return refuse(p, refusal)
         state = p.state if p.exists else machine.override(p.rule, p.state, p.state.scale)
         p = replace(p, state=state, exists=True)
-        return p, Outcome(value=kernels.scaled_loss(outputs, state.scale))
+        return p, Outcome(value=arithmetic.scaled_loss(outputs, state.scale))
     if isinstance(outputs, list | tuple):
         values = []
         for output in outputs:  # a bad entry is found after the entries before it were scaled
@@ -176,8 +174,8 @@ def unscale_(p: Protocol, optimizer: Optimizer) -> Result:
         return refuse(p, refusals.UNSCALED_LATE, optimizer)
     if any(g is not None and g.dtype == np.float16 for g in optimizer.grads):
         return refuse(p, refusals.FLOAT16, optimizer)
-    p = p.note(optimizer.key, stage=Stage.UNSCALED, found_inf=kernels.found_inf(optimizer.grads))
-    grads = kernels.unscaled(optimizer.grads, kernels.reciprocal(p.state.scale))
+    p = p.note(optimizer.key, stage=Stage.UNSCALED, found_inf=arithmetic.found_inf(optimizer.grads))
+    grads = arithmetic.unscaled(optimizer.grads, arithmetic.reciprocal(p.state.scale))
     return p, Outcome(optimizer=replace(optimizer, grads=grads))
 
 
@@ -186,7 +184,7 @@ def step(
     optimizer: Optimizer,
     *,
     closure: bool = False,
-    returns: Any = None,
+    returns: object = None,
     fails: Refusal | None = None,
 ) -> Result:
     """``step(optimizer)``. `closure`: one is passed by keyword (torch lets a positional one through).
@@ -204,7 +202,7 @@ def step(
     return (_step_fused if optimizer.fused else _step_plain)(p, optimizer, returns, fails)
 
 
-def _step_plain(p: Protocol, optimizer: Optimizer, returns: Any, fails: Refusal | None) -> Result:
+def _step_plain(p: Protocol, optimizer: Optimizer, returns: object, fails: Refusal | None) -> Result:
     if p.record(optimizer.key).stage is Stage.READY:
         p, outcome = unscale_(p, optimizer)
         if outcome.refusal or outcome.optimizer is None:
@@ -219,10 +217,10 @@ def _step_plain(p: Protocol, optimizer: Optimizer, returns: Any, fails: Refusal 
     return p, Outcome(returns if steps else None, None, optimizer, called=steps, stepped=steps)
 
 
-def _step_fused(p: Protocol, optimizer: Optimizer, returns: Any, fails: Refusal | None) -> Result:
+def _step_fused(p: Protocol, optimizer: Optimizer, returns: object, fails: Refusal | None) -> Result:
     divisor = optimizer.grad_scale[0] if optimizer.grad_scale else None
     if p.record(optimizer.key).stage is Stage.READY:
-        p = p.note(optimizer.key, found_inf=kernels.found_inf(optimizer.grads))
+        p = p.note(optimizer.key, found_inf=arithmetic.found_inf(optimizer.grads))
         if optimizer.grad_scale and divisor is None:
             return refuse(p, refusals.GRAD_SCALE_IS_NONE, optimizer)
         divisor = round_to_float32(p.state.scale * (1.0 if divisor is None else divisor))
@@ -234,18 +232,13 @@ def _step_fused(p: Protocol, optimizer: Optimizer, returns: Any, fails: Refusal 
         left = replace(optimizer, grad_scale=(divisor,))
         return p, Outcome(refusal=fails, optimizer=left, called=True, kernel=kernel)
     skips = found == 1  # the kernel's test: a found_inf of 2 or NaN steps
-    grads = optimizer.grads if skips or divisor is None else kernels.divided(optimizer.grads, divisor)
+    grads = optimizer.grads if skips or divisor is None else arithmetic.divided(optimizer.grads, divisor)
     left = replace(optimizer, grads=grads, grad_scale=())
     p = p.note(optimizer.key, stage=Stage.STEPPED)
     return p, Outcome(returns, None, left, called=True, stepped=not skips, kernel=kernel)
 
 
-def write_found_inf(p: Protocol, key: Hashable, found_inf: float) -> Protocol:
-    """What an all-reduce over ranks does between unscale_ and step: found_inf becomes any float32."""
-    return p.note(key, found_inf=round_to_float32(found_inf))
-
-
-def update(p: Protocol, new_scale: Any = None) -> Result:
+def update(p: Protocol, new_scale: object = None) -> Result:
     """``update()``: the machine takes one step. ``update(new_scale)``: the scale is set by hand."""
     if not p.enabled:
         return p, Outcome()
@@ -256,7 +249,7 @@ def update(p: Protocol, new_scale: Any = None) -> Result:
     recorded = [(key, r.found_inf) for key, r in p.records if r.found_inf is not None]
     if not recorded:
         return refuse(p, refusals.NOTHING_CHECKED_AT_ALL)
-    total = kernels.sum_float32(found for _, found in recorded)
+    total = arithmetic.sum_float32(found for _, found in recorded)
     if refusal := refusals.kernel_argument(p.rule):
         # torch has added up in place, into the first optimizer's found_inf
         return p.note(recorded[0][0], found_inf=total), Outcome(refusal=refusal)
@@ -264,7 +257,7 @@ def update(p: Protocol, new_scale: Any = None) -> Result:
     return replace(p, state=state, records=()), Outcome()
 
 
-def _override(p: Protocol, new_scale: Any) -> Result:
+def _override(p: Protocol, new_scale: object) -> Result:
     if isinstance(new_scale, Tensor):
         if (new_scale.device, math.prod(new_scale.shape), new_scale.requires_grad) != ("cpu", 1, False):
             return refuse(p, refusals.NEW_SCALE)

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
 
+from ampsim.core.formats import FP32
 from ampsim.core.machine import Rule
 
 
@@ -19,6 +19,10 @@ class Refusal:
 
     kind: type[Exception]
     text: str  # str(exception)
+
+    def error(self) -> Exception:
+        """Return the exception, to be raised."""
+        return self.kind(self.text)
 
 
 GROWTH_FACTOR = Refusal(AssertionError, "The growth factor must be > 1.0.")
@@ -46,18 +50,16 @@ PICKLED_LATE = Refusal(
     "A GradScaler instance may only be pickled at the beginning of an iteration, or at the end after scaler.update().",
 )
 
-LARGEST = 2.0**128 - 2.0**104  # the largest float32
-
 
 def before_scale(event: str) -> Refusal:
-    """`event` is "unscale_", "step" or "update"."""
+    """Refuse what comes before the first scale; `event` is "unscale_", "step" or "update"."""
     fix = "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration."
     return Refusal(AssertionError, f"Attempted {event} but _scale is None.  {fix}")
 
 
 def overflow(x: float) -> Refusal | None:
-    """A float32 tensor refuses to be filled with a finite number it cannot hold; it takes inf and NaN."""
-    if math.isfinite(x) and abs(x) > LARGEST:
+    """Refuse, as a float32 tensor does, to be filled with a finite number it cannot hold; it takes inf and NaN."""
+    if math.isfinite(x) and abs(x) > FP32.max_finite:
         return Refusal(RuntimeError, "value cannot be converted to type float without overflow")
     return None
 
@@ -77,16 +79,16 @@ def shape(shape: tuple[int, ...]) -> Refusal:
     return Refusal(RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}")
 
 
-def no_tensor(value: Any) -> Refusal:
+def no_tensor(value: object) -> Refusal:
     """``update(value)`` with what is neither a float nor a tensor, such as an int."""
     try:
-        kind = value.device.type
+        kind = value.device.type  # type: ignore[attr-defined]
     except AttributeError as error:
         return Refusal(AttributeError, str(error))
     raise TypeError(f"new_scale={value!r} on {kind}: expected a float; describe a tensor as protocol.Tensor")
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: object) -> str:
     prefix = "numpy." if type(value).__module__ == "numpy" else ""  # only a static type names its module
     return prefix + type(value).__name__
 

@@ -9,7 +9,6 @@ Source: torch/amp/grad_scaler.py of torch 2.13.0.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ampsim.core import machine
 from ampsim.core.machine import Rule
@@ -24,7 +23,7 @@ def get(p: Protocol, name: str) -> Result:
     return p, Outcome(value=getattr(p.rule, name))
 
 
-def put(p: Protocol, name: str, value: Any) -> Protocol:
+def put(p: Protocol, name: str, value: object) -> Protocol:
     """``set_growth_factor(value)`` and the like; nothing is checked, `name` is one of FIELDS."""
     known = {f.name: getattr(p.rule, f.name) for f in dataclasses.fields(p.rule)}
     return replace(p, rule=Rule.unchecked(**{**known, name: value}), unset=p.unset - {name})
@@ -40,7 +39,7 @@ def get_growth_tracker(p: Protocol) -> int:
     return p.state.growth_tracker if p.enabled else 0
 
 
-def state_dict(p: Protocol) -> dict[str, Any]:
+def state_dict(p: Protocol) -> dict[str, object]:
     """``state_dict()``: the stages are not in it, nor any found_inf; {} if disabled."""
     if not p.enabled:
         return {}
@@ -48,7 +47,7 @@ def state_dict(p: Protocol) -> dict[str, Any]:
     return {"scale": p.state.scale, **factors, "_growth_tracker": p.state.growth_tracker}
 
 
-def load_state_dict(p: Protocol, source: Mapping[str, Any]) -> Result:
+def load_state_dict(p: Protocol, source: Mapping[str, float]) -> Result:
     """``load_state_dict(source)``. Keys are taken one by one: what precedes a missing one stays loaded."""
     if not p.enabled:
         return p, Outcome()
@@ -63,11 +62,11 @@ def load_state_dict(p: Protocol, source: Mapping[str, Any]) -> Result:
     return p, Outcome()
 
 
-def _load(p: Protocol, key: str, value: Any) -> Protocol:
+def _load(p: Protocol, key: str, value: float) -> Protocol:
     if key in FIELDS:
         return put(p, key, value)
     if key == "_growth_tracker":
-        return replace(p, state=replace(p.state, growth_tracker=value))
+        return replace(p, state=replace(p.state, growth_tracker=value))  # type: ignore[arg-type]
     held = machine.override(p.rule, p.state, value) if p.exists else replace(p.state, scale=value)
     return replace(p, state=held)
 

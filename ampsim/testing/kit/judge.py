@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ampsim.core.arguments import nearest, whole
+from ampsim.core.arguments import as_int, nearest
 from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check
 from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
@@ -46,7 +46,7 @@ class Result:
 def chosen(levels: Sequence[int] | None = None, expected: Mapping[str, str] | None = None) -> list[Check]:
     """Return the checks of these levels, or all; raise ValueError for an unknown level or expected name."""
     for level in levels or ():
-        if whole("level", level, 0, "levels begin at 0") >= len(LEVELS):
+        if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
     for name in expected or ():
         if name not in CHECKS:

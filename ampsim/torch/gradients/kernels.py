@@ -39,7 +39,7 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 jit: Callable[..., Any] = triton.jit if triton else lambda **_: lambda function: function
 
 
-class NewAddresses(RuntimeError):  # noqa: N818 - says what is wrong
+class NewAddressesError(RuntimeError):
     """In the capture of a CUDA graph the table of gradients cannot be copied to the device."""
 
 
@@ -78,7 +78,7 @@ def norm_and_flag(grads: list[Tensor], factor: Tensor | None = None) -> Read:
 
     The norm is that of ``factor * g``, right for any finite g, from subnormal to float32's largest; `factor` has
     shape (), float32, on the gradients' device. In the capture of a CUDA graph the gradients must lie where they
-    lay in a call before it: NewAddresses otherwise.
+    lay in a call before it: NewAddressesError otherwise.
     """
     if not grads:
         raise ValueError("grads=[]: expected at least one tensor, for it tells the device; of none the norm is 0")
@@ -129,7 +129,7 @@ def _table(device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbe
     if device.type != "cuda":  # Triton's interpreter
         return rows, None
     if torch.cuda.is_current_stream_capturing():
-        raise NewAddresses(
+        raise NewAddressesError(
             f"{len(sizes)} gradients at new addresses in the capture of a CUDA graph: expected those of a call before "
             "it; warm up with zero_grad(set_to_none=False), or set AMPSIM_TRITON=0"
         )
