@@ -1,7 +1,7 @@
 """How every figure looks, and how it is saved so that the same data gives the same bytes.
 
-Sizes are those of a two-column page, so a figure is included unscaled and its 7 pt stay 7 pt. The colours are Okabe
-and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
+Sizes are those of a two-column page, so that a figure is included unscaled and its text keeps its size. The colours are
+Okabe and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,5 @@
-"""Gradients against four number formats: one loss scale a model suffices for fp16, for E4M3 it does not.
-At the best scale the largest element just fits; what is too far below it is flushed. Grey: no element, or below 1e-6.
+"""Gradients against four number formats: one loss scale per model suffices for fp16, for E4M3 it does not.
+At the best scale the largest element just fits; what is too far below it is flushed. Grey: no element, or next to none.
 """
 
 import math
@@ -157,7 +157,7 @@ def shown(shares: Any) -> NDArray[np.float64]:
 
 def name_marks(axes: Axes) -> None:
     """Where nothing else stands."""
-    marks = (("one scale a model", "o", WHOLE), ("one scale a tensor", "o", OWN), ("a model, by T9", "|", THEORY))
+    marks = (("one scale per model", "o", WHOLE), ("one scale per tensor", "o", OWN), ("per model, by T9", "|", THEORY))
     for y, (word, marker, color) in zip((-1, -2, -3), marks, strict=True):
         axes.plot([4e-3], [y], marker, color=color, markersize=3.6 if marker == "o" else 6, label="key",
                   markeredgewidth=0 if marker == "o" else 1.2)  # fmt: skip

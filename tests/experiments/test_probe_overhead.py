@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import statistics
 import threading
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import torch
 
 from ampsim import records
 from experiments import runner
-from figures import _style, results
-from figures import probe_overhead as figure
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
 probe_overhead = importlib.import_module("experiments.probe_overhead")
@@ -99,14 +96,6 @@ def test_the_table_names_every_model_and_arm() -> None:
     table = probe_overhead.table(COMMITTED)
     assert len(table.rows) == len(COMMITTED[0]["rows"]) * (len(probe_overhead.ARMS) - 1)
     assert probe_overhead.ratio_text([2.0, 9.0, 1.0]) == "2.0 (1.0 to 9.0)"
-
-
-def test_the_figure_draws_the_medians() -> None:
-    with _style.style():
-        axes = figure.plot(*map(results.load, figure.DATA)).axes[0]
-    drawn = sorted(x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata())
-    series = [times for row in COMMITTED[0]["rows"] for times in (row["bare"], *row["above"].values())]
-    assert drawn == pytest.approx(sorted(statistics.median(times) / 1000 for times in series))
 
 
 def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:

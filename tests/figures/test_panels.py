@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.patches import FancyArrowPatch
 
 from ampsim.core import formats, theory
 from figures import __main__ as cli
 from figures import (
+    _training,
     adversary,
     exponent_heatmap,
     gradient_histogram,
@@ -23,6 +25,9 @@ from figures import (
     overhead,
     replay_fidelity,
     results,
+    scale_crash,
+    sigmoid_underflow,
+    state_machine,
     static_sweep,
     theory_real,
     threads,
@@ -347,3 +352,68 @@ def test_threads_draws_the_shares() -> None:
         for depth in run.config["depths"]
     ]
     assert [bar.get_height() for bar in drawn("threads").axes[0].patches] == pytest.approx(wanted)
+
+
+# ----------------------------------------------------------------- sigmoid_underflow, scale_crash, state_machine
+
+
+def test_loss_curves_are_the_medians_of_the_records() -> None:
+    axes, run = drawn("sigmoid_underflow").axes[0], results.load("sigmoid_underflow")
+    assert len(axes.lines) == 4
+    for line in axes.lines:
+        loss = run.arm(line.get_label()).numbers("loss")
+        assert line.get_ydata()[3] == pytest.approx(np.median(loss[:, 75:100].mean(axis=1)))
+        assert line.get_color() == _training.color(run.arm(line.get_label()))
+        assert len(line.get_ydata()) == loss.shape[1] // 25
+
+
+def test_final_losses_skips_and_scales_are_those_of_the_records() -> None:
+    rows = results.load("sigmoid_underflow").records
+    figure = drawn("sigmoid_underflow")
+    for arm in results.load("sigmoid_underflow").arms:
+        (dots,) = lines(figure.axes[1], arm)
+        assert list(dots.get_ydata()) == [row["train_loss"] for row in rows if row["arm"] == arm]
+    for arm in ("dynamic G=50", "dynamic G=2000"):
+        row = next(row for row in rows if row["arm"] == arm and row["seed"] == sigmoid_underflow.SEED)
+        (ticks,) = lines(figure.axes[2], f"skips {arm}")
+        assert list(ticks.get_xdata()) == row["found_inf"]
+        (line,) = lines(figure.axes[2], arm)
+        assert line.get_ydata()[0] == 16
+        assert line.get_ydata()[-1] == math.log2(row["scale_changes"][-1][1])
+
+
+def test_areas_add_up_and_follow_the_records() -> None:
+    run = results.load("sigmoid_underflow")
+    units = run.arm("unscaled")
+    _, share = units.shares(run.config["count_every"], block=4)
+    assert sum(share.values()) == pytest.approx(np.ones(len(share["zero"])))
+    first = np.mean([np.array(row["zero"])[:4].sum() / 4 / sum(row["elements"]) for row in units])
+    assert share["zero"][0] == pytest.approx(first)
+    zero = drawn("sigmoid_underflow").axes[3].collections[0]
+    assert zero.get_paths()[0].vertices[:, 1].max() == pytest.approx(100 * share["zero"].max())
+
+
+def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
+    run = results.load("scale_crash")
+    rows = run.records
+    figure = drawn("scale_crash")
+    rates = scale_crash.rates(run)
+    assert all(len(lines(figure.axes[0], f"{lr:g}")) == len(run.seeds) for lr in rates)
+    said = [text.get_text() for text in figure.axes[1].texts]
+    truth = [sum(r["crash_step"] is not None for r in rows if r["arm"] == f"fp16 lr={lr}") for lr in rates]
+    assert said == [f"{n} of {len(run.seeds)}" for n in truth]
+    bars = [patch for patch in figure.axes[1].patches if patch.get_width() > 0]
+    crashed = [r for r in rows if r["crash_step"] is not None]
+    assert [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars] == [
+        (r["crash_step"], run.steps) for r in crashed
+    ]
+
+
+def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:
+    edges = state_machine.reachable(state_machine.RULE)
+    states = {edge[0] for edge in edges}
+    assert len(states) == 12
+    assert {edge[1] for edge in edges} <= states
+    assert all(sorted(e[2] for e in edges if e[0] == state) == [False, True] for state in states)
+    arrows = [patch for patch in drawn("state_machine").axes[0].patches if isinstance(patch, FancyArrowPatch)]
+    assert [arrow.get_label() for arrow in arrows] == ["overflow" if e[2] else "clean" for e in edges]
