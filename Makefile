@@ -63,7 +63,7 @@ check: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q tests/test_floors.py tests/test_import.py tests/test_doctests.py
+	$(PY) -m pytest -q tests/test_floors.py tests/test_docstrings.py tests/test_import.py tests/test_doctests.py
 
 $(VENV)/.peers: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers,trackers]'

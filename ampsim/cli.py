@@ -126,7 +126,7 @@ def _parameter(text: str) -> tuple[str, object]:
 
 
 class ReportFormat(enum.StrEnum):
-    """How a report is written."""
+    """A form of a report."""
 
     md = "md"
     json = "json"

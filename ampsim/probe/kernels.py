@@ -12,26 +12,14 @@ The speed is not yet measured: the kernel is used wherever it runs, unless AMPSI
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-import functools
-import os
-import warnings
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ampsim._triton import is_dense, jit, runs, tl
 from ampsim.probe import binades
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CUDA builds of torch bring it; elsewhere torch's own kernels do
-    triton, tl = None, SimpleNamespace(constexpr=int)
-
-jit: Callable[..., Any] = triton.jit if triton else lambda **_: lambda function: function
 
 BLOCK = 8192  # elements per tile
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
@@ -45,21 +33,9 @@ INF, NAN, LARGEST = tl.constexpr(binades.INF), tl.constexpr(binades.NAN), tl.con
 MAGNITUDE, INF_BITS = tl.constexpr(binades.MAGNITUDE), tl.constexpr(binades.INF_BITS)
 
 
-@functools.cache
 def available(device: torch.device) -> bool:
-    """Return whether the kernel runs on `device`: CUDA and Triton, tried once and remembered.
-
-    Triton also needs a C compiler, and knows not every GPU: a RuntimeWarning says why it failed.
-    """
-    if device.type != "cuda" or triton is None or os.environ.get("AMPSIM_TRITON") == "0":
-        return False
-    try:
-        exponent_counts([torch.ones(1, device=device)])
-    except Exception as error:  # whatever a compiler may raise
-        text = f"Triton on {device}: {error}: torch's own kernels do its work; to choose them set AMPSIM_TRITON=0"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return False
-    return True
+    """Tell whether the kernel runs on `device`."""
+    return runs(exponent_counts, device)
 
 
 def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
@@ -71,7 +47,7 @@ def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
     Returns:
         int64, shape (len(tensors), 281), on their device.
     """
-    dense = [tensor if _is_dense(tensor) else tensor.contiguous() for tensor in tensors]
+    dense = [tensor if is_dense(tensor) else tensor.contiguous() for tensor in tensors]
     device = dense[0].device
     with torch.cuda.device_of(dense[0]):  # Triton launches on the current one
         counts = torch.zeros((len(dense), binades.BINS + 1), dtype=torch.int64, device=device)
@@ -85,11 +61,6 @@ def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
             for tensor in dense:  # they may be freed on the stream that they were made on
                 tensor.record_stream(torch.cuda.current_stream(device))
     return counts
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Return whether the elements fill their memory, in the order of rows or of images with channels last."""
-    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
 
 
 def _table(tensors: Sequence[Tensor], rows: Sequence[int]) -> tuple[Tensor, int]:

@@ -1,4 +1,4 @@
-"""What strangers use to test a loss scaler, theirs or ours.
+"""Tests of a loss scaler, for strangers to use on theirs.
 
 Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
 

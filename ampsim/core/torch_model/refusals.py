@@ -20,6 +20,10 @@ class Refusal:
     kind: type[Exception]
     text: str  # str(exception)
 
+    def error(self) -> Exception:
+        """Return the exception, to be raised."""
+        return self.kind(self.text)
+
 
 GROWTH_FACTOR = Refusal(AssertionError, "The growth factor must be > 1.0.")
 BACKOFF_FACTOR = Refusal(AssertionError, "The backoff factor must be < 1.0.")

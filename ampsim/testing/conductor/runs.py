@@ -1,4 +1,4 @@
-"""Runs threads one at a time in an order that a test chooses, and finds the order that fails.
+"""Run threads one at a time in an order that a test chooses, and find the order that fails.
 
 A program under test is a function of a `Conductor`. It starts threads, real ones, through ``c.sync`` or
 `Conductor.spawn`; the thread that calls `run` is the task "main". A task can lose control only at a *switch

@@ -32,7 +32,7 @@ FEATURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a scaler does differently on purpose. A difference that is not declared is a failure.
+    """Declared differences of a scaler, made on purpose. A difference that is not declared is a failure.
 
     Raises ValueError for a feature that is not in `FEATURES`, naming the closest.
     """
