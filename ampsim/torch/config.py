@@ -12,6 +12,12 @@ from torch.cuda.amp.common import amp_definitely_not_available
 
 from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, round_to_float32
+from ampsim.core.policies.base import Policy
+from ampsim.core.torch_model import refusals
+from ampsim.torch.state.device import DeviceVersion, StaticVersion
+from ampsim.torch.state.host import HostVersion
+from ampsim.torch.state.policy import PolicyVersion
+from ampsim.torch.state.version import AnyVersion
 
 P = ParamSpec("P")
 AtMinScale = Literal["clamp", "warn", "raise"]
@@ -84,9 +90,9 @@ def make_rule(
 ) -> Rule:
     """The rule behind a scaler. `exact_torch` checks no more than torch does."""
     if growth_factor <= 1.0:
-        raise AssertionError("The growth factor must be > 1.0.")
+        raise refusals.GROWTH_FACTOR.error()
     if backoff_factor >= 1.0:
-        raise AssertionError("The backoff factor must be < 1.0.")
+        raise refusals.BACKOFF_FACTOR.error()
     bounds = {"min_scale": _as_held(min_scale), "max_scale": _as_held(max_scale)}
     constants = {
         "init_scale": init_scale,
@@ -125,6 +131,17 @@ def bounds_of(rule: Rule) -> tuple[float, float]:
     return rule.min_scale or 0.0, LARGEST if rule.max_scale is None else min(rule.max_scale, LARGEST)
 
 
+def version_class(
+    rule: Rule | Policy, device: torch.device, *, exact_torch: bool, capturable: bool
+) -> type[AnyVersion]:
+    """Choose where the state lives: with a policy on the host; for a rule on the host or on the device."""
+    if isinstance(rule, Policy):
+        return PolicyVersion
+    if capturable:
+        return StaticVersion
+    return HostVersion if device.type == "cpu" and not exact_torch else DeviceVersion
+
+
 def changed(rule: Rule, *, exact_torch: bool, **change: Any) -> Rule:
     """The rule with constants changed; `exact_torch` does not check them."""
     if not exact_torch:
@@ -157,10 +174,7 @@ def _as_torch_takes_it(new_scale: Any, device: str) -> float | torch.Tensor:
 
 def _check_tensor(new_scale: Any, device: str) -> None:
     if new_scale.device.type != device or new_scale.numel() != 1 or new_scale.requires_grad:
-        raise AssertionError(
-            "new_scale should be a float or a 1-element torch.cuda.FloatTensor or "
-            "torch.FloatTensor with requires_grad=False."
-        )
+        raise refusals.NEW_SCALE.error()
 
 
 def within_bounds(name: str, scale: Any, rule: Rule) -> float:

@@ -1,7 +1,8 @@
 """The thread-safe, asynchronous loss scaler: torch.amp.GradScaler's interface over tickets."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,23 +10,25 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core.machine import State
+from ampsim.core.machine import State, init
 from ampsim.core.policies.base import Policy
-from ampsim.torch import checkpointed, config
-from ampsim.torch.checkpointed import Checkpointed
-from ampsim.torch.constants import Constants
+from ampsim.core.torch_model import refusals
+from ampsim.core.torch_model.protocol import FIELDS
+from ampsim.torch import checkpoint, config
 from ampsim.torch.gradients import unscale
-from ampsim.torch.state import kinds
-from ampsim.torch.state.versions import HostVersion, Version
-from ampsim.torch.step import optimizer_step
-from ampsim.torch.step.gradient_owners import Ownership
-from ampsim.torch.step.records import Ledger, Record, Stage, StepReport
+from ampsim.torch.state.host import HostVersion
+from ampsim.torch.state.policy import check_constants, check_policy
+from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.step.gradient_owners import GradientOwners, ScaleTicket
+from ampsim.torch.step.optimizer_step import OptimizerStep, is_fused
+from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
-from ampsim.torch.threads.register import Register, Ticket
+from ampsim.torch.threads.launcher import Launch
+from ampsim.torch.threads.register import Register, Sync, Ticket
 
 
-class GradScaler(Constants, Checkpointed):
-    """Scales losses and unscales gradients, at any depth, from any thread. Drop-in for torch.amp.GradScaler.
+class GradScaler:
+    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler.
 
     Guarantees:
         * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
@@ -63,7 +66,7 @@ class GradScaler(Constants, Checkpointed):
     ``_iterations``  see `Iterations`
     ``_scaled``      the thread that scales                 the thread that scales
     ``_rule``        the thread that runs updates           any thread, lock-free
-    ``_ledger``      records locked; one by its holder      any thread
+    ``_records``     locked; one record by its holder       any thread
     ``_report``      a thread that steps, locked, whole     any thread, lock-free
     ================ ====================================== =======================
 
@@ -88,7 +91,7 @@ class GradScaler(Constants, Checkpointed):
             replay; `update` with a new scale and `load_state_dict` work between replays. Depth 0, one stream.
     """
 
-    _sync: Any = threading  # where locks come from; a test's scheduler takes its place
+    _sync: Sync = threading  # where locks come from; a test's scheduler takes its place
 
     @config.answering_old_spellings
     def __init__(
@@ -106,7 +109,7 @@ class GradScaler(Constants, Checkpointed):
         at_min_scale: config.AtMinScale = "clamp",
         exact_torch: bool = False,
         policy: Policy | None = None,
-        launch: Callable[..., Any] | None = None,
+        launch: Launch | None = None,
         allow_fp16: bool = False,
         capturable: bool = False,
     ) -> None:
@@ -115,33 +118,37 @@ class GradScaler(Constants, Checkpointed):
         self._at_min_scale = config.check_at_min_scale(at_min_scale, exact_torch)
         self._allow_fp16, self._launch = allow_fp16, launch
         if self._enabled:
-            self._kind, self._rule, self._first = kinds.make(
-                (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale),
-                self._depth,
-                exact_torch=self._exact_torch,
-                capturable=config.check_capturable(capturable, self._depth, at_min_scale, launch),
-                policy=policy,
-            )
+            self._capturable = config.check_capturable(capturable, self._depth, at_min_scale, launch)
+            numbers = (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale)
+            if policy is None:
+                self._rule: Any = config.make_rule(*numbers, exact_torch=exact_torch)
+                # The scale is rounded to float32 when `scale` or `begin` makes the first version, as in torch.
+                self._first: checkpoint.States = (State(init_scale),)
+            else:
+                check_constants((*numbers, capturable))
+                self._rule = check_policy(policy, self._depth, exact_torch=exact_torch)
+                self._first = (init(self._rule),)
         self._reset()
 
     def _reset(self) -> None:
         self._lock = self._sync.Lock()
-        self._iterations: Iterations[Version] = Iterations(self._depth, self._launch, sync=self._sync)
-        self._worker = self._iterations.worker
-        self._scaled: Ticket[Version] | None = None  # the one that scale() used last
-        self._ledger = Ledger(sync=self._sync)
+        self._iterations: Iterations[AnyVersion] = Iterations(self._depth, self._launch, sync=self._sync)
+        self._launcher = self._iterations.launcher
+        self._scaled: ScaleTicket | None = None  # the one that scale() used last
+        self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
-        self._ownership = Ownership(self._iterations.is_outstanding) if self._depth else None
+        self._owners = GradientOwners(self._iterations.is_outstanding) if self._depth else None
         if self._sync is threading:
-            checkpointed.alive.add(self)
+            checkpoint.alive.add(self)
 
-    def _start(self, device: torch.device) -> Register[Version]:
+    def _start(self, device: torch.device) -> Register[AnyVersion]:
         """Make the first version: on the device of the first output, as torch does; a "cpu" scaler's on the CPU."""
         device = torch.device("cpu") if self._device == "cpu" else device
-        return self._iterations.start(lambda: self._kind.versions(self._first, self._rule, device))
+        kind = config.version_class(self._rule, device, exact_torch=self._exact_torch, capturable=self._capturable)
+        return self._iterations.start(lambda: kind.start(self._first, self._rule, device))
 
-    def begin(self, timeout: float | None = None) -> Ticket[Version]:
-        """The next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
+    def begin(self, timeout: float | None = None) -> ScaleTicket:
+        """Return the next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
 
         Waits until its scale is known, that is until at most `depth` tickets are outstanding; TimeoutError
         after `timeout` seconds. If disabled: a ticket that changes nothing.
@@ -154,7 +161,7 @@ class GradScaler(Constants, Checkpointed):
 
     # --------------------------------------------------------------------------------------------- scale
 
-    def scale(self, outputs: Any, ticket: Ticket[Version] | None = None) -> Any:
+    def scale(self, outputs: Any, ticket: ScaleTicket | None = None) -> Any:
         """Multiply a tensor, or tensors in nested iterables, by the ticket's scale. Dtypes as in torch."""
         if not self._enabled:
             return outputs
@@ -163,9 +170,9 @@ class GradScaler(Constants, Checkpointed):
         if isinstance(outputs, Iterable):
             scaled = map(partial(self.scale, ticket=ticket), outputs)
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
-        raise ValueError("outputs must be a Tensor or an iterable of Tensors")
+        raise refusals.NOT_A_LOSS.error()
 
-    def _scale_one(self, output: Tensor, ticket: Ticket[Version] | None) -> Tensor:
+    def _scale_one(self, output: Tensor, ticket: ScaleTicket | None) -> Tensor:
         if ticket is not None:
             self._iterations.checked("scale", ticket)
         else:
@@ -175,12 +182,12 @@ class GradScaler(Constants, Checkpointed):
             ticket = self._iterations.current()
         self._scaled = ticket
         scaled = output * ticket.value.scale_on(output.device)
-        if self._ownership is not None and scaled.requires_grad:
-            self._ownership.watch(scaled, ticket)
+        if self._owners is not None and scaled.requires_grad:
+            self._owners.watch(scaled, ticket)
         return scaled
 
-    def loss_value(self, loss: Tensor, ticket: Ticket[Version] | None = None) -> Tensor:
-        """The true loss of a scaled one: `loss` over the scale it was multiplied by. Waits for nothing.
+    def loss_value(self, loss: Tensor, ticket: ScaleTicket | None = None) -> Tensor:
+        """Return the true loss of a scaled one: `loss` over the scale it was multiplied by. Waits for nothing.
 
         Right at every point of the loop, after `update` too: without a ticket it takes the one `scale` used
         last. ``loss.item() / scaler.get_scale()`` after ``update()`` is wrong wherever the scale changes. If
@@ -189,24 +196,25 @@ class GradScaler(Constants, Checkpointed):
         ticket = ticket or self._scaled
         if not self._enabled or ticket is None:
             return loss.detach()
-        if self._kind.in_place:  # update() writes the scale
+        if ticket.value.in_place:  # update() writes the scale
             self._iterations.checked("loss_value", ticket)
-        return ticket.value.divide(loss.detach())
+        return loss.detach() / ticket.value.scale_on(loss.device)
 
     # ----------------------------------------------------------------------------------- unscale and step
 
-    def unscale_(self, optimizer: Optimizer, ticket: Ticket[Version] | None = None) -> None:
+    def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
         """Divide the gradients by the ticket's scale, in place, and note whether all were finite."""
         if not self._enabled:
-            return
+            return None
         ticket = self._iterations.stepping("unscale_", ticket)
-        if self._worker.here():
-            self._unscale(optimizer_step.unscale_, optimizer, ticket, exact_torch=self._exact_torch)
-        else:
-            self._worker.call(self.unscale_, optimizer, ticket)
+        if not self._launcher.here():
+            return self._launcher.call(self.unscale_, optimizer, ticket)
+        self._check_owner(optimizer, ticket)
+        with self._records.holding(ticket.index, optimizer) as record:
+            self._step_of(optimizer, ticket, record).divide_gradients()
 
-    def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float, ticket: Ticket[Version] | None = None) -> Tensor:
-        """`unscale_` and ``clip_grad_norm_`` in one read of the gradients; returns the unscaled total norm.
+    def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float, ticket: ScaleTicket | None = None) -> Tensor:
+        """Do what `unscale_` and ``clip_grad_norm_`` do, in one read of the gradients; return the unscaled total norm.
 
         With a fused optimizer both multiplications are left to its kernel: ``.grad`` stays scaled until
         `step`. Other optimizers' gradients are unscaled and clipped here, in one write.
@@ -219,29 +227,13 @@ class GradScaler(Constants, Checkpointed):
             params = [p for group in optimizer.param_groups for p in group["params"]]
             return torch.nn.utils.clip_grad_norm_(params, max_norm)
         ticket = self._iterations.stepping("unscale_", ticket)
-        if self._worker.here():
-            return self._unscale(optimizer_step.unscale_and_clip_, optimizer, ticket, max_norm=max_norm)  # type: ignore[no-any-return]
-        return self._worker.call(self.unscale_and_clip_, optimizer, max_norm, ticket)  # type: ignore[no-any-return]
-
-    def _unscale(self, work: Callable[..., Any], optimizer: Optimizer, ticket: Ticket[Version], **options: Any) -> Any:
-        """Move the optimizer on to UNSCALED, or say why not; only one thread gets through."""
+        if not self._launcher.here():
+            return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
         self._check_owner(optimizer, ticket)
-        with self._ledger.holding(ticket.index, optimizer) as record:
-            record.check_unscalable()
-            try:
-                record.observed = self._kind.observe(self._rule, optimizer, ticket.value)
-                result = work(optimizer, ticket.value, record, allow_fp16=self._allow_fp16, **options)
-                record.stage = Stage.UNSCALED
-            except BaseException:
-                record.forget()
-                raise
-        return result
+        with self._records.holding(ticket.index, optimizer) as record:
+            return self._step_of(optimizer, ticket, record).divide_and_clip(max_norm)
 
-    def _check_owner(self, optimizer: Optimizer, ticket: Ticket[Version]) -> None:
-        if self._ownership is not None:
-            self._ownership.check(optimizer, ticket)
-
-    def step(self, optimizer: Optimizer, *args: Any, ticket: Ticket[Version] | None = None, **kwargs: Any) -> Any:
+    def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
         """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
 
         Returns what ``optimizer.step(*args, **kwargs)`` returned, None if it was skipped. From another
@@ -250,38 +242,30 @@ class GradScaler(Constants, Checkpointed):
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
-            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+            raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
-        if not self._worker.here():
-            self._worker.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
+        if not self._launcher.here():
+            self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
-        with self._ledger.holding(ticket.index, optimizer) as record:
+        with self._records.holding(ticket.index, optimizer) as record:
             record.check_steppable()
-            if self._worker.remote or self._iterations.by_ticket:  # another stream may have made the gradients
+            if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
                 ticket.value.keep(unscale.every_gradient(optimizer))
-            result = self._step_held(optimizer, ticket, record, args, kwargs)
-            record.stage = Stage.STEPPED
-            self._stepped(optimizer, ticket, record)
+            if record.stage is Stage.READY or is_fused(optimizer):
+                self._check_owner(optimizer, ticket)
+            result = self._step_of(optimizer, ticket, record).take(args, kwargs)
+            if self._owners is not None:
+                self._owners.release(optimizer)
+            with self._lock:
+                self._report = self._report.adding(ticket.index, optimizer, record)
         return result
 
-    def _step_held(
-        self, optimizer: Optimizer, ticket: Ticket[Version], record: Record, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        if optimizer_step.is_fused(optimizer):
-            self._check_owner(optimizer, ticket)
-            if record.stage is Stage.READY:
-                record.observed = self._kind.observe(self._rule, optimizer, ticket.value)
-            exact = self._exact_torch
-            return optimizer_step.step_fused(optimizer, ticket.value, record, args, kwargs, exact_torch=exact)
-        if record.stage is Stage.READY:
-            self.unscale_(optimizer, ticket)
-        return optimizer_step.step_plain(optimizer, record, args, kwargs)
+    def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
+        return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
 
-    def _stepped(self, optimizer: Optimizer, ticket: Ticket[Version], record: Record) -> None:
-        if self._ownership is not None:
-            self._ownership.release(optimizer)
-        with self._lock:
-            self._report = self._report.adding(ticket.index, optimizer, record)
+    def _check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
+        if self._owners is not None:
+            self._owners.check_owner(optimizer, ticket)
 
     @property
     def last_step(self) -> StepReport:
@@ -291,10 +275,7 @@ class GradScaler(Constants, Checkpointed):
     # -------------------------------------------------------------------------------------------- update
 
     def update(
-        self,
-        new_scale: float | Tensor | None = None,
-        is_async: bool = True,
-        ticket: Ticket[Version] | None = None,
+        self, new_scale: float | Tensor | None = None, is_async: bool = True, ticket: ScaleTicket | None = None
     ) -> None:
         """Close the iteration: grow or back off by what its steps found, or set the scale to `new_scale`.
 
@@ -306,30 +287,29 @@ class GradScaler(Constants, Checkpointed):
         self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
-        elif not (self._worker.remote or self._ledger):  # before a ticket is begun for it
-            raise AssertionError(_NOTHING_CHECKED)
+        elif not (self._launcher.remote or self._records):  # before a ticket is begun for it
+            raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
-        if self._worker.here():
+        if self._launcher.here():
             self._finish(ended, new_scale, is_async)
         else:
             done = self._iterations.ask(ended, partial(self._finish, ended, new_scale, is_async), is_async)
             if not is_async:
                 done.result()
 
-    def _finish(self, ticket: Ticket[Version], new_scale: float | Tensor | None, is_async: bool) -> None:
-        flags = self._ledger.flags(ticket.index)
-        if new_scale is None and not flags:
-            raise AssertionError(_NOTHING_CHECKED)
-        rule = self._rule
+    def _finish(self, ticket: ScaleTicket, new_scale: float | Tensor | None, is_async: bool) -> None:
+        outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
+        if new_scale is None and not outcome.flags:
+            raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
-        def advance(version: Version) -> Version:
+        def advance(version: AnyVersion) -> AnyVersion:
             if new_scale is not None:
                 return version.override(rule, new_scale)
-            config.check_floor(self._at_min_scale, rule, version, flags)
-            return self._kind.next(version, rule, flags, self._ledger.observed(ticket.index), is_async)
+            config.check_floor(self._at_min_scale, rule, version, outcome.flags)
+            return version.next(rule, outcome)
 
         self._iterations.started("update").apply(ticket, advance, is_async=is_async)
-        self._ledger.close(ticket.index)
+        self._records.close(ticket.index)
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
@@ -338,7 +318,7 @@ class GradScaler(Constants, Checkpointed):
     # ------------------------------------------------------------------------------------------- reading
 
     def get_scale(self, up_to_date: bool = False) -> float:
-        """The scale that this thread's next call uses, or 1.0 if disabled. Waits for the device.
+        """Return the scale that this thread's next call uses, or 1.0 if disabled. Waits for the device.
 
         On the optimizer's thread: the one gradients are divided by. Elsewhere: the one the next loss is
         multiplied by. With `up_to_date`, or in loops that pass tickets: the newest.
@@ -349,23 +329,133 @@ class GradScaler(Constants, Checkpointed):
             self.synchronize()
         register = self._iterations.register
         if register is None:
-            return self._first[-1].newest if up_to_date else self._first[0].scale  # type: ignore[no-any-return]
-        return (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
+            scale: float = self._first[-1].newest if up_to_date else self._first[0].scale
+        else:
+            scale = (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
+        return scale
 
     def _get_growth_tracker(self) -> int:
         if not self._enabled:
             return 0
         register = self._iterations.register
-        return (self._first[-1] if register is None else register.newest.read()).growth_tracker
+        tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
+        return tracker
 
     def is_enabled(self) -> bool:
-        """Whether this scaler does anything."""
+        """Tell whether this scaler does anything."""
         return self._enabled
+
+    # ----------------------------------------------------------------------------------------- constants
+    # On a disabled scaler they do what torch's do: a setter keeps any value, a getter knows only what was set.
+
+    def get_growth_factor(self, up_to_date: bool = False) -> float:
+        """Return the growth factor; `up_to_date` waits for changes still on their way."""
+        return self._constant("growth_factor", up_to_date)  # type: ignore[no-any-return]
+
+    def get_backoff_factor(self, up_to_date: bool = False) -> float:
+        """Return the backoff factor; `up_to_date` waits for changes still on their way."""
+        return self._constant("backoff_factor", up_to_date)  # type: ignore[no-any-return]
+
+    def get_growth_interval(self, up_to_date: bool = False) -> int:
+        """Return the growth interval; `up_to_date` waits for changes still on their way."""
+        return self._constant("growth_interval", up_to_date)  # type: ignore[no-any-return]
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set the growth factor, in order with updates: on the optimizer's thread where there is one."""
+        self._set_constant("growth_factor", new_factor)
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the backoff factor, in order with updates: on the optimizer's thread where there is one."""
+        self._set_constant("backoff_factor", new_factor)
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set the growth interval, in order with updates: on the optimizer's thread where there is one."""
+        self._set_constant("growth_interval", new_interval)
+
+    def _constant(self, name: str, up_to_date: bool) -> Any:
+        if not self._enabled:
+            return getattr(self, f"_{name}")
+        if up_to_date:
+            self.synchronize()
+        return getattr(self._rule, name)
+
+    def _set_constant(self, name: str, value: float) -> None:
+        if not self._enabled:
+            setattr(self, f"_{name}", value)
+            return
+        self._changed(name, value)  # refuses here and now
+
+        def change() -> None:
+            self._rule = self._changed(name, value)
+
+        if self._launcher.here():
+            change()
+        else:
+            self._launcher.send(change)
+
+    def _changed(self, name: str, value: float) -> Any:
+        return config.changed(self._rule, exact_torch=self._exact_torch, **{name: value})
+
+    # -------------------------------------------------------------------------- saving, loading, the end
+
+    def _states(self) -> checkpoint.States:
+        register = self._iterations.register
+        if register is None:
+            return self._first
+        return checkpoint.states_of(register.pending() if self._depth else (register.newest,))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's five keys, and with depth > 0 ``pending``: the scales computed and not yet in force.
+
+        Waits for the optimizer's thread. With depth > 0 no ticket may be outstanding. {} if disabled. Of a policy:
+        its name, its numbers and its state.
+        """
+        if not self._enabled:
+            return {}
+        self.synchronize()
+        return checkpoint.to_dict(self._rule, self._states(), self._depth)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
+        if not self._enabled:
+            return
+        self.synchronize()
+        rule, states = checkpoint.from_dict(state_dict, self._rule, exact_torch=self._exact_torch)
+        newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
+        self._iterations.restore(() if newest is None else newest.restored(states, rule))
+        if self._capturable:
+            self._report = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
+        else:
+            self._scaled, self._report = None, StepReport()
+        self._rule, self._first = rule, states
+        self._records.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
+        if self._enabled:
+            self.synchronize()
+            if self._records:
+                raise refusals.PICKLED_LATE.error()
+            kept["_first"] = self._states()
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._launch = None  # a thread does not travel: the copy works on its caller's
+        self._reset()
+
+    def after_fork(self) -> None:
+        """Make the locks anew in a child; the optimizer's thread stayed with the parent."""
+        self._lock = self._sync.Lock()
+        self._records.after_fork()
+        self._iterations.after_fork()
 
     def close(self) -> None:
         """Refuse further work and wake every thread that waits for a ticket. Idempotent."""
         self._iterations.close()
 
 
-_NOTHING_CHECKED = "No inf checks were recorded prior to update."
-_NO_TICKET: Ticket[Version] = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
+_NO_TICKET: ScaleTicket = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
+_PICKLED = {"_device", "_enabled", "_at_min_scale", "_exact_torch", "_depth", "_allow_fp16", "_capturable"} | {
+    f"_{name}" for name in ("rule", "first", *FIELDS)
+}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampsim.torch.state import versions
+from ampsim.torch.state.device import event_on
 from ampsim.torch.threads.optimizer_thread import OptimizerThread, shared_thread
 from ampsim.torch.threads.register import Register, Ticket
 
@@ -86,7 +86,7 @@ class Pipelined:
     def _snapshot(self) -> Weights:
         pairs = zip(self._masters, self._params, strict=True)
         tensors = tuple(master.detach().to(p.dtype, copy=True) for master, p in pairs)
-        devices = {tensor.device: versions.event_on(tensor.device) for tensor in tensors}
+        devices = {tensor.device: event_on(tensor.device) for tensor in tensors}
         return Weights(tensors, tuple(devices[tensor.device] for tensor in tensors))
 
     def forward_backward(

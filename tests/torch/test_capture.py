@@ -21,8 +21,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler
-from ampsim.torch.state import versions
+from ampsim.torch.state import device as device_module
+from ampsim.torch.state.device import StaticVersion
 
 EXAMPLES = max(50, settings.default.max_examples // 3)  # tens of iterations each
 INF, NAN = math.inf, math.nan
@@ -146,7 +148,7 @@ class Device(TorchDispatchMode):
 def a_device(monkeypatch):
     fused_on = lambda: ["cpu", DEVICE.type]  # noqa: E731
     monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_fused_kernels_supported_devices", fused_on)
-    monkeypatch.setattr(versions, "_capturing", lambda device: device == DEVICE and bool(_open))
+    monkeypatch.setattr(device_module, "_capturing", lambda device: device == DEVICE and bool(_open))
     with Device():
         yield
 
@@ -438,8 +440,8 @@ def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
         loop.scaler = pickle.loads(pickle.dumps(loop.scaler))  # noqa: S301
         loop.eager(1.0)
     assert loops[0].bits() == loops[1].bits()
-    assert type(loops[1].scaler._iterations.register.newest) is versions.StaticVersion
-    assert copy.deepcopy(loops[1].scaler)._kind.in_place
+    assert type(loops[1].scaler._iterations.register.newest) is StaticVersion
+    assert copy.deepcopy(loops[1].scaler)._capturable
 
 
 def test_a_load_that_raises_has_changed_nothing() -> None:
@@ -486,8 +488,8 @@ def test_what_no_graph_can_do_is_refused(options, text) -> None:
 
 
 def test_a_static_version_is_copied_anew_to_other_devices() -> None:
-    version = versions.static_version(versions.State(8.0), DEVICE)
+    version = StaticVersion.start((State(8.0),), Rule(), DEVICE)[0]
     assert version.scale_on(DEVICE) is version.scale
     for scale in (8.0, 3.0):
-        assert version.override(versions.Rule(), scale) is version
+        assert version.override(Rule(), scale) is version
         assert version.scale_on(CPU).item() == scale

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.torch import OptimizerThread, config
-from ampsim.torch.constants import Constants
+from ampsim.torch import OptimizerThread, checkpoint, config
 from ampsim.torch.grad_scaler import GradScaler
-from ampsim.torch.state import saving
-from ampsim.torch.state.versions import DeviceVersion
-from ampsim.torch.step import optimizer_step
-from ampsim.torch.step.gradient_owners import Ownership
-from ampsim.torch.step.records import Ledger, Record
+from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.state.version import Outcome
+from ampsim.torch.step.gradient_owners import GradientOwners
+from ampsim.torch.step.optimizer_step import OptimizerStep
+from ampsim.torch.step.records import Record, StepRecords
 from ampsim.torch.threads.iterations import Iterations
-from ampsim.torch.threads.jobs import Job
+from ampsim.torch.threads.launcher import Job
 from ampsim.torch.threads.register import Register, _Book
 
 
@@ -154,7 +153,7 @@ def begins_the_implicit_ticket_twice(self, first=0):
     return self.known(first) or self.begin()
 
 
-@mutant(Register, "restore", INVARIANTS, "test_22_resume_is_bitwise", 1, "clamp")
+@mutant(Register, "restore", INVARIANTS, "test_22_resume_is_bitwise", 1, False)
 def restores_only_the_newest(self, versions, honest=Register.restore):
     honest(self, versions[-1:])
 
@@ -178,13 +177,13 @@ def makes_the_register_twice(self, first):
 def loses_the_ticket_at_an_interrupt(self, ticket, finish, is_async):
     with self._asking:
         self._requested = ticket.index + 1
-    return self.worker.send(finish, on_error=self.register.close)
+    return self.launcher.send(finish, on_error=self.register.close)
 
 
 @mutant(Iterations, "ask", SCHEDULES, "test_every_schedule_of_a_step_function_that_raises_tells_the_client", 0)
 def tells_nobody_that_an_update_failed(self, ticket, finish, is_async):
     self._requested = ticket.index + 1
-    return self.worker.send(finish)
+    return self.launcher.send(finish)
 
 
 @mutant(Iterations, "ask", INVARIANTS, "test_17_exceptions_of_an_awaited_update_go_to_its_caller_alone")
@@ -193,10 +192,10 @@ def closes_after_an_awaited_failure_too(self, ticket, finish, is_async, honest=I
 
 
 @mutant(Iterations, "current", SCHEDULES, "test_every_schedule_of_the_drop_in_loop", 0, True)
-def waits_for_a_version_holding_the_ledgers_lock(self, honest=Iterations.current):
-    if self.worker.here():
+def waits_for_a_version_holding_the_records_lock(self, honest=Iterations.current):
+    if self.launcher.here():
         return honest(self)
-    with self.worker.ledger._lock:
+    with self.launcher.records._lock:
         return honest(self)
 
 
@@ -213,12 +212,11 @@ def scales_with_a_ticket_whose_update_was_asked_for(self):
 # ------------------------------------------------------------------------------------------- scaler and versions
 
 
-@mutant(GradScaler, "_unscale", INVARIANTS, "test_01_exact_unscale", 1)
-def reads_the_version_at_the_update_instead_of_at_begin(self, work, optimizer, ticket, honest=GradScaler._unscale, **o):
-    def newest(optimizer, value, record, **options):
-        return work(optimizer, self._iterations.register.newest, record, **options)
-
-    return honest(self, newest, optimizer, ticket, **o)
+@mutant(GradScaler, "_step_of", INVARIANTS, "test_01_exact_unscale", 1)
+def reads_the_version_at_the_update_instead_of_at_begin(self, *held, honest=GradScaler._step_of):
+    step = honest(self, *held)
+    step.version = self._iterations.register.newest
+    return step
 
 
 @mutant(GradScaler, "loss_value", "test_seeds",
@@ -227,60 +225,61 @@ def divides_the_loss_by_the_next_scale(self, loss, ticket=None):
     return loss.detach() / self.get_scale()
 
 
-@mutant(DeviceVersion, "next", INVARIANTS, "test_08_a_published_scale_is_never_written", 1, "torch")
-def writes_a_published_scale(self, rule, found_inf, honest=DeviceVersion.next):
-    made = honest(self, rule, found_inf)
+@mutant(DeviceVersion, "next", INVARIANTS, "test_08_a_published_scale_is_never_written", 1, True)
+def writes_a_published_scale(self, rule, outcome, honest=DeviceVersion.next):
+    made = honest(self, rule, outcome)
     self.scale.copy_(made.scale)
     return DeviceVersion(self.scale, made.growth_tracker)
 
 
-@mutant(config, "new_scale_by_value", INVARIANTS, "test_13_new_scale_captured_by_value", "clamp")
+@mutant(config, "new_scale_by_value", INVARIANTS, "test_13_new_scale_captured_by_value", False)
 def takes_new_scale_by_reference(new_scale, device, rule, *, exact_torch):
     return new_scale
 
 
-@mutant(Constants, "_set_constant", INVARIANTS, "test_14_setters_fifo_with_updates")
+@mutant(GradScaler, "_set_constant", INVARIANTS, "test_14_setters_fifo_with_updates")
 def sets_constants_at_once(self, name, value):
     self._rule = self._changed(name, value)
 
 
-@mutant(Ledger, "flags", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")
-def gives_every_ticket_all_found_infs(self, ticket):
-    return [f for records in self._records.values() for r in records.values() for f in r.found_inf.values()]
+@mutant(StepRecords, "outcome", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")
+def gives_every_ticket_all_found_infs(self, ticket, is_async):
+    return Outcome([f for records in self._records.values() for r in records.values() for f in r.found_inf.values()])
 
 
-@mutant(Ledger, "close", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")
-def drops_the_ledger_of_other_tickets(self, ticket):
+@mutant(StepRecords, "close", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")
+def drops_the_records_of_other_tickets(self, ticket):
     self._records.clear()
 
 
-@mutant(Ledger, "holding", SCHEDULES, "test_every_schedule_of_two_threads_that_step_one_optimizer", wrap=contextmanager)
+@mutant(
+    StepRecords, "holding", SCHEDULES, "test_every_schedule_of_two_threads_that_step_one_optimizer", wrap=contextmanager
+)
 def checks_the_stage_without_a_lock(self, ticket, optimizer):
     yield self._records.setdefault(ticket, {}).setdefault(optimizer, Record())
 
 
-@mutant(Ownership, "check", INVARIANTS, "test_15_gradients_of_a_fused_optimizer_are_checked_too")
+@mutant(GradientOwners, "check_owner", INVARIANTS, "test_15_gradients_of_a_fused_optimizer_are_checked_too")
 def does_not_look_whose_gradients_they_are(self, optimizer, ticket):
     return None
 
 
-@mutant(Ownership, "written", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise")
+@mutant(GradientOwners, "written", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise")
 def does_not_look_who_wrote_before(self, grad):
     if grad is not None:
         grad._ampsim_ticket = (next(iter(self._running.values())), grad._version)
 
 
 @mutant(
-    optimizer_step, "unscale_", INVARIANTS, "test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1", False
+    OptimizerStep, "_divide", INVARIANTS, "test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1", False
 )
-def checks_scaled_gradients_only(
-    optimizer, version, record, *, exact_torch, allow_fp16, honest=optimizer_step.unscale_
-):
-    honest(optimizer, version, record, exact_torch=True, allow_fp16=allow_fp16)
+def checks_scaled_gradients_only(self, honest=OptimizerStep._divide):
+    self.exact_torch = True
+    honest(self)
 
 
-@mutant(saving, "to_dict", INVARIANTS, "test_22_resume_is_bitwise", 1, "clamp")
-def saves_the_newest_scale_only(rule, states, depth, honest=saving.to_dict):
+@mutant(checkpoint, "to_dict", INVARIANTS, "test_22_resume_is_bitwise", 1, False)
+def saves_the_newest_scale_only(rule, states, depth, honest=checkpoint.to_dict):
     return honest(rule, states[-1:], depth)
 
 
@@ -328,12 +327,12 @@ def dies_without_a_word(self):
 
 def plant(each, monkeypatch):
     monkeypatch.setattr(each.owner, each.attribute, each.planted)
-    if each.name == "waits_for_a_version_holding_the_ledgers_lock":  # which is what one lock for all comes to
+    if each.name == "waits_for_a_version_holding_the_records_lock":  # which is what one lock for all comes to
         reset = GradScaler._reset
 
         def shares(self):
             reset(self)
-            self._worker.ledger = self._ledger
+            self._launcher.records = self._records
 
         monkeypatch.setattr(GradScaler, "_reset", shares)
 

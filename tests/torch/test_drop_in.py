@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from ampsim.core.torch_model import protocol
 from ampsim.torch import GradScaler
-from ampsim.torch.state.versions import DeviceVersion, HostVersion
+from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.state.host import HostVersion
 
 INF, NAN = math.inf, math.nan
 EXAMPLES = max(50, settings.default.max_examples // 3)  # each: three machines share the profile's
@@ -36,7 +37,7 @@ class Spied(GradScaler):
     def _per_optimizer_states(self):
         return {
             id(optimizer): {"stage": record.stage, "found_inf_per_device": record.found_inf}
-            for records in self._ledger._records.values()
+            for records in self._records._records.values()
             for optimizer, record in records.items()
         }
 
@@ -50,7 +51,7 @@ def without_listed_differences(lockstep):
     class Strict(lockstep.Lockstep):
         @rule(i=lockstep.index, fresh=st.booleans())
         def load(self, i, fresh):  # complete dicts, between iterations
-            if not self.saved or (self.p.enabled and self.scaler._ledger and not fresh):
+            if not self.saved or (self.p.enabled and self.scaler._records and not fresh):
                 return
             if fresh:
                 self.renew((2.0**10, 4.0, 0.25, 5), self.p.enabled)

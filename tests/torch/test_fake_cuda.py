@@ -19,9 +19,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampsim.torch import GradScaler, OptimizerThread, pipelined
+from ampsim.torch import GradScaler, OptimizerThread, config, pipelined
 from ampsim.torch.pipelined import Pipelined
-from ampsim.torch.state import versions
+from ampsim.torch.state import device
+from ampsim.torch.state.device import DeviceVersion
 
 Clock = dict[int, int]  # stream -> how many of its operations are known to be done
 
@@ -156,14 +157,10 @@ def world(monkeypatch):
     def record_stream(tensor, stream):
         world.of(tensor).recorded.add(stream.number)
 
-    monkeypatch.setattr(versions, "event_on", event)
+    for module in ("state.device", "pipelined"):
+        monkeypatch.setattr(f"ampsim.torch.{module}.event_on", event)
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
-    first = versions.first_version
-
-    def on_device(state, device, rule, *, exact_torch):
-        return first(state, device, rule, exact_torch=True)  # the versions that live on a device
-
-    monkeypatch.setattr("ampsim.torch.state.kinds.first_version", on_device)
+    monkeypatch.setattr(config, "version_class", lambda *rule, **options: DeviceVersion)
     return world
 
 
@@ -213,7 +210,7 @@ def test_every_access_is_ordered(world, depth) -> None:
 
 
 def test_a_version_used_without_waiting_for_it_is_seen(world, monkeypatch) -> None:
-    monkeypatch.setattr(versions.DeviceVersion, "_wait", lambda self: None)
+    monkeypatch.setattr(DeviceVersion, "_wait", lambda self: None)
     train(world, depth=1)
     assert any("mul" in text and "reads" in text for text in world.wrong)
 
@@ -225,12 +222,12 @@ def test_a_gradient_handed_over_without_an_event_is_seen(world, monkeypatch) -> 
 
 
 def test_a_published_scale_written_in_place_is_seen(world, monkeypatch) -> None:
-    def next_in_place(self, rule, found_inf):
+    def next_in_place(self, rule, outcome):
         self._wait()
-        torch._amp_update_scale_(self.scale, self.growth_tracker, found_inf[0], 2.0, 0.5, 2)
-        return versions.DeviceVersion(self.scale, self.growth_tracker, versions.event_on(self.scale.device))
+        torch._amp_update_scale_(self.scale, self.growth_tracker, outcome.flags[0], 2.0, 0.5, 2)
+        return DeviceVersion(self.scale, self.growth_tracker, device.event_on(self.scale.device))
 
-    monkeypatch.setattr(versions.DeviceVersion, "next", next_in_place)
+    monkeypatch.setattr(DeviceVersion, "next", next_in_place)
     with suppress(RuntimeError):  # autograd may notice too, if the write comes before its backward pass
         train(world, depth=1)
     assert any("writes" in text for text in world.wrong)

@@ -21,7 +21,7 @@ from ampsim.core.pipeline import trajectory
 from ampsim.core.policies import Deduplicated, Headroom, Probe
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.gradients import unscale
-from ampsim.torch.state import versions
+from ampsim.torch.state.device import DeviceVersion
 
 INF, NAN = math.inf, math.nan
 SIZE = 257
@@ -233,7 +233,7 @@ def test_an_optimizer_on_its_own_stream_changes_nothing(depth) -> None:
 @gpu
 @pytest.mark.skipif(not SANITIZED, reason="run by `make gpu-sanitizer`")
 def test_the_sanitizer_sees_a_version_that_is_not_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(versions.DeviceVersion, "_wait", lambda self: None)
+    monkeypatch.setattr(DeviceVersion, "_wait", lambda self: None)
     with pytest.raises(Exception, match=r"detected \d+ errors|CUDASanitizerErrors"):  # on either thread
         train_on_two_streams("cuda", 1, threaded=True)
 

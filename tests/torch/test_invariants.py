@@ -455,8 +455,8 @@ def everything(scaler):
     register = scaler._iterations.register
     book = register and (register._book, register._closed)
     records = {
-        ticket: [(o, r.stage, r.holder, r.folded, [bits(f) for f in r.found_inf.values()]) for o, r in records.items()]
-        for ticket, records in scaler._ledger._records.items()
+        ticket: [(o, r.stage, r.is_held, r.folded, [bits(f) for f in r.found_inf.values()]) for o, r in records.items()]
+        for ticket, records in scaler._records._records.items()
     }
     return book, records, scaler._rule, scaler._first, scaler._iterations._requested, scaler._report, scaler._scaled
 

@@ -11,7 +11,7 @@ import torch
 
 from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
-from ampsim.torch.threads.launcher import Worker
+from ampsim.torch.threads.launcher import Launcher
 from ampsim.torch.threads.optimizer_thread import shared_thread
 
 
@@ -138,7 +138,7 @@ def test_the_shared_thread_is_one_until_it_is_closed():
     assert second.launch(divmod, 7, 2).result() == (3, 1)
 
 
-def test_a_worker_hears_of_work_that_its_launcher_dropped():
+def test_a_launcher_hears_of_work_that_its_launcher_dropped():
     held, heard = [], []
 
     def launch(run):
@@ -146,9 +146,9 @@ def test_a_worker_hears_of_work_that_its_launcher_dropped():
         held.append((run, future))
         return future
 
-    worker = Worker(launch)
+    launcher = Launcher(launch)
     for drop in (Future.cancel, lambda future: future.set_exception(OSError("dropped"))):
-        job = worker.send(list, on_error=heard.append)
+        job = launcher.send(list, on_error=heard.append)
         drop(held[-1][1])
         assert job.done()
         assert type(job.exception()) is type(heard[-1])
@@ -163,13 +163,13 @@ def test_a_launcher_without_futures_will_do():
         threads.append(threading.Thread(target=lambda: (before and before.join(), run())))
         threads[-1].start()
 
-    class OneThread(Worker):
+    class OneThread(Launcher):
         def here(self):
             return threading.current_thread() in threads
 
-    worker = OneThread(launch)
-    assert worker.call(divmod, 7, 2) == (3, 1)
-    assert isinstance(worker.send(fails).exception(), KeyError)
+    launcher = OneThread(launch)
+    assert launcher.call(divmod, 7, 2) == (3, 1)
+    assert isinstance(launcher.send(fails).exception(), KeyError)
 
 
 def test_a_dropped_update_closes_the_scaler_even_if_it_was_dropped_at_once():

@@ -20,7 +20,7 @@ from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread, grad_scaler
 from ampsim.torch.step import records
 from ampsim.torch.threads import iterations
-from ampsim.torch.threads import register as tickets
+from ampsim.torch.threads import register as register_module
 from ampsim.torch.threads.register import Register
 
 RULE = Rule(init_scale=8.0, growth_interval=1, min_scale=2.0**-126)
@@ -90,7 +90,7 @@ def make(c, outcome, watch=True, **options):
     if watch:
         c.watch(Register, "_book", "_closed")
         c.watch(iterations.Iterations, "_requested", "register")
-        c.watch(records.Ledger, "_records")
+        c.watch(records.StepRecords, "_records")
         c.watch(records.Record, "stage", "holder")
     options = {"init_scale": RULE.init_scale, "growth_interval": 1, "depth": outcome.depth, **options}
     return type("GradScaler", (GradScaler,), {"_sync": c.sync})("cpu", **options)
@@ -490,5 +490,5 @@ def test_what_a_schedule_shows_is_what_threads_do():
 
 def test_the_classes_under_test_take_every_lock_from_sync():
     """A lock of `threading`'s own would block a run for ever, or hide a switch point."""
-    for module in (grad_scaler, iterations, records, tickets):
+    for module in (grad_scaler, iterations, records, register_module):
         assert not set(threading.__all__) & vars(module).keys()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule, State
 from ampsim.core.machine import update as advance
-from ampsim.torch.threads import register as tickets
+from ampsim.torch.threads import register
 from ampsim.torch.threads.register import ClosedError, Register
 
 RULE = Rule(init_scale=1024.0, growth_interval=2)
@@ -207,7 +207,7 @@ def test_a_restore_wakes_who_waits():
 def test_the_register_imports_no_torch():
     names = {
         (node.module if isinstance(node, ast.ImportFrom) else alias.name)
-        for node in ast.walk(ast.parse(Path(tickets.__file__).read_text()))
+        for node in ast.walk(ast.parse(Path(register.__file__).read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients.norms import on_host, sum_of_squares
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from f
 
 
 def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
-    """An optimizer's gradients by device and dtype; of a sparse one, its values.
+    """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
 
     Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients
     are coalesced first: duplicates may overflow when they are added, and the check must see the sum.
@@ -41,7 +42,7 @@ def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
             if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
                 device, dtype = grad.device, grad.dtype
                 if not allow_fp16 and dtype is torch.float16:
-                    raise ValueError("Attempting to unscale FP16 gradients.")
+                    raise refusals.FLOAT16.error()
                 grads = groups.setdefault((device, dtype), [])
             if grad.is_sparse:
                 if dtype is torch.float16:
@@ -52,7 +53,7 @@ def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
 
 
 def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
-    """An optimizer's gradients one by one; of a sparse one, its parts."""
+    """Iterate over an optimizer's gradients; of a sparse one, over its parts."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             grad = param.grad
@@ -61,7 +62,7 @@ def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def check_and_unscale_(
+def check_and_multiply_(
     groups: Groups, inverse_on: Callable[[torch.device], Tensor], found_on: Callable[[torch.device], Tensor]
 ) -> None:
     """Multiply by the inverse scale in place; set found_inf (shape (), float32) to 1 if any was not finite.
@@ -90,7 +91,7 @@ def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
 
 @torch.no_grad()
 def check_unscaled(groups: Groups, scale_on: Callable[[torch.device], Tensor]) -> dict[torch.device, Tensor]:
-    """By device, 1.0 if any gradient divided by the scale is not finite in its own dtype, else 0.0; (), float32.
+    """Return by device 1.0 if any gradient divided by the scale is not finite in its own dtype, else 0.0; (), float32.
 
     One read. max|g| / S is finite exactly if every g / S is, because rounding is monotonic. NaN and inf pass
     through.
@@ -108,9 +109,9 @@ def check_unscaled(groups: Groups, scale_on: Callable[[torch.device], Tensor]) -
 
 @torch.no_grad()
 def largest(grads: list[Tensor]) -> Tensor:
-    """Max |g| over gradients of one device and dtype, shape (); NaN if any is NaN, 0 if there are none. One read.
+    """Return max |g| over gradients of one device and dtype, shape (); NaN if any is NaN, 0 if there are none.
 
-    In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
+    One read. In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
     """
     if read := _read_on_cuda(grads):
         return read.largest
@@ -126,13 +127,13 @@ def largest(grads: list[Tensor]) -> Tensor:
 
 
 def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """1.0 if a value, shape (), is inf or NaN once rounded to `dtype`, else 0.0; (), float32."""
+    """Return 1.0 if a value, shape (), is inf or NaN once rounded to `dtype`, else 0.0; (), float32."""
     return (~value.to(dtype).isfinite()).float()
 
 
 @torch.no_grad()
 def norm_on_host(groups: Groups, scale: float) -> float | None:
-    """The unscaled 2-norm of all gradients, a number at once; None where that would be a wait, or is not safe.
+    """Return the unscaled 2-norm of all gradients as a number; None where that would be a wait, or is not safe.
 
     One read. Every gradient is finite once unscaled if there is a number. All the rest is for `norm_and_check`:
     other devices and dtypes, inf and NaN, sums that overflowed.
@@ -145,15 +146,16 @@ def norm_on_host(groups: Groups, scale: float) -> float | None:
 
 @torch.no_grad()
 def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """The unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0; both (), float32.
+    """Return the unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0.
 
-    One read. On CUDA the kernels take care of range. Elsewhere every gradient is finite if the sum of squares is;
-    on the CPU a sum that overflowed, as it may when a gradient exceeds 2^64, is looked at again in float64; on other
-    devices, and without Triton, that would be a wait, and the step is skipped although it might have been saved.
+    Both have shape (), float32. One read. On CUDA the kernels take care of range. Elsewhere every gradient is finite
+    if the sum of squares is; on the CPU a sum that overflowed, as it may when a gradient exceeds 2^64, is looked at
+    again in float64; on other devices, and without Triton, that would be a wait, and the step is skipped although it
+    might have been saved.
     """
     reads = [_read_on_cuda(grads, inverse.to(device, non_blocking=True)) for (device, _), grads in groups.items()]
     if groups and all(reads):
-        return _together([read for read in reads if read], inverse.device)
+        return _combined([read for read in reads if read], inverse.device)
     if all(on_host(device, dtype) for device, dtype in groups):
         number = norm_on_host(groups, 1.0)
         if number is None:
@@ -168,19 +170,19 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _read_on_cuda(grads: list[Tensor], factor: Tensor | None = None) -> "Read | None":
-    """Norm, check and largest gradient in one read by Triton's kernels; None where they cannot be used."""
+    """Read norm, check and largest gradient by Triton's kernels; None where they cannot be used."""
     if grads[0].device.type not in KERNEL_DEVICES:
         return None
     from ampsim.torch.gradients import kernels  # imports Triton, which nothing else needs
 
     try:
         return kernels.norm_and_flag(grads, factor) if kernels.takes(grads) else None
-    except kernels.NewAddresses:  # a graph's own gradients: torch's kernels take addresses by value
+    except kernels.NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
         return None
 
 
-def _together(reads: list["Read"], home: torch.device) -> tuple[Tensor, Tensor]:
-    """The norm and the flag of several reads, on one device."""
+def _combined(reads: list["Read"], home: torch.device) -> tuple[Tensor, Tensor]:
+    """Combine the norms and the flags of several reads, on one device."""
     if len(reads) == 1:
         return reads[0].norm.to(home), reads[0].found_inf.to(home)
     norms = torch.stack([read.norm.to(home) for read in reads])

@@ -8,29 +8,32 @@ it wrote one. The tag stays on the tensor when it is handed over.
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.threads.register import Ticket
+
+ScaleTicket = Ticket[AnyVersion]
 _TAG = "_ampsim_ticket"  # on a gradient: (its ticket, the gradient's _version when it was tagged)
 
 
-class Ownership:
-    """Tags on gradients.
+class GradientOwners:
+    """The tickets that gradients belong to, as tags on the gradients.
 
     The parameters it looks at are the leaves of the first scaled output's graph and those of optimizers seen.
     """
 
-    def __init__(self, is_outstanding: Callable[[Any], bool]) -> None:
+    def __init__(self, is_outstanding: Callable[[ScaleTicket], bool]) -> None:
         self._is_outstanding = is_outstanding
         self._hooked = WeakTensorKeyDictionary()  # param -> its hook's handle; a WeakSet would compare elements
         self._seen: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
-        self._running: dict[int, Any] = {}  # backward passes now: autograd's number of it -> ticket
+        self._running: dict[int, ScaleTicket] = {}  # backward passes now: autograd's number of it -> ticket
 
-    def watch(self, scaled: Tensor, ticket: Any) -> None:
+    def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
         """Tag the gradients that the backward pass from `scaled` writes."""
         if not self._hooked:
             self._hook(_leaves_of(scaled))
@@ -42,17 +45,20 @@ class Ownership:
                 hook = partial(_written, weakref.ref(self))
                 self._hooked[param] = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
-    def begin(self, ticket: Any) -> None:
-        """A backward pass reached an output that was scaled by `ticket`."""
+    def begin(self, ticket: ScaleTicket) -> None:
+        """Note that a backward pass reached an output that was scaled by `ticket`."""
         number = torch._C._current_graph_task_id()  # noqa: SLF001 - the only name a backward pass has
         other = self._running.setdefault(number, ticket)
         if other is not ticket:
             raise RuntimeError(_mixed(other, ticket))
         engine = torch.autograd.Variable._execution_engine  # noqa: SLF001 - the way to run code at its end
-        engine.queue_callback(partial(self._running.pop, number, None))
+        engine.queue_callback(partial(self._end, number))
+
+    def _end(self, number: int) -> None:
+        self._running.pop(number, None)
 
     def written(self, grad: Tensor | None) -> None:
-        """A backward pass has just written this gradient."""
+        """Note that a backward pass has just written this gradient."""
         ticket = self._running.get(torch._C._current_graph_task_id())  # noqa: SLF001
         if ticket is None or grad is None:
             return
@@ -61,7 +67,7 @@ class Ownership:
             raise RuntimeError(_mixed(owner, ticket))
         setattr(grad, _TAG, (ticket, grad._version))  # noqa: SLF001
 
-    def check(self, optimizer: Optimizer, ticket: Any) -> None:
+    def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         seen = self._seen.get(optimizer, [])
@@ -80,14 +86,14 @@ class Ownership:
 
     @staticmethod
     def release(optimizer: Optimizer) -> None:
-        """After a step nobody owns the gradients any more: they may be zeroed and reused."""
+        """Take the tags off: after a step the gradients may be zeroed and reused."""
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if (grad := param.grad) is not None:
                     vars(grad).pop(_TAG, None)
 
 
-def _mixed(owner: Any, ticket: Any) -> str:
+def _mixed(owner: ScaleTicket, ticket: ScaleTicket) -> str:
     return (
         f"the gradients of tickets {owner.index} and {ticket.index} were added into one .grad: expected "
         "each ticket's own; hand gradients over (and set .grad to None) before the next backward pass"
@@ -97,18 +103,18 @@ def _mixed(owner: Any, ticket: Any) -> str:
 # Hooks outlive scalers, so they hold them weakly.
 
 
-def _begin(ownership: "weakref.ref[Ownership]", ticket: Any, _: Tensor) -> None:
-    if (alive := ownership()) is not None:
+def _begin(owners: "weakref.ref[GradientOwners]", ticket: ScaleTicket, _: Tensor) -> None:
+    if (alive := owners()) is not None:
         alive.begin(ticket)
 
 
-def _written(ownership: "weakref.ref[Ownership]", param: Tensor) -> None:
-    if (alive := ownership()) is not None:
+def _written(owners: "weakref.ref[GradientOwners]", param: Tensor) -> None:
+    if (alive := owners()) is not None:
         alive.written(param.grad)
 
 
 def _leaves_of(output: Tensor) -> list[Tensor]:
-    """The leaf tensors that a backward pass from `output` writes gradients of."""
+    """List the leaf tensors that a backward pass from `output` writes gradients of."""
     leaves, seen, waiting = [], set(), [output.grad_fn]
     while waiting:
         node = waiting.pop()

@@ -5,95 +5,96 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
+from ampsim.torch.state.version import DeviceObservation, Outcome
+from ampsim.torch.threads.register import Sync
 
 
 @dataclass(eq=False)
 class Record:
-    """One optimizer within one ticket. Written by the thread that holds it, see `Ledger.holding`."""
+    """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
     stage: Stage = Stage.READY
     found_inf: dict[torch.device, Tensor] = field(default_factory=dict)  # (), float32, 0.0 or 1.0
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
-    observed: Any = None  # what a policy needs to know of the gradients, see kinds
-    holder: int | None = None  # ident of the thread that unscales or steps this optimizer now
+    observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
+    is_held: bool = False  # some thread unscales or steps this optimizer now
 
     def found_on(self, device: torch.device) -> Tensor:
-        """This optimizer's flag on a device, made when it is first asked for."""
+        """Return this optimizer's flag on a device, made when it is first asked for."""
         if device not in self.found_inf:
             self.found_inf[device] = torch.zeros((), dtype=torch.float32, device=device)
         return self.found_inf[device]
 
+    @property
+    def home(self) -> torch.device:
+        """Where the first flag is: the CPU if there is none."""
+        return next(iter(self.found_inf), torch.device("cpu"))
+
     def check_unscalable(self) -> None:
         """Raise torch's error unless READY."""
         if self.stage is Stage.UNSCALED:
-            raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
+            raise refusals.UNSCALED_TWICE.error()
         if self.stage is Stage.STEPPED:
-            raise RuntimeError("unscale_() is being called after step().")
+            raise refusals.UNSCALED_LATE.error()
 
     def check_steppable(self) -> None:
         """Raise torch's error if STEPPED."""
         if self.stage is Stage.STEPPED:
-            raise RuntimeError("step() has already been called since the last update().")
+            raise refusals.STEPPED_TWICE.error()
 
     def forget(self) -> None:
-        """Back to the beginning, after an unscale that failed."""
+        """Return to the beginning, after an unscale that failed."""
         self.found_inf.clear()
         self.stage, self.folded, self.observed = Stage.READY, None, None
 
 
-class Ledger:
+class StepRecords:
     """The records of all outstanding tickets.
 
     Keyed by the optimizers themselves: they live while they are in here, so that no new one takes the
     identity of an old one.
     """
 
-    def __init__(self, *, sync: Any = threading) -> None:
+    def __init__(self, *, sync: Sync = threading) -> None:
         self._sync = sync
         self._lock = sync.Lock()
         self._records: dict[int, dict[Optimizer, Record]] = {}  # by ticket index
 
-    def of(self, ticket: int) -> dict[Optimizer, Record]:
-        """The records of one ticket."""
-        return self._records.get(ticket, {})
-
     def __bool__(self) -> bool:
-        """Whether anything is recorded."""
+        """Tell whether anything is recorded."""
         return any(self._records.values())
 
     @contextmanager
     def holding(self, ticket: int, optimizer: Optimizer) -> Iterator[Record]:
-        """This optimizer's record, for one thread at a time; RuntimeError for a second one."""
-        me, held = self._sync.get_ident(), None
+        """Hold this optimizer's record; RuntimeError if some other call holds it."""
+        held = None
         try:
             with self._lock:
                 record = self._records.setdefault(ticket, {}).setdefault(optimizer, Record())
-                if record.holder not in (None, me):
+                if record.is_held:
                     raise RuntimeError(
                         f"another thread unscales or steps this {type(optimizer).__name__} just now: expected one "
                         "thread at a time; order the calls, or step it with another ticket"
                     )
-                if record.holder is None:
-                    record.holder, held = me, record
+                record.is_held, held = True, record
             yield record
         finally:
             if held is not None:
-                held.holder = None
+                held.is_held = False
 
-    def flags(self, ticket: int) -> list[Tensor]:
-        """Every found_inf of a ticket, shape (), float32, on its own device."""
-        return [flag for record in list(self.of(ticket).values()) for flag in record.found_inf.values()]
-
-    def observed(self, ticket: int) -> list[Any]:
-        """What was observed of a ticket's gradients."""
-        return [record.observed for record in list(self.of(ticket).values()) if record.observed is not None]
+    def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
+        """Collect what all optimizers of a ticket found in their gradients."""
+        records = list(self._records.get(ticket, {}).values())
+        flags = [flag for record in records for flag in record.found_inf.values()]
+        observed = [record.observed for record in records if record.observed is not None]
+        return Outcome(flags, observed, is_async)
 
     def close(self, ticket: int) -> None:
         """Forget a ticket: it was updated."""
@@ -104,7 +105,7 @@ class Ledger:
         self._records = {}
 
     def after_fork(self) -> None:
-        """In a child: the lock may be held by a thread that is not there."""
+        """Make the lock anew in a child: it may be held by a thread that is not there."""
         self._lock = self._sync.Lock()
 
 
@@ -119,11 +120,11 @@ class StepReport:
     _steps: tuple[tuple["weakref.ref[Optimizer]", tuple[Tensor, ...]], ...] = ()
 
     def __iter__(self) -> Iterator[Optimizer]:
-        """The optimizers that were stepped or skipped and still live."""
+        """Iterate over the optimizers that were stepped or skipped and still live."""
         return (optimizer for ref, _ in self._steps if (optimizer := ref()) is not None)
 
     def skipped_by(self, optimizer: Optimizer) -> bool:
-        """Whether this optimizer's step was skipped. KeyError if it had none."""
+        """Tell whether this optimizer's step was skipped. KeyError if it had none."""
         for ref, flags in self._steps:
             if ref() is optimizer:
                 return any(flag.item() != 0 for flag in flags)
@@ -138,7 +139,7 @@ class StepReport:
         raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
 
     def adding(self, ticket: int, optimizer: Optimizer, record: Record) -> "StepReport":
-        """This report with one more optimizer; a new one if the ticket is another."""
+        """Add one more optimizer to this report, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
         flags = tuple(flag.clone() for flag in record.found_inf.values())
         steps = self._steps if ticket == self.ticket else ()

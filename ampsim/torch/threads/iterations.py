@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ampsim.core.pipeline import check_turn
-from ampsim.torch.threads.jobs import Job
-from ampsim.torch.threads.launcher import Worker
-from ampsim.torch.threads.register import ClosedError, Register, Ticket
+from ampsim.core.torch_model import refusals
+from ampsim.torch.threads.launcher import Job, Launch, Launcher
+from ampsim.torch.threads.register import ClosedError, Register, Sync, Ticket
 
 V = TypeVar("V")
 
@@ -31,14 +31,14 @@ class Iterations(Generic[V]):
     `sync` is the namespace that locks come from; a test passes its scheduler's.
     """
 
-    def __init__(self, depth: int, launch: Callable[..., Any] | None, *, sync: Any = threading) -> None:
+    def __init__(self, depth: int, launch: Launch | None, *, sync: Sync = threading) -> None:
         self._depth, self._sync = depth, sync
         self._make_locks()
         self.register: Register[V] | None = None
         self._requested = 0  # updates that the optimizer's thread was asked for
         self._closed = False
         self.by_ticket = False  # this loop passes tickets
-        self.worker = Worker(launch, sync=sync)
+        self.launcher = Launcher(launch, sync=sync)
 
     def _make_locks(self) -> None:
         self._lock = self._sync.Lock()
@@ -59,10 +59,7 @@ class Iterations(Generic[V]):
     def started(self, name: str) -> Register[V]:
         """The register, open; torch's error if there is none yet."""
         if self.register is None:
-            raise AssertionError(
-                f"Attempted {name} but _scale is None.  This may indicate your script did not use "
-                "scaler.scale(loss or outputs) earlier in the iteration."
-            )
+            raise refusals.before_scale(name).error()
         self.register.check_open()
         return self.register
 
@@ -71,7 +68,7 @@ class Iterations(Generic[V]):
     @property
     def _waiting(self) -> int:
         """Number of the first ticket that a call without a ticket may mean."""
-        return 0 if self.worker.here() else self._requested
+        return 0 if self.launcher.here() else self._requested
 
     def current(self) -> Ticket[V]:
         """The ticket that a call without one means; begun if there is none."""
@@ -110,7 +107,7 @@ class Iterations(Generic[V]):
         ticket = register.known(self._waiting)
         if ticket is not None:
             return ticket.value
-        return register.coming() if self.worker.here() else register.peek()
+        return register.coming() if self.launcher.here() else register.peek()
 
     # -------------------------------------------------------------------------------------------- updates
 
@@ -119,14 +116,14 @@ class Iterations(Generic[V]):
         self.started("update")
         if ticket is None:
             self.needs_no_ticket("update")
-            if self.worker.remote and self.worker.here():
+            if self.launcher.remote and self.launcher.here():
                 raise RuntimeError(
                     "update() without a ticket on the optimizer's thread: pass ticket=, or call it "
                     "on the thread that calls scale()"
                 )
         return self.stepping("update", ticket)
 
-    def ask(self, ticket: Ticket[V], finish: Callable[[], None], is_async: bool) -> Job:
+    def ask(self, ticket: Ticket[V], finish: Callable[[], None], is_async: bool) -> Job[None]:
         """Ask the optimizer's thread for an update. If this raises, be it by an interrupt, nothing was asked."""
         register, withdrawn = self.started("update"), threading.Event()
 
@@ -145,7 +142,7 @@ class Iterations(Generic[V]):
             check_turn(ticket.index, max(self._requested, register.applied), register.begun)
             self._requested = ticket.index + 1
             try:
-                return self.worker.send(unless_withdrawn, on_error=failed)
+                return self.launcher.send(unless_withdrawn, on_error=failed)
             except BaseException:
                 withdrawn.set()  # it may have been launched before an interrupt struck
                 self._requested = ticket.index
@@ -153,9 +150,9 @@ class Iterations(Generic[V]):
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
-        if not self.worker.here():
+        if not self.launcher.here():
             with suppress(ClosedError):  # a closed thread has done what it was given
-                self.worker.call(_nothing)
+                self.launcher.call(_nothing)
         if self.register is not None:
             self.register.check_failed()
 
@@ -179,9 +176,9 @@ class Iterations(Generic[V]):
         """In a child: locks may be held by threads that are not there, and so may be the optimizer's thread."""
         gone = RuntimeError("this process is a fork: the optimizer's thread stayed with the parent")
         self._make_locks()
-        self.worker.after_fork(gone)
+        self.launcher.after_fork(gone)
         if self.register is not None:
-            self.register.after_fork(gone if self.worker.remote else None)
+            self.register.after_fork(gone if self.launcher.remote else None)
 
 
 def _nothing() -> None:

@@ -1,17 +1,65 @@
-"""Sending work to the thread that owns the optimizer, through any launcher that keeps order."""
+"""Work sent to the thread that owns the optimizer, through any launcher that keeps order, and how it ended."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any
+from typing import ParamSpec, Protocol, TypeVar
 
-from ampsim.torch.threads.jobs import Job
-from ampsim.torch.threads.register import ClosedError
+from ampsim.torch.threads.register import ClosedError, Sync
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Worker:
-    """The thread behind a ``launch`` function, or the caller's own if there is none.
+class Launch(Protocol):
+    """A function that runs another later, in order, always on the same thread."""
+
+    def __call__(self, work: Callable[[], object], /) -> object:
+        """Run `work` behind everything launched before; a Future that is returned says if it was dropped."""
+
+
+class Job(Future[T]):
+    """A Future over injected locks, which knows whether anybody asked how it ended, and which a fork can settle.
+
+    `sync` is the namespace that Condition comes from; a test passes its scheduler's.
+    """
+
+    def __init__(self, *, sync: Sync = threading) -> None:
+        super().__init__()
+        self._sync = sync
+        self._condition = sync.Condition()
+        self.asked = False
+
+    def result(self, timeout: float | None = None) -> T:
+        """Return what the work returned, or raise what it raised; waits for it."""
+        self.asked = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the work raised, or None; waits for it."""
+        self.asked = True
+        return super().exception(timeout)
+
+    def fail(self, error: BaseException) -> None:
+        """End in an error, unless the job has ended already; then tell those who wait once more.
+
+        An interrupt may have struck between the outcome and the news of it.
+        """
+        if not self.done():
+            self.set_exception(error)
+            return
+        with self._condition:
+            self._condition.notify_all()
+
+    def after_fork(self, error: BaseException) -> None:
+        """End in an error in a child, where the thread that would have settled this, or holds its lock, is not."""
+        self._condition = self._sync.Condition()
+        self.fail(error)
+
+
+class Launcher:
+    """The way to the thread behind a ``launch`` function, or to the caller's own if there is none.
 
     Guarantees:
         * Work runs in the order it was sent.
@@ -23,7 +71,7 @@ class Worker:
         * `launch` runs every function it is given, in order, always on the same thread.
     """
 
-    def __init__(self, launch: Callable[..., Any] | None, *, sync: Any = threading) -> None:
+    def __init__(self, launch: Launch | None, *, sync: Sync = threading) -> None:
         self._launch, self._sync = launch, sync
         self._ident: int | None = None
         self._gone: BaseException | None = None
@@ -39,44 +87,38 @@ class Worker:
         return self._launch is not None
 
     def here(self) -> bool:
-        """Whether the caller is on the thread that owns the optimizer."""
+        """Tell whether the caller is on the thread that owns the optimizer."""
         return self._launch is None or self._ident == self._sync.get_ident()
 
-    def send(
-        self,
-        work: Callable[..., Any],
-        *args: Any,
-        on_error: Callable[[BaseException], Any] | None = None,
-        **kwargs: Any,
-    ) -> Job:
+    def send(self, work: Callable[[], T], on_error: Callable[[BaseException], object] | None = None) -> Job[T]:
         """Run `work` there, behind everything sent before; `on_error` hears of an exception, there too."""
         if self._launch is None:
             raise RuntimeError("no launch function: work runs on the caller's thread")
         if self._gone is not None:
             raise ClosedError("the optimizer's thread is gone: make a new scaler") from self._gone
-        job = Job(sync=self._sync)
+        job: Job[T] = Job(sync=self._sync)
         if on_error is not None:
             job.add_done_callback(partial(_tell, on_error))
-        handle = self._launch(_runner(work, job, args, kwargs))
+        handle = self._launch(_runner(work, job))
         if isinstance(handle, Future):
             handle.add_done_callback(partial(_dropped, job))
         return job
 
-    def call(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run `work` there and wait for its result."""
-        return self.send(work, *args, **kwargs).result()
+    def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` there, wait for it, and return its result."""
+        return self.send(partial(work, *args, **kwargs)).result()
 
     def after_fork(self, gone: BaseException) -> None:
-        """In a child: only the thread that forked is there."""
+        """Refuse work in a child, where only the thread that forked is."""
         self._gone = gone
 
 
-def _runner(work: Callable[..., Any], job: Job, args: Any, kwargs: Any) -> Callable[[], None]:
-    """A plain function, because launchers ask for its ``__name__``."""
+def _runner(work: Callable[[], T], job: Job[T]) -> Callable[[], None]:
+    """Wrap work in a plain function, because launchers ask for its ``__name__``."""
 
     def run() -> None:
         try:
-            result = work(*args, **kwargs)
+            result = work()
         except BaseException as error:
             job.fail(error)
         else:
@@ -85,13 +127,13 @@ def _runner(work: Callable[..., Any], job: Job, args: Any, kwargs: Any) -> Calla
     return run
 
 
-def _tell(on_error: Callable[[BaseException], Any], job: "Future[Any]") -> None:
+def _tell(on_error: Callable[[BaseException], object], job: Future[T]) -> None:
     error = Future.exception(job)  # not job.exception: that would count as asked
     if error is not None:
         on_error(error)
 
 
-def _dropped(job: Job, handle: "Future[Any]") -> None:
+def _dropped(job: Job[T], handle: Future[object]) -> None:
     error = CancelledError("dropped by its launcher") if handle.cancelled() else Future.exception(handle)
     if error is not None:
         job.fail(error)

@@ -8,18 +8,22 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from ampsim.torch.threads.jobs import Job
-from ampsim.torch.threads.register import ClosedError
+from ampsim.torch.threads.launcher import Job
+from ampsim.torch.threads.register import ClosedError, Sync
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Work(NamedTuple):
-    job: Job
-    run: Callable[[], Any]
-    ready: Any  # torch.cuda.Event recorded when it was launched, or None
+    job: Job[Any]
+    run: Callable[[], object]
+    ready: torch.cuda.Event | None  # recorded when it was launched
 
 
 class OptimizerThread:
@@ -47,12 +51,12 @@ class OptimizerThread:
     ============ ======================== =====================
     """
 
-    def __init__(self, name: str = "optimizer", *, sync: Any = threading) -> None:
+    def __init__(self, name: str = "optimizer", *, sync: Sync = threading) -> None:
         self._sync = sync
         self._make_locks()
         self._queue: deque[_Work] = deque()
-        self._running: Job | None = None
-        self._failed: tuple[Job, BaseException] | None = None  # the first, until its error was seen
+        self._running: Job[Any] | None = None
+        self._failed: tuple[Job[Any], BaseException] | None = None  # the first, until its error was seen
         self._open, self._let_go = True, False
         self._stream = _new_stream()
         # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
@@ -65,10 +69,10 @@ class OptimizerThread:
         self._lock = self._sync.Lock()
         self._changed = self._sync.Condition(self._lock)
 
-    def launch(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+    def launch(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run ``work(*args, **kwargs)`` behind everything launched before. Does not wait."""
-        job = Job(sync=self._sync)
-        item = _Work(job, lambda: work(*args, **kwargs), _record_event())
+        job: Job[T] = Job(sync=self._sync)
+        item = _Work(job, partial(work, *args, **kwargs), _record_event())
         with self._lock:
             if not self._open:
                 raise ClosedError(f"the {self._thread.name} thread is closed: make a new OptimizerThread")
@@ -77,7 +81,7 @@ class OptimizerThread:
             self._queue.append(item)
         return job
 
-    def step(self, step_fn: Callable[[], Any], is_async: bool = True) -> None:
+    def step(self, step_fn: Callable[[], object], is_async: bool = True) -> None:
         """Launch a step function, in the shape of RoundPipe's ``model.step``; wait for it unless `is_async`."""
         job = self.launch(step_fn)
         if not is_async:
@@ -138,7 +142,7 @@ class OptimizerThread:
         try:
             if job.set_running_or_notify_cancel():
                 with torch.cuda.stream(self._stream):  # does nothing for None
-                    if self._stream is not None:
+                    if self._stream is not None and ready is not None:
                         self._stream.wait_event(ready)
                     job.set_result(run())
         except BaseException as error:
@@ -149,7 +153,7 @@ class OptimizerThread:
                 self._running = None
         return True
 
-    def _fail(self, job: Job, error: BaseException) -> None:
+    def _fail(self, job: Job[Any], error: BaseException) -> None:
         with self._lock:
             self._failed = self._failed or (job, error)
             behind, self._queue = self._queue, deque()
@@ -172,7 +176,7 @@ class OptimizerThread:
             job.after_fork(gone)
 
 
-def _fail_all(jobs: list[Job], why: str, cause: BaseException) -> None:
+def _fail_all(jobs: list[Job[Any]], why: str, cause: BaseException) -> None:
     for job in jobs:
         error = RuntimeError(f"not run: {why}: {cause!r}")
         error.__cause__ = cause
@@ -214,7 +218,7 @@ def _fork_all() -> None:
 os.register_at_fork(after_in_child=_fork_all)
 
 
-def _record_event() -> Any:
+def _record_event() -> torch.cuda.Event | None:
     if not torch.cuda.is_available():
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -222,5 +226,5 @@ def _record_event() -> Any:
     return event
 
 
-def _new_stream() -> Any:
+def _new_stream() -> torch.cuda.Stream | None:
     return torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]

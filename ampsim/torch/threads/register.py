@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from ampsim.core.pipeline import check_turn
 
 V = TypeVar("V")
+Sync = Any  # a namespace with Lock, RLock, Condition, Thread, get_ident: `threading`, or a test's scheduler
 
 
 class ClosedError(RuntimeError):
@@ -86,7 +87,7 @@ class Register(Generic[V]):
     `sync` is the namespace that Lock and Condition come from; a test passes its scheduler's.
     """
 
-    def __init__(self, first: V, depth: int, *, sync: Any = threading) -> None:
+    def __init__(self, first: V, depth: int, *, sync: Sync = threading) -> None:
         self.depth = depth
         self._sync = sync
         self._make_locks()

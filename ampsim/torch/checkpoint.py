@@ -1,0 +1,81 @@
+"""A scaler beyond one process: its state as a dict, and the child of a fork."""
+
+import dataclasses
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ampsim.core.arguments import as_int
+from ampsim.core.machine import Rule, State
+from ampsim.core.policies.base import Policy, PolicyState, flatten, unflatten
+from ampsim.core.torch_model import refusals
+from ampsim.core.torch_model.protocol import FIELDS
+from ampsim.torch import config
+from ampsim.torch.state.version import AnyVersion
+
+Dict = dict[str, Any]  # numbers, lists of numbers and strings; plain pickle and JSON take it
+States = tuple[Any, ...]  # States or PolicyStates: of the next ticket and every newer one
+
+
+def states_of(versions: Sequence[AnyVersion]) -> States:
+    """Return what versions, oldest first, are made of again. Waits for the device."""
+    *older, newest = versions
+    return (*(version.read() for version in older), newest.saved())
+
+
+def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:
+    """Return torch's five keys and, with depth > 0, ``pending``; for a policy its name, its numbers and its state."""
+    if isinstance(rule, Policy):
+        return {"policy": type(rule).__name__, "constants": dataclasses.asdict(rule), "state": flatten(states[-1])}
+    saved = {
+        "scale": states[0].scale,
+        **{name: getattr(rule, name) for name in FIELDS},
+        "_growth_tracker": states[-1].growth_tracker,
+    }
+    return saved | ({"pending": [state.scale for state in states[1:]]} if depth else {})
+
+
+def from_dict(saved: Dict, rule: Rule | Policy, *, exact_torch: bool) -> tuple[Rule | Policy, States]:
+    """Return the rule and the states of `to_dict`; raise before anything is changed.
+
+    Only the newest state's tracker counts: the others are never updated again.
+    """
+    if isinstance(rule, Policy):
+        return rule, (_policy_state(saved, rule),)
+    if len(saved) == 0:
+        raise refusals.EMPTY_STATE_DICT.error()
+    rule = config.changed(rule, exact_torch=exact_torch, **{name: saved[name] for name in FIELDS})
+    scales, tracker = [saved["scale"], *saved.get("pending", ())], saved["_growth_tracker"]
+    if not exact_torch:
+        scales = [config.within_bounds("scale", scale, rule) for scale in scales]
+        tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")
+    return rule, tuple(State(scale, tracker) for scale in scales)
+
+
+def _policy_state(saved: Dict, policy: Policy) -> PolicyState:
+    name = type(policy).__name__
+    if saved.get("policy") != name:
+        raise ValueError(
+            f"policy={saved.get('policy')!r} in the state dict: expected {name!r}; "
+            "load it into a scaler made with the policy it was saved from"
+        )
+    return unflatten(policy, saved["state"])
+
+
+class Forkable(Protocol):
+    """What has locks that the child of a fork must make anew."""
+
+    def after_fork(self) -> None:
+        """Make the locks anew: they may be held by threads that are not there."""
+
+
+alive: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def _fork_all() -> None:
+    for scaler in list(alive):
+        scaler.after_fork()
+
+
+os.register_at_fork(after_in_child=_fork_all)

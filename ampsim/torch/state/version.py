@@ -1,0 +1,84 @@
+"""What a scaler asks of its state: one protocol, kept by a state on the host, on a device, and by a policy's.
+
+A version is the state after some number of updates. It is never written after it was made, because autograd may
+have saved its scale for a backward pass that is still running; `StaticVersion` is the one exception.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from ampsim.torch.gradients.unscale import Groups
+
+M = TypeVar("M", contravariant=True)  # what the next version is made by: a Rule or a Policy
+S = TypeVar("S")  # what a version is made of: a State or a PolicyState
+
+
+@dataclass(frozen=True)
+class DeviceObservation:
+    """What one optimizer's gradients showed beside found_inf, on their device; see `policies.Observation`."""
+
+    amax: Tensor  # (), largest magnitude, unscaled
+    at_top: Tensor | None  # (), elements at the format's largest number or beyond
+    elements: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an iteration's optimizers found in their gradients."""
+
+    flags: list[Tensor]  # found_inf of each: (), float32, on any device
+    observed: list[DeviceObservation] = field(default_factory=list)
+    is_async: bool = True  # False: the next iteration uses the scale that this update makes, whatever the depth
+
+
+class Version(Protocol[M, S]):
+    """The state after some updates, and the way to the next one."""
+
+    in_place: ClassVar[bool]
+    """Whether updates write this version instead of making another."""
+
+    @classmethod
+    def start(cls, states: tuple[S, ...], rule: M, device: torch.device) -> tuple[Self, ...]:
+        """Make the versions that the next tickets carry, oldest first, from what `saved` returned."""
+
+    def restored(self, states: tuple[S, ...], rule: M) -> tuple[Self, ...]:
+        """Make what `start` makes, to take this version's place."""
+
+    def scale_on(self, device: torch.device) -> Tensor:
+        """Return the scale, shape (), float32, on `device`; not to be written."""
+
+    def inverse_on(self, device: torch.device) -> Tensor:
+        """Return float32(1 / float64(scale)), shape (); inf for scales below 2^-128, as in torch."""
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Keep the memory of tensors from other streams until this stream is done with them, though they are freed."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+
+    @property
+    def may_be_below_one(self) -> bool:
+        """Whether the scale may be below 1, where a finite gradient may leave its format once unscaled."""
+
+    def read(self) -> Any:  # anything with scale and growth_tracker
+        """Return the `State` on the host. Waits for the device."""
+
+    def saved(self) -> S:
+        """Return what `start` makes this version of again. Waits for the device."""
+
+    def observe(self, rule: M, groups: Groups) -> DeviceObservation | None:
+        """Read of gradients that are still scaled what `next` needs beside found_inf; None if that is nothing."""
+
+    def next(self, rule: M, outcome: Outcome) -> "Version[M, S]":
+        """Make the version after an update; any nonzero flag is an overflow, NaN too, as in torch."""
+
+    def override(self, rule: M, new_scale: float | Tensor) -> "Version[M, S]":
+        """Make the version after the scale was set by hand."""
+
+
+AnyVersion = Version[Any, Any]  # of a scaler, which does not ask by what its versions are made
