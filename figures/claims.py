@@ -6,8 +6,7 @@ had been tried before the experiments were written, on one to five seeds, in oth
 shows what the trial said and what became of that.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import log, log2
 from pathlib import Path
@@ -16,13 +15,30 @@ from statistics import fmean
 import numpy as np
 
 from ampsim.core import dialects
-from ampsim.core.theory import of_ceilings
 from figures import results
-from figures.results import ArmRecords, Result
+from figures.quantities import (
+    CLOSED,
+    EXACT,
+    INTERVALS,
+    apart,
+    at_share,
+    exact_errors,
+    flushed,
+    foretold_at_worst,
+    gpt_apart,
+    interval_spread,
+    last_scales,
+    per_policy,
+    policy_room,
+    ratios,
+    real_error,
+    real_rate,
+    staleness_spread,
+    swept_intervals,
+)
+from figures.results import Result
 
 REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "in part"
-EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
-CLOSED = "policies"  # the data file of the policies in a closed loop
 
 
 class Finding:
@@ -99,22 +115,6 @@ def losses(run: Result, *arms: str, column: str = "test_loss") -> str:
     return ", ".join(f"{name} {spread(run.arm(name).column(column))}" for name in arms)
 
 
-def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
-    """Return the largest distance of the arms' means from that of the reference."""
-    return max(abs(run.arm(name).mean(column) - run.arm(reference).mean(column)) for name in arms)
-
-
-def last_scales(arm: ArmRecords) -> list[float]:
-    """Return the loss scale at the end of each seed's run."""
-    return [float(row["scale_changes"][-1][1]) for row in arm]
-
-
-def ratios(run: Result, which: str, size: str = "") -> list[float]:
-    """Return how a cost compares with another's, for each measured row, or the one of this size, and each round."""
-    rows = [row for row in run.records[0]["rows"] if not size or row["size"] == size]
-    return [ratio for row in rows for ratio in row["ratios"][which]]
-
-
 # ------------------------------------------------------------------------------------------------- scalers, threads
 
 
@@ -152,58 +152,10 @@ def ours_passes_the_kit(run: Result) -> Finding:
 # -------------------------------------------------------------------------------------------------------- theory
 
 
-def exact_errors(run: Result) -> list[float]:
-    """Return the errors of what the theorems say exactly."""
-    return [held["error"] for row in run.records for held in row["held"] if held["tolerance"] == EXACT]
-
-
 @claim("theory.exact", "theory", "What the theorems say exactly is so to the last bits")
 def theorems_are_exact(run: Result) -> Finding:
     worst = max(exact_errors(run))
     return Finding(f"off by at most {worst:.0e}", worst < EXACT)
-
-
-INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
-
-
-def real_steps(run: Result) -> int:
-    """Return the steps that a unit of theory_real records."""
-    return int(run.config["steps"] - run.config["warmup"])
-
-
-def real_rate(run: Result, interval: int) -> float:
-    """Return the measured skip rate."""
-    return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
-
-
-def real_error(run: Result, ceilings: str = "") -> float:
-    """Return T3's largest relative error, from the run's own ceilings or those of another arm."""
-    return max(abs(real_rate(run, g) / t3_rate(run, g, ceilings or f"G={g}") - 1) for g in INTERVALS)
-
-
-def real_level(run: Result, interval: int) -> float:
-    """Return the mean log2 scale."""
-    levels = counted(run.arm(f"G={interval}"), "scales")
-    return fmean(levels.keys(), levels.values())
-
-
-def t3_rate(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's."""
-    return of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)[1].skip_rate
-
-
-def t3_level(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's mean log2 scale from the ceilings of an arm."""
-    x, form = of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)
-    return float(x @ form.levels)
-
-
-def counted(arm: ArmRecords, column: str) -> Counter[int]:
-    """Return the steps at each level, of all seeds together."""
-    levels: Counter[int] = Counter()
-    for pairs in arm.column(column):
-        levels.update(dict(pairs))
-    return levels
 
 
 @claim("real", "theory_real", "T3 foretells the skips of a real run",
@@ -222,11 +174,6 @@ def dynamic_loses_nothing(run: Result) -> Finding:
     return Finding(f"a share of {max(lost)}", max(lost) == 0)
 
 
-def at_share(run: Result, name: str, point: int) -> list[float]:
-    """Return what became of the transformer's gradient at scale 2^-14, a share of 2^22 tokens, per seed."""
-    return [row[name][point][row["log2_scales"].index(-14)] for row in run.arm("gpt")]
-
-
 @claim("hist.untrained", "gradient_histogram",
        "A real fp16 backward pass loses far more than rounding the fp32 gradient, S = 2^-14",
        trial="26 % by rounding, 99 %")  # fmt: skip
@@ -242,16 +189,11 @@ def backward_error(run: Result) -> Finding:
     return Finding(f"rounding {spread(rounded)}, backward pass {spread(real)}", min(real) > 1, max(rounded) < 0.1)
 
 
-def flushed(run: Result, fmt: str, arm: str = "") -> list[float]:
-    """Return the share of the parameters' gradients that a format flushes at the best scale, per arm and seed."""
-    rows = run.arm(arm).records if arm else run.records
-    return [row["parameters"]["formats"][fmt]["flushed"] for row in rows]
-
-
-@claim("formats", "formats", "E4M3 flushes most in the sigmoid network")
+@claim("formats", "formats", "E4M3 flushes most in the sigmoid network, and less than T9 foretells there")
 def sigmoid_flushes_most(run: Result) -> Finding:
-    sigmoid, every = max(flushed(run, "e4m3", "sigmoid")), max(flushed(run, "e4m3"))
-    return Finding(f"sigmoid {sigmoid:.3g}, at most {every:.3g}", sigmoid == every)
+    sigmoid, every, foretold = max(flushed(run, "e4m3", "sigmoid")), max(flushed(run, "e4m3")), foretold_at_worst(run)
+    now = f"sigmoid {sigmoid:.3g}, at most {every:.3g}, foretold {foretold:.3g}"
+    return Finding(now, sigmoid == every, foretold > 1.2 * sigmoid)
 
 
 # ------------------------------------------------------------------------------------------------------- training
@@ -284,12 +226,6 @@ def sigmoid_noise(run: Result) -> Finding:
     between = apart(run, ["dynamic G=50"], "fp32", "train_loss")
     within = run.arm("fp32").max("train_loss") - run.arm("fp32").min("train_loss")
     return Finding(losses(run, "dynamic G=50", "fp32", column="train_loss"), between < within)
-
-
-def gpt_apart(run: Result) -> float:
-    """Return how far the mean loss of any way to train with an averaged loss is from float32's."""
-    arms = ("bf16", "unscaled", "static 2^16", "dynamic G=50", "dynamic G=200", "dynamic G=2000")
-    return apart(run, arms, "fp32")
 
 
 @claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale",
@@ -358,15 +294,10 @@ def sweep_right(run: Result) -> Finding:
     return Finding(f"at 2^24 {spread(shares, 3, 100)} % of steps are skipped", min(shares) == 1)
 
 
-@claim("interval.loss", "growth_interval", "The growth interval hardly changes the final loss")
+@claim("interval.loss", "growth_interval", "The growth interval moves the final loss by less than the seed does")
 def interval_loss(run: Result) -> Finding:
-    return Finding(f"within {interval_spread(run):.3f} nats", interval_spread(run) < 0.1)
-
-
-def interval_spread(run: Result) -> float:
-    """Return how far apart the mean final losses of torch's factors are over all growth intervals."""
-    found = [run.arm(f"G={g}").mean("final_loss") for g in (5, 10, 20, 50, 100, 200, 500, 2000)]
-    return max(found) - min(found)
+    seeds = fmean(arm.max("final_loss") - arm.min("final_loss") for arm in swept_intervals(run))
+    return Finding(f"by {interval_spread(run):.3f} nats, the seed by {seeds:.3f}", interval_spread(run) < seeds)
 
 
 @claim("init.200", "init_scale", "From scale 1 and with an interval of 200 at most one seed leaves the plateau")
@@ -411,16 +342,6 @@ def storm(run: Result) -> Finding:
     )
 
 
-def per_policy(run: Result, name: str, column: str) -> list[float]:
-    """Return what a policy did on recorded ceilings, per seed."""
-    return [row["policies"][name][column] for row in run.arm("digits")]
-
-
-def policy_room(run: Result, name: str) -> float:
-    """Return the bits that a policy left unused in the mean."""
-    return fmean(row["policies"][name]["headroom"][0] for row in run.arm("digits"))
-
-
 @claim("policies.headroom", "policies", "One bit of margin leaves no more bits unused than torch's rule does")
 def policies_headroom(run: Result) -> Finding:
     margin, backoff = policy_room(run, "headroom 1 bit"), policy_room(run, "backoff G=2000")
@@ -451,12 +372,6 @@ def closed_interval(run: Result) -> Finding:
 
 
 # ---------------------------------------------------------------------------------------------------------- depth
-
-
-def staleness_spread(run: Result) -> float:
-    """Return how far the mean final loss of any policy moves with the delay of its scale."""
-    policies = ("cumulative", "deduplicated", "probe")
-    return max(apart(run, [f"{p} k={k}" for k in (1, 2, 4)], f"{p} k=0", "final_loss") for p in policies)
 
 
 @claim("stale.loss", "staleness", "A late scale does not change the final loss", trial="no effect")

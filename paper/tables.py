@@ -3,7 +3,7 @@
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
-from figures.claims import EXACT, INTERVALS, real_level, real_steps, t3_level, t3_rate
+from figures.quantities import EXACT, INTERVALS, real_level, real_steps, t3_level, t3_rate
 from figures.results import Result
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table

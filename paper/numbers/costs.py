@@ -3,7 +3,7 @@
 from statistics import fmean, median
 
 from ampsim.records import Record
-from figures.claims import ratios
+from figures.quantities import ratios
 from figures.results import Result
 from paper.ledger import Number
 

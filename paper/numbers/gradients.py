@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from figures.claims import at_share, flushed, interval_spread, last_scales
+from figures.quantities import at_share, flushed, foretold_at_worst, interval_spread, last_scales
 from figures.results import ArmRecords, Result, common
 from paper.ledger import Number
 
@@ -71,16 +71,11 @@ STORM = {
 }
 
 
-def foretold(run: Result) -> list[float]:
-    """Return the flushed share of the sigmoid network's gradients in E4M3 that T9 foretells, per seed."""
-    return [row["parameters"]["formats"]["e4m3"]["predicted"] for row in run.arm("sigmoid")]
-
-
 FORMATS = {
     "formats.fp16": Number("formats", lambda run: max(flushed(run, "fp16")), "%1"),
     "formats.e5m2": Number("formats", lambda run: max(flushed(run, "e5m2")), "%1"),
     "formats.e4m3": Number("formats", lambda run: max(flushed(run, "e4m3")), "%1"),
-    "formats.e4m3.t9": Number("formats", lambda run: fmean(foretold(run)), "%0"),
+    "formats.e4m3.t9": Number("formats", foretold_at_worst, "%0"),
 }
 HISTOGRAM = {
     "hist.rounded": Number("gradient_histogram", lambda run: fmean(at_share(run, "rounded_flushed", 0)), "%0"),

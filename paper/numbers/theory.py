@@ -3,7 +3,7 @@
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from ampsim.records import Record
-from figures.claims import INTERVALS, exact_errors, real_error, real_level, real_steps, staleness_spread, t3_level
+from figures.quantities import INTERVALS, exact_errors, real_error, real_level, real_steps, staleness_spread, t3_level
 from figures.results import Result
 from paper.ledger import Formula, Number
 

@@ -3,7 +3,7 @@
 from statistics import fmean, median
 
 from ampsim.core.formats import FP16
-from figures.claims import CLOSED, gpt_apart, last_scales, per_policy, policy_room
+from figures.quantities import CLOSED, gpt_apart, last_scales, per_policy, policy_room
 from figures.results import ArmRecords
 from paper.ledger import Number
 

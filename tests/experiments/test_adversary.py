@@ -2,7 +2,6 @@
 
 import math
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,9 +81,3 @@ def test_words_mean_what_they_say() -> None:
         assert {str(float(g[0])) for g in drawn} == {str(float(torch.tensor(value))) for value in values}
     assert all(0 < abs(float(torch.tensor(v))) < 2.0**-126 for v in adversary.VALUES["subnormal"])
     assert all(math.isfinite(float(torch.tensor(v))) for v in adversary.VALUES["huge"])
-
-
-def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("adversary", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert len(records.read(path)[1]) == len(adversary.arms(adversary.SMOKE))

@@ -4,6 +4,7 @@ import importlib
 import os
 import re
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ import torch
 
 from ampsim import records
 from experiments import runner
+from experiments.timing.clocks import Seconds
+from experiments.timing.rounds import in_turn
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
 probe_overhead = importlib.import_module("experiments.probe_overhead")
-Seconds = probe_overhead.Seconds
 COMMITTED = records.read(runner.DATA / "cpu" / "probe_overhead.jsonl")[1]
 
 
@@ -24,7 +26,7 @@ def test_every_arm_makes_the_same_steps(size: str) -> None:
     with probe_overhead.offline() as tracker:
         trial = probe_overhead.Trial(size, 0, "cpu", 2, tracker)
         with trial.probe:
-            probe_overhead.measure(trial, 1, "cpu", lambda _: None)
+            in_turn(probe_overhead.ARMS, partial(trial.once, device="cpu"), 1, lambda _: None)
     models = {arm: list(task.model.parameters()) for arm, task in trial.tasks.items()}
     assert not any(torch.equal(a, b) for a, b in zip(models["bare"], start, strict=True))
     for arm, params in models.items():
@@ -95,10 +97,3 @@ def test_the_committed_run_saw_every_gradient_of_every_model() -> None:
 def test_the_table_names_every_model_and_arm() -> None:
     table = probe_overhead.table(COMMITTED)
     assert len(table.rows) == len(COMMITTED[0]["rows"]) * (len(probe_overhead.ARMS) - 1)
-    assert probe_overhead.ratio_text([2.0, 9.0, 1.0]) == "2.0 (1.0 to 9.0)"
-
-
-def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("probe_overhead", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(probe_overhead.SMOKE.on_cpu)

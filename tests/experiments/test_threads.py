@@ -1,6 +1,5 @@
 """The counter counts what is planted, the smoke run ends, and the committed data shows what is claimed."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,9 +86,3 @@ def test_the_committed_run_has_no_wrong_gradient_of_ours_in_a_million_and_many_o
         arrived = row["passes"] * config.tensors
         assert row["checked"] + row["overflowed"] == arrived
         assert row["passes"] + row["errors_computing"] == config.steps
-
-
-def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("threads", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert len(records.read(path)[1]) == len(threads.arms(threads.SMOKE))

@@ -1,0 +1,123 @@
+"""What claims and numbers are made of: quantities that are no plain column of a data file, each with its definition."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+
+from ampsim.core.theory import of_ceilings
+from figures.results import ArmRecords, Result
+
+EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
+INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
+CLOSED = "policies_closed"  # the data file of the policies in a closed loop
+
+
+def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
+    """Return the largest distance of the arms' means from that of the reference."""
+    return max(abs(run.arm(name).mean(column) - run.arm(reference).mean(column)) for name in arms)
+
+
+def last_scales(arm: ArmRecords) -> list[float]:
+    """Return the loss scale at the end of each seed's run."""
+    return [float(row["scale_changes"][-1][1]) for row in arm]
+
+
+def ratios(run: Result, which: str, size: str = "") -> list[float]:
+    """Return how a cost compares with another's, for each measured row, or the one of this size, and each round."""
+    rows = [row for row in run.records[0]["rows"] if not size or row["size"] == size]
+    return [ratio for row in rows for ratio in row["ratios"][which]]
+
+
+def exact_errors(run: Result) -> list[float]:
+    """Return the errors of what the theorems say exactly."""
+    return [held["error"] for row in run.records for held in row["held"] if held["tolerance"] == EXACT]
+
+
+def real_steps(run: Result) -> int:
+    """Return the steps that a unit of theory_real records."""
+    return int(run.config["steps"] - run.config["warmup"])
+
+
+def real_rate(run: Result, interval: int) -> float:
+    """Return the measured skip rate."""
+    return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
+
+
+def real_error(run: Result, ceilings: str = "") -> float:
+    """Return T3's largest relative error, from the run's own ceilings or those of another arm."""
+    return max(abs(real_rate(run, g) / t3_rate(run, g, ceilings or f"G={g}") - 1) for g in INTERVALS)
+
+
+def real_level(run: Result, interval: int) -> float:
+    """Return the mean log2 scale."""
+    levels = counted(run.arm(f"G={interval}"), "scales")
+    return fmean(levels.keys(), levels.values())
+
+
+def t3_rate(run: Result, interval: int, ceilings: str) -> float:
+    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's."""
+    return of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)[1].skip_rate
+
+
+def t3_level(run: Result, interval: int, ceilings: str) -> float:
+    """Return T3's mean log2 scale from the ceilings of an arm."""
+    x, form = of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)
+    return float(x @ form.levels)
+
+
+def counted(arm: ArmRecords, column: str) -> Counter[int]:
+    """Return the steps at each level, of all seeds together."""
+    levels: Counter[int] = Counter()
+    for pairs in arm.column(column):
+        levels.update(dict(pairs))
+    return levels
+
+
+def at_share(run: Result, name: str, point: int) -> list[float]:
+    """Return what became of the transformer's gradient at scale 2^-14, a share of 2^22 tokens, per seed."""
+    return [row[name][point][row["log2_scales"].index(-14)] for row in run.arm("gpt")]
+
+
+def flushed(run: Result, fmt: str, arm: str = "") -> list[float]:
+    """Return the share of the parameters' gradients that a format flushes at the best scale, per arm and seed."""
+    rows = run.arm(arm).records if arm else run.records
+    return [row["parameters"]["formats"][fmt]["flushed"] for row in rows]
+
+
+def foretold_at_worst(run: Result) -> float:
+    """Return the share that T9 foretells of the gradients of which E4M3 flushes most."""
+    found = [row["parameters"]["formats"]["e4m3"] for row in run.records]
+    return float(max(found, key=lambda fmt: fmt["flushed"])["predicted"])
+
+
+def gpt_apart(run: Result) -> float:
+    """Return how far the mean loss of any way to train with an averaged loss is from float32's."""
+    arms = ("bf16", "unscaled", "static 2^16", "dynamic G=50", "dynamic G=200", "dynamic G=2000")
+    return apart(run, arms, "fp32")
+
+
+def swept_intervals(run: Result) -> list[ArmRecords]:
+    """Return the arms with torch's factors."""
+    return [run.arm(f"G={g}") for g in (5, 10, 20, 50, 100, 200, 500, 2000)]
+
+
+def interval_spread(run: Result) -> float:
+    """Return how far apart the mean final losses of the growth intervals are."""
+    found = [arm.mean("final_loss") for arm in swept_intervals(run)]
+    return max(found) - min(found)
+
+
+def per_policy(run: Result, name: str, column: str) -> list[float]:
+    """Return what a policy did on recorded ceilings, per seed."""
+    return [row["policies"][name][column] for row in run.arm("digits")]
+
+
+def policy_room(run: Result, name: str) -> float:
+    """Return the bits that a policy left unused in the mean."""
+    return fmean(row["policies"][name]["headroom"][0] for row in run.arm("digits"))
+
+
+def staleness_spread(run: Result) -> float:
+    """Return how far the mean final loss of any policy moves with the delay of its scale."""
+    policies = ("cumulative", "deduplicated", "probe")
+    return max(apart(run, [f"{p} k={k}" for k in (1, 2, 4)], f"{p} k=0", "final_loss") for p in policies)
