@@ -163,7 +163,7 @@ def test_the_committed_files_are_those_that_the_data_gives(built: dict[str, byte
 
 def test_another_folder_gives_the_same_bytes_whatever_ledger_it_had(checkout: Path, built: dict[str, bytes]) -> None:
     (checkout / "paper" / "numbers.json").write_bytes(built["paper/numbers.json"])
-    edit(checkout / "paper" / "numbers.json", '"text": "no"', '"text": "three"')
+    edit(checkout / "paper" / "numbers.json", '"typst": "no"', '"typst": "three"')
     assert build.build(checkout, draft=True) == built
 
 
