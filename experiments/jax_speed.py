@@ -26,6 +26,7 @@ from ampsim import Rule
 from ampsim.jax import LossScale, all_finite, select_tree
 from ampsim.records import Record
 from experiments import runner
+from experiments.timing.rounds import in_turn, spread
 
 # A small program may run on the caller's thread or on XLA's, as it happens: 25 us, a third of the smallest step.
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]  # noqa: FBT003 - jax's own
@@ -147,7 +148,7 @@ def compiled(gradients: Callable[..., Grads], *, checks: bool) -> Callable[..., 
 
 
 class Trial:
-    """Every arm on its own copy of the same parameters, and its times in seconds."""
+    """Every arm on its own copy of the same parameters."""
 
     def __init__(self, size: str, config: Config, seed: int) -> None:
         layers, width = map(int, size.split("x"))
@@ -157,16 +158,12 @@ class Trial:
             arm: (make(layers, width, seed), jax.tree.map(jnp.zeros_like, make(layers, width, seed)), first())
             for arm, (_, first) in ARMS.items()
         }
-        self.times: dict[str, list[float]] = {arm: [] for arm in ARMS}
 
-    def round(self, first: int, *, keep: bool) -> None:
-        """Every arm once, in an order that turns from round to round."""
-        order = [*ARMS]
-        for arm in order[first:] + order[:first]:
-            start = time.process_time()
-            self.carry[arm] = jax.block_until_ready(self.steps[arm](*self.carry[arm], self.x))  # type: ignore[no-untyped-call]
-            if keep:
-                self.times[arm].append(time.process_time() - start)
+    def once(self, arm: str) -> float:
+        """Make one step and return its seconds."""
+        start = time.process_time()
+        self.carry[arm] = jax.block_until_ready(self.steps[arm](*self.carry[arm], self.x))  # type: ignore[no-untyped-call]
+        return time.process_time() - start
 
 
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -176,10 +173,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
         medians: dict[str, list[float]] = {arm: [] for arm in ARMS}
         for _ in range(config.trials):
             trial = Trial(size, config, seed)
-            for index in range(config.steps + 10):
-                trial.round(index % len(ARMS), keep=index >= 10)
-                tick(max(0, index - 9))
-            for name, times in trial.times.items():
+            for name, times in in_turn([*ARMS], trial.once, config.steps, tick, warm_up=10).items():
                 medians[name].append(1e6 * median(times))
         rows.append({"size": size, **summary(medians)})
     return {"clock": "process CPU time", "rows": rows}
@@ -203,7 +197,7 @@ def table(records: Sequence[Record]) -> str:
     ]
     lines.append("microseconds a step; ours / theirs (lowest to highest trial):")
     for row in rows:
-        ratios = (f"{peer} {median(r):.2f} ({min(r):.2f} to {max(r):.2f})" for peer, r in row["ratios"].items())
+        ratios = (f"{peer} {spread(values)}" for peer, values in row["ratios"].items())
         lines.append(f"{row['size']:<16}" + "   ".join(ratios))
     return "\n".join(lines)
 

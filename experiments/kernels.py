@@ -24,9 +24,10 @@ from rich.table import Table
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.overhead import shapes
 from experiments.timing import clocks, step_variants
 from experiments.timing.clocks import Seconds, Work
+from experiments.timing.rounds import in_turn
+from experiments.timing.shapes import shapes
 from experiments.timing.step_variants import BARE, OURS, Model, Way
 
 DEVICES = ("cuda",)  # where its data is made
@@ -153,7 +154,13 @@ def measure(model: Model, config: Config, tick: Callable[[int], None]) -> Measur
     """Time everything with one set of tensors."""
 
     def time(ways: dict[str, Work], before: Work) -> dict[str, list[Seconds]]:
-        return clocks.interleaved(working(ways, before)[0], before, config.steps, model.device, tick)
+        usable = working(ways, before)[0]
+
+        def once(name: str) -> Seconds:
+            before()
+            return clocks.timed(usable[name], model.device)
+
+        return in_turn([*usable], once, config.steps, tick)
 
     ways = {kind: works(ways) for kind, ways in kinds(model).items()}
     return Measured(

@@ -16,8 +16,6 @@ two events, with the calls counted that wait for the device. The latter has not 
 import contextlib
 import gc
 import statistics
-import time
-import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +26,9 @@ from torch import nn
 from ampsim.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
 from experiments import runner
-from experiments.timing import norm_variants
-from experiments.timing import roundpipe as _roundpipe
+from experiments.timing import clocks, norm_variants, rounds
+from experiments.timing.roundpipe import load as load_roundpipe
+from experiments.timing.shapes import shapes
 
 MAX_NORM = 1.0
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
@@ -68,26 +67,12 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
     for size in sizes:
         trials = [time_trial(size, config.steps, device, tick) for _ in range(config.trials)]
         rows.append({"size": size, **trials[0].facts, **summary([trial.times for trial in trials])})
-    tried = (
-        [norm_variants.tried(shapes(size), config.steps, clock_of(device)) for size in sizes] if device == "cpu" else []
-    )
+    tried = [norm_variants.tried(shapes(size), config.steps) for size in sizes] if device == "cpu" else []
     return {
         "clock": "process CPU time" if device == "cpu" else "CUDA events",
         "rows": rows,
         "tried": dict(zip(sizes, tried, strict=False)),
     }
-
-
-def shapes(size: str) -> list[tuple[int, ...]]:
-    """`400x1000` is 400 vectors of 1000; `gpt2-12x768` a GPT-2 of 12 layers and width 768, embeddings tied."""
-    if not size.startswith("gpt2-"):
-        tensors, elements = map(int, size.split("x"))
-        return [(elements,)] * tensors
-    layers, width = map(int, size.removeprefix("gpt2-").split("x"))
-    norm: list[tuple[int, ...]] = [(width,), (width,)]
-    maps = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-    block = norm * 2 + [shape for map_ in maps for shape in (map_, map_[1:])]
-    return [(50257, width), (1024, width), *(block * layers), *norm]
 
 
 class Trial:
@@ -98,14 +83,14 @@ class Trial:
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-4, fused=True)
         ours = GradScaler(device)
         self.scalers: dict[str, Any] = {"torch": torch.amp.GradScaler(device), "ours": ours, "hooks": ours}
-        self.roundpipe = _roundpipe.load()
+        self.roundpipe = load_roundpipe()
         if self.roundpipe is not None:
             self.scalers["stream roundpipe"] = self.roundpipe.scaler()
             self.scalers["stream ours"] = roundpipe.GradScaler()
         arms = ARMS if self.roundpipe is None else (*ARMS, *STREAM)
         self.arms = [arm for arm in arms if device == "cpu" or "hooks" not in arm]
         self.pattern = torch.randn(max(p.numel() for p in self.params), device=device)
-        self.times: dict[str, list[float]] = {arm: [] for arm in self.arms}
+        self.times: dict[str, list[float]] = {}
         self.norms: dict[str, float] = {}
         self.syncs: dict[str, int] = {}
         self.facts: Record = {}
@@ -158,8 +143,8 @@ class Trial:
             scaler.update()
         self.roundpipe.synchronize()
 
-    def once(self, arm: str, clock: "Clock") -> float:
-        """Seconds of a backward pass and one arm."""
+    def once(self, arm: str, device: str) -> float:
+        """Return the seconds of a backward pass and one arm."""
         loss = self.forward()
 
         def work() -> None:
@@ -167,7 +152,7 @@ class Trial:
             self.step(arm)
 
         with norm_hooks(self.optimizer) if arm.startswith("hooks") else contextlib.nullcontext():
-            seconds = clock(work)
+            seconds = clocks.timed(work, device).device
         if arm.endswith("clip") or arm in self.scalers:
             self.norms[arm.removesuffix(" clip")] = float(self.total)
         return seconds
@@ -187,57 +172,20 @@ class Trial:
             gc.collect()  # hooks and parameters refer to each other, and the largest set has 25 GB
 
 
-Clock = Callable[[Callable[[], None]], float]
-
-
-def time_trial(size: str, rounds: int, device: str, tick: Callable[[int], None]) -> Trial:
-    """Three rounds to warm up, then `rounds` that count; every arm once a round, in an order that turns."""
-    trial, clock = Trial(size, device), clock_of(device)
-    for index in range(rounds + 3):
-        first = index % len(trial.arms)
-        for arm in trial.arms[first:] + trial.arms[:first]:
-            seconds = trial.once(arm, clock)
-            if index >= 3:
-                trial.times[arm].append(seconds)
-        tick(max(0, index - 2))
+def time_trial(size: str, turns: int, device: str, tick: Callable[[int], None]) -> Trial:
+    """Time every arm of new parameters once per round."""
+    trial = Trial(size, device)
+    trial.times = rounds.in_turn(trial.arms, lambda arm: trial.once(arm, device), turns, tick)
     if device == "cuda":
         trial.syncs = {arm: count_syncs(trial, arm) for arm in trial.arms}
     trial.finish(device)
     return trial
 
 
-def clock_of(device: str) -> Clock:
-    """Seconds that a function takes, by the clock that fits the device."""
-
-    def cpu(work: Callable[[], None]) -> float:
-        start = time.process_time()
-        work()
-        return time.process_time() - start
-
-    def cuda(work: Callable[[], None]) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        start.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(end)) / 1000
-
-    return cpu if device == "cpu" else cuda
-
-
 def count_syncs(trial: Trial, arm: str) -> int:
-    """Calls in one step that wait for the device, as torch's debug mode sees them."""
+    """Count the calls in one step that wait for the device, as torch's debug mode sees them."""
     trial.forward().backward()  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            trial.step(arm)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+    return clocks.warned_waits(lambda: trial.step(arm), "cuda")
 
 
 def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
@@ -270,17 +218,13 @@ def table(records: Sequence[Record]) -> str:
     for row in records[0]["rows"]:
         for label, arms in compared(row["microseconds"]).items():
             times = [statistics.median(row["microseconds"][arm]) for arm in arms]
-            ratios = [ratio_text(row["ratios"][f"{label} {what}"]) for what in ("cost", "whole")]
+            ratios = [rounds.spread(row["ratios"][f"{label} {what}"]) for what in ("cost", "whole")]
             numbers = "".join(f"{t:9.0f}" for t in times)
             lines.append(f"{row['size']:<16}{label:<16}{numbers}   {ratios[0]:<20}{ratios[1]}")
     legend = "theirs: torch's scaler and clip, in the last row RoundPipe's on its thread; hooks: with norm_hooks"
     return "\n".join(
         [*lines, f"microseconds above the backward pass; theirs / ours (lowest to highest trial)\n{legend}"]
     )
-
-
-def ratio_text(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":

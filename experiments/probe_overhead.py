@@ -19,11 +19,11 @@ step returns, with fp16 autocast and, among others, GPT-2 small.
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import wandb
@@ -35,13 +35,14 @@ from ampsim.records import Record
 from experiments import runner
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
 from experiments.models.resnet import ResNet
+from experiments.timing.clocks import Seconds, timed
+from experiments.timing.rounds import in_turn, spread
 from experiments.training import digits_data, fp16, tasks, text_data
 
 REPEATS = False  # it measures time
 REQUIRES = ("wandb",)
 ARMS = ("bare", "probe", "wandb", "histc")
 BINS = 64  # as in wandb
-WARM_UP = 3  # rounds that do not count
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
             with offline() as tracker:
                 trial = Trial(size, seed, device, config.batch, tracker)
                 with trial.probe:
-                    trials.append(measure(trial, config.steps, device, tick))
+                    trials.append(in_turn(ARMS, partial(trial.once, device=device), config.steps, tick))
         rows.append({"size": size, **trial.facts(), **summary(trials)})
     clocks = ("process CPU time", "thread CPU time") if device == "cpu" else ("CUDA events", "host until it returns")
     return {"clock": clocks[0], "host_clock": clocks[1], "wandb": wandb.__version__, "rows": rows}
@@ -116,11 +117,6 @@ def make(size: str, seed: int, device: str, batch: int) -> tasks.Task:
         lambda logits, y: cross_entropy(logits.flatten(0, 1), y.flatten()),
         text_data.spaced(text.test, 1, context),
     )
-
-
-class Seconds(NamedTuple):
-    whole: float
-    host: float
 
 
 Times = dict[str, list[tuple[Seconds, Seconds]]]  # of each arm, one a round: the forward pass and the rest
@@ -173,36 +169,6 @@ class Trial:
         return {"tensors": len(sizes), "elements": sum(sizes), "probed": [len(self.rows), counted]}
 
 
-def timed(work: Callable[[], None], device: str) -> Seconds:
-    """Seconds by both clocks of the device."""
-    if device == "cpu":
-        before = time.process_time(), time.thread_time()
-        work()
-        return Seconds(time.process_time() - before[0], time.thread_time() - before[1])
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    start.record()
-    begin = time.perf_counter()
-    work()
-    host = time.perf_counter() - begin
-    end.record()
-    torch.cuda.synchronize()
-    return Seconds(float(start.elapsed_time(end)) / 1000, host)
-
-
-def measure(trial: Trial, rounds: int, device: str, tick: Callable[[int], None]) -> Times:
-    """Every arm once a round, in an order that turns."""
-    times: Times = {arm: [] for arm in ARMS}
-    for index in range(WARM_UP + rounds):
-        first = index % len(ARMS)
-        for arm in ARMS[first:] + ARMS[:first]:
-            seconds = trial.once(arm, device)
-            if index >= WARM_UP:
-                times[arm].append(seconds)
-        tick(max(0, index + 1 - WARM_UP))
-    return times
-
-
 def summary(trials: Sequence[Times]) -> Record:
     """Of each trial: microseconds of the bare step, medians of the rounds' differences from it, and their ratios."""
     result: Record = {}
@@ -237,16 +203,12 @@ def table(records: Sequence[Record]) -> Table:
         head = [row["size"], str(row["tensors"]), f"{row['elements']:,}", f"{bare / 1000:.2f}"]
         for arm, times in row["above"].items():
             cost = statistics.median(times)
-            ratios = [ratio_text(row[key].get(arm, [])) for key in ("ratios", "host_ratios")]
+            ratios = [spread(row[key].get(arm, []), 1) for key in ("ratios", "host_ratios")]
             shown.add_row(
                 *head, arm, f"{cost:.0f}", f"{100 * cost / bare:.1f}", f"{cost / row['tensors']:.1f}", *ratios
             )
             head = [""] * len(head)
     return shown
-
-
-def ratio_text(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else ""
 
 
 if __name__ == "__main__":

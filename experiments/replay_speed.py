@@ -27,6 +27,7 @@ from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, run_events
 from ampsim.core.replay.sweep import sweep
 from ampsim.records import Record
 from experiments import runner
+from experiments.timing.rounds import spread
 
 REPEATS = False  # it measures time
 REQUIRES = ("numba",)
@@ -221,9 +222,9 @@ def table(records: Sequence[Record]) -> str:
     for row in record["rows"]:
         found = summary(row)
         for name, median in found["medians"].items():
-            ratios = found["ratios"].get(name)
-            text = f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})" if ratios else ""
-            lines.append(f"{row['trace']:<10}{name:<20}{median:9.1f}{found['speeds'][name]:15.2e}   {text}".rstrip())
+            ratios = found["ratios"].get(name, [])
+            line = f"{row['trace']:<10}{name:<20}{median:9.1f}{found['speeds'][name]:15.2e}   {spread(ratios, 1)}"
+            lines.append(line.rstrip())
     many = record["sweep"]
     lines.append(
         f"sweep of {many['rules']} rules, all included: {many['seconds']:.2f} s, {many['speed']:.2e} rule-steps/s"

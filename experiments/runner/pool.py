@@ -46,7 +46,8 @@ class Failed(NamedTuple):
     details: str  # the traceback, if there is one
 
 
-def _run(job: Job, on_step: OnStep) -> Done | Failed:
+def run(job: Job, on_step: OnStep) -> Done | Failed:
+    """Run one unit in this process; an exception is a result."""
     start = time.monotonic()
 
     def tick(step: int) -> None:
@@ -66,7 +67,7 @@ def _run(job: Job, on_step: OnStep) -> Done | Failed:
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says, in a line; torch's OutOfMemoryError is a RuntimeError with many of them."""
+    """Return what an exception says, in one line; torch's OutOfMemoryError is a RuntimeError with many."""
     first = str(error).partition("\n")[0]
     cure = ""
     if isinstance(error, MemoryError) or "out of memory" in first.lower():
@@ -96,7 +97,7 @@ class Workers:
         """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
         if processes == 1:
             for job in jobs:
-                yield _run(job, on_step)
+                yield run(job, on_step)
             return
         todo = list(jobs)[::-1]
         while todo or self._busy:
@@ -115,7 +116,7 @@ class Workers:
         self._busy[worker.pipe] = worker
 
     def _receive(self, worker: "Worker") -> Any:
-        """The worker's next message; if there is none, that its unit failed, and the worker is forgotten."""
+        """Return the worker's next message; if it died, that its unit failed, and forget the worker."""
         try:
             message = worker.pipe.recv()
         except EOFError:
@@ -148,11 +149,11 @@ def _start() -> Worker:
 
 
 def _work(pipe: Connection) -> None:
-    """A worker's life: jobs in; steps and results out."""
+    """Receive jobs and send steps and results until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     try:
         while True:
             job = pipe.recv()
-            pipe.send(_run(job, lambda unit, step: pipe.send((unit, step))))
+            pipe.send(run(job, lambda unit, step: pipe.send((unit, step))))
     except (EOFError, OSError):
         return  # the parent is gone

@@ -1,6 +1,6 @@
-"""What a piece of work costs on CUDA: time by two clocks, launches, copies, waits for the device, and memory.
+"""What a piece of work costs: time by two clocks, and on CUDA launches, copies, waits for the device, and memory.
 
-On the CPU everything runs too: both clocks are the process's CPU time, and nothing is launched or waited for.
+On the CPU the clocks are the CPU time of the process and of the thread; nothing is launched or waited for.
 """
 
 import json
@@ -15,22 +15,24 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from experiments.timing.rounds import in_turn
+
 Work = Callable[[], object]
-WARM_UP = 3  # rounds that do not count: Triton compiles, optimizers make their state
 
 
 class Seconds(NamedTuple):
-    device: float  # between two events, of which one precedes the work and one follows it
-    host: float  # until the last call had returned; the device may still be at work
+    """What two clocks say of one piece of work."""
+
+    device: float  # between an event before the work and one after it; on the CPU, CPU time of the process
+    host: float  # until the last call had returned, the device may still be at work; on the CPU, that of the thread
 
 
 def timed(work: Work, device: str) -> Seconds:
     """Time work that is started on an idle device."""
     if device == "cpu":
-        before = time.process_time()
+        process, thread = time.process_time(), time.thread_time()
         work()
-        seconds = time.process_time() - before
-        return Seconds(seconds, seconds)
+        return Seconds(time.process_time() - process, time.thread_time() - thread)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     start.record()
@@ -42,25 +44,8 @@ def timed(work: Work, device: str) -> Seconds:
     return Seconds(float(start.elapsed_time(end)) / 1000, host)
 
 
-def interleaved(
-    ways: Mapping[str, Work], before: Work, rounds: int, device: str, tick: Callable[[int], None]
-) -> dict[str, list[Seconds]]:
-    """Time every way once a round, in an order that turns; `before` comes before each and is not timed."""
-    times: dict[str, list[Seconds]] = {name: [] for name in ways}
-    names = list(ways)
-    for index in range(WARM_UP + rounds if names else 0):
-        first = index % len(names)
-        for name in names[first:] + names[:first]:
-            before()
-            seconds = timed(ways[name], device)
-            if index >= WARM_UP:
-                times[name].append(seconds)
-        tick(max(0, index + 1 - WARM_UP))
-    return times
-
-
 def copy_rates(elements: int, rounds: int, device: str) -> dict[str, float]:
-    """GB/s of a copy from the device to itself, read and written bytes both counted, and of a read for a norm.
+    """Return the GB/s of a copy on the device, read and written bytes both counted, and of a read for a norm.
 
     The fastest round of each: what the memory can do. Float32; random, as some memories compress zeros.
     """
@@ -70,21 +55,17 @@ def copy_rates(elements: int, rounds: int, device: str) -> dict[str, float]:
         "copy": (8, lambda: target.copy_(source)),
         "read": (4, lambda: torch.linalg.vector_norm(source)),
     }
-    times = interleaved({name: work for name, (_, work) in ways.items()}, nothing, rounds, device, _ignore)
+    times = in_turn([*ways], lambda name: timed(ways[name][1], device), rounds, lambda _: None)
     best = {name: max(1e-9, min(seconds.device for seconds in taken)) for name, taken in times.items()}
     return {name: round(ways[name][0] * elements / best[name] / 1e9, 1) for name in ways}
 
 
 def nothing() -> None:
-    """What comes before work that leaves everything as it was."""
-
-
-def _ignore(_: int) -> None:
-    """No progress is shown."""
+    """Do nothing, before work that leaves everything as it was."""
 
 
 class Calls(NamedTuple):
-    """Of one call of some work, as the profiler saw them; None where it did not see the device."""
+    """The counts of one call of some work, as the profiler saw them; None where it did not see the device."""
 
     launches: int | None  # of kernels
     copies: int | None  # by the device, from anywhere to anywhere
@@ -108,7 +89,7 @@ def calls(work: Work, device: str) -> Calls:
 
 
 def trace(work: Work, after: Work, activities: list[ProfilerActivity]) -> list[dict[str, Any]]:
-    """The profiler's events of the work, which it marks as a region, and of what comes after it."""
+    """Return the profiler's events of the work, marked as a region, and of what comes after it."""
     with profile(activities=activities, acc_events=True) as seen:  # one cycle; without, torch 2.11 warns
         with record_function(REGION):
             work()
@@ -121,7 +102,7 @@ def trace(work: Work, after: Work, activities: list[ProfilerActivity]) -> list[d
 
 
 def calls_in(events: Sequence[Mapping[str, Any]]) -> Calls:
-    """All that the device did in a trace, and the waits that began within the region."""
+    """Return all that the device did in a trace, and the waits that began within the region."""
     region = next(e for e in events if e.get("cat") == "user_annotation" and e.get("name") == REGION)
     start, end = region["ts"], region["ts"] + region["dur"]
     kinds = Counter(str(event.get("cat")) for event in events)
@@ -133,7 +114,7 @@ def calls_in(events: Sequence[Mapping[str, Any]]) -> Calls:
 
 
 def warned_waits(work: Work, device: str) -> int:
-    """Waits that torch's own debug mode sees; it knows no other library's."""
+    """Count the waits that torch's own debug mode sees; it knows no other library's."""
     if device == "cpu":
         work()
         return 0
@@ -149,7 +130,7 @@ def warned_waits(work: Work, device: str) -> int:
 
 
 def peak_bytes(work: Work, device: str) -> int:
-    """Most memory that the work held beside what was there before; 0 on the CPU, where torch does not count."""
+    """Return the most memory that the work held beside what was there before; 0 on the CPU: torch does not count."""
     if device == "cpu":
         work()
         return 0

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from ampsim.torch.gradients.norms import sum_of_squares
+from experiments.timing.clocks import timed
 
-Clock = Callable[[Callable[[], None]], float]
 SLOW = 10  # a way that takes ten times as long as another is timed a tenth as often
 
 
 def each(one: Callable[[Tensor], object]) -> Callable[[list[Tensor]], object]:
-    """A call for every tensor."""
+    """Return a way that calls `one` for every tensor."""
     return lambda grads: [one(g) for g in grads]
 
 
 def rows(size: int) -> Callable[[Tensor], object]:
-    """Partial sums over `size` elements by numpy's BLAS."""
+    """Return a way that sums `size` elements at a time by numpy's BLAS."""
 
     def square(g: Tensor) -> float:
         flat = g.numpy()
@@ -31,7 +31,7 @@ def rows(size: int) -> Callable[[Tensor], object]:
 
 
 def kernel(grads: list[Tensor]) -> None:
-    """Torch's check and unscale: reads and writes."""
+    """Check and unscale as torch does, which reads and writes."""
     torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros(()), torch.ones(()))
 
 
@@ -40,7 +40,7 @@ def numpy_dot(g: Tensor) -> object:
 
 
 def ready_then_dot(grads: list[Tensor]) -> float:
-    """All conversions first: between two reads of a large tensor any Python is slow, its code was evicted."""
+    """Convert all first: between two reads of a large tensor any Python is slow, as its code was evicted."""
     parts = [g.numpy() for g in reversed(grads)]
     return sum(map(float, map(np.dot, parts, parts)))
 
@@ -70,18 +70,18 @@ WAYS: dict[str, Callable[[list[Tensor]], object]] = {
 
 
 @torch.no_grad()
-def tried(shapes: list[tuple[int, ...]], rounds: int, clock: Clock) -> dict[str, float]:
-    """Microseconds for each way, interleaved; the median."""
+def tried(shapes: list[tuple[int, ...]], rounds: int) -> dict[str, float]:
+    """Return the median microseconds of each way on the CPU, interleaved."""
     grads = [1e-3 * torch.randn(shape) for shape in shapes]
     times: dict[str, list[float]] = {name: [] for name in WAYS}
-    fastest = clock(lambda: _do("as it is", grads))
+    fastest = _seconds("as it is", grads)
     for index in range(rounds):
         for name in WAYS:
             last = times[name][-1] if times[name] else 0.0
             if last < SLOW * fastest or index % SLOW == 0:
-                times[name].append(clock(lambda name=name: _do(name, grads)))  # type: ignore[misc]
+                times[name].append(_seconds(name, grads))
     return {name: round(1e6 * statistics.median(seconds), 1) for name, seconds in times.items()}
 
 
-def _do(name: str, grads: list[Tensor]) -> None:
-    WAYS[name](grads)
+def _seconds(name: str, grads: list[Tensor]) -> float:
+    return timed(lambda: WAYS[name](grads), "cpu").device

@@ -12,9 +12,9 @@ from torch.nn.utils import clip_grad_norm_
 
 from ampsim.torch import GradScaler
 from ampsim.torch.gradients import kernels, unscale
-from experiments.overhead import shapes
 from experiments.timing import roundpipe
 from experiments.timing.clocks import Work
+from experiments.timing.shapes import shapes
 
 MAX_NORM = 1.0
 NO_CLIP = 1e30
@@ -30,7 +30,7 @@ class Way(NamedTuple):
 class Model:
     """Parameters with gradients, their optimizer, and a loss to be scaled."""
 
-    size: str  # as in `overhead`
+    size: str  # as in `shapes`
     dtype: torch.dtype
     device: str
 

@@ -2,7 +2,6 @@
 
 import math
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,9 +95,3 @@ def test_the_figure_draws_counts_and_both_traces() -> None:
         assert len(y) == row["trace_steps"]
         for step, scale in row["trace"]:
             assert y[step] == (math.log2(scale) if scale else 2.0 * figure.BOTTOM)
-
-
-def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("adversary", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert len(records.read(path)[1]) == len(adversary.arms(adversary.SMOKE))

@@ -182,10 +182,7 @@ def test_the_same_seed_gives_the_same_record_and_another_another() -> None:
 # ---------------------------------------------------------------------------------------------------- the data
 
 
-def test_every_unit_is_there_and_whole() -> None:
-    assert [(row["arm"], row["seed"]) for row in DATA] == [
-        (arm, seed) for arm in gradient_histogram.arms(CONFIG) for seed in CONFIG.seeds
-    ]
+def test_every_record_is_whole() -> None:
     for row in DATA:
         assert row["points"] == [0, 20, 200]
         assert row["log2_scales"] == list(range(-36, 25, 2))

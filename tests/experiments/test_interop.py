@@ -2,12 +2,10 @@
 
 import importlib
 import itertools
-from pathlib import Path
 
 import pytest
 
-from ampsim import Rule, init, records, update
-from experiments import runner
+from ampsim import Rule, init, update
 
 pytest.importorskip("jax")
 pytest.importorskip("optax")
@@ -38,9 +36,3 @@ def test_a_difference_ends_the_run(arm, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(interop, "rule_of", lambda _: Rule(2.0**22, growth_interval=6, min_scale=2.0**-126))
     with pytest.raises(AssertionError, match=r"step \d+: JAX's scaler is at .* torch's at .*: expected the same"):
         interop.run(CONFIG, interop.ARMS[arm], 0, "cpu", lambda _: None)
-
-
-def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("interop", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert [row["arm"] for row in records.read(path)[1]] == list(interop.ARMS)

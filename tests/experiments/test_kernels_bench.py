@@ -18,6 +18,7 @@ from ampsim.torch.gradients import kernels, unscale
 from experiments import kernels as bench
 from experiments import runner
 from experiments.timing import clocks, roundpipe, step_variants
+from experiments.timing.rounds import in_turn
 
 ROOT = Path(__file__).parents[2]
 SIZES = ["7x300", "2x20000", "gpt2-1x16"]
@@ -227,22 +228,34 @@ def test_all_that_is_counted_is_nothing_on_the_cpu() -> None:
     assert set(count.values()) == {0}
 
 
-def test_every_way_is_timed_once_a_round_after_what_comes_before_it() -> None:
+def test_every_arm_has_one_turn_per_round_and_the_first_rounds_do_not_count() -> None:
     log: list[str] = []
     ticks: list[int] = []
-    ways = {name: lambda name=name: log.append(name) for name in "abc"}
-    times = clocks.interleaved(ways, lambda: log.append("."), 4, "cpu", ticks.append)
-    assert {name: len(seconds) for name, seconds in times.items()} == dict.fromkeys("abc", 4)
-    assert log[::2] == ["."] * len(ways) * (4 + clocks.WARM_UP)
-    rounds = ["".join(log[1::2])[i : i + 3] for i in range(0, 21, 3)]
-    assert rounds == ["abc", "bca", "cab"] * 2 + ["abc"]
+
+    def once(name: str) -> int:
+        log.append(name)
+        return len(log)
+
+    found = in_turn("abc", once, 4, ticks.append)
+    assert ["".join(log)[i : i + 3] for i in range(0, 21, 3)] == ["abc", "bca", "cab"] * 2 + ["abc"]
+    assert found == {"a": [10, 15, 17, 19], "b": [11, 13, 18, 20], "c": [12, 14, 16, 21]}
     assert ticks == [0, 0, 0, 1, 2, 3, 4]
-    assert clocks.interleaved({}, ignore_all, 4, "cpu", ignore) == {}
+    assert in_turn("", once, 4, ignore) == {}
+
+
+def test_every_way_is_timed_after_its_gradients_were_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(step_variants.Model, "restorer", lambda self: lambda: log.append("."))
+    way = step_variants.Way(1, lambda: log.append("step"))
+    monkeypatch.setattr(bench, "kinds", lambda model: {"reads": {}, "steps": {"a": way, "b": way}})
+    found = bench.measure(model("2x10"), bench.Config(steps=2, tiles=()), ignore)
+    assert log == [".", "step"] * 2 * (1 + 3 + 2)  # tried, then warm-up and rounds
+    assert {name: len(seconds) for name, seconds in found.steps.items()} == {"a": 2, "b": 2}
 
 
 def test_a_rate_counts_bytes_that_are_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"copy": [clocks.Seconds(2.0, 0.0), clocks.Seconds(0.5, 0.0)], "read": [clocks.Seconds(0.5, 0.0)]}
-    monkeypatch.setattr(clocks, "interleaved", lambda *_: seconds)
+    monkeypatch.setattr(clocks, "in_turn", lambda *_: seconds)
     million = 10**6
     assert clocks.copy_rates(million, 1, "cpu") == {"copy": 0.0, "read": 0.0}
     seconds["copy"].append(clocks.Seconds(1e-6, 0.0))

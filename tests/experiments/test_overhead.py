@@ -1,13 +1,13 @@
 """Both ways do the same work, the ratios are what the times give, and nothing here asserts a time."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from ampsim import records
 from experiments import overhead, runner
 from experiments.timing import norm_variants
+from experiments.timing.rounds import spread
+from experiments.timing.shapes import shapes
 from figures import _style, results
 from figures import overhead as figure
 
@@ -21,7 +21,7 @@ def test_all_ways_give_the_same_step(size: str) -> None:
         torch.manual_seed(0)
         trial = overhead.Trial(size, "cpu")
         before = [p.detach().clone() for p in trial.params]
-        trial.once(arm, overhead.clock_of("cpu"))
+        trial.once(arm, "cpu")
         moved = [p.detach() - b for p, b in zip(trial.params, before, strict=True)]
         stepped[arm] = (trial.total, [p.grad for p in trial.params], moved)
     exact = sum(float((1e-3 * trial.pattern[: p.numel()]).double().square().sum()) for p in trial.params) ** 0.5
@@ -35,12 +35,12 @@ def test_all_ways_give_the_same_step(size: str) -> None:
 
 def test_hooks_read_in_the_backward_pass_and_in_their_own_arm_only() -> None:
     trial = overhead.Trial("2x20000", "cpu")
-    trial.once("backward", overhead.clock_of("cpu"))
+    trial.once("backward", "cpu")
     before = [
         list(p._post_accumulate_grad_hooks or ()) for p in trial.params
     ]  # those of depth 1, if RoundPipe is installed
     for arm in overhead.ARMS:
-        trial.once(arm, overhead.clock_of("cpu"))
+        trial.once(arm, "cpu")
         assert [list(p._post_accumulate_grad_hooks or ()) for p in trial.params] == before
         assert [bool(vars(p.grad)) for p in trial.params] == [arm.startswith("hooks")] * 2
         for p in trial.params:
@@ -48,9 +48,9 @@ def test_hooks_read_in_the_backward_pass_and_in_their_own_arm_only() -> None:
 
 
 def test_gpt2_small_has_its_parameters() -> None:
-    count = sum(torch.Size(shape).numel() for shape in overhead.shapes("gpt2-12x768"))
+    count = sum(torch.Size(shape).numel() for shape in shapes("gpt2-12x768"))
     assert count == 124_439_808
-    assert len(overhead.shapes("gpt2-12x768")) == 148
+    assert len(shapes("gpt2-12x768")) == 148
 
 
 def test_the_summary_is_of_medians_above_the_backward_pass() -> None:
@@ -74,12 +74,12 @@ def test_the_table_shows_the_middle_trial_and_the_extremes() -> None:
     for row in COMMITTED["rows"]:
         assert row["size"] in text
         for values in row["ratios"].values():
-            assert overhead.ratio_text(values) in text
-    assert overhead.ratio_text([2.0, 9.0, 1.0]) == "2.00 (1.00 to 9.00)"
+            assert spread(values) in text
+    assert spread([2.0, 9.0, 1.0]) == "2.00 (1.00 to 9.00)"
 
 
 def test_every_way_to_the_norm_is_timed_and_those_that_give_it_agree() -> None:
-    times = norm_variants.tried([(300,), (20_000,), (7,)], rounds=2, clock=overhead.clock_of("cpu"))
+    times = norm_variants.tried([(300,), (20_000,), (7,)], rounds=2)
     assert times.keys() == norm_variants.WAYS.keys()
     grads = [torch.randn(300), torch.randn(20_000)]
     square = sum(float(g.double().square().sum()) for g in grads)
@@ -104,9 +104,3 @@ def test_the_figure_draws_the_medians() -> None:
         middle = {arm: sorted(times)[len(times) // 2] / 1000 for arm, times in row["microseconds"].items()}
         wanted = [top for arm in figure.BARS for top in (middle["bare"], middle[arm])]
         assert tops == pytest.approx(wanted)
-
-
-def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("overhead", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert [row["size"] for row in records.read(path)[1][0]["rows"]] == list(overhead.SMOKE.sizes)

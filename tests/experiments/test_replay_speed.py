@@ -1,16 +1,14 @@
 """Both ways do the same work, the ratios are what the times give, and nothing here asserts a time."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from ampsim import Rule, init, records, update
+from ampsim import Rule, init, update
 from ampsim.core.replay.ceilings import index_ceilings
 
 pytest.importorskip("numba", reason="the experiment compiles its step-by-step loop: pip install 'ampsim[replay]'")
 
-from experiments import replay_speed, runner
+from experiments import replay_speed
 
 
 @pytest.mark.parametrize("name", replay_speed.TRACES)
@@ -56,12 +54,3 @@ def test_the_table_shows_medians_and_the_extremes() -> None:
     assert "10.0 (8.0 to 30.0)" in text
     assert "3.2 (3.0 to 9.0)" in text
     assert "3.33e+10" in text
-
-
-def test_the_smoke_run_ends_and_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("replay_speed", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    record = records.read(path)[1][0]
-    assert [row["trace"] for row in record["rows"]] == list(replay_speed.TRACES)
-    assert record["sweep"]["rules"] == 16
-    assert "sweep of 16 rules" in replay_speed.table([record])

@@ -1,7 +1,6 @@
 """The batch is the machine bit for bit, what is committed holds, and the figures draw what is committed."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,14 +179,6 @@ def test_the_committed_run_is_what_t3_says_with_nothing_fitted() -> None:
         assert abs(row["ceiling_correlation"]) < 0.1  # T3 assumes none
     assert reference["skipped"] == 0
     assert theory_real.table(REAL).row_count == len(runs)
-
-
-@pytest.mark.parametrize("module", [experiment, theory_real])
-def test_the_smoke_run_ends_and_shows_no_table(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main(module.__name__.rpartition(".")[2], ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    rows = records.read(path)[1]
-    assert [row["arm"] for row in rows] == list(module.arms(module.SMOKE))
 
 
 # --------------------------------------------------------------------------------------------------------- figures

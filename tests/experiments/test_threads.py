@@ -1,6 +1,5 @@
 """The counter counts what is planted, the smoke run ends, and the committed data shows what is claimed."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,9 +98,3 @@ def test_the_figure_draws_the_shares() -> None:
         for depth in threads.Config().depths
     ]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(wanted)
-
-
-def test_the_smoke_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main("threads", ["--smoke"]) == 0
-    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
-    assert len(records.read(path)[1]) == len(threads.arms(threads.SMOKE))

@@ -1,0 +1,144 @@
+"""What every experiment keeps, whatever its question; the files beside this one test what one experiment alone does."""
+
+import ast
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampsim import Rule, records
+from experiments import runner
+from experiments.runner import execute, pool, provenance
+from experiments.runner.experiment import Experiment, Unit, stems
+from figures import results
+from tests.experiments.runs import assert_replayed
+
+ROOMS = {"runner", "training", "timing", "claims", "theorems", "models"}
+EXPERIMENTS = [Experiment(stem) for stem in stems()]
+HERE = [experiment for experiment in EXPERIMENTS if experiment.data("cpu").exists()]
+
+
+def stem_of(experiment: Experiment) -> str:
+    return experiment.stem
+
+
+def every(experiments: list[Experiment]) -> Callable[..., Any]:
+    return pytest.mark.parametrize("experiment", experiments, ids=stem_of)
+
+
+def require(experiment: Experiment) -> None:
+    if missing := experiment.missing_packages:
+        pytest.skip(f"{experiment.stem} needs {' and '.join(missing)}")
+
+
+@every(EXPERIMENTS)
+def test_its_docstring_is_a_question_and_says_how_long_and_where(experiment: Experiment) -> None:
+    assert experiment.question.endswith("?")
+    words = " ".join((ast.get_docstring(experiment.tree) or "").split())
+    assert "Takes " in words
+    assert "Device: " in words
+
+
+@every(EXPERIMENTS)
+def test_it_imports_few_rooms_and_no_other_experiment(experiment: Experiment) -> None:
+    nodes = [node for node in ast.walk(experiment.tree) if isinstance(node, ast.ImportFrom)]
+    names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
+    rooms = {name.split(".")[1] for name in names if name.startswith("experiments.")}
+    assert rooms - {"scale_crash"} <= ROOMS if experiment.stem == "overflow_storm" else rooms <= ROOMS
+    assert "runner" in rooms or "theorems" in rooms
+    assert len(rooms) <= 4
+
+
+@every(EXPERIMENTS)
+def test_its_arms_are_frozen_values_with_a_name_each(experiment: Experiment) -> None:
+    require(experiment)
+    for config in (experiment.module.Config(), experiment.module.SMOKE):
+        units = experiment.units(config)
+        assert len({unit.key for unit in units}) == len(units)
+        for unit in units:
+            if unit.settings is None:
+                continue
+            assert dataclasses.is_dataclass(unit.settings)
+            assert hash(unit.settings) == hash(dataclasses.replace(unit.settings))
+            assert records.decode(records.encode(dataclasses.asdict(unit.settings))) is not None
+
+
+@every(EXPERIMENTS)
+def test_its_smoke_run_is_short_ends_and_repeats(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
+    require(experiment)
+    module = experiment.module
+    assert module.SMOKE.steps <= module.Config().steps
+    assert runner.main(experiment.stem, ["--smoke"]) == 0
+    path = Path(capsys.readouterr().out.split("written to ")[1].strip())
+    assert not path.is_relative_to(runner.DATA)
+    rows = records.read(path)[1]
+    units = experiment.units(module.SMOKE)
+    assert [(row["arm"], row["seed"]) for row in rows] == [(unit.arm, unit.seed) for unit in units]
+    for unit, row in zip(units, rows, strict=True):
+        if unit.settings is not None:
+            assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
+    if hasattr(module, "table"):
+        assert module.table(rows)
+    if experiment.repeats:
+        again = pool.run(pool.Job(experiment.stem, module.SMOKE, units[-1], "cpu"), lambda unit, step: None)
+        assert isinstance(again, pool.Done)
+        wanted = {name: value for name, value in rows[-1].items() if name not in ("arm", "seed", "settings")}
+        assert records.encode({**again.record, "arm": 0}) == records.encode({**wanted, "arm": 0})
+
+
+@every(EXPERIMENTS)
+def test_its_committed_data_is_up_to_date(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require(experiment)
+    monkeypatch.setattr(execute, "perform", lambda *_: pytest.fail("the committed data is missing or stale"))
+    if "cpu" in experiment.devices:
+        assert runner.main(experiment.stem, []) == 0
+        assert f"{experiment.stem}: reused" in capsys.readouterr().out
+    else:
+        assert runner.main(experiment.stem, []) == 2
+        assert "device=cpu: expected cuda for this experiment; pass --device cuda" in capsys.readouterr().err
+
+
+@every(HERE)
+def test_every_unit_is_in_its_committed_data_with_its_settings(experiment: Experiment) -> None:
+    require(experiment)
+    found = results.load(experiment.stem)
+    units = experiment.units(experiment.module.Config())
+    assert [(row["arm"], row["seed"]) for row in found.records] == [(unit.arm, unit.seed) for unit in units]
+    for unit, row in zip(units, found.records, strict=True):
+        if unit.settings is not None:
+            assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
+    assert {len(arm.records) for arm in found.arms.values()} == {len(found.seeds)}
+
+
+def rule_of(row: dict[str, Any]) -> Rule | None:
+    """Return the rule that a record's settings name, from the scale that it began with; None if they name none."""
+    settings = row.get("settings", {})
+    if not {"scale_changes", "found_inf"} <= row.keys() or settings.get("growth_interval") is None:
+        return None
+    bits = settings.get("growth_bits", 1.0), settings.get("backoff_bits", 1.0)
+    return Rule(row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"])
+
+
+@every(HERE)
+def test_the_reference_machine_gives_the_scales_of_its_committed_runs(experiment: Experiment) -> None:
+    found = results.load(experiment.stem)
+    for row in found.records:
+        if rule := rule_of(row):
+            assert_replayed(row, rule, found.config["steps"])
+
+
+def test_a_file_that_is_not_what_its_experiment_would_write_is_stale() -> None:
+    config = Experiment("theory").module.Config().plain()
+    origin = {"source_sha256": provenance.source_sha256("theory"), "config": config}
+    assert provenance.why_stale("theory", {**origin, "inputs_sha256": {}}) is None
+    assert provenance.why_stale("theory", {**origin, "inputs_sha256": {"x": "y"}}) == "its inputs have changed since"
+    assert provenance.why_stale("theory", {**origin, "config": {}}) == "it was made with other settings"
+    assert provenance.why_stale("theory", {**origin, "source_sha256": ""}) == "its source has changed since"
+
+
+def test_a_unit_is_named_by_arm_and_seed() -> None:
+    assert Unit("storm", 3).key == "storm, seed 3"
