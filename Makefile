@@ -92,7 +92,8 @@ GPU_ON      = --device $(GPU_DEVICE) $(GPU_SMOKE)
 
 GPU_BENCH = kernels overhead $(or $(shell $(GPU_RUN) -c "import wandb" 2>/dev/null && echo probe_overhead),\
               $(info probe_overhead: left out, wandb is not installed))
-GPU_1 = device_claims scale_crash growth_interval init_scale policies replay_fidelity overflow_storm
+GPU_1 = device_claims scale_crash growth_interval init_scale policies policies_closed replay_fidelity overflow_storm \
+	spikes crash_signals
 GPU_2 = resnet_fp16 static_sweep theory_real sigmoid_underflow
 GPU_3 = gradient_histogram formats exponent_heatmap
 GPU_4 = async_depth

@@ -9,7 +9,7 @@ from figures.results import ArmRecords, Result
 
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
-CLOSED = "policies"  # the data file of the policies in a closed loop
+CLOSED = "policies_closed"  # the data file of the policies in a closed loop
 
 
 def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:

@@ -89,7 +89,7 @@ def test_the_tie_below_the_smallest_subnormal_goes_to_zero() -> None:
 def truth_of_first_step(arm: str) -> Tensor:
     """In float32, from scratch."""
     case = CASES[arm]
-    task = exponent_heatmap.make(case, 0, "cpu")
+    task = tasks.make(case.task, 0, "cpu", case.batch)
     factor = case.factor(case.batch * tasks.GPT_TINY.context, exponent_heatmap.GLOBAL_TOKENS)
     gradients = torch.autograd.grad(task.loss() * factor, list(task.model.parameters()))
     return exponent_heatmap.flat(gradients)
@@ -107,7 +107,7 @@ def test_the_truth_is_the_float32_gradient_of_the_same_weights_and_batch(arm: st
 @pytest.mark.parametrize("arm", ["sigmoid dynamic", "residual dynamic"])
 def test_looking_disturbs_nothing(arm: str) -> None:
     row, case = fresh(arm, steps=6), CASES[arm]
-    task = exponent_heatmap.make(case, 0, "cpu")
+    task = tasks.make(case.task, 0, "cpu", case.batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
     scales, found_inf = zip(*((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True)
     assert row["scale_changes"] == fp16.changes(scales)

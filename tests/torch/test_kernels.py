@@ -21,6 +21,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from ampsim import _triton
 from ampsim.torch.gradients import kernels, unscale
 from ampsim.torch.gradients.kernels import BLOCK, norm_and_flag, tiles
 
@@ -254,22 +255,22 @@ def test_dense_is_what_fills_its_memory(layout, size) -> None:
     grad = laid_out(layout, np.ones(size), torch.float32)
     span = 1 + sum((n - 1) * s for n, s in zip(grad.shape, grad.stride(), strict=True))
     overlaps = any(s == 0 and n > 1 for n, s in zip(grad.shape, grad.stride(), strict=True))
-    assert grad.numel() == 0 or kernels._is_dense(grad) == (grad.numel() == span and not overlaps)
+    assert grad.numel() == 0 or _triton.is_dense(grad) == (grad.numel() == span and not overlaps)
 
 
 def test_without_triton_the_module_loads_and_offers_nothing(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("kernels_without_triton", kernels.__file__)
+    spec = importlib.util.spec_from_file_location("triton_that_is_not_there", _triton.__file__)
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
-    assert not alone.available(torch.device("cuda"))
+    assert not alone.runs(kernels.norm_and_flag, torch.device("cuda"))
 
 
 @pytest.fixture
 def forgotten():
-    kernels.available.cache_clear()
+    _triton.runs.cache_clear()
     yield
-    kernels.available.cache_clear()
+    _triton.runs.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten")
