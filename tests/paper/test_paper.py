@@ -163,7 +163,7 @@ def test_the_committed_files_are_those_that_the_data_gives(built: dict[str, byte
 
 def test_another_folder_gives_the_same_bytes_whatever_ledger_it_had(checkout: Path, built: dict[str, bytes]) -> None:
     (checkout / "paper" / "numbers.json").write_bytes(built["paper/numbers.json"])
-    edit(checkout / "paper" / "numbers.json", '"text": "no"', '"text": "three"')
+    edit(checkout / "paper" / "numbers.json", '"typst": "no"', '"typst": "three"')
     assert build.build(checkout, draft=True) == built
 
 
@@ -277,10 +277,22 @@ def test_a_number_of_a_file_that_is_not_there_is_refused() -> None:
         ledger.collect(just(Number("gpt_fp61", lambda run: run.arm("fp32").mean("test_loss"))))
 
 
-def test_a_claim_that_the_data_no_longer_bears_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said_is_said_of_the_data_that_lies_there(checkout: Path) -> None:
+    number = just(Number("gpt_fp16", lambda run: run.arm("unscaled").min("test_loss")))
+    before = ledger.collect(number)["numbers"]["it"]["value"]
+    path = checkout / "experiments" / "data" / "cpu" / "gpt_fp16.jsonl"
+    provenance, rows = records.read(path)
+    changed = [row | {"test_loss": row["test_loss"] + (row["arm"] == "unscaled")} for row in rows]
+    records.write(path, provenance, changed)
+    assert ledger.collect(number, checkout)["numbers"]["it"]["value"] == before + 1
+    with pytest.raises(PaperError, match=r"claim 'gpt.mean': no longer true of gpt_fp16.jsonl: A transformer .* needs"):
+        ledger.collect(Declared({}, ("gpt.mean",), {}, ()), checkout)
+
+
+def test_a_claim_of_which_a_part_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = dataclasses.replace(claims.CLAIMS["gpt.mean"], judge=lambda _: Finding("now", True, False))
     monkeypatch.setitem(claims.CLAIMS, "gpt.mean", claim)
-    with pytest.raises(PaperError, match=r"claim 'gpt.mean': no longer true of gpt_fp16.jsonl: A transformer .*; now;"):
+    with pytest.raises(PaperError, match=r"claim 'gpt.mean': no longer true .*; now;"):
         ledger.collect(Declared({}, ("gpt.mean",), {}, ()))
 
 
