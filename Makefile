@@ -65,7 +65,8 @@ check: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q tests/test_floors.py tests/test_docstrings.py tests/test_import.py tests/test_doctests.py
+	$(PY) -m pytest -q tests/test_floors.py tests/test_docstrings.py tests/test_import.py tests/test_doctests.py \
+	  tests/figures/test_lint.py
 
 # Other projects' scalers and Triton's interpreter, which a part of the tests runs against. Tests alone wait for them.
 $(VENV)/.peers: $(STAMP)
