@@ -192,6 +192,7 @@ def test_all_that_is_wrong_is_said_at_once_and_what_only_follows_from_it_is_not(
     data = checkout / "experiments" / "data" / "cpu"
     edit(text, '#num("gpt.fp32")', "2.58")
     edit(text, '#num("gpt.unscaled")', "$2.57$")
+    edit(text, '#num("resnet.steps")', "$7$")
     edit(text, '#holds("gpt.mean")', '#holds("gpt.meant")')
     (figures / "sigmoid_underflow.pdf").unlink()
     edit(figures / "gpt_fp16.svg", 'width="496.8pt"', 'width="600pt"')
@@ -200,6 +201,7 @@ def test_all_that_is_wrong_is_said_at_once_and_what_only_follows_from_it_is_not(
     expected = (
         r"paper/text/06_experiments\.typ, line \d+: '2\.58' is typed by hand",
         r"paper/text/06_experiments\.typ, line \d+: '2\.57' is typed by hand",
+        r"paper/text/06_experiments\.typ, line \d+: '7' is typed by hand",
         r"experiments/data/cpu/staleness\.jsonl, line \d+: ",
         r"experiments/data/cpu/theory_real\.jsonl: no such file; `python -m experiments\.theory_real` makes it",
         r"claim 'gpt\.meant': the text marks it with #holds; expected one of figures/claims\.py",
