@@ -336,10 +336,10 @@ def test_the_code_of_each_theorem_is_in_the_library_and_says_so(uses) -> None:
     for theorem in uses["theorems"]:
         assert set(theorem["code"]) <= set(theory.__all__)
         said = [getattr(theory, name).__doc__ for name in theorem["code"]]
-        assert any(re.match(rf"{theorem['name']}\b", text) for text in said), theorem["name"]
+        assert any(re.match(rf"Return {theorem['name']}\b", text) for text in said), theorem["name"]
     listed = {name for theorem in uses["theorems"] for name in theorem["code"]}
     functions = {name for name in theory.__all__ if name.islower()}
-    assert {name for name in functions if re.match(r"T\d", getattr(theory, name).__doc__)} <= listed
+    assert {name for name in functions if re.match(r"Return T\d", getattr(theory, name).__doc__)} <= listed
 
 
 # ----------------------------------------------------------------------------------------------------- the page
