@@ -5,7 +5,7 @@ that occur, some thirty, are added to the tensor's row of one table in the devic
 somebody copies it. Zeros, subnormals, inf and NaN are told apart in the tiles that have any. All is integer
 arithmetic: nothing rounds, and no flag of the processor changes a count.
 
-Bytes read an element: its own 4 (float32) or 2 (float16, bfloat16), once.
+Bytes read per element: its own 4 (float32) or 2 (float16, bfloat16), once.
 
 The speed is not yet measured: the kernel is used wherever it runs, unless AMPSIM_TRITON=0 is set.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from ampsim._triton import is_dense, jit, runs, tl
 from ampsim.probe import binades
 
-BLOCK = 8192  # elements a tile
+BLOCK = 8192  # elements per tile
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
 NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 NEVER = 2**62  # number of a tile that there is not
@@ -64,7 +64,7 @@ def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _table(tensors: Sequence[Tensor], rows: Sequence[int]) -> tuple[Tensor, int]:
-    """What the kernel is told of each tensor, int64: first tile, address, elements, row; and the number of tiles.
+    """Return what the kernel is told of each tensor, int64: first tile, address, elements, row; and how many tiles.
 
     There are as many columns as the next power of two; those that are too many begin at no tile.
     """
@@ -77,7 +77,7 @@ def _table(tensors: Sequence[Tensor], rows: Sequence[int]) -> tuple[Tensor, int]
 
 @jit()
 def _bits(address, offsets, there, dtype: tl.constexpr):
-    """The bits, as float32 has them, of the elements that are there; 0 of the others."""
+    """Load the bits, as float32 has them, of the elements that are there; 0 of the others."""
     if dtype == "float32":
         return tl.load(address.to(tl.pointer_type(tl.int32)) + offsets, mask=there, other=0)
     halves = tl.load(address.to(tl.pointer_type(tl.int16)) + offsets, mask=there, other=0)
@@ -88,7 +88,7 @@ def _bits(address, offsets, there, dtype: tl.constexpr):
 
 @jit()
 def _add_small(magnitudes, absent, row):
-    """Zeros and the 23 subnormal binades m * 2^-149, at 1 + floor(log2 m), as float32(m) is exact."""
+    """Count zeros and the 23 subnormal binades m * 2^-149, at 1 + floor(log2 m), as float32(m) is exact."""
     logarithm = (magnitudes.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
     bins = tl.arange(0, 32)
     number = tl.histogram(tl.where(magnitudes >> 23 == 0, tl.maximum(logarithm, 0), 31), 32)
