@@ -17,6 +17,18 @@ def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_
     return max(abs(run.arm(name).mean(column) - run.arm(reference).mean(column)) for name in arms)
 
 
+def total(run: Result, prefix: str, column: str) -> int:
+    """Return the sum of a column over all arms whose names begin so.
+
+    Raises:
+        KeyError: no arm's name does.
+    """
+    found = [arm for name, arm in run.arms.items() if name.startswith(prefix)]
+    if not found:
+        raise KeyError(f"{run.path}: expected arms {prefix!r}..., among {', '.join(run.arms)}")
+    return sum(sum(arm.column(column)) for arm in found)
+
+
 def last_scales(arm: ArmRecords) -> list[float]:
     """Return the loss scale at the end of each seed's run."""
     return [float(row["scale_changes"][-1][1]) for row in arm]

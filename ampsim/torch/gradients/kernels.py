@@ -14,13 +14,16 @@ Their speed is not yet measured: they are used wherever they run, unless AMPSIM_
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import functools
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ampsim import _triton
 from ampsim._triton import is_dense, jit, runs, tl
+from ampsim.torch.dynamo import leave_alone
 
 Numbers = tuple[int, ...]
 
@@ -165,3 +168,6 @@ def _combine(partials, number, factor, found, BLOCK: tl.constexpr):  # noqa: N80
     tl.store(found, norm.to(tl.float32))
     tl.store(found + 1, tl.where(tl.abs(unscaled) < float("inf"), 0.0, 1.0))
     tl.store(found + 2, largest)
+
+
+leave_alone(sys.modules[__name__], _triton)  # loaded where it is first needed, after the package was marked
