@@ -107,7 +107,7 @@ def check(root: Path = ROOT) -> list[str]:
     Raises:
         PaperError: it cannot be built there.
     """
-    from figures.__main__ import render
+    from figures.rendering import render  # it loads matplotlib
 
     with tempfile.TemporaryDirectory(prefix="ampsim-paper-") as name:
         clean = Path(name)

@@ -60,7 +60,7 @@ FLOORS = {
         "paper",
         "typst",
     },
-    "paper/build.py": {"figures.__main__.render", "paper", "typst"},
+    "paper/build.py": {"figures.rendering", "paper", "typst"},
     "paper/sources.py": {"ampsim.core", "ampsim.records", "experiments.runner.provenance", "figures.results"},
 }
 

@@ -5,15 +5,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from figures import __main__ as cli
-from figures import _style
+from figures import _style, rendering
 
 
 @cache
 def drawn(stem: str) -> Figure:
     """Return a figure of the committed data; tests look at it and change nothing."""
     with _style.style():
-        return cli.draw(stem)
+        return rendering.draw(stem)
 
 
 def lines(axes: Any, label: str) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from ampsim import records
 from figures import __main__ as cli
-from figures import _gallery, _style, results
+from figures import _gallery, _style, rendering, results
 from tests.figures.drawings import drawn
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ def test_committed_figures_are_what_the_committed_data_gives_whatever_the_users_
 ) -> None:
     monkeypatch.setitem(_style.mpl.rcParams, "lines.linewidth", 7.0)
     for data in cli.sources(stem):
-        svg, pdf = cli.render(stem, tmp_path, data)
+        svg, pdf = rendering.render(stem, tmp_path, data)
         assert cli.differing([svg, pdf]) == []
         assert "dc:date" not in svg.read_text()
         assert b"CreationDate" not in pdf.read_bytes()
@@ -43,17 +43,17 @@ def test_another_devices_data_gives_figures_of_its_own_that_name_it(tmp_path: Pa
     (tmp_path / "half" / "scale_crash.jsonl").rename(tmp_path / "half" / "other.jsonl")
     found = cli.sources("scale_crash", tmp_path)
     assert [path.name for path in found] == ["cpu", "some-gpu"]
-    paths = cli.render("scale_crash", tmp_path, found[1])
+    paths = rendering.render("scale_crash", tmp_path, found[1])
     assert [path.name for path in paths] == ["scale_crash.some-gpu.svg", "scale_crash.some-gpu.pdf"]
     with _style.style():
-        figure = cli.draw("scale_crash", found[1])
+        figure = rendering.draw("scale_crash", found[1])
     assert figure.texts[-1].get_text() == "CUDA: Some GPU 9"
     assert cli.sources("state_machine", tmp_path) == [tmp_path / "cpu"]
 
 
 def test_axes_stand_on_a_grid_so_that_the_layout_solvers_last_bits_do_not_reach_the_file(tmp_path: Path) -> None:
     with _style.style():
-        figure = cli.draw("scale_crash")
+        figure = rendering.draw("scale_crash")
     edges = [edge for axes in figure.axes for edge in axes.get_position().bounds]
     with _style.style():
         _style.save(figure, tmp_path, "x")
@@ -75,7 +75,7 @@ def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:
 
 
 def test_check_names_a_figure_whose_bytes_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.render("state_machine", tmp_path)
+    rendering.render("state_machine", tmp_path)
     assert cli.check(["state_machine"], tmp_path) == 0
     svg = tmp_path / "state_machine.svg"
     svg.write_bytes(svg.read_bytes() + b" ")
