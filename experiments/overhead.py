@@ -8,7 +8,7 @@ the clip. All step the same optimizer, so that no arm has the better addresses. 
 same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place. Also what was tried
 for the one read.
 
-Takes about a minute on one CPU core, in one unit so that no second unit runs beside it. Device: cpu, where
+Takes about 40 s on one CPU core, in one unit so that no second unit runs beside it. Device: cpu, where
 the clock is the process's CPU time, which others on a shared machine do not enter; or cuda, between
 two events, with the calls counted that wait for the device. The latter has not been run yet.
 """
@@ -40,7 +40,7 @@ REPEATS = False  # it measures time
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 24  # rounds of one trial; each round times every arm once
+    steps: int = 16  # rounds per trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
     sizes: tuple[str, ...] = ("400x1000", "50x400000")  # tensors x elements, or gpt2-LAYERSxWIDTH
