@@ -1,9 +1,11 @@
 # The doors of the project. `make test` and `make reproduce` work in an empty clone: they make the
 # environment first. Every target may be run again; what is done is not done twice.
 #
-#   make setup      .venv with pinned installs            make check   ruff, mypy, doctests, floors
+#   make setup      .venv with pinned installs            make check   ruff, mypy, floors, docstrings, doctests
 #   make reproduce  every CPU experiment, figures, paper  make deep    the long versions of the tests
 #   make test       the test suite                        make bench   speed, side by side with torch
+#   make data       every CPU experiment                  make figures figures of the data; paper: the paper
+#   make figures-check, make paper-check  fail where a committed file is not what the data gives
 #   make gpu        what needs a CUDA device (GPU_PY=python to use the machine's own); make gpu-dry tries it on a CPU
 #   make clean      remove caches; data stays
 
@@ -21,7 +23,7 @@ export MKL_NUM_THREADS = 1
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,3\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,3\}//p' Makefile | head -10
 
 setup: $(STAMP)
 
@@ -37,7 +39,7 @@ reproduce: data figures paper
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
 
-bench: $(VENV)/.peers
+bench: $(VENV)/.trackers
 	$(PY) -m experiments.overhead --force
 	$(PY) -m experiments.replay_speed --force
 	$(PY) -m experiments.jax_speed --force
@@ -56,17 +58,24 @@ paper: $(STAMP)
 paper-check: $(STAMP)
 	$(PY) -m paper --check
 
-test: $(STAMP)
+test: $(VENV)/.peers
 	HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q
 
 check: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q tests/test_floors.py tests/test_docstrings.py tests/test_import.py tests/test_doctests.py
+	$(PY) -m pytest -q tests/test_floors.py tests/test_docstrings.py tests/test_import.py tests/test_doctests.py \
+	  tests/figures/test_lint.py
 
+# Other projects' scalers and Triton's interpreter, which a part of the tests runs against. Tests alone wait for them.
 $(VENV)/.peers: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers,trackers]'
+	@echo "installing the other projects that tests compare with (half a minute; triton is the large one)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	@touch $@
+
+$(VENV)/.trackers: $(VENV)/.peers
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
 	@touch $@
 
 # In parts, so that one can be run alone; nothing is installed. GPU_PY needs torch, numpy, ml_dtypes, hypothesis and
@@ -92,7 +101,8 @@ GPU_ON      = --device $(GPU_DEVICE) $(GPU_SMOKE)
 
 GPU_BENCH = kernels overhead $(or $(shell $(GPU_RUN) -c "import wandb" 2>/dev/null && echo probe_overhead),\
               $(info probe_overhead: left out, wandb is not installed))
-GPU_1 = device_claims scale_crash growth_interval init_scale policies replay_fidelity overflow_storm
+GPU_1 = device_claims scale_crash growth_interval init_scale policies policies_closed replay_fidelity overflow_storm \
+	spikes crash_signals
 GPU_2 = resnet_fp16 static_sweep theory_real sigmoid_underflow
 GPU_3 = gradient_histogram formats exponent_heatmap
 GPU_4 = async_depth
@@ -143,7 +153,7 @@ gpu-dry:
 gpu-dry-tests: gpu-tests
 	$(GPU_TEST) -k dry_run tests/torch/test_gpu.py
 
-deep: $(VENV)/.peers
+deep: $(VENV)/.trackers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 
 clean:

@@ -1,4 +1,4 @@
-"""The one form of a data file: JSON Lines, provenance first, then one record a unit of work.
+"""The one form of a data file: JSON Lines, provenance first, then one record per unit of work.
 
 Theory of operation
 -------------------
@@ -11,7 +11,7 @@ It is written to a temporary name in the same folder, flushed to the disk and re
 reads it sees all of it or nothing; N makes a file that was cut at a line's end visible as well.
 
 A *journal* (`<name>.part`) holds what a run that is not over has finished: a header with the run's identity,
-then one line a unit, each on the disk before `Journal.append` returns. A kill can only tear the last line;
+then one line per unit, each on the disk before `Journal.append` returns. A kill can only tear the last line;
 the next run drops it, keeps the units before it and does the others. A journal whose identity differs is not
 mixed in: it is overwritten and the run starts anew (`Journal.discarded` says why).
 
@@ -42,7 +42,7 @@ _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 def encode(value: Any) -> str:
-    """One line of strict JSON for `value` (dicts with str keys, lists, arrays, str, numbers, bool, None).
+    """Return one line of strict JSON for `value` (dicts with str keys, lists, arrays, str, numbers, bool, None).
 
     Raises:
         ValueError: text "inf", "-inf" or "nan" (it would come back as a float).
@@ -52,7 +52,7 @@ def encode(value: Any) -> str:
 
 
 def decode(line: str) -> Any:
-    """The value that `encode` wrote.
+    """Return the value that `encode` wrote.
 
     Raises:
         ValueError: not strict JSON.
@@ -71,7 +71,7 @@ def write(path: Path, provenance: Mapping[str, Any], records: Iterable[Mapping[s
 
 
 def read(path: Path) -> tuple[Record, list[Record]]:
-    """The provenance and the records of a finished file.
+    """Return the provenance and the records of a finished file.
 
     Raises:
         FileNotFoundError: no such file.
@@ -89,7 +89,7 @@ def read(path: Path) -> tuple[Record, list[Record]]:
 
 
 def read_provenance(path: Path) -> Record:
-    """The provenance alone: the first line is read, the rest is left unread."""
+    """Return the provenance alone: the first line is read, the rest is left unread."""
     with path.open("rb") as file:
         return _header(path, file.readline().removesuffix(b"\n"))[0]
 
@@ -146,7 +146,7 @@ class Journal:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The file split at line feeds; the last item follows the last of them and is empty unless torn."""
+    """Return the file split at line feeds; the last item follows the last of them and is empty unless torn."""
     return path.read_bytes().split(b"\n")
 
 
@@ -162,16 +162,16 @@ def _parse(path: Path, number: int, line: bytes) -> Record:
     try:
         value = decode(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are among them
-        raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object a line") from error
+        raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object per line") from error
     except RecursionError as error:
-        raise DamagedFileError(path, number, "nested too deep", "one JSON object a line") from error
+        raise DamagedFileError(path, number, "nested too deep", "one JSON object per line") from error
     if not isinstance(value, dict):
-        raise DamagedFileError(path, number, f"a JSON {type(value).__name__}", "one JSON object a line")
+        raise DamagedFileError(path, number, f"a JSON {type(value).__name__}", "one JSON object per line")
     return value
 
 
 def _plain(value: Any) -> Any:
-    """`value` with only what strict JSON knows."""
+    """Return `value` with only what strict JSON knows."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, float):
@@ -198,7 +198,7 @@ def _key(key: Any) -> str:
 
 
 def _revive(value: Any) -> Any:
-    """The inverse of `_plain`: the three strings become floats."""
+    """Undo `_plain`: the three strings become floats."""
     if isinstance(value, str):
         return _NONFINITE.get(value, value)
     if isinstance(value, list):
@@ -213,7 +213,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _difference(old: Any, new: Any) -> str:
-    """The first place where two identities differ, in words."""
+    """Return the first place where two identities differ, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key):

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.records import Record
-from ampsim.torch import GradScaler, OptimizerThread
-from ampsim.torch.pipelined import Pipelined
+from ampsim.torch import GradScaler, OptimizerThread, Pipelined
 from experiments import runner
 from experiments.training import fp16, tasks
 

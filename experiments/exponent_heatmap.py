@@ -25,11 +25,9 @@ from ampsim.probe.binades import INF, SMALLEST
 from ampsim.records import Record
 from experiments import runner
 from experiments.models.gpt import GPT2_SMALL
-from experiments.models.residual_mlp import ResidualMLP
-from experiments.training import digits_data, fp16, loop, tasks
+from experiments.training import fp16, loop, tasks
 
 GLOBAL_TOKENS = 2**22  # of a global batch
-WIDTH, BLOCKS = 64, 12  # of the residual network, as in `scale_crash`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ CASES = {
     "gpt dynamic": Case(growth_interval=8, loss="share", task="gpt", batch=2, every=3, lr=1e-3),
     "sigmoid dynamic": Case(init_scale=2.0**16, growth_interval=50, task="sigmoid", batch=128, every=8, lr=1e-2),
     "residual dynamic": Case(
-        init_scale=2.0**16, growth_interval=50, task="residual", batch=64, every=1, lr=0.05, eps=1e-8
+        init_scale=2.0**16, growth_interval=50, task="residual12", batch=64, every=1, lr=0.05, eps=1e-8
     ),
 }
 
@@ -72,7 +70,7 @@ def inputs() -> dict[str, str]:
 
 def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    task = make(case, seed, device)
+    task = tasks.make(case.task, seed, device, case.batch)
     size = tasks.GPT_TINY if device == "cpu" else GPT2_SMALL
     factor = case.factor(case.batch * size.context, GLOBAL_TOKENS)
     parameters = list(task.model.parameters())
@@ -100,14 +98,6 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
         "not_finite": not_finite,
         "counts": counts,
     }
-
-
-def make(case: Case, seed: int, device: str) -> tasks.Task:
-    if case.task != "residual":
-        return tasks.make(case.task, seed, device, case.batch)
-    batches = fp16.prepare(seed)
-    network = ResidualMLP(digits_data.PIXELS, WIDTH, BLOCKS, digits_data.CLASSES)
-    return tasks.digits(tasks.Logits(network), batches, device, case.batch)
 
 
 def flat(gradients: tuple[Tensor, ...]) -> Tensor:

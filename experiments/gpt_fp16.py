@@ -19,17 +19,14 @@ the first 256 entries of its vocabulary.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
-from experiments.training import fp16, loop, text_data
-from experiments.training.tasks import EVALUATED, Batch, Task
+from experiments.models.gpt import BYTES, GPT2_SMALL, Size
+from experiments.training import fp16, loop, tasks, text_data
 
 GLOBAL_TOKENS = 2**22  # of a global batch
 
@@ -38,8 +35,8 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 class Config(runner.Config):
     steps: int = 250  # optimizer steps a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    on_cpu: tuple[int, int, int, int, int] = (BYTES, 32, 2, 4, 64)  # vocabulary, context, layers, heads, width
-    on_cuda: tuple[int, int, int, int, int] = GPT2_SMALL
+    on_cpu: Size = tasks.GPT_TINY
+    on_cuda: Size = GPT2_SMALL
     batch: int = 8  # windows of `context` bytes a step
     lr_cpu: float = 1e-3  # of Adam
     lr_cuda: float = 3e-4
@@ -50,7 +47,15 @@ class Config(runner.Config):
     count_every: int = 10  # steps between two counts of zeros
 
 
-SMOKE = Config(steps=3, seeds=(0,), on_cpu=(BYTES, 16, 1, 2, 32), batch=4, growth_intervals=(2,), count_every=2)
+TINIEST = Size(BYTES, context=16, layers=1, heads=2, width=32)
+SMOKE = Config(
+    steps=3,
+    seeds=(0,),
+    on_cpu=Size(BYTES, context=16, layers=1, heads=2, width=32),
+    batch=4,
+    growth_intervals=(2,),
+    count_every=2,
+)
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
@@ -64,8 +69,8 @@ def inputs() -> dict[str, str]:
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     on_cpu = device == "cpu"
-    size = Size(*(config.on_cpu if on_cpu else config.on_cuda))
-    task, train = make(seed, device, size, config.batch)
+    size = config.on_cpu if on_cpu else config.on_cuda
+    task = tasks.text(size, fp16.prepare(seed), device, config.batch)
     lr = config.lr_cpu if on_cpu else config.lr_cuda
     optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
     log = loop.Log(config.count_every)
@@ -73,23 +78,8 @@ def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[i
     for step in arm.train(task, optimizer, config.steps, factor=factor):
         log.add(step)
         tick(step.number + 1)
-    return {**log.record(), "train_loss": replace(task, test=train).test_loss(), "test_loss": task.test_loss()}
-
-
-def make(seed: int, device: str, size: Size, batch: int) -> tuple[Task, Batch]:
-    """The task `gpt` in any size; and what its loss on the training text is measured on."""
-    batches, text = fp16.prepare(seed), text_data.load(device)
-
-    def draw() -> Batch:
-        return text_data.draw(text.train, batch, size.context, batches)
-
-    train, test = (text_data.spaced(part, EVALUATED // size.context, size.context) for part in text)
-    return Task(GPT(size).to(device), draw, nats_a_byte, test), train
-
-
-def nats_a_byte(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross entropy over windows (batch, context)."""
-    return cross_entropy(logits.flatten(0, 1), y.flatten())
+    train = tasks.text_sample(text_data.load(device).train, size.context)
+    return {**log.record(), "train_loss": task.evaluate(train), "test_loss": task.test_loss()}
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from experiments import runner
 from experiments.training import fp16, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import Step, train
+from experiments.training.policies import mean_and_deviation
 
 HALVINGS = 3  # the ceiling is known to 1/16 bit
 
@@ -151,10 +152,6 @@ def budget(rule: Rule, bits: list[float], found: list[bool]) -> dict[str, float]
         "exact": round(theory.skips(rule, len(history), descent, lost), 6),
         "bound": round(theory.skips(rule, len(history), descent), 6),
     }
-
-
-def mean_and_deviation(values: list[float]) -> list[float] | None:
-    return fp16.six_digits([float(np.mean(values)), float(np.std(values))]) if values else None
 
 
 if __name__ == "__main__":

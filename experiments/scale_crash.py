@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.models.residual_mlp import ResidualMLP
-from experiments.training import digits_data, fp16, loop
+from experiments.training import crash, digits_data, fp16, tasks
 
 
 @dataclass(frozen=True)
@@ -38,72 +37,57 @@ class Config(runner.Config):
 SMOKE = Config(steps=8, seeds=(0,), blocks=2, lrs=(0.05,), growth_interval=2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CrashArm(loop.Arm):
-    """A precision with a learning rate."""
-
-    lr: float  # of Adam
-
-
-def arms(config: Config) -> dict[str, CrashArm]:
-    fp16 = {f"fp16 lr={lr}": CrashArm("float16", 2.0**16, config.growth_interval, lr=lr) for lr in config.lrs}
-    return fp16 | {f"fp32 lr={lr}": CrashArm("float32", lr=lr) for lr in config.lrs}
+def arms(config: Config) -> dict[str, crash.CrashArm]:
+    fp16 = {f"fp16 lr={lr}": crash.CrashArm("float16", 2.0**16, config.growth_interval, lr=lr) for lr in config.lrs}
+    return fp16 | {f"fp32 lr={lr}": crash.CrashArm("float32", lr=lr) for lr in config.lrs}
 
 
 def inputs() -> dict[str, str]:
     return {"digits": digits_data.sha256()}
 
 
-def run(config: Config, arm: CrashArm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = fp16.prepare(seed)
-    data = digits_data.load(device)
-    model = ResidualMLP(digits_data.PIXELS, config.width, config.blocks, digits_data.CLASSES).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=arm.lr, fused=True)
-    scaler = arm.scaler(device)
-    log = []
-
-    for step in range(config.steps):
-        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
-        with fp16.autocast(device, fp16=arm.dtype == "float16"):
-            logits, stream = model(data.train_x[rows])
-            loss = cross_entropy(logits, data.train_y[rows])
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
+    task = tasks.residual(fp16.prepare(seed), device, config.batch, blocks=config.blocks, width=config.width)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=arm.lr, fused=True)
+    last = watch_last_layer(task.model)
+    log, before, moves = [], fp16.flat_parameters(task.model), []
+    for step in arm.train(task, optimizer, config.steps):
+        stream, logits = last
         forward = fp16.all_finite(logits) and fp16.all_finite(stream)
-        backward = fp16.all_finite(fp16.flat_gradient(model))
-        scale, before = scaler.get_scale(), fp16.flat_parameters(model)
-        scaler.step(optimizer)
-        scaler.update()
-        move = (fp16.flat_parameters(model) - before).norm().item()
-        log.append((loss.item(), scale, backward, forward, stream.detach().abs().max().item(), move))
-        tick(step + 1)
+        log.append((step.loss, step.scale, step.found_inf, not forward, stream.abs().max().item()))
+        weights = fp16.flat_parameters(task.model)  # as the step before this one left them
+        moves.append((weights - before).norm().item())
+        before = weights
+        tick(step.number + 1)
+    weights = fp16.flat_parameters(task.model)
+    moves = [*moves[1:], (weights - before).norm().item()]
+    return {**record(log), "move": fp16.six_digits(moves), "parameters_finite": fp16.all_finite(weights)}
 
-    return {**record(log), "parameters_finite": fp16.all_finite(fp16.flat_parameters(model))}
+
+def watch_last_layer(model: nn.Module) -> list[Tensor]:
+    """Return a list that holds the last residual stream and the logits of the latest forward pass."""
+    latest: list[Tensor] = []
+
+    def hook(_layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        latest[:] = inputs[0].detach(), output.detach()
+
+    model.get_submodule("leave").register_forward_hook(hook)
+    return latest
 
 
-def record(log: list[tuple[float, float, bool, bool, float, float]]) -> Record:
-    """The per-step columns of one unit, from its rows."""
-    losses, scales, backward, forward, streams, moves = fp16.table(log)
-    found_inf = [step for step, finite in enumerate(backward) if not finite]
-    forward_overflow = [step for step, finite in enumerate(forward) if not finite]
+def record(log: list[tuple[float, float, bool, bool, float]]) -> Record:
+    """Return the per-step columns of one unit, from its rows."""
+    losses, scales, backward, forward, streams = fp16.table(log)
+    found_inf, forward_overflow = fp16.flagged(backward), fp16.flagged(forward)
     return {
         "loss": fp16.six_digits(losses),
         "scale_changes": fp16.changes(scales),
         "found_inf": found_inf,
         "forward_overflow": forward_overflow,
         "stream_max": fp16.six_digits(streams),
-        "move": fp16.six_digits(moves),
-        "crash_step": crash_step(forward_overflow, found_inf, len(log)),
+        "crash_step": crash.crash_step(forward_overflow, found_inf, len(log)),
     }
-
-
-def crash_step(forward_overflow: list[int], found_inf: list[int], steps: int) -> int | None:
-    """The step from which on the forward pass overflowed and every step was skipped, to the end; or None."""
-    start = steps
-    while start - 1 in found_inf and start - 1 in forward_overflow:
-        start -= 1
-    return start if start < steps else None
 
 
 if __name__ == "__main__":

@@ -13,16 +13,13 @@ cuda`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.models.sigmoid_mlp import SigmoidMLP
-from experiments.training import digits_data, fp16, loop
+from experiments.training import digits_data, fp16, loop, tasks
 
 
 @dataclass(frozen=True)
@@ -53,69 +50,27 @@ def inputs() -> dict[str, str]:
 
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    batches = fp16.prepare(seed)
-    data = digits_data.load(device)
-    model = SigmoidMLP(digits_data.PIXELS, config.width, config.depth, digits_data.CLASSES).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    scaler, fixed = arm.scaler(device), arm.fixed
-    log = Log([sum(p.numel() for p in layer.parameters()) for layer in model.layers], config.count_every)
-
-    for step in range(config.steps):
-        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
-        with fp16.autocast(device, fp16=arm != loop.FP32):
-            loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        log.step(step, loss.item(), scaler.get_scale(), fp16.flat_gradient(model))  # still scaled
-        scaler.step(optimizer)
-        scaler.update(fixed)  # a fixed scale is put back whatever happened: skip, but never back off or grow
-        tick(step + 1)
-
-    return {**log.record(), **evaluate(model, data)}
-
-
-@dataclass
-class Log:
-    """The per-step columns of one unit."""
-
-    elements: list[int]  # gradient elements of each layer
-    count_every: int
-    losses: list[float] = field(default_factory=list)
-    scales: list[float] = field(default_factory=list)
-    found_inf: list[int] = field(default_factory=list)
-    counted_steps: list[int] = field(default_factory=list)
-    counts: list[list[list[int]]] = field(default_factory=list)
-
-    def step(self, step: int, loss: float, scale: float, gradient: Tensor) -> None:
-        """`loss` is the true one, `scale` the one in force, `gradient` what the backward pass produced with it."""
-        self.losses.append(loss)
-        self.scales.append(scale)
-        if overflowed := not fp16.all_finite(gradient):
-            self.found_inf.append(step)
-        if overflowed or step % self.count_every == 0:
-            self.counted_steps.append(step)
-            self.counts.append(fp16.count_classes(gradient, self.elements))
-
-    def record(self) -> Record:
-        zero, subnormal, overflow = fp16.table(self.counts)
-        return {
-            "loss": fp16.six_digits(self.losses),
-            "scale_changes": fp16.changes(self.scales),
-            "found_inf": self.found_inf,
-            "elements": self.elements,
-            "counted_steps": self.counted_steps,
-            "zero": zero,
-            "subnormal": subnormal,
-            "overflow": overflow,
-        }
-
-
-@torch.no_grad()
-def evaluate(model: SigmoidMLP, data: digits_data.Digits) -> dict[str, float]:
-    """In float32 for every arm, so that arms differ in their training only."""
-    train_loss = cross_entropy(model(data.train_x), data.train_y).item()
-    hits = (model(data.test_x).argmax(dim=1) == data.test_y).float().mean().item()
-    return {"train_loss": float(f"{train_loss:.6g}"), "test_accuracy": float(f"{hits:.6g}")}
+    task = tasks.sigmoid(fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
+    elements = [sum(p.numel() for p in layer.parameters()) for layer in task.model.get_submodule("layers").children()]
+    log, counted_steps, counts = loop.Log(), [], []
+    for step in arm.train(task, optimizer, config.steps):
+        log.add(step)
+        if step.found_inf or step.number % config.count_every == 0:
+            counted_steps.append(step.number)
+            counts.append(fp16.count_classes(step.gradient, elements))
+        tick(step.number + 1)
+    zero, subnormal, overflow = fp16.table(counts)
+    return {
+        **log.record(),
+        "elements": elements,
+        "counted_steps": counted_steps,
+        "zero": zero,
+        "subnormal": subnormal,
+        "overflow": overflow,
+        "train_loss": task.evaluate(digits_data.load(device)[:2]),
+        "test_accuracy": loop.accuracy(task),
+    }
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from figures import _gallery, _style, results
+from figures.rendering import render
 
 USAGE = "usage: python -m figures [--check] [STEM ...]"
 
@@ -22,25 +21,6 @@ def stems() -> list[str]:
     """Return the name of every figure: those of the gallery's sections that have a file here."""
     named = (stem for part in _gallery.SECTIONS.values() for stem in part)
     return sorted(stem for stem in named if (_style.HERE / f"{stem}.py").exists())
-
-
-def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
-    """Draw one figure from the data files in `data`; returns the files written to `folder`.
-
-    They are named ``<stem>.svg`` and ``<stem>.pdf``, and ``<stem>.<device>.svg`` where `data` is not the CPU's.
-    """
-    with _style.style():
-        figure = draw(stem, data)
-        return _style.save(figure, folder, stem if data.name == "cpu" else f"{stem}.{data.name}")
-
-
-def draw(stem: str, data: Path = results.CPU) -> Figure:
-    """Return one figure, with the name of the device in its corner."""
-    module = importlib.import_module(f"figures.{stem}")
-    runs = [results.load(name, data) for name in module.DATA]
-    figure: Figure = module.plot(*runs)
-    _style.stamp(figure, runs)
-    return figure
 
 
 def sources(stem: str, root: Path = results.DATA) -> list[Path]:

@@ -1,7 +1,7 @@
 """How every figure looks, and how it is saved so that the same data gives the same bytes.
 
-Sizes are those of a two-column page, so a figure is included unscaled and its 7 pt stay 7 pt. The colours are Okabe
-and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
+Sizes are those of a two-column page, so that a figure is included unscaled and its text keeps its size. The colours are
+Okabe and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,9 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.style
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -21,24 +24,13 @@ HERE = Path(__file__).parent
 
 ONE_COLUMN = 3.3  # inches
 TWO_COLUMNS = 6.9  # inches
+PIXELS = 200  # per inch, of images and of what is rasterized
 STAMP = 0.13  # inches, for the name of the device
 
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 )  # fmt: skip
 GREY = "#6B6B6B"
-
-ARM = {
-    "fp32": BLACK,
-    "unscaled": VERMILION,
-    "static 2^4": "#BFE3D6",  # the fixed scales are one family: greens, darker as the scale grows
-    "static 2^8": "#7CC7AE",
-    "static 2^12": GREEN,
-    "static 2^16": "#00704F",
-    "static 2^20": PURPLE,  # past the cliff, it behaves like no other
-    "dynamic G=50": BLUE,
-    "dynamic G=2000": SKY,
-}
 
 CLASS = {  # what fp16 made of a gradient element; greys, so that they are no arm's colours
     "zero": "#3A3A3A",
@@ -71,7 +63,6 @@ RC: dict[str, Any] = {
     "svg.fonttype": "path",  # text looks the same without the font
     "pdf.fonttype": 42,
     "figure.dpi": 100,
-    "savefig.dpi": 200,
 }
 
 
@@ -103,7 +94,8 @@ def settle(figure: Figure) -> None:
     The layout's solver gives positions that differ in their last bits from one process to the next; nobody sees
     that, but the names of SVG clip paths are hashes of them. 1e-5 of a page's width is 2 micrometres.
     """
-    figure.draw_without_rendering()
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:
         left, bottom, width, height = axes.get_position().bounds
@@ -114,8 +106,11 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     """Write `<stem>.svg` and `<stem>.pdf` without dates, versions or random ids."""
     settle(figure)
     paths = [folder / f"{stem}.svg", folder / f"{stem}.pdf"]
-    figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    # `savefig` would draw each twice, the first time for a layout that is settled already.
+    figure.set_dpi(PIXELS)
+    FigureCanvasSVG(figure).print_svg(paths[0], metadata={"Date": None})  # type: ignore[no-untyped-call]
+    figure.set_dpi(PIXELS)
+    FigureCanvasPdf(figure).print_pdf(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})  # type: ignore[no-untyped-call]
     return paths
 
 
@@ -139,8 +134,29 @@ def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> No
 
 
 def power_of_two(exponent: float) -> str:
-    """Axis text for 2^exponent."""
+    """Return the text for 2^exponent."""
     return f"$2^{{{exponent:g}}}$"
+
+
+def power_of_ten(exponent: int) -> str:
+    """Return the text for 10^exponent."""
+    return f"$10^{{{exponent}}}$"
+
+
+def thousands(number: float) -> str:
+    """Return a number as it stands beside a tick: from 1000 on in thousands, with a k."""
+    return f"{number / 1000:g} k" if number >= 1000 else f"{number:g}"
+
+
+def number_ticks(axis: Axis, numbers: Sequence[float]) -> None:
+    """Put ticks at these numbers, written out, and no others; after the axis has its scale."""
+    axis.set_ticks(numbers, [thousands(number) for number in numbers])
+    axis.set_ticks([], minor=True)
+
+
+def seeds(run: Result) -> str:
+    """Return how many seeds a figure shows, in words of its title."""
+    return f"{len(run.seeds)} seed{'s' * (len(run.seeds) > 1)}"
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:

@@ -53,7 +53,7 @@ def draw_trace(axes: Axes, run: Result) -> None:
     ticks = range(-150, 101, 50)
     axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
     axes.text(395, 60, "ours", fontsize=7, color=COLOR["ampsim"])
-    _style.label_panel(axes, "a", "Loss scale, 180 overflows in a row")
+    _style.label_panel(axes, "a", "Loss scale in a long run of overflows")
     axes.set(xlabel="step", ylim=(BOTTOM, TOP), xlim=(0, 581))
 
 
@@ -71,8 +71,7 @@ def draw_counts(axes: Axes, run: Result) -> None:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_yticks(range(len(families)), [family.replace(", then", ",\nthen") for family in families])
     axes.tick_params(axis="y", length=0)
-    axes.set_xticks([0, 1, 10, 100, 1000, 10000], ["0", "1", "10", "100", "1 k", "10 k"])
-    axes.minorticks_off()
+    _style.number_ticks(axes.xaxis, [0, 1, 10, 100, 1000, 10000])
     _style.label_panel(axes, "b", "Parameters became inf or NaN")
     axes.set(
         xlabel=f"times in {steps.pop():,} steps",

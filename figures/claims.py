@@ -35,6 +35,7 @@ from figures.quantities import (
     real_rate,
     staleness_spread,
     swept_intervals,
+    total,
 )
 from figures.results import Result
 
@@ -132,13 +133,13 @@ def every_dialect_was_recorded(run: Result) -> Finding:
 
 @claim("adversary.ours", "adversary", "No gradients make our scaler corrupt a parameter")
 def ours_never_corrupts(run: Result) -> Finding:
-    found = sum(row["corruptions"] for row in run.records if row["arm"].startswith("ampsim: "))
+    found = total(run, "ampsim: ", "corruptions")
     return Finding(f"{found} corruptions", found == 0)
 
 
 @claim("threads.ours", "threads", "No tensor is unscaled wrongly by our scaler, whatever the depth")
 def ours_never_unscales_wrongly(run: Result) -> Finding:
-    wrong = sum(row["wrong"] for row in run.records if row["arm"].startswith("ampsim "))
+    wrong = total(run, "ampsim ", "wrong")
     return Finding(f"{wrong} tensors", wrong == 0)
 
 
@@ -388,7 +389,7 @@ def async_scale(run: Result) -> Finding:
 
 @claim("async.same", "async_depth", "A real run does what the model of the protocol says, on every schedule")
 def async_same(run: Result) -> Finding:
-    unlike = sum(row["unlike_model"] for row in run.records if "unlike_model" in row)
+    unlike = sum(row["unlike_model"] for row in run.records)
     same = run.arm("depth 4").column("digest") == run.arm("depth 4 latest").column("digest")
     return Finding(f"{unlike} updates unlike the model's", unlike == 0, same)
 

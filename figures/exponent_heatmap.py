@@ -9,12 +9,15 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ampsim.core.formats import FP16
 from ampsim.records import Record
-from figures import _style
+from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("exponent_heatmap",)
-FLUSHED, NORMAL, OVERFLOWED = -25.0, -14.0, math.log2(65520.0)  # log2 of the window's edges at scale 1
+# log2 of the window's edges at scale 1
+FLUSHED, NORMAL = math.log2(FP16.smallest_subnormal / 2), math.log2(FP16.smallest_normal)
+OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
 SHADE = "#E9E9E9"  # outside of the window
 NOT_FINITE = "#5E3C99"
@@ -115,10 +118,8 @@ def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]
 
 
 def log2_scales(record: Record) -> NDArray[np.float64]:
-    """Of every optimizer step, (steps,)."""
-    steps = record["every"] * len(record["lost"])
-    starts, values = zip(*record["scale_changes"], strict=True)
-    return np.asarray(np.log2(np.repeat(values, np.diff([*starts, steps]))))
+    """Return log2 of the scale of every optimizer step, (steps,)."""
+    return np.asarray(np.log2(results.in_force(record["scale_changes"], record["every"] * len(record["lost"]))))
 
 
 def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
@@ -169,7 +170,7 @@ def draw_bar(axes: Axes) -> None:
     low, high = (math.log10(x or 1.0) for x in (SHARES.vmin, SHARES.vmax))
     image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
     axes.imshow(image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none")
-    axes.set_xticks(range(-5, 0), [f"$10^{{{k}}}$" for k in range(-5, 0)])
+    axes.set_xticks(range(-5, 0), [_style.power_of_ten(k) for k in range(-5, 0)])
     axes.set_yticks([0.5, 1.5], ["outside the window", "inside"])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("share of all elements that lie in one binade [$2^e$, $2^{e+1}$)")

@@ -1,5 +1,5 @@
-"""Gradients against four number formats: one loss scale a model suffices for fp16, for E4M3 it does not.
-At the best scale the largest element just fits; what is too far below it is flushed. Grey: no element, or below 1e-6.
+"""Gradients against four number formats: one loss scale per model suffices for fp16, for E4M3 it does not.
+At the best scale the largest element just fits; what is too far below it is flushed. Grey: no element, or next to none.
 """
 
 import math
@@ -141,10 +141,11 @@ def draw_flushed(axes: Axes, run: Result, kind: str) -> None:
     for look, y in zip(reversed(LOOKS), places[:: len(TITLES)], strict=True):
         axes.text(FEWEST, y + 0.55, LOOKS[look].name, fontweight="bold", fontsize=7)
     axes.axvline(SUFFICES, color=_style.GREY, linewidth=0.6, linestyle=(0, (1, 1.2)), zorder=0)
-    axes.text(1.2 * SUFFICES, 1.4, "0.1 %", color=_style.GREY, fontsize=SMALL, va="top")
+    axes.text(1.2 * SUFFICES, 1.4, f"{SUFFICES:.1%}", color=_style.GREY, fontsize=SMALL, va="top")
     axes.axvspan(NONE / 2, FEWEST / 2.4, color="#F2F2F2", linewidth=0, zorder=0)
     axes.set(xscale="log", xlim=(NONE / 2, 1.2), ylim=(places[-1] - 0.6, 1.5), xlabel="share of the elements")
-    axes.set_xticks([NONE, 1e-6, 1e-4, 1e-2, 1], ["none", "$10^{-6}$", "$10^{-4}$", "$10^{-2}$", "1"])
+    powers = range(-6, 0, 2)
+    axes.set_xticks([NONE, *(10.0**k for k in powers), 1], ["none", *map(_style.power_of_ten, powers), "all"])
     axes.minorticks_off()
     axes.set_yticks(places, [SHORT[arm] for _, arm in rows])
 
@@ -156,7 +157,7 @@ def shown(shares: Any) -> NDArray[np.float64]:
 
 def name_marks(axes: Axes) -> None:
     """Where nothing else stands."""
-    marks = (("one scale a model", "o", WHOLE), ("one scale a tensor", "o", OWN), ("a model, by T9", "|", THEORY))
+    marks = (("one scale per model", "o", WHOLE), ("one scale per tensor", "o", OWN), ("per model, by T9", "|", THEORY))
     for y, (word, marker, color) in zip((-1, -2, -3), marks, strict=True):
         axes.plot([4e-3], [y], marker, color=color, markersize=3.6 if marker == "o" else 6, label="key",
                   markeredgewidth=0 if marker == "o" else 1.2)  # fmt: skip

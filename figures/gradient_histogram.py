@@ -1,5 +1,5 @@
-"""Gradients by binade and layer: a backward pass in fp16 needs 5 to 9 bits more of scale than its result rounded.
-Above each line a layer's parameters, below it its activations, after 200 steps; the bars say what fp16 makes of them.
+"""Gradients by binade and layer: a backward pass in fp16 needs some bits more of scale than its result, rounded once.
+Above each line a layer's parameters, below it its activations, after training; the bars say what fp16 makes of them.
 """
 
 import math
@@ -35,15 +35,14 @@ class Panel(NamedTuple):
     arm: str
     title: str
     shift: int  # the second window is that of scale 2^shift
-    window: str
     at: float  # where that is written
 
 
 PANELS = (
-    Panel("sigmoid", "Deep sigmoid net", 16, "scale $2^{16}$", -15),
-    Panel("resnet", "Residual net", 16, "scale $2^{16}$", -15),
-    Panel("gpt", "GPT", -14, "of $2^{22}$ tokens", -28.5),
-    Panel("vit", "ViT, loss summed", 16, "scale $2^{16}$", -15),
+    Panel("sigmoid", "Deep sigmoid net", 16, -15),
+    Panel("resnet", "Residual net", 16, -15),
+    Panel("gpt", "GPT", -14, -28.5),  # its share of a global batch
+    Panel("vit", "ViT, loss summed", 16, -15),
 )
 
 
@@ -107,14 +106,15 @@ def spoken(name: str) -> str:
 
 def draw_windows(axes: Axes, panel: Panel) -> None:
     """What fp16 makes of an element of each size at scale 1, and at another."""
-    rows = ((0, 0.94, "scale 1", 1.0), (panel.shift, 0.90, panel.window, panel.at))
-    for shift, bottom, text, place in rows:
+    rows = ((0, 0.94, 1.0), (panel.shift, 0.90, panel.at))
+    for shift, bottom, place in rows:
         low = LOWEST
         for edge, color in CLASSES:
             high = min(max(edge - shift, low), HIGHEST)
             axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0,
                                      transform=axes.get_xaxis_transform()))  # fmt: skip
             low = high
+        text = f"scale {_style.power_of_two(shift)}"
         axes.text(place, bottom + 0.016, text, color="white", fontsize=SMALL, ha="center", va="center",
                   transform=axes.get_xaxis_transform())  # fmt: skip
     for edge, _ in CLASSES[:3]:
@@ -183,7 +183,7 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     ridges, lost, errors = axes
     for number, x, word, color, side in (
         (0, LOWEST, "flushed", FLUSHED, "left"),
-        (0, -18, "subnormal", "#B87400", "center"),
+        (0, -16, "subnormal", "#B87400", "center"),
         (0, 5, "normal", NORMAL, "center"),
         (3, HIGHEST, "overflows", OVERFLOWED, "right"),
     ):
@@ -200,4 +200,6 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
     for panel in (lost[2], errors[2]):
         panel.axvline(PANELS[2].shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
-    errors[2].text(PANELS[2].shift - 1, 1.6e-4, "of $2^{22}$\ntokens", color=_style.GREY, fontsize=SMALL, ha="right")
+    errors[2].text(
+        PANELS[2].shift - 1, 1.6e-4, "a global\nbatch's\nshare", color=_style.GREY, fontsize=SMALL, ha="right"
+    )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -19,15 +18,7 @@ DATA = ("growth_interval",)
 GRID = np.unique(np.geomspace(5, 2000, 80).round().astype(int))
 SPLIT = 20  # the arms that split the speed v = a / G otherwise have that of this G
 
-NAMES = {200: "", 500: "", 2000: "G = 200 to 2000"}  # which lie on one another
-
-
-class Arm(NamedTuple):
-    """A rule by its name in the data: G, a and b."""
-
-    interval: int
-    growth: float
-    backoff: float
+TOGETHER = (200, 500, 2000)  # intervals that lie on one another, named once
 
 
 def plot(run: Result) -> Figure:
@@ -40,17 +31,9 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def parsed(name: str) -> Arm:
-    """The arm of a name; a = b = 1 where it does not say."""
-    interval, *factors = (part.partition("=")[2] for part in name.split(" "))
-    growth, backoff = map(float, factors) if factors else (1.0, 1.0)
-    return Arm(int(interval), growth, backoff)
-
-
 def plain(run: Result) -> dict[int, ArmRecords]:
-    """The units with torch's factors, by G."""
-    names = [name for name in run.arms if " " not in name]
-    return {parsed(name).interval: run.arm(name) for name in names}
+    """Return the arms with torch's factors, by G."""
+    return {arm.settings["growth_interval"]: arm for arm in run.where(growth_bits=1.0, backoff_bits=1.0)}
 
 
 def rate(record: Record) -> float:
@@ -88,7 +71,7 @@ def draw_rates(axes: Axes, run: Result) -> None:
     axes.text(5.5, 0.55, "T3, from the\nruns' ceilings", color=_style.VERMILION, fontsize=7)
     axes.text(1900, 0.8, "coming down\nfrom the start", color=color(2000), fontsize=7, ha="right", va="bottom")
     axes.set(yscale="log", ylabel="skipped steps (%)", ylim=(0.04, 25))
-    axes.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+    _style.number_ticks(axes.yaxis, [0.1, 1, 10])
     over_intervals(axes, run)
     _style.label_panel(axes, "a", "Skips")
 
@@ -124,28 +107,30 @@ def draw_trade(axes: Axes, run: Result) -> None:
         axes.plot(bits, 100 * speed / (2 * bits + speed), color=color(interval), linewidth=0.8,
                   linestyle=(0, (1, 1.5)), label=f"T7 v=1/{interval}")  # fmt: skip
         axes.text(0.105, 112 * speed / (0.21 + speed), f"v = 1/{interval}", color=color(interval), fontsize=7)
-    for name in run.arms:
-        draw_point(axes, parsed(name), run.arm(name), name)
+    for arm in run.arms.values():
+        draw_point(axes, arm)
     axes.set(xscale="log", yscale="log", xlabel="unused bits", ylabel="skipped steps (%)", xlim=(0.1, 6),
              ylim=(0.12, 80))  # fmt: skip
-    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "1", "2", "5"])
-    axes.set_yticks([1, 10], ["1", "10"])
-    axes.minorticks_off()
+    _style.number_ticks(axes.xaxis, [0.1, 0.2, 0.5, 1, 2, 5])
+    _style.number_ticks(axes.yaxis, [1, 10])
     _style.label_panel(axes, "c", "The trade, and what T7 allows")
 
 
-def draw_point(axes: Axes, arm: Arm, units: ArmRecords, name: str) -> None:
-    """The mean over seeds, tied to each of them; named."""
-    split = " " in name
-    tint = color(SPLIT if split else arm.interval)
-    seeds = np.array([[r["headroom"][0], 100 * rate(r)] for r in units])
+def draw_point(axes: Axes, arm: ArmRecords) -> None:
+    """Draw the mean over seeds, tied to each of them, and name it."""
+    interval, growth, backoff = (arm.settings[key] for key in ("growth_interval", "growth_bits", "backoff_bits"))
+    split = (growth, backoff) != (1, 1)
+    tint = color(SPLIT if split else interval)
+    seeds = np.array([[r["headroom"][0], 100 * rate(r)] for r in arm])
     x, y = seeds.mean(axis=0)
     for seed in seeds:
         axes.plot([x, seed[0]], [y, seed[1]], color=tint, linewidth=0.5, alpha=0.7)
     axes.plot(x, y, "s" if split else "o", color=tint, markersize=4.2, markerfacecolor="white" if split else tint,
-              markeredgewidth=1.0, label=name)  # fmt: skip
-    text = f"a = {arm.growth:g}, b = {arm.backoff:g}" if split else NAMES.get(arm.interval, f"G = {arm.interval}")
-    left = x < 2 if split else arm.interval >= 50  # where there is room
+              markeredgewidth=1.0, label=arm.name)  # fmt: skip
+    text = f"a = {growth:g}, b = {backoff:g}" if split else f"G = {interval}"
+    if not split and interval in TOGETHER:
+        text = f"G = {TOGETHER[0]} to {TOGETHER[-1]}" if interval == TOGETHER[-1] else ""
+    left = x < 2 if split else interval >= 50  # where there is room
     axes.annotate(
         text, (seeds[:, 0].min() if left else seeds[:, 0].max(), y), (-4 if left else 4, 0),
         textcoords="offset points", fontsize=6.5, color=tint, ha="right" if left else "left", va="center",
@@ -160,5 +145,5 @@ def draw_losses(axes: Axes, run: Result) -> None:
         axes.plot([interval * 0.88, interval / 0.88], [np.mean([r["final_loss"] for r in units])] * 2,
                   color=color(interval), linewidth=1.4)  # fmt: skip
     over_intervals(axes, run)
-    axes.set(ylabel="training loss, last 100 steps", ylim=(1.3, 2.1))
+    axes.set(ylabel="training loss at the end", ylim=(1.3, 2.1))
     _style.label_panel(axes, "d", "Training does not notice")

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ampsim.records import Record
-from figures import _style
+from figures import _style, results
 from figures.results import Result
 
 DATA = ("init_scale",)
 NETWORK = {"sigmoid": _style.BLUE, "residual": _style.ORANGE}
-SLOWER = {"G=20": _style.BLUE, "G=50": _style.PURPLE, "G=200": _style.VERMILION}  # from 2^0
+SLOWER = {20: _style.BLUE, 50: _style.PURPLE, 200: _style.VERMILION}  # growth intervals, from 2^0
 HEIGHTS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -29,19 +29,13 @@ def plot(run: Result) -> Figure:
 
 
 def start(record: Record) -> int:
-    """log2 of the first scale."""
-    return int(np.log2(record["scale_changes"][0][1]))
+    """Return log2 of the first scale."""
+    return int(record["settings"]["init_log2"])
 
 
 def named(run: Result, task: str, interval: int) -> list[Record]:
-    """The units of one network and one growth interval."""
-    return [r for r in run.records if r["arm"].startswith(f"{task} ") and r["arm"].endswith(f" G={interval}")]
-
-
-def log2_scale(record: Record, steps: int) -> NDArray[np.float64]:
-    """log2 of the scale in force, (steps,)."""
-    starts, scales = np.array(record["scale_changes"]).T
-    return np.repeat(np.log2(scales), np.diff([*starts.astype(int), steps]))
+    """Return the units of one network and one growth interval."""
+    return [record for arm in run.where(task=task, growth_interval=interval) for record in arm]
 
 
 def color(k: int) -> tuple[float, ...]:
@@ -57,19 +51,20 @@ def draw_scales(axes: Axes, run: Result) -> None:
     for record in shown:
         axes.plot(sought, record["ceilings"], ".", color="#BBBBBB", markersize=3.5, markeredgewidth=0, zorder=0)
     for record in shown[::-1]:
+        line = np.log2(results.in_force(record["scale_changes"], steps))
         k, first = start(record), record["seed"] == run.config["seeds"][0]
         axes.step(
-            np.arange(steps), log2_scale(record, steps), where="post", color=color(k), linewidth=1.3 if first else 0.5,
+            np.arange(steps), line, where="post", color=color(k), linewidth=1.3 if first else 0.5,
             alpha=1.0 if first else 0.5, label=f"2^{k}, seed {record['seed']}",
         )  # fmt: skip
-    axes.annotate("a step a bit", (14, 26.5), (50, 28.2), fontsize=7, va="center",
+    axes.annotate("a step per bit", (14, 26.5), (50, 28.2), fontsize=7, va="center",
                   arrowprops={"arrowstyle": "-", "linewidth": 0.6})  # fmt: skip
-    axes.text(230, 7.4, f"{interval} steps a bit", fontsize=7)
+    axes.text(230, 7.4, f"{interval} steps per bit", fontsize=7)
     axes.text(395, 21.7, "dots: the ceiling", fontsize=7, color=_style.GREY, ha="right")
     ticks = range(0, 33, 4)
     axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
     axes.set(xlabel="step", ylabel="loss scale", xlim=(-4, steps), ylim=(-0.8, 33))
-    _style.label_panel(axes, "a", "Nine starts, one ceiling")
+    _style.label_panel(axes, "a", "Many starts, one ceiling")
 
 
 def draw_costs(axes: Axes, run: Result) -> None:
@@ -108,8 +103,8 @@ def squashed(steps: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
 def draw_learning(axes: Axes, run: Result) -> None:
     """When the sigmoid network leaves ln 10: a dot a seed."""
     never = run.config["steps"]
-    for name, tint in SLOWER.items():
-        units = named(run, "sigmoid", int(name.removeprefix("G=")))
+    for interval, tint in SLOWER.items():
+        units = named(run, "sigmoid", interval)
         x = [start(r) + (r["seed"] - 1) * 0.5 for r in units]
         y = [never if r["left_plateau"] is None else r["left_plateau"] for r in units]
         late = [r["left_plateau"] is None for r in units]
@@ -119,11 +114,12 @@ def draw_learning(axes: Axes, run: Result) -> None:
                 continue  # an empty line would still ask the layout for room
             axes.plot(
                 [x[i] for i in picked], [y[i] for i in picked], mark, color=tint, markersize=3.6, markeredgewidth=0,
-                label=name, clip_on=False,
+                label=f"G={interval}", clip_on=False,
             )  # fmt: skip
-    axes.text(3, never, "G = 200 (triangle: never)", color=SLOWER["G=200"], fontsize=7, va="center")
-    axes.text(3, 230, "G = 50", color=SLOWER["G=50"], fontsize=7, va="center")
-    axes.text(3, 165, "G = 20", color=SLOWER["G=20"], fontsize=7, va="center")
+    for (interval, tint), y, more in zip(
+        SLOWER.items(), (165, 230, never), ("", "", " (triangle: never)"), strict=True
+    ):
+        axes.text(3, y, f"G = {interval}{more}", color=tint, fontsize=7, va="center")
     ticks = range(0, 33, 8)
     axes.set_xticks(ticks, [_style.power_of_two(k) for k in ticks])
     plateau = run.config["plateau"]
@@ -134,20 +130,16 @@ def draw_learning(axes: Axes, run: Result) -> None:
 def draw_losses(axes: Axes, run: Result) -> None:
     """The sigmoid network's loss from 2^0 and from elsewhere; seeds thin."""
     block, ends = run.config["block"], []
-    shown = {
-        "sigmoid 2^0 G=200": ("from $2^0$, G = 200", SLOWER["G=200"]),
-        "sigmoid 2^0 G=50": ("from $2^0$, G = 50", SLOWER["G=50"]),
-        "sigmoid 2^0 G=20": ("from $2^0$, G = 20", SLOWER["G=20"]),
-        "sigmoid 2^32 G=20": ("from $2^{32}$, G = 20", _style.BLACK),
-        "sigmoid 2^16 G=20": ("from $2^{16}$, G = 20", _style.GREEN),
-    }
-    for arm, (_, tint) in shown.items():
-        loss = np.array([r["block_loss"] for r in run.arm(arm)])
+    shown = [(0, interval, tint) for interval, tint in reversed(SLOWER.items())]
+    shown += [(k, run.config["interval"], tint) for k, tint in ((32, _style.BLACK), (16, _style.GREEN))]
+    for k, interval, tint in shown:
+        arm = run.one(task="sigmoid", init_log2=k, growth_interval=interval)
+        loss = arm.numbers("block_loss")
         steps = (np.arange(loss.shape[1]) + 0.5) * block
         axes.plot(steps, loss.T, color=tint, linewidth=0.4, alpha=0.4)
-        axes.plot(steps, loss.mean(axis=0), color=tint, label=arm)
+        axes.plot(steps, loss.mean(axis=0), color=tint, label=arm.name)
         ends.append(float(loss[:, -1].mean()))
-    for (label, tint), end, place in zip(shown.values(), ends, _style.spread(ends, 0.06), strict=True):
-        _style.label_right(axes, end, place, label, tint)
+    for (k, interval, tint), end, place in zip(shown, ends, _style.spread(ends, 0.06), strict=True):
+        _style.label_right(axes, end, place, f"from {_style.power_of_two(k)}, G = {interval}", tint)
     _style.label_panel(axes, "d", "Sigmoid network: steps at a scale too low are lost")
     axes.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, run.config["steps"]), ylim=(1.6, 2.4))

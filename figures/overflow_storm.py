@@ -13,7 +13,7 @@ from ampsim.records import Record
 from figures import _style
 from figures.results import Result
 
-DATA = ("overflow_storm",)
+DATA = ("overflow_storm", "spikes", "crash_signals")
 STORMS = {  # rate over the critical one -> colour
     "0.25": "#9FD0F0",
     "0.5": _style.SKY,
@@ -37,15 +37,15 @@ NONE = -0.55  # where a crash without a warning is drawn
 DASHED: Any = (0, (4, 2))
 
 
-def plot(run: Result) -> Figure:
+def plot(run: Result, spikes: Result, crashes: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.3)
     rows = figure.add_gridspec(2, 1, height_ratios=(1.3, 1))
     upper, lower = rows[0].subgridspec(2, 2, width_ratios=(1.25, 1)), rows[1].subgridspec(1, 2, width_ratios=(0.7, 1))
     draw_scales(figure.add_subplot(upper[:, 0]), run)
     draw_drift(figure.add_subplot(upper[0, 1]), run, run.config["growth_interval"])
     draw_final(figure.add_subplot(upper[1, 1]), run)
-    draw_recovery(figure.add_subplot(lower[0]), run)
-    draw_alarms(figure.add_subplot(lower[1]), run)
+    draw_recovery(figure.add_subplot(lower[0]), spikes)
+    draw_alarms(figure.add_subplot(lower[1]), crashes)
     return figure
 
 

@@ -9,7 +9,7 @@ from figures import _style
 from figures.policies import color, tick_text
 from figures.results import Result
 
-DATA = ("policies",)
+DATA = ("policies_closed",)
 EVERY = 5  # steps between two scales in the data
 TRACES = {  # policy -> colour in the first panel
     "backoff G=10": _style.SKY,

@@ -9,12 +9,24 @@ from figures.results import ArmRecords, Result
 
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
-CLOSED = "policies"  # the data file of the policies in a closed loop
+CLOSED = "policies_closed"  # the data file of the policies in a closed loop
 
 
 def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
     """Return the largest distance of the arms' means from that of the reference."""
     return max(abs(run.arm(name).mean(column) - run.arm(reference).mean(column)) for name in arms)
+
+
+def total(run: Result, prefix: str, column: str) -> int:
+    """Return the sum of a column over all arms whose names begin so.
+
+    Raises:
+        KeyError: no arm's name does.
+    """
+    found = [arm for name, arm in run.arms.items() if name.startswith(prefix)]
+    if not found:
+        raise KeyError(f"{run.path}: expected arms {prefix!r}..., among {', '.join(run.arms)}")
+    return sum(sum(arm.column(column)) for arm in found)
 
 
 def last_scales(arm: ArmRecords) -> list[float]:

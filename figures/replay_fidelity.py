@@ -11,14 +11,11 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("replay_fidelity",)
-TRACE = {  # recording -> name, colour, marker
+REFERENCE = {  # recording -> name, colour, marker
     "fp32": ("fp32 run", _style.BLACK, "s"),
     "fp32 tried": ("fp32 run, tried", _style.VERMILION, "D"),
-    "G=5": ("run with G = 5", "#9ADBB8", "o"),
-    "G=20": ("G = 20", "#35B779", "o"),
-    "G=50": ("G = 50", "#31688E", "o"),
-    "G=200": ("G = 200", "#440154", "o"),
 }
+GREENS = ("#9ADBB8", "#35B779", "#31688E", "#440154")  # of runs in fp16, by growth interval
 NETWORK = {"relu": "ReLU network, SGD", "sigmoid": "Sigmoid network, Adam"}
 
 
@@ -39,6 +36,14 @@ def plot(run: Result) -> Figure:
     return figure
 
 
+def traces(run: Result) -> dict[str, tuple[str, str, str]]:
+    """Return the name, colour and marker of each recording that rules are replayed over."""
+    intervals = run.config["intervals"]
+    names = [f"run with G = {intervals[0]}", *(f"G = {interval}" for interval in intervals[1:])]
+    looks = {f"G={g}": (name, color, "o") for g, name, color in zip(intervals, names, GREENS, strict=True)}
+    return REFERENCE | looks
+
+
 def replay(record: Record, trace: str, interval: int) -> Record:
     """One rule over one recording."""
     return next(r for r in record["replays"] if (r["trace"], r["interval"]) == (trace, interval))
@@ -50,7 +55,7 @@ def draw_trajectories(axes: Axes, run: Result, network: str) -> None:
     real = results.in_force(record["runs"][f"G={shown}"]["log2_changes"], steps)
     axes.step(np.arange(steps), real, where="post", color="#C8C8C8", linewidth=3.6, label="real")
     ends = []
-    for place, (trace, (_, color, _)) in enumerate(TRACE.items()):
+    for place, (trace, (_, color, _)) in enumerate(traces(run).items()):
         bits = results.in_force(replay(record, trace, shown)["log2_changes"], steps)
         # So that equal ones can be told apart.
         axes.step(np.arange(steps), bits + 0.05 * (place - 2.5), where="post", color=color, linewidth=0.8, label=trace)
@@ -65,7 +70,7 @@ def draw_skips(axes: Axes, run: Result) -> None:
     rng = np.random.default_rng(0)  # dots on whole numbers would lie on one another
     top = 160.0
     axes.plot([3, top], [3, top], color=_style.GREY, linewidth=0.7, label="equal")
-    for trace, (_, color, marker) in TRACE.items():
+    for trace, (_, color, marker) in traces(run).items():
         for record in run.records:
             for interval in run.config["intervals"]:
                 x, y = record["runs"][f"G={interval}"]["skips"], replay(record, trace, interval)["skips"]
@@ -96,7 +101,7 @@ def draw_distances(axes: Axes, run: Result, network: str) -> None:
     for x, interval in enumerate(intervals):
         height = between_seeds(units, interval, run.steps)
         axes.bar(x, height, width=0.86, color="#E6E6E6", label=f"seeds G={interval}", zorder=0)
-        for place, (trace, (_, color, marker)) in enumerate(TRACE.items()):
+        for place, (trace, (_, color, marker)) in enumerate(traces(run).items()):
             y = [replay(record, trace, interval)["distance"] for record in units]
             axes.plot([x + 0.13 * (place - 2.5)] * len(y), y, marker, color=color, markersize=2.6, markeredgewidth=0,
                       clip_on=False, label=f"{trace} G={interval}")  # fmt: skip
@@ -104,8 +109,8 @@ def draw_distances(axes: Axes, run: Result, network: str) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set(xlabel="G of the rule", ylabel="bits between trajectories", ylim=(0, 2.2))
     if network == "relu":
-        for row, (name, color, _) in enumerate(TRACE.values()):
+        for row, (name, color, _) in enumerate(traces(run).values()):
             axes.text(0.98, 0.98 - 0.085 * row, name, color=color, transform=axes.transAxes, va="top", ha="right",
                       fontsize=7)  # fmt: skip
-        axes.text(0.98, 0.98 - 0.085 * len(TRACE), "bars: two seeds", color=_style.GREY, transform=axes.transAxes,
+        axes.text(0.98, 0.98 - 0.085 * len(traces(run)), "bars: two seeds", color=_style.GREY, transform=axes.transAxes,
                   va="top", ha="right", fontsize=7)  # fmt: skip

@@ -1,16 +1,16 @@
 """A residual network in fp16: no scale is needed, one fixed too high hurts, a share of a large batch needs one."""
 
-import numpy as np
+from collections.abc import Callable
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import _style, gpt_fp16
-from figures.gpt_fp16 import COLOR, GLOBAL, TICKS
-from figures.results import Result
+from figures import _style, _training
+from figures.results import ArmRecords, Array, Result
 
 DATA = ("resnet_fp16",)
-BLOCK = 10  # steps in one point of a loss curve
-MEAN = {"static 2^16": "fixed $2^{16}$", "fp32": "fp32", "unscaled": "unscaled", "dynamic G=50": "dynamic"}
+MEAN = ("fixed", "fp32", "unscaled", "dynamic")
+SHARE = ("fp32", "unscaled", "dynamic")
 
 
 def plot(run: Result) -> Figure:
@@ -20,36 +20,25 @@ def plot(run: Result) -> Figure:
     a, b, c = (figure.add_subplot(top[column]) for column in range(3))
     d, e = (figure.add_subplot(bottom[column]) for column in range(2))
     f = figure.add_subplot(bottom[2], sharey=e)
-    draw_losses(a, run, MEAN)
-    draw_losses(b, run, GLOBAL)
-    gpt_fp16.draw_zeros(c, run)
-    gpt_fp16.draw_scales(d, run)
+    for axes, letter, roles, loss, title in (
+        (a, "a", MEAN, "mean", "Loss: mean over a batch"),
+        (b, "b", SHARE, "share", "Loss: share of a global batch"),
+    ):
+        arms = _training.by_role(run, loss)
+        _training.draw_losses(axes, [arms[role] for role in roles], alpha=0.6)
+        axes.set(ylabel="training loss (nats)", ylim=(0, 2.6))
+        _style.label_panel(axes, letter, title)
+    _training.draw_zeros(c, arms)
+    _training.draw_scales(d, run)
     draw_ends(e, run)
     draw_wrong(f, run)
-    _style.label_panel(a, "a", "Loss: mean over a batch")
-    _style.label_panel(b, "b", "Loss: share of $2^{20}$ images")
     return figure
 
 
-def draw_losses(axes: Axes, run: Result, names: dict[str, str]) -> None:
-    """Each seed a thin line, their mean a thick one."""
-    ends = []
-    for arm in names:
-        loss = run.arm(arm).loss_blocks(BLOCK)
-        steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
-        axes.plot(steps, loss.T, color=COLOR[arm], linewidth=0.4, alpha=0.6)
-        axes.plot(steps, loss.mean(axis=0), color=COLOR[arm], label=arm)
-        ends.append(float(loss[:, -1].mean()))
-    for arm, end, place in zip(names, ends, _style.spread(ends, 0.24), strict=True):
-        _style.label_right(axes, end, place, names[arm], COLOR[arm])
-    axes.set(xlabel="step", ylabel="training loss (nats)", ylim=(0, 2.6), xlim=(0, run.steps))
-
-
 def rows_of(axes: Axes, run: Result) -> dict[str, float]:
-    """Arm -> its height, the first on top; the arms of the global batch stand apart."""
-    names = run.arms
-    places = {arm: n + 0.9 * arm.startswith("global") for n, arm in enumerate(names)}
-    axes.set_yticks(list(places.values()), [TICKS.get(arm, arm) for arm in names])
+    """Return each arm's height, the first on top; the arms of the global batch stand apart."""
+    places = {name: n + 0.9 * (arm.settings["loss"] == "share") for n, (name, arm) in enumerate(run.arms.items())}
+    axes.set_yticks(list(places.values()), [_training.long_name(arm) for arm in run.arms.values()])
     axes.set_ylim(max(places.values()) + 0.6, -0.6)
     axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -57,40 +46,36 @@ def rows_of(axes: Axes, run: Result) -> dict[str, float]:
     return places
 
 
-def draw_column(axes: Axes, run: Result, values: dict[str, list[float]]) -> None:
-    """A row an arm: a dot a seed, a bar at the mean."""
-    for arm, y in rows_of(axes, run).items():
-        axes.plot(values[arm], [y] * len(values[arm]), "o", color=COLOR[arm], markersize=3, markeredgewidth=0,
-                  alpha=0.8, label=arm)  # fmt: skip
-        axes.plot([float(np.mean(values[arm]))] * 2, [y - 0.32, y + 0.32], color=COLOR[arm], linewidth=1.4)
+def draw_column(axes: Axes, run: Result, values: Callable[[ArmRecords], Array]) -> None:
+    """Draw a row per arm: a dot per seed, a bar at the mean."""
+    axes.set_xscale("log")
+    for name, y in rows_of(axes, run).items():
+        x, color = values(run.arm(name)), _training.color(run.arm(name))
+        axes.plot(x, [y] * len(x), "o", color=color, markersize=3, markeredgewidth=0, alpha=0.8, label=name)
+        axes.plot([x.mean()] * 2, [y - 0.32, y + 0.32], color=color, linewidth=1.4)
 
 
 def draw_ends(axes: Axes, run: Result) -> None:
-    losses = {arm: [r["test_loss"] for r in run.arm(arm)] for arm in run.arms}
-    axes.set_xscale("log")
-    draw_column(axes, run, losses)
-    axes.set_xticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
-    axes.minorticks_off()
+    """Draw where each arm's loss ends."""
+    draw_column(axes, run, lambda arm: arm.numbers("test_loss"))
+    _style.number_ticks(axes.xaxis, [0.1, 0.2, 0.5, 1, 2])
     axes.annotate(
         "as in b:", (0, 9.95), xycoords=("axes fraction", "data"), xytext=(-3.5, 0), textcoords="offset points",
         ha="right", va="center", color=_style.GREY, fontsize=7,
     )  # fmt: skip
-    _style.label_panel(axes, "e", "Final loss, 3 seeds")
+    _style.label_panel(axes, "e", f"Final loss, {_style.seeds(run)}")
     axes.set_xlabel("test loss (nats)")
 
 
 def draw_wrong(axes: Axes, run: Result) -> None:
-    """Beside it, how many steps each seed skipped."""
-    by_arm = {arm: run.arm(arm) for arm in run.arms}
-    axes.set_xscale("log")
-    draw_column(axes, run, {arm: [100 * (1 - r["test_accuracy"]) for r in rows] for arm, rows in by_arm.items()})
+    """Draw the share of test images that are wrong; beside it, how many steps each seed skipped."""
+    draw_column(axes, run, lambda arm: 100 * (1 - arm.numbers("test_accuracy")))
     axes.tick_params(axis="y", labelleft=False)
-    for arm, y in rows_of(axes, run).items():
-        skips = [len(r["found_inf"]) for r in by_arm[arm]]
+    for name, y in rows_of(axes, run).items():
+        skips = run.arm(name).skips()
         if any(skips):
-            _style.label_right(axes, y, y, " ".join(map(str, skips)), COLOR[arm])
+            _style.label_right(axes, y, y, " ".join(map(str, skips)), _training.color(run.arm(name)))
     axes.annotate("skips", (1.02, 1.0), xycoords="axes fraction", color=_style.GREY, fontsize=7, va="bottom")
-    axes.set_xticks([3, 10, 30, 100], ["3", "10", "30", "100"])
-    axes.minorticks_off()
+    _style.number_ticks(axes.xaxis, [3, 10, 30, 100])
     _style.label_panel(axes, "f", "Errors")
     axes.set(xlabel="test images wrong (%)", xlim=(1.5, 110))

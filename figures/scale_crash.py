@@ -8,13 +8,12 @@ from matplotlib.figure import Figure
 
 from ampsim.core.formats import FP16
 from figures import _style
-from figures.results import Result
+from figures.results import ArmRecords, Result
 
 DATA = ("scale_crash",)
 LR = ("#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#7A1F3D")  # learning rates, low to high
 SMALLEST_FLOAT32 = 2.0**-149
 BOTTOM = -168  # of the scale axis; scale 0 is drawn as a line that leaves through it
-CONTRAST = "0.05"  # the learning rate whose fp16 and fp32 runs are compared
 
 
 def plot(run: Result) -> Figure:
@@ -26,18 +25,18 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def rates(run: Result) -> dict[str, str]:
-    """Learning rates of the fp16 arms as text, low to high, each with its colour."""
-    names = [arm.removeprefix("fp16 lr=") for arm in run.arms if arm.startswith("fp16")]
-    return dict(zip(names, LR, strict=True))
+def rates(run: Result) -> dict[float, tuple[ArmRecords, str]]:
+    """Return the fp16 arm and its colour by learning rate, low to high."""
+    arms = run.where(dtype="float16")
+    return {arm.settings["lr"]: (arm, color) for arm, color in zip(arms, LR, strict=True)}
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
     """One line a seed; a float32 scale ends at 2^-149 and then is 0."""
-    for lr, color in rates(run).items():
-        for scale in run.arm(f"fp16 lr={lr}").scales():
+    for lr, (arm, color) in rates(run).items():
+        for scale in arm.scales():
             log2 = np.where(scale > 0, np.log2(np.maximum(scale, SMALLEST_FLOAT32)), 2 * BOTTOM)
-            axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=lr)
+            axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=f"{lr:g}")
     _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
     _style.limit_line(axes, math.log2(FP16.smallest_subnormal), "fp16 min")
     _style.limit_line(axes, math.log2(SMALLEST_FLOAT32), "fp32 min")
@@ -50,8 +49,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 def draw_skips(axes: Axes, run: Result) -> None:
     """A row a run: a tick is a skipped step, a bar a crash: skips to the end, the forward pass overflowing."""
     row, centres, texts = 0.0, [], []
-    for lr, color in rates(run).items():
-        units = run.arm(f"fp16 lr={lr}")
+    for units, color in rates(run).values():
         for record in units:
             steps = len(record["loss"])
             crash = steps if record["crash_step"] is None else record["crash_step"]
@@ -66,16 +64,20 @@ def draw_skips(axes: Axes, run: Result) -> None:
         row += 0.8
     for y, text, color in texts:
         _style.label_right(axes, y, y, text, color)
-    axes.set_yticks(centres, list(rates(run)))
+    axes.set_yticks(centres, [f"{lr:g}" for lr in rates(run)])
     axes.tick_params(axis="y", length=0)
     _style.label_panel(axes, "b", "Skipped steps and crashes")
     axes.set(xlabel="step", ylabel="learning rate", ylim=(row - 0.8, -0.8), xlim=(0, run.steps))
 
 
 def draw_streams(axes: Axes, run: Result) -> None:
-    """The largest activation at one learning rate, fp16 and fp32, up to where it is no longer a number."""
-    for precision, color in (("fp32", _style.BLACK), ("fp16", rates(run)[CONTRAST])):
-        units = run.arm(f"{precision} lr={CONTRAST}")
+    """Draw the largest activation at the highest rate, fp16 and fp32, up to where it is no longer a number."""
+    lr = max(rates(run))
+    fp16, crash_color = rates(run)[lr]
+    for precision, units, color in (
+        ("fp32", run.one(dtype="float32", lr=lr), _style.BLACK),
+        ("fp16", fp16, crash_color),
+    ):
         for record in units:
             stream = np.array(record["stream_max"], dtype=np.float64)
             steps = np.arange(len(stream))
@@ -85,7 +87,7 @@ def draw_streams(axes: Axes, run: Result) -> None:
                 axes.plot(steps[end - 1], stream[end - 1], "x", color=color, markersize=4, label="crash")
     axes.set_yscale("log")
     axes.text(12, 1e11, "fp32", color=_style.BLACK, fontsize=7)
-    axes.text(64, 8, "fp16, up to the crash", color=rates(run)[CONTRAST], fontsize=7)
+    axes.text(64, 8, "fp16, up to the crash", color=crash_color, fontsize=7)
     _style.limit_line(axes, FP16.max_finite, "fp16 max")
-    _style.label_panel(axes, "c", f"Largest activation, lr {CONTRAST}")
+    _style.label_panel(axes, "c", f"Largest activation, lr {lr:g}")
     axes.set(xlabel="step", ylabel="max |h|", xlim=(0, run.steps))

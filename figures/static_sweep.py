@@ -1,11 +1,13 @@
 """Training with one loss scale from beginning to end: a plateau between two cliffs, and what tells where they are."""
 
+import math
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.core.formats import FP16
-from figures import _style, results
+from figures import _style, _training, results
 from figures.results import ArmRecords, Result
 
 DATA = ("static_sweep", "sigmoid_underflow")
@@ -40,9 +42,9 @@ def plot(run: Result, sigmoid: Result) -> Figure:
 
 
 def static(run: Result) -> dict[float, ArmRecords]:
-    """log2 of each fixed scale -> its runs, one a seed; `unscaled` is 2^0."""
-    names = [arm for arm in run.arms if arm == "unscaled" or arm.startswith("static")]
-    return {float(arm.partition("2^")[2] or 0): run.arm(arm) for arm in names}
+    """Return the runs of each fixed scale by its log2."""
+    arms = run.where(dtype="float16", growth_interval=None)
+    return {math.log2(arm.settings["init_scale"]): arm for arm in arms}
 
 
 def mean(run: Result, column: str) -> float:
@@ -60,11 +62,13 @@ def draw_losses(axes: Axes, run: Result, column: str) -> None:
     ends = np.array([rows.column(column) for rows in runs.values()])
     axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
     axes.plot(list(runs), ends.mean(axis=1), color=SWEPT, linewidth=1.6, label="mean")
-    levels = {arm: run.arm(arm).mean(column) for arm in ("fp32", "dynamic G=50")}
+    usual = _training.by_role(run)
+    levels = {role: usual[role].mean(column) for role in ("fp32", "dynamic")}
     places = _style.spread(list(levels.values()), 0.24)
-    for (arm, level), place, style in zip(levels.items(), places, (DASHED, "-"), strict=True):
-        axes.axhline(level, color=_style.ARM[arm], linewidth=0.8, linestyle=style, zorder=0, label=arm)
-        _style.label_right(axes, level, place, arm.partition(" ")[0], _style.ARM[arm])
+    for (role, level), place, style in zip(levels.items(), places, (DASHED, "-"), strict=True):
+        color = _training.color(usual[role])
+        axes.axhline(level, color=color, linewidth=0.8, linestyle=style, zorder=0, label=usual[role].name)
+        _style.label_right(axes, level, place, role, color)
     top = untrained(run)
     _style.limit_line(axes, top, "untrained")
     draw_plateau(axes, [k for k, seeds in zip(runs, ends, strict=True) if seeds.mean() < levels["fp32"] + NEAR])
@@ -145,5 +149,4 @@ def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
     axes.text(4, 0.06, "of rounding once", color=_style.GREY, va="center", ha="center")
     axes.text(20.5, 0.8, "overflow", color=_style.GREY, va="center", ha="center")
     axes.set(ylabel="relative error (%)", yscale="log", ylim=(0.01, 200))
-    axes.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
-    axes.minorticks_off()
+    _style.number_ticks(axes.yaxis, [0.01, 0.1, 1, 10, 100])

@@ -22,7 +22,6 @@ LEAST = 1e-16  # an error of 0 is drawn here
 INTERVALS = np.geomspace(5, 5000, 49)  # edges of the map's columns
 BACKOFFS = range(1, 7)  # its rows, bits
 MEAN, SIGMA = 16.5, 1.0  # of log2 of the ceilings, as in the simulated cases
-MARKED = "G={}, sigma=1, b={}"
 
 
 def plot(run: Result) -> Figure:
@@ -80,14 +79,10 @@ def draw_errors(axes: Axes, run: Result) -> None:
         axes.scatter(x, error, marker=marker, s=12, c=full, edgecolors=color, linewidths=0.7, label=theorem, zorder=3)
     axes.set(yscale="log", ylim=(LEAST / 4, 1), xlim=(-0.6, len(LOOK) - 0.4), ylabel="relative error")
     axes.set_xticks(range(len(LOOK)), list(LOOK))
-    axes.set_yticks([LEAST, 1e-12, 1e-9, 1e-6, 1e-3, 1], ["0", *(power_of_ten(k) for k in (-12, -9, -6, -3)), "1"])
+    axes.set_yticks([LEAST, 1e-12, 1e-9, 1e-6, 1e-3, 1], ["0", *(_style.power_of_ten(k) for k in (-12, -9, -6, -3, 0))])
     axes.minorticks_off()
     axes.tick_params(axis="x", length=0)
     _style.label_panel(axes, "b", "Relative error, and what is tolerated")
-
-
-def power_of_ten(exponent: int) -> str:
-    return f"$10^{{{exponent}}}$"
 
 
 def maps() -> tuple[Any, Any]:
@@ -104,7 +99,7 @@ def marked(run: Result, name: str, shown: Callable[[float], float]) -> list[tupl
     found = []
     for interval in (20, 100, 500):
         for b in (1, 2, 4):
-            (record,) = run.arm(f"T3: {MARKED.format(interval, b)}")
+            (record,) = run.arm(f"T3: G={interval}, sigma={SIGMA:g}, b={b}")
             found += [(interval, b, shown(held["measured"])) for held in record["held"] if held["name"] == name]
     return found
 
@@ -121,7 +116,7 @@ def draw_map(
     axes.scatter(np.log10(interval), b, c=measured, s=30, edgecolors="white", linewidths=0.9, **look)
     bar = figure.colorbar(ground, ax=axes, pad=0.03, aspect=18)
     bar.outline.set_linewidth(0.4)
-    axes.set_xticks([1, 2, 3], ["10", "100", "1000"])
+    axes.set_xticks([1, 2, 3], [str(10**k) for k in (1, 2, 3)])
     axes.set_yticks(list(BACKOFFS), [_style.power_of_two(-k) for k in BACKOFFS])
     axes.set(xlabel="growth interval G", ylabel="backoff factor")
     axes.tick_params(axis="y", length=0)

@@ -1,5 +1,8 @@
 """A real fp16 run against T3, which has nothing to fit: how often it skips, where its scale is."""
 
+from collections import Counter
+from collections.abc import Callable, Mapping
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,7 +11,7 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from figures import _style
-from figures.results import Result
+from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)
 SHOWN = {5: _style.SKY, 20: _style.BLUE, 100: "#003B5C"}  # growth intervals whose distribution is drawn
@@ -23,18 +26,26 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def runs(run: Result) -> dict[int, Record]:
-    """The fp16 runs by growth interval."""
-    return {int(arm.removeprefix("G=")): run.arm(arm).first for arm in run.arms if "=" in arm}
+def by_interval(run: Result) -> dict[int, ArmRecords]:
+    """Return the fp16 runs by growth interval."""
+    return {arm.settings["growth_interval"]: arm for arm in run.where(dtype="float16")}
+
+
+def pooled(arm: ArmRecords, column: str) -> dict[int, int]:
+    """Return how often each level of a column (`ceilings` or `scales`) occurred, all seeds together."""
+    total: Counter[int] = Counter()
+    for record in arm:
+        total.update(dict(record[column]))
+    return dict(sorted(total.items()))
 
 
 def steps(record: Record) -> int:
     return sum(count for _, count in record["ceilings"])
 
 
-def t3(ceilings: Record, growth_interval: int) -> tuple[float, float]:
-    """Skip rate and mean log2 scale from the ceilings of a run."""
-    x, form = theory.of_ceilings(dict(ceilings["ceilings"]), growth_interval)
+def t3(ceilings: Mapping[int, int], growth_interval: int) -> tuple[float, float]:
+    """Return T3's skip rate and mean log2 scale for these ceilings."""
+    x, form = theory.of_ceilings(ceilings, growth_interval)
     return form.skip_rate, float(x @ form.levels)
 
 
@@ -42,57 +53,59 @@ def mean_scale(record: Record) -> float:
     return float(sum(level * count for level, count in record["scales"]) / steps(record))
 
 
-def draw_rates(axes: Axes, run: Result) -> None:
-    """Measured, T3 from two sources of ceilings, and T1's bound."""
-    found, (reference,) = runs(run), run.arm("fp32")
+def skip_rate(record: Record) -> float:
+    return float(record["skipped"] / steps(record))
+
+
+def draw_against_t3(axes: Axes, run: Result, number: int, measure: Callable[[Record], float]) -> None:
+    """Draw a number of T3 from two sources of ceilings, and as measured: a mark per seed."""
+    found, reference = by_interval(run), pooled(run.one(dtype="float32"), "ceilings")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
+    axes.plot(grid, [t3(reference, int(g))[number] for g in grid], color=_style.VERMILION,
+              label="T3, fp32 run's ceilings")  # fmt: skip
+    own = [[t3(dict(record["ceilings"]), g)[number] for record in arm] for g, arm in found.items()]
+    seeds = ["T3, own ceilings", *[""] * (len(own[0]) - 1)]
+    axes.plot(list(found), own, "_", color=_style.BLACK, markersize=11, label=seeds)
+    measured = [[measure(record) for record in arm] for arm in found.values()]
+    axes.plot(list(found), measured, "o", color=_style.BLUE, markersize=3.5, label=["fp16 run", *seeds[1:]])
+    axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 120))
+    _style.number_ticks(axes.xaxis, list(found))
+
+
+def draw_rates(axes: Axes, run: Result) -> None:
+    """Draw the skip rate, with T1's bound."""
+    grid = np.unique(np.geomspace(min(by_interval(run)), max(by_interval(run)), 40).round().astype(int))
     axes.plot(grid, [theory.skip_rate(Rule(growth_interval=int(g))) for g in grid], color=_style.GREY, label="T1 bound",
               linestyle=(0, (1, 1.5)))  # fmt: skip
-    axes.plot(grid, [t3(reference, int(g))[0] for g in grid], color=_style.VERMILION, label="T3, fp32 run's ceilings")
-    axes.plot(list(found), [t3(row, g)[0] for g, row in found.items()], "_", color=_style.BLACK, markersize=11,
-              label="T3, own ceilings")  # fmt: skip
-    measured = [row["skipped"] / steps(row) for row in found.values()]
-    axes.plot(list(found), measured, "o", color=_style.BLUE, markersize=3.5, label="fp16 run")
-    logarithmic(axes, list(found))
+    draw_against_t3(axes, run, 0, skip_rate)
     axes.set(yscale="log", ylabel="skipped steps / steps", ylim=(2e-3, 0.3))
     axes.legend(loc="lower left", handlelength=1.6, borderaxespad=0.2)
     _style.label_panel(axes, "a", "Skip rate")
 
 
 def draw_means(axes: Axes, run: Result) -> None:
-    """Measured, and T3 from two sources of ceilings."""
-    found, (reference,) = runs(run), run.arm("fp32")
-    grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
-    axes.plot(grid, [t3(reference, int(g))[1] for g in grid], color=_style.VERMILION, label="fp32")
-    axes.plot(
-        list(found), [t3(row, g)[1] for g, row in found.items()], "_", color=_style.BLACK, markersize=11, label="own"
-    )
-    axes.plot(
-        list(found), [mean_scale(row) for row in found.values()], "o", color=_style.BLUE, markersize=3.5, label="run"
-    )
-    logarithmic(axes, list(found))
+    """Draw the mean of log2 of the scale."""
+    draw_against_t3(axes, run, 1, mean_scale)
     axes.set(ylabel="log2 of the scale", ylim=(17.9, 19.2))
     _style.label_panel(axes, "b", "Mean log2 scale")
 
 
-def logarithmic(axes: Axes, intervals: list[int]) -> None:
-    axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 120))
-    axes.set_xticks(intervals, [str(g) for g in intervals])
-    axes.minorticks_off()
+def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
+    """Return the levels, and the share of steps at each."""
+    total = sum(counts.values())
+    return np.array(list(counts)), np.array([count / total for count in counts.values()])
 
 
 def draw_distributions(axes: Axes, run: Result) -> None:
-    """Share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 run."""
-    found, (reference,) = runs(run), run.arm("fp32")
-    level, count = zip(*reference["ceilings"], strict=True)
-    axes.bar(level, np.array(count) / steps(reference), width=0.96, color="#E6E6E6", label="ceilings")
+    """Draw the share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 runs."""
+    found = by_interval(run)
+    axes.bar(*share(pooled(run.one(dtype="float32"), "ceilings")), width=0.96, color="#E6E6E6", label="ceilings")
     width = 0.8 / len(SHOWN)
     for place, (interval, color) in enumerate(SHOWN.items()):
         shift = (place - (len(SHOWN) - 1) / 2) * width
-        level, count = zip(*found[interval]["scales"], strict=True)
-        axes.bar(np.array(level) + shift, np.array(count) / steps(found[interval]), width=width, color=color,
-                 label=f"G={interval}")  # fmt: skip
-        x, form = theory.of_ceilings(dict(found[interval]["ceilings"]), interval)
+        level, height = share(pooled(found[interval], "scales"))
+        axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
+        x, form = theory.of_ceilings(pooled(found[interval], "ceilings"), interval)
         axes.plot(x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}")
     ticks = range(16, 22)
     axes.set_xticks(ticks, [_style.power_of_two(k) for k in ticks])

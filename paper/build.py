@@ -13,7 +13,6 @@ from paper.ledger import Book, Declared, Formula
 from paper.lint import Use, Uses
 from paper.sources import ROOT, PaperError
 
-TIME = 0  # of the PDF's making, for the same bytes every time; the document itself has no date
 KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs")
 
 
@@ -76,9 +75,11 @@ def compile_text(root: Path, notice: str = "") -> bytes:
     """
     try:
         pdf, warnings = typst.compile_with_warnings(
-            str(root / "paper" / "paper.typ"), root=str(root), ignore_system_fonts=True, timestamp=TIME,
+            str(root / "paper" / "paper.typ"),
+            root=str(root),
+            ignore_system_fonts=True,
             sys_inputs={"draft": notice},
-        )  # fmt: skip
+        )
     except RuntimeError as error:  # TypstError is one
         raise PaperError(f"paper/paper.typ: {error}") from None
     if warnings:
@@ -106,7 +107,7 @@ def check(root: Path = ROOT) -> list[str]:
     Raises:
         PaperError: it cannot be built there.
     """
-    from figures.__main__ import render
+    from figures.rendering import render  # it loads matplotlib
 
     with tempfile.TemporaryDirectory(prefix="ampsim-paper-") as name:
         clean = Path(name)

@@ -20,9 +20,10 @@ FLOORS = {
     "ampsim/core": {"numpy", "ampsim.core"},
     "ampsim/core/formats.py": {"numpy", "ml_dtypes", "ampsim.core"},
     "ampsim/core/replay/engine.py": {"numpy", "numba", "ampsim.core"},
-    "ampsim/torch": {"numpy", "torch", "triton", "ampsim.core", "ampsim.torch"},
+    "ampsim/_triton.py": {"torch", "triton"},
+    "ampsim/torch": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch"},
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
-    "ampsim/probe": {"numpy", "torch", "triton", "ampsim.core", "ampsim.probe"},
+    "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
     "ampsim/records.py": {"numpy", "ampsim.core.files"},
@@ -40,7 +41,7 @@ FLOORS = {
         "paper",
         "typst",
     },
-    "paper/build.py": {"figures.__main__.render", "paper", "typst"},
+    "paper/build.py": {"figures.rendering", "paper", "typst"},
     "paper/sources.py": {"ampsim.core", "ampsim.records", "experiments.runner.provenance", "figures.results"},
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def load(module: str, extra: str) -> Any:
-    """A module of a package that `ampsim.jax` does not need by itself; ImportError with the cure without it."""
+    """Import a module of a package that `ampsim.jax` does not need by itself; ImportError with the cure without it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

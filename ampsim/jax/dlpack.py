@@ -9,7 +9,7 @@ from ampsim.jax.machine import has_64_bits
 
 
 def to_jax(tree: Any) -> Any:
-    """Torch tensors in a tree as JAX arrays that share their memory, on the device they are on.
+    """Return the torch tensors of a tree as JAX arrays that share their memory, on the device they are on.
 
     JAX takes its arrays for constant: while one is in use, do not write to the tensor. A tensor that
     requires a gradient is taken without its graph.
@@ -65,7 +65,7 @@ def _refusal(tensor: Any, error: Exception) -> Exception:
 
 
 def to_torch(tree: Any) -> Any:
-    """JAX arrays in a tree as torch tensors that share their memory, on the device they are on.
+    """Return the JAX arrays of a tree as torch tensors that share their memory, on the device they are on.
 
     A JAX array is constant to JAX: do not write to the tensor in place, or pass ``tensor.clone()`` on.
 

@@ -1,4 +1,4 @@
-"""The product of a scale and a constant on the bits of the scale, in integers.
+"""The product of a scale and a constant on the bits of the scale, in integers; powers of two take a short branch.
 
 XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, each as it sees fit, so
 what a float expression gives depends on the compiler, on ``jit`` and on ``vmap``. Integers leave it no choice.
@@ -53,7 +53,7 @@ class Format:
         return 1 << (self.precision - 1)
 
     def ignored(self, limbs: int) -> int:
-        """Low limbs of a product that a reciprocal, rounded up, has spoilt: at least 53 + p bits."""
+        """Return the low limbs of a product that a reciprocal, rounded up, has spoilt: at least 53 + p bits."""
         return 10 if limbs == self.divisor_limbs else 0
 
 
@@ -71,7 +71,7 @@ class Factor(NamedTuple):
 
 
 def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
-    """The constant with which `product` multiplies by `value`, or divides by it; no limbs for a power of two."""
+    """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs for a power of two."""
     exact = Fraction(value) if how == "multiply" else 1 / Fraction(value)
     exponent = math.frexp(value)[1] - 1 if how == "multiply" else -(math.frexp(value)[1] - 1)
     if exact < Fraction(2) ** exponent:
@@ -84,17 +84,17 @@ def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs
 
 
 def to_bits(form: Format, x: Array) -> Array:
-    """The bits of a float as an unsigned integer, without its sign."""
+    """Return the bits of a float as an unsigned integer, without its sign."""
     return jnp.bitwise_and(lax.bitcast_convert_type(x, form.word), form.word((1 << (form.width - 1)) - 1))
 
 
 def from_bits(form: Format, bits: Array) -> Array:
-    """The float that has these bits."""
+    """Return the float that has these bits."""
     return lax.bitcast_convert_type(bits, form.dtype)
 
 
 def product(form: Format, bits: Array, by: Factor) -> Array:
-    """The bits of scale * factor, correctly rounded; 0, inf and NaN stay what they are.
+    """Return the bits of scale * factor, correctly rounded; 0, inf and NaN stay what they are.
 
     Args:
         form: the format of the scale.
@@ -118,7 +118,7 @@ def product(form: Format, bits: Array, by: Factor) -> Array:
 
 
 def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
-    """The mantissa with its highest bit set, and the exponent field, <= 0 for a subnormal."""
+    """Return the mantissa with its highest bit set, and the exponent field, <= 0 for a subnormal."""
     field = (bits >> (form.precision - 1)).astype(np.int32)
     fraction = bits & form.word(form.smallest_normal - 1)
     lead = jnp.minimum(lax.clz(fraction), form.width - 1).astype(np.int32) - form.limb
@@ -128,7 +128,7 @@ def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
 
 
 def _multiply(form: Format, n: Array, limbs: Any) -> tuple[Array, Array, Array]:
-    """The highest word of the product n * K, the 3 limbs below it, and whether any bit below those is set."""
+    """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below those is set."""
     count, low_bits = limbs.shape[0], form.word((1 << form.limb) - 1)
     carry, lows = jnp.zeros_like(n), []
     for i in range(count):
@@ -146,7 +146,7 @@ def _any(form: Format, words: Sequence[Array]) -> Array:
 
 
 def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Array) -> Array:
-    """Bits of the float nearest to (word + below 2^-W + inexact) * 2^exponent, ties to even."""
+    """Return the bits of the float nearest to (word + below 2^-W + inexact) * 2^exponent, ties to even."""
     one = form.word(1)
     # A subnormal result keeps fewer bits: p - (1 - exponent) of them.
     drop = form.limb + jnp.clip(1 - exponent, 0, form.precision + 1)
@@ -166,5 +166,5 @@ def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Ar
 
 
 def choose(which: Array, a: Factor, b: Factor) -> Factor:
-    """`a` where `which`, else `b`."""
+    """Return `a` where `which`, else `b`."""
     return Factor(*(jnp.where(which, x, y) for x, y in zip(a, b, strict=True)))

@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 def is_inexact(x: Any) -> bool:
-    """Whether a leaf is floating point or complex; integers, bools and JAX's float0 are neither."""
+    """Return whether a leaf is floating point or complex; integers, bools and JAX's float0 are neither."""
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
 def all_finite(tree: Any, axis_name: str | None = None) -> Array:
-    """Whether every floating-point or complex element of a tree is neither inf nor NaN; True for an empty tree.
+    """Return whether every floating-point or complex element of a tree is neither inf nor NaN; True for an empty tree.
 
     Args:
         tree: arrays of any shape and dtype.
@@ -36,7 +36,7 @@ def all_finite(tree: Any, axis_name: str | None = None) -> Array:
 
 
 def select_tree(pred: ArrayLike, a: T, b: T) -> T:
-    """Tree `a` if `pred` else tree `b`, leaf by leaf and bit by bit; both of one structure.
+    """Return tree `a` if `pred` else tree `b`, leaf by leaf and bit by bit; both of one structure.
 
     Args:
         pred: shape (), bool.

@@ -35,7 +35,7 @@ def _require(rule: Rule, peer: str, **expected: Any) -> None:
 
 
 def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = ()) -> dict[str, Any]:
-    """What ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler` load.
+    """Return what ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler` load.
 
     Torch's five keys, and with a delay ``pending``, which only ours reads. The dict has no bounds: name in
     `elsewhere` those that the other side was constructed with (``min_scale``, ``max_scale``).
@@ -56,7 +56,7 @@ def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = (
 
 
 def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) -> LossScale:
-    """The loss scale that goes on where a torch or `ampsim.torch` scaler was saved.
+    """Return the loss scale that goes on where a torch or `ampsim.torch` scaler was saved.
 
     Args:
         saved: its ``state_dict()``.
@@ -78,7 +78,7 @@ def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) ->
 
 
 def to_flax(loss_scale: LossScale) -> Any:
-    """A ``flax.training.dynamic_scale.DynamicScale`` that goes on like `loss_scale`.
+    """Return a ``flax.training.dynamic_scale.DynamicScale`` that goes on like `loss_scale`.
 
     flax compares the count before it adds one: our growth_interval G is its G - 1, and the counts are the
     same number. Promised while the scale stays within [2^-126, 2^127]: flax ends a growth at the largest
@@ -125,7 +125,7 @@ def _is_power_of_two(x: float) -> bool:
 
 
 def from_flax(dynamic_scale: Any) -> LossScale:
-    """The loss scale that goes on like a flax ``DynamicScale`` under ``jit``, flushes and ceiling included.
+    """Return the loss scale that goes on like a flax ``DynamicScale`` under ``jit``, flushes and ceiling included.
 
     Outside of ``jit`` flax's first update is in double if its scale is still a Python float; it is the same
     unless that float or a factor has more digits than float32.
@@ -152,7 +152,7 @@ def _float32_scale(name: str, scale: Any) -> float:
 
 
 def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
-    """A ``jmp.DynamicLossScale`` that goes on like `loss_scale`; `jit` says where it will be used.
+    """Return a ``jmp.DynamicLossScale`` that goes on like `loss_scale`; `jit` says where it will be used.
 
     Within ``jit`` jmp 0.0.4 forgets ``min_loss_scale``, which is then 1, and divides by multiplying with a
     rounded reciprocal; outside it does neither.
@@ -199,7 +199,7 @@ def _require_division(rule: Rule, *, jit: bool) -> None:
 
 
 def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
-    """The loss scale that goes on like a ``jmp.DynamicLossScale`` used within or outside of ``jit``."""
+    """Return the loss scale that goes on like a ``jmp.DynamicLossScale`` used within or outside of ``jit``."""
     rule = dialects.get(
         "jmp.DynamicLossScale",
         init=_float32_scale("loss_scale", loss_scale.loss_scale),

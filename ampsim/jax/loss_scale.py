@@ -67,7 +67,7 @@ class LossScale:
 
     @classmethod
     def create(cls, rule: Rule | None = None) -> Self:
-        """The state before the first update; the default rule is torch's.
+        """Return the state before the first update; the default rule is torch's.
 
         Raises:
             ValueError, TypeError: a rule that cannot be followed bit for bit, see `DEVIATIONS`.
@@ -133,7 +133,7 @@ class LossScale:
         return jax.tree.map(lambda g: _times(g, inverse, one, widen=widen), grads)  # type: ignore[no-any-return]
 
     def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:
-        """The loss scale after an iteration whose gradients were (`found_inf`) or were not all finite. No branch.
+        """Return the loss scale after an iteration whose gradients were not all finite (`found_inf`) or were.
 
         Args:
             found_inf: shape (), any dtype; by its truth, so NaN is an overflow. On a mapped axis it must be
@@ -175,7 +175,7 @@ class LossScale:
         has_aux: bool = False,
         axis_name: str | None = None,
     ) -> Callable[..., "grad.Result[Self]"]:
-        """``jax.value_and_grad`` with loss scaling; arguments and results as of flax's ``DynamicScale``.
+        """Return ``jax.value_and_grad`` with loss scaling; arguments and results as of flax's ``DynamicScale``.
 
         See `grad.value_and_grad`.
         """

@@ -67,17 +67,17 @@ def check(rule: Any) -> None:
 
 
 def has_64_bits() -> bool:
-    """Whether jax_enable_x64 is set."""
+    """Return whether jax_enable_x64 is set."""
     return bool(jnp.result_type(float) == jnp.float64)
 
 
 def divides(rule: Rule) -> bool:
-    """Whether its backoff is a true division, which takes a longer factor."""
+    """Return whether its backoff is a true division, which takes a longer factor."""
     return rule.arithmetic.backoff == "divide"
 
 
 def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
-    """A checked rule as numpy arrays.
+    """Return a checked rule as numpy arrays.
 
     Powers of two have short factors, unless `divisor` says how long: as a division's, or as a product's, to be
     stacked with others.
@@ -132,7 +132,7 @@ def _bound(rule: Rule, form: Format, bound: float | None, default: float) -> Any
 
 
 def stacked(rules: Sequence[Rule]) -> Constants:
-    """Rules of one dtype as arrays with one more axis, the last: a limb of all rules lies in one piece."""
+    """Return rules of one dtype as arrays with one more axis, the last: a limb of all rules lies in one piece."""
     longest = any(map(divides, rules))
     parts = [constants(rule, divisor=longest) for rule in rules]
     return jax.tree.map(lambda *leaves: np.stack(leaves, axis=-1), *parts)  # type: ignore[no-any-return]
@@ -140,7 +140,7 @@ def stacked(rules: Sequence[Rule]) -> Constants:
 
 @functools.partial(jax.jit, static_argnames="form", inline=True)
 def advance(form: Format, c: Constants, carry: Carry, found_inf: Array) -> Carry:
-    """One step of the plain machine, without delay; `found_inf` of shape (), bool."""
+    """Take one step of the plain machine, without delay; `found_inf` of shape (), bool."""
     old, overflows = carry.bits, carry.overflow_tracker
     patient = found_inf & (overflows + 1 < c.hysteresis)
     backs_off = found_inf & ~patient
@@ -169,7 +169,7 @@ class Queue(NamedTuple):
 
 
 def newest(queue: Queue) -> Array:
-    """The scale computed last."""
+    """Return the scale computed last."""
     return queue.pending[-1] if queue.pending.shape[0] else queue.scale
 
 
@@ -191,6 +191,6 @@ def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
 def step(
     form: Format, c: Constants, queue: Queue, trackers: tuple[Array, Array], found_inf: Array, *, at_once: bool = False
 ) -> tuple[Queue, tuple[Array, Array]]:
-    """One update with its delay: (queue, (growth_tracker, overflow_tracker)) after it."""
+    """Do one update with its delay; return (queue, (growth_tracker, overflow_tracker)) after it."""
     after = advance(form, c, Carry(newest(queue), *trackers), found_inf)
     return publish(queue, after.bits, at_once=at_once), (after.growth_tracker, after.overflow_tracker)

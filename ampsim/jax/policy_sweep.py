@@ -31,7 +31,7 @@ class PolicySummary(NamedTuple):
 def sweep_policies(
     policies: Sequence[Policy], ceilings: npt.ArrayLike, *, top: float = 65504.0, summary: bool = False
 ) -> Any:
-    """The scales of many policies after each update; row i equals ``replay_ceilings(policies[i], ceilings)``.
+    """Return the scales of many policies after each update; row i equals ``replay_ceilings(policies[i], ceilings)``.
 
     To the last bit, except for `LogMax`, see `ampsim.jax.policy`. Numbers in which the policies differ are data, so
     that a grid is compiled once.
@@ -61,7 +61,7 @@ def sweep_policies(
 
 
 def _shared(policies: Sequence[Policy]) -> tuple[Policy, dict[str, npt.NDArray[Any]]]:
-    """One of them, and the numbers in which they differ, (policies,)."""
+    """Return one of them, and the numbers in which they differ, (policies,)."""
     if not policies or not all(isinstance(policy, Policy) for policy in policies):
         raise TypeError(f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; sweep takes rules")
     names = sorted({type(policy).__name__ for policy in policies})
@@ -80,7 +80,7 @@ def _shared(policies: Sequence[Policy]) -> tuple[Policy, dict[str, npt.NDArray[A
 
 
 def _with(policy: Policy, values: dict[str, Any]) -> Policy:
-    """The policy with traced numbers in it, which no check can look at."""
+    """Return the policy with traced numbers in it, which no check can look at."""
     made = object.__new__(type(policy))
     for field in dataclasses.fields(policy):
         object.__setattr__(made, field.name, values.get(field.name, getattr(policy, field.name)))

@@ -31,7 +31,7 @@ def sweep(
     ceilings: npt.ArrayLike | None = None,
     summary: bool = False,
 ) -> Any:
-    """The scales of many rules after each update; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
+    """Return the scales of many rules after each update; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
 
     Compiled once for a number of rules and steps: the constants of the rules are data. On one CPU core some
     10^7 rule-steps a second.
@@ -56,7 +56,7 @@ def sweep(
     # A found_inf of NaN is an overflow.
     inputs = keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
-        raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row a rule")
+        raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row per rule")
     start = np.array([init(rule).scale for rule in rules], form.dtype)
     return _run(form, delay, summary, machine.stacked(rules), start, inputs)
 
@@ -74,7 +74,7 @@ def _shared(rules: Sequence[Rule]) -> tuple[Format, int]:
 
 
 def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Ceilings as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
+    """Return ceilings as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
 
     Rounded down, since no scale lies between c and the next smaller number of its format.
     """

@@ -17,11 +17,11 @@ class HasScale(Protocol):
     """A GradScaler, torch's or ampsim's."""
 
     def get_scale(self) -> float:
-        """The scale of the backward pass in progress."""
+        """Return the scale of the backward pass in progress."""
 
 
 class Counts(NamedTuple):
-    """Of gradients that were counted together."""
+    """The counts of gradients that were counted in one pass."""
 
     scale: float
     keys: list[Key]
@@ -29,11 +29,11 @@ class Counts(NamedTuple):
     copied: Any  # the CUDA event after which `counts` may be read
 
     def arrived(self) -> bool:
-        """Whether `counts` may be read."""
+        """Return whether `counts` may be read."""
         return self.copied is None or bool(self.copied.query())
 
     def wait(self) -> None:
-        """Until `counts` may be read."""
+        """Wait until `counts` may be read."""
         if self.copied is not None:
             self.copied.synchronize()
 
@@ -57,7 +57,8 @@ class Batch:
     def leave(self, key: Key, param: Tensor) -> None:
         """Count the gradient of a parameter when the backward pass in progress is over."""
         self._left[key] = param
-        task = torch._C._current_graph_task_id()  # noqa: SLF001 - it may end by an exception, or lie in another
+        task = torch._C._current_graph_task_id()  # noqa: SLF001
+        # Another number is another pass: the one before may have ended by an exception, or this one runs within it.
         if task != self._graph_task:
             self._graph_task = task
             # After those of DistributedDataParallel, which are there when the backward pass ends.
@@ -73,7 +74,7 @@ class Batch:
         self._single.setdefault(values.device, []).append((key, exponent_counts(values)))
 
     def finish(self) -> list[Counts]:
-        """The counts of the step, which is over; waits for nothing."""
+        """Return the counts of the step, which is over; waits for nothing."""
         self._count_left()
         for pairs in self._single.values():
             self._send(pairs, torch.stack)
@@ -82,7 +83,7 @@ class Batch:
 
     @property
     def scale(self) -> float:
-        """Asked for once a step."""
+        """What the step's gradients are multiplied by; its source is asked once per step."""
         if self._scale is None:
             source = self._source
             self._scale = float(source.get_scale() if hasattr(source, "get_scale") else source)
@@ -94,7 +95,7 @@ class Batch:
         together: dict[torch.device, list[tuple[Key, Tensor]]] = {}
         for key, param in left.items():
             grad = param.grad
-            if grad is None:  # an optimizer was faster
+            if grad is None:  # an optimizer stepped within the backward pass and cleared it
                 continue
             if singly or grad.is_sparse:
                 self.add(key, grad)
@@ -118,21 +119,21 @@ class Batch:
 
 
 def _call_back(function: Callable[[], None]) -> None:
-    """Have the backward pass in progress call a function when it is over."""
+    """Make the backward pass in progress call a function when it is over."""
     torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001 - there is no other door
 
 
 def divides(scale: float) -> bool:
-    """Whether gradients can be divided by a scale at all."""
+    """Return whether gradients can be divided by a scale at all."""
     return 0 < scale < math.inf
 
 
 def log2_of(scale: float) -> int | None:
-    """The exponent of a power of two, of other numbers None."""
+    """Return the exponent of a power of two, and None for other numbers."""
     mantissa, exponent = math.frexp(scale)
     return exponent - 1 if mantissa == 0.5 else None
 
 
 def _must_be_divided(scale: float) -> bool:
-    """Whether elements are, as moving the histogram will not do."""
+    """Return whether the elements are to be divided, since moving the histogram will not do."""
     return divides(scale) and log2_of(scale) is None

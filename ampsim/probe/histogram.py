@@ -50,7 +50,7 @@ class Histogram:
 
     @classmethod
     def from_counts(cls, counts: npt.NDArray[np.int64]) -> "Histogram":
-        """From what `exponent_counts` returned, int64, shape (281,)."""
+        """Make one from what `exponent_counts` returned, int64, shape (281,)."""
         return cls(counts[:BINS], float(largest_of(counts)))
 
     @property
@@ -68,14 +68,14 @@ class Histogram:
         return Histogram(self.counts + other.counts, math.nan if any(map(math.isnan, either)) else max(either))
 
     def times_power(self, exponent: int) -> "Histogram":
-        """The histogram of every element times 2^exponent.
+        """Return the histogram of every element times 2^exponent.
 
         Exact within float32's range; what leaves it is counted in the last binade at that end. `largest` is exact.
         """
         return Histogram(moved(self.counts, exponent), math.ldexp(self.largest, exponent))
 
     def lost(self, scale: float, fmt: Format) -> Lost:
-        """What rounding ``scale * g`` to `fmt` would lose, for any scale, from this one count.
+        """Return what rounding ``scale * g`` to `fmt` would lose, for any scale, from this one count.
 
         A binade that a limit does not cut is counted exactly. With a power of two for scale, three binades are
         cut (fp16's are given): at the largest flushed magnitude, 2^-25, of which only exact powers of two are
@@ -119,7 +119,7 @@ class Histogram:
         return max(int(self.counts[1:].sum()), 1)
 
     def ceiling(self, fmt: Format) -> float:
-        """The largest power of two at which no element would overflow in `fmt`: exact, from `largest`.
+        """Return the largest power of two at which no element would overflow in `fmt`: exact, from `largest`.
 
         inf if all are zero; 0.0 if one is inf or NaN.
         """
@@ -137,12 +137,12 @@ def _overflows(magnitude: float, fmt: Format) -> bool:
 
 
 def largest_of(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """The largest magnitudes in some `exponent_counts`, shape (..., 281) to (...)."""
+    """Return the largest magnitudes in some `exponent_counts`, shape (..., 281) to (...)."""
     return counts[..., BINS].astype(np.int32).view(np.float32)
 
 
 def moved(counts: npt.NDArray[np.int64], exponent: int) -> npt.NDArray[np.int64]:
-    """`Histogram.times_power` of some counts, shape (..., 280)."""
+    """Do `Histogram.times_power` of some counts, shape (..., 280)."""
     binades = counts[..., 1:INF]
     last = binades.shape[-1] - 1
     by = min(abs(exponent), last)

@@ -5,35 +5,23 @@ that occur, some thirty, are added to the tensor's row of one table in the devic
 somebody copies it. Zeros, subnormals, inf and NaN are told apart in the tiles that have any. All is integer
 arithmetic: nothing rounds, and no flag of the processor changes a count.
 
-Bytes read an element: its own 4 (float32) or 2 (float16, bfloat16), once.
+Bytes read per element: its own 4 (float32) or 2 (float16, bfloat16), once.
 
 The speed is not yet measured: the kernel is used wherever it runs, unless AMPSIM_TRITON=0 is set.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-import functools
-import os
-import warnings
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ampsim._triton import is_dense, jit, runs, tl
 from ampsim.probe import binades
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CUDA builds of torch bring it; elsewhere torch's own kernels do
-    triton, tl = None, SimpleNamespace(constexpr=int)
-
-jit: Callable[..., Any] = triton.jit if triton else lambda **_: lambda function: function
-
-BLOCK = 8192  # elements a tile
+BLOCK = 8192  # elements per tile
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
 NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 NEVER = 2**62  # number of a tile that there is not
@@ -45,21 +33,9 @@ INF, NAN, LARGEST = tl.constexpr(binades.INF), tl.constexpr(binades.NAN), tl.con
 MAGNITUDE, INF_BITS = tl.constexpr(binades.MAGNITUDE), tl.constexpr(binades.INF_BITS)
 
 
-@functools.cache
 def available(device: torch.device) -> bool:
-    """Whether the kernel runs on `device`: CUDA and Triton, tried once and remembered.
-
-    Triton also needs a C compiler, and knows not every GPU: a RuntimeWarning says why it failed.
-    """
-    if device.type != "cuda" or triton is None or os.environ.get("AMPSIM_TRITON") == "0":
-        return False
-    try:
-        exponent_counts([torch.ones(1, device=device)])
-    except Exception as error:  # whatever a compiler may raise
-        text = f"Triton on {device}: {error}: torch's own kernels do its work; to choose them set AMPSIM_TRITON=0"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return False
-    return True
+    """Tell whether the kernel runs on `device`."""
+    return runs(exponent_counts, device)
 
 
 def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
@@ -71,7 +47,7 @@ def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
     Returns:
         int64, shape (len(tensors), 281), on their device.
     """
-    dense = [tensor if _is_dense(tensor) else tensor.contiguous() for tensor in tensors]
+    dense = [tensor if is_dense(tensor) else tensor.contiguous() for tensor in tensors]
     device = dense[0].device
     with torch.cuda.device_of(dense[0]):  # Triton launches on the current one
         counts = torch.zeros((len(dense), binades.BINS + 1), dtype=torch.int64, device=device)
@@ -87,13 +63,8 @@ def exponent_counts(tensors: Sequence[Tensor]) -> Tensor:
     return counts
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill their memory, in the order of rows or of images with channels last."""
-    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
-
-
 def _table(tensors: Sequence[Tensor], rows: Sequence[int]) -> tuple[Tensor, int]:
-    """What the kernel is told of each tensor, int64: first tile, address, elements, row; and the number of tiles.
+    """Return what the kernel is told of each tensor, int64: first tile, address, elements, row; and how many tiles.
 
     There are as many columns as the next power of two; those that are too many begin at no tile.
     """
@@ -106,7 +77,7 @@ def _table(tensors: Sequence[Tensor], rows: Sequence[int]) -> tuple[Tensor, int]
 
 @jit()
 def _bits(address, offsets, there, dtype: tl.constexpr):
-    """The bits, as float32 has them, of the elements that are there; 0 of the others."""
+    """Load the bits, as float32 has them, of the elements that are there; 0 of the others."""
     if dtype == "float32":
         return tl.load(address.to(tl.pointer_type(tl.int32)) + offsets, mask=there, other=0)
     halves = tl.load(address.to(tl.pointer_type(tl.int16)) + offsets, mask=there, other=0)
@@ -117,7 +88,7 @@ def _bits(address, offsets, there, dtype: tl.constexpr):
 
 @jit()
 def _add_small(magnitudes, absent, row):
-    """Zeros and the 23 subnormal binades m * 2^-149, at 1 + floor(log2 m), as float32(m) is exact."""
+    """Count zeros and the 23 subnormal binades m * 2^-149, at 1 + floor(log2 m), as float32(m) is exact."""
     logarithm = (magnitudes.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
     bins = tl.arange(0, 32)
     number = tl.histogram(tl.where(magnitudes >> 23 == 0, tl.maximum(logarithm, 0), 31), 32)

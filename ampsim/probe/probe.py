@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def _rows_of(step: int, counted: Counts) -> Iterator[Row]:
-    """One a gradient, in the order of `counted`; waits for it."""
+    """Yield one row per gradient, in the order of `counted`; waits for it."""
     counted.wait()
     counts = counted.counts.numpy()
     exponent = log2_of(counted.scale) or 0
@@ -116,7 +116,7 @@ class Probe:
         self._step += 1
 
     def drain(self, *, wait: bool = True) -> list[Row]:
-        """All since the last call, step by step; call it between steps.
+        """Return the rows since the last call, step by step; call it between steps.
 
         Args:
             wait: for the devices of the gradients. If not, the steps that have arrived, and the others next time.
@@ -168,7 +168,7 @@ class Probe:
 
 
 def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]:
-    """For each step the largest power of two at which no gradient in `rows` would overflow: what replay takes.
+    """Return for each step the largest power of two at which no gradient in `rows` would overflow: what replay takes.
 
     Exact for the gradients probed; what overflowed inside a module and vanished before its output is not seen. A
     step that did overflow at its scale gets the next lower power of two: an upper bound, as how far down it would
@@ -199,7 +199,7 @@ def _leaves(model: Any) -> dict[str, nn.Module]:
 
 
 def _below(scale: float) -> float:
-    """The largest power of two below a scale; 0 below 0, and float32's largest below inf."""
+    """Return the largest power of two below a scale; 0 below 0, and float32's largest below inf."""
     if not divides(scale):
         return 2.0**127 if scale == math.inf else 0.0
     mantissa, exponent = math.frexp(scale)

@@ -7,27 +7,31 @@ own files that are left alone; ours are marked here, function by function, witho
 
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from torch._C._dynamo import eval_frame
 
 
 def leave_alone_package(name: str) -> None:
-    """`leave_alone` for a package and all of its modules that are loaded."""
+    """Mark a package and all of its modules that are loaded; a module that is loaded later calls `leave_alone`."""
     leave_alone(*[module for key, module in [*sys.modules.items()] if key == name or key.startswith(f"{name}.")])
 
 
 def leave_alone(*modules: types.ModuleType) -> None:
     """Have torch.compile run every function that these modules define as plain Python."""
     for module in modules:
-        for function in _functions(vars(module).values(), module.__name__):
+        for function in functions_of(module):
             function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001 - not inlined
             _skip(function.__code__)  # nor compiled when it is called
 
 
+def functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    """Iterate over the functions and methods that a module defines, under their decorators too."""
+    return _functions(vars(module).values(), module.__name__)
+
+
 def _skip(code: types.CodeType) -> None:
-    """What ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
+    """Do what ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
     for inner in code.co_consts:  # a function that is defined in this one has a frame of its own
         if isinstance(inner, types.CodeType):
             _skip(inner)
@@ -36,13 +40,14 @@ def _skip(code: types.CodeType) -> None:
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))  # noqa: SLF001
 
 
-def _functions(values: Any, name: str) -> Iterator[types.FunctionType]:
+def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionType]:
     for value in values:
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
         if isinstance(value, property):
             value = value.fget
-        if isinstance(value, types.FunctionType) and value.__module__ == name:
+        while isinstance(value, types.FunctionType) and value.__module__ == name:
             yield value
-        elif isinstance(value, type) and value.__module__ == name:
+            value = getattr(value, "__wrapped__", None)
+        if isinstance(value, type) and value.__module__ == name:
             yield from _functions(vars(value).values(), name)

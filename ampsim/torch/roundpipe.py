@@ -4,11 +4,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ampsim.torch import grad_scaler
+from ampsim.torch.grad_scaler import GradScaler as AnyDepth
 from ampsim.torch.threads.optimizer_thread import shared_thread
 
 
-class GradScaler(grad_scaler.GradScaler):
+class GradScaler(AnyDepth):
     """Drop-in for ``roundpipe.GradScaler``.
 
     `scale` uses the scale after all updates but the last, `update` returns at once, `unscale_` and `step` run
@@ -46,7 +46,7 @@ class GradScaler(grad_scaler.GradScaler):
 
 
 def optimizer_stream() -> Callable[..., Any]:
-    """RoundPipe's ``launch_optim_kernel`` if RoundPipe was imported, else our own thread's ``launch``."""
+    """Return RoundPipe's ``launch_optim_kernel`` if RoundPipe was imported, else our own thread's ``launch``."""
     theirs = sys.modules.get("roundpipe.optim_stream")
     if theirs is not None:
         return theirs.launch_optim_kernel  # type: ignore[no-any-return]

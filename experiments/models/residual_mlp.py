@@ -17,9 +17,14 @@ class ResidualMLP(nn.Module):
         )
         self.leave = nn.Linear(width, classes)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, inputs) to logits (batch, classes) and the last residual stream (batch, width)."""
-        h = self.enter(x)
+    def stream(self, x: Tensor) -> Tensor:
+        """Return the last residual stream (batch, width) of x (batch, inputs)."""
+        h: Tensor = self.enter(x)
         for block in self.blocks:
             h = h + block(h)
-        return self.leave(h), h
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (batch, classes) of x (batch, inputs)."""
+        logits: Tensor = self.leave(self.stream(x))
+        return logits

@@ -70,6 +70,11 @@ def changes(values: Sequence[float]) -> list[list[float]]:
     return [[step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]]
 
 
+def flagged(flags: Sequence[bool]) -> list[int]:
+    """Return the steps whose flag is set."""
+    return [step for step, flag in enumerate(flags) if flag]
+
+
 def six_digits(values: Sequence[float]) -> list[float]:
     """Rounded to 6 significant digits, well below what two seeds differ by, so that the files stay small."""
     return [float(f"{value:.6g}") for value in values]

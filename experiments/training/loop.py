@@ -138,9 +138,9 @@ def accuracy(task: Task) -> float:
 
 @dataclass
 class Log:
-    """The columns of one unit that are about its steps; zeros are counted every `count_every` of them."""
+    """The columns of one unit that are about its steps."""
 
-    count_every: int
+    count_every: int | None = None  # steps between two counts of zeros; None: they are not counted
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     found_inf: list[int] = field(default_factory=list)
@@ -148,22 +148,22 @@ class Log:
     zero: list[float] = field(default_factory=list)
 
     def add(self, step: Step) -> None:
-        """In the order of the steps."""
+        """Note the next step."""
         self.losses.append(step.loss)
         self.scales.append(step.scale)
         if step.found_inf:
             self.found_inf.append(step.number)
-        if step.number % self.count_every == 0:
+        if self.count_every and step.number % self.count_every == 0:
             (zero,), _, _ = fp16.count_classes(step.gradient, [step.gradient.numel()])
             self.counted_steps.append(step.number)
             self.zero.append(zero / step.gradient.numel())
 
     def record(self) -> Record:
-        """As `data/README.md` has it."""
+        """Return the columns as `data/README.md` has them."""
+        counted = {"counted_steps": self.counted_steps, "zero": fp16.six_digits(self.zero)}
         return {
             "loss": fp16.six_digits(self.losses),
             "scale_changes": fp16.changes(self.scales),
             "found_inf": self.found_inf,
-            "counted_steps": self.counted_steps,
-            "zero": fp16.six_digits(self.zero),
+            **(counted if self.count_every else {}),
         }

@@ -3,7 +3,8 @@
 | task | model | data | loss |
 |---|---|---|---|
 | `sigmoid` | 8-layer sigmoid MLP | digits | cross entropy, mean over images |
-| `residual` | residual MLP without normalisation | digits | the same |
+| `residual` | residual MLP without normalisation, 8 blocks | digits | the same |
+| `residual12` | the same with 12 blocks, which crashes if it learns too fast | digits | the same |
 | `resnet` | convolutional residual network | digits | the same |
 | `resnet32` | convolutional residual network | crops of photographs: which way up? | the same |
 | `gpt` | byte-level GPT | text | cross entropy, mean over tokens |
@@ -51,10 +52,14 @@ class Task:
         x, y = self.draw()
         return self.criterion(self.model(x), y)
 
-    @torch.no_grad()
     def test_loss(self) -> float:
-        """In float32 for every arm, so that arms differ in their training only; 6 significant digits."""
-        x, y = self.test
+        """Return the loss on the test data, in float32 for every arm, so that arms differ in their training only."""
+        return self.evaluate(self.test)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> float:
+        """Return the loss of a batch in float32, 6 significant digits."""
+        x, y = batch
         return fp16.six_digits([self.criterion(self.model(x), y).item()])[0]
 
 
@@ -82,27 +87,14 @@ def digits(model: nn.Module, generator: torch.Generator, device: str, batch: int
     return Task(model.to(device), draw, cross_entropy, (test, data.test_y))
 
 
-class Logits(nn.Module):
-    """A residual MLP that keeps its stream to itself."""
-
-    def __init__(self, network: ResidualMLP) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs) to logits (batch, classes)."""
-        logits: Tensor = self.network(x)[0]
-        return logits
+def sigmoid(generator: torch.Generator, device: str, batch: int, *, depth: int = 8, width: int = 32) -> Task:
+    """Return a deep sigmoid network's task; its first layers' gradients lie below fp16's smallest number."""
+    return digits(SigmoidMLP(digits_data.PIXELS, width, depth, digits_data.CLASSES), generator, device, batch)
 
 
-def sigmoid(generator: torch.Generator, device: str, batch: int) -> Task:
-    """The sizes of `sigmoid_underflow`."""
-    return digits(SigmoidMLP(digits_data.PIXELS, 32, 8, digits_data.CLASSES), generator, device, batch)
-
-
-def residual(generator: torch.Generator, device: str, batch: int) -> Task:
-    """As in `scale_crash`, with 8 blocks."""
-    return digits(Logits(ResidualMLP(digits_data.PIXELS, 64, 8, digits_data.CLASSES)), generator, device, batch)
+def residual(generator: torch.Generator, device: str, batch: int, *, blocks: int = 8, width: int = 64) -> Task:
+    """Return a residual network's task, without normalisation; with 12 blocks it is that of `scale_crash`."""
+    return digits(ResidualMLP(digits_data.PIXELS, width, blocks, digits_data.CLASSES), generator, device, batch)
 
 
 def resnet(generator: torch.Generator, device: str, batch: int) -> Task:
@@ -112,15 +104,24 @@ def resnet(generator: torch.Generator, device: str, batch: int) -> Task:
 
 
 def gpt(generator: torch.Generator, device: str, batch: int) -> Task:
-    """`GPT_TINY` on a CPU, GPT-2 small on CUDA; bytes are the first 256 entries of its vocabulary."""
-    size = GPT_TINY if device == "cpu" else GPT2_SMALL
-    text = text_data.load(device)
+    """Return `GPT_TINY` on a CPU, GPT-2 small on CUDA; bytes are the first 256 entries of its vocabulary."""
+    return text(GPT_TINY if device == "cpu" else GPT2_SMALL, generator, device, batch)
+
+
+def text(size: Size, generator: torch.Generator, device: str, batch: int) -> Task:
+    """Return the task of predicting each next byte with a GPT."""
+    train, test = text_data.load(device)
     return Task(
         GPT(size).to(device),
-        lambda: text_data.draw(text.train, batch, size.context, generator),
+        lambda: text_data.draw(train, batch, size.context, generator),
         lambda logits, y: cross_entropy(logits.flatten(0, 1), y.flatten()),
-        text_data.spaced(text.test, EVALUATED // size.context, size.context),
+        text_sample(test, size.context),
     )
+
+
+def text_sample(tokens: Tensor, context: int) -> Batch:
+    """Return the windows, from all over some text, on which a loss is measured."""
+    return text_data.spaced(tokens, EVALUATED // context, context)
 
 
 def resnet32(generator: torch.Generator, device: str, batch: int) -> Task:
@@ -169,6 +170,7 @@ def vit(generator: torch.Generator, device: str, batch: int) -> Task:
 MAKERS: dict[str, Callable[[torch.Generator, str, int], Task]] = {
     "sigmoid": sigmoid,
     "residual": residual,
+    "residual12": partial(residual, blocks=12),
     "resnet": resnet,
     "resnet32": resnet32,
     "gpt": gpt,

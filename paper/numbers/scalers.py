@@ -1,6 +1,7 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
 from ampsim.core import dialects
+from figures.quantities import total
 from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
@@ -26,11 +27,6 @@ TRACES = {
 SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
-def _of_torch(run: Result, column: str) -> int:
-    """Return the sum of a column over all families of gradients that torch's scaler was given."""
-    return sum(row[column] for row in run.records if row["arm"].startswith("torch: "))
-
-
 def _wrong(run: Result, depth: int) -> float:
     """Return the share of tensors that torch's scaler unscaled wrongly with this many steps in flight."""
     arm = run.arm(f"torch depth {depth}")
@@ -41,14 +37,12 @@ DEFECTS = {
     "adversary.sweep": Number("adversary", lambda run: run.arm(SWEEP).the("trace_died"), "d"),
     "adversary.steps": Number("adversary", lambda run: run.config["steps"], ",d"),
     "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
-    "adversary.torch": Number("adversary", lambda run: _of_torch(run, "corruptions"), ",d"),
-    "adversary.total": Number("adversary", lambda run: _of_torch(run, "steps"), ",d"),
+    "adversary.torch": Number("adversary", lambda run: total(run, "torch: ", "corruptions"), ",d"),
+    "adversary.total": Number("adversary", lambda run: total(run, "torch: ", "steps"), ",d"),
     "threads.interval": Number("threads", lambda run: run.config["growth_interval"], "words"),
     "threads.torch.1": Number("threads", lambda run: _wrong(run, 1), "%0"),
     "threads.torch.4": Number("threads", lambda run: _wrong(run, 4), "%0"),
-    "threads.ours.checked": Number(
-        "threads", lambda run: sum(row["checked"] for row in run.records if row["arm"].startswith("ampsim ")), ",d"
-    ),
+    "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
 }
 KIT = {
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),

@@ -9,8 +9,6 @@ import torch
 
 from ampsim import records
 from experiments import adversary, runner
-from figures import _style, results
-from figures import adversary as figure
 
 COMMITTED = records.read(runner.DATA / "cpu" / "adversary.jsonl")[1]
 
@@ -83,15 +81,3 @@ def test_words_mean_what_they_say() -> None:
         assert {str(float(g[0])) for g in drawn} == {str(float(torch.tensor(value))) for value in values}
     assert all(0 < abs(float(torch.tensor(v))) < 2.0**-126 for v in adversary.VALUES["subnormal"])
     assert all(math.isfinite(float(torch.tensor(v))) for v in adversary.VALUES["huge"])
-
-
-def test_the_figure_draws_counts_and_both_traces() -> None:
-    with _style.style():
-        trace, counts = figure.plot(*map(results.load, figure.DATA)).axes
-    assert [bar.get_width() for bar in counts.patches] == [row["corruptions"] for row in COMMITTED]
-    curves = {line.get_label(): line for line in trace.lines if str(line.get_label()) in figure.NAME.values()}
-    for row in (row for row in COMMITTED if "trace" in row):
-        y = curves[figure.NAME[row["arm"].partition(":")[0]]].get_ydata()
-        assert len(y) == row["trace_steps"]
-        for step, scale in row["trace"]:
-            assert y[step] == (math.log2(scale) if scale else 2.0 * figure.BOTTOM)

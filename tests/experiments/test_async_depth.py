@@ -19,8 +19,6 @@ from experiments import async_depth, runner
 from experiments.async_depth import Delay, Pipe
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
-from figures import _style, results
-from figures import async_depth as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "async_depth.jsonl")
 CONFIG = PROVENANCE["config"]
@@ -169,17 +167,3 @@ def test_one_scale_too_high_skips_k_plus_1_steps_in_a_row() -> None:
             assert row["found_inf"][:2] == [0, 1]
     for row in of("depth 4"):
         assert row["found_inf"][:5] == [0, 1, 2, 3, 4]
-
-
-def test_the_figure_draws_the_records() -> None:
-    with _style.style():
-        losses, ends, scales = figure.plot(*map(results.load, figure.DATA)).axes
-    for k in CONFIG["depths"]:
-        (dots,) = [line for line in ends.lines if line.get_label() == f"depth {k}"]
-        assert list(dots.get_ydata()) == [row["test_loss"] for row in of(f"depth {k}")]
-        (median,) = [line for line in losses.lines if line.get_label() == f"depth {k}"]
-        last = [np.mean(row["loss"][-10:]) for row in of(f"depth {k}")]
-        assert median.get_ydata()[-1] == pytest.approx(np.median(last))
-    lanes = [line for line in scales.lines if line.get_label() in ("depth 4", "depth 4 latest")]
-    assert len(lanes) == 2
-    assert list(lanes[0].get_ydata()) == list(lanes[1].get_ydata())

@@ -17,7 +17,6 @@ from ampsim.probe import Histogram
 from experiments import exponent_heatmap, runner
 from experiments.exponent_heatmap import CASES, losses, nonempty
 from experiments.training import fp16, tasks
-from figures import _style, results
 from figures import exponent_heatmap as figure
 from tests.experiments import runs
 
@@ -89,7 +88,7 @@ def test_the_tie_below_the_smallest_subnormal_goes_to_zero() -> None:
 def truth_of_first_step(arm: str) -> Tensor:
     """In float32, from scratch."""
     case = CASES[arm]
-    task = exponent_heatmap.make(case, 0, "cpu")
+    task = tasks.make(case.task, 0, "cpu", case.batch)
     factor = case.factor(case.batch * tasks.GPT_TINY.context, exponent_heatmap.GLOBAL_TOKENS)
     gradients = torch.autograd.grad(task.loss() * factor, list(task.model.parameters()))
     return exponent_heatmap.flat(gradients)
@@ -107,7 +106,7 @@ def test_the_truth_is_the_float32_gradient_of_the_same_weights_and_batch(arm: st
 @pytest.mark.parametrize("arm", ["sigmoid dynamic", "residual dynamic"])
 def test_looking_disturbs_nothing(arm: str) -> None:
     row, case = fresh(arm, steps=6), CASES[arm]
-    task = exponent_heatmap.make(case, 0, "cpu")
+    task = tasks.make(case.task, 0, "cpu", case.batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
     scales, found_inf = zip(*((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True)
     assert row["scale_changes"] == fp16.changes(scales)
@@ -178,64 +177,3 @@ def test_a_sampled_step_was_skipped_where_the_largest_true_element_overflows_and
             samples += 1
             wrong += (highest >= 16) != (step in row["found_inf"])
     assert wrong <= 0.03 * samples
-
-
-# --------------------------------------------------------------------------------------------------- the figure
-
-
-@pytest.fixture(scope="module")
-def axes() -> list[Any]:
-    with _style.style():
-        return list(figure.plot(*map(results.load, figure.DATA)).axes)
-
-
-def test_lightness_falls_in_equal_steps_and_no_colour_is_cut_off() -> None:
-    for hue, slope, bump, shown in ((268, 10, 144, figure.INSIDE), (42, 45, 120, figure.OUTSIDE)):
-        t = np.linspace(0, 1, 256)
-        linear = figure.linear_srgb(95 - 75 * t, 3 + slope * t + bump * t * (1 - t), hue)
-        assert linear.min() > -0.002
-        assert linear.max() < 1
-        srgb = shown(np.arange(256))[:, :3]
-        light = np.where(srgb > 0.04045, ((srgb + 0.055) / 1.055) ** 2.4, srgb / 12.92)
-        lightness = 116 * np.cbrt(light @ [0.2126, 0.7152, 0.0722]) - 16
-        assert lightness == pytest.approx(95 - 75 * t, abs=0.5)
-
-
-def test_shares_add_up_to_the_elements_that_are_not_zero() -> None:
-    for row in (row for row in DATA if row["counts"]):
-        share = figure.shares(row, np.arange(-149, 128))
-        assert share.sum(axis=0) == pytest.approx([sum(c[1:]) / row["elements"] for c in row["counts"]])
-        lowest, *counts = row["counts"][3]
-        assert share[lowest + 149, 3] == counts[0] / row["elements"]
-
-
-def test_binades_inside_of_the_window_are_blue_and_all_others_red() -> None:
-    for row in (row for row in DATA if row["counts"]):
-        exponents = np.arange(-149, 128)
-        image = figure.picture(row, exponents)
-        blue = image[..., 2] > image[..., 0]
-        for sample in range(0, len(row["lost"]), 16):
-            log2 = log2_scales(row)[sample * row["every"]]
-            inside = (exponents + log2 >= -25) & (exponents + log2 < 16)
-            filled = image[:, sample, 3] > 0
-            assert (blue[filled, sample] == inside[filled]).all()
-            assert filled.sum() == sum(count > 0 for count in row["counts"][sample][1:])
-
-
-def test_the_window_and_the_skips_are_drawn_where_they_are(axes: list[Any]) -> None:
-    for panel, heat in zip(figure.PANELS, axes[0:8:2], strict=True):
-        (row,) = (row for row in of_arm(panel.arm) if row["counts"])
-        log2 = np.array(log2_scales(row))
-        for name, limit in (("flushed", -25), ("subnormal", -14), ("overflowed", math.log2(65520))):
-            (line,) = (patch for patch in heat.patches if patch.get_label() == name)
-            assert line.get_data().values == pytest.approx(limit - log2)
-        (ticks,) = (c for c in heat.collections if c.get_label() == "skips")
-        assert [segment[0][0] - 0.5 for segment in ticks.get_segments()] == row["found_inf"]
-
-
-def test_the_strips_show_every_seed(axes: list[Any]) -> None:
-    for panel, strip in zip(figure.PANELS, axes[1:8:2], strict=True):
-        rows = of_arm(panel.arm)
-        for name in ("lost", "rounded", "not_finite"):
-            lines = [line for line in strip.lines if line.get_label() == name]
-            assert [line.get_ydata().tolist() for line in lines] == [[100 * x for x in row[name]] for row in rows]

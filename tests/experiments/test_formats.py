@@ -1,6 +1,5 @@
 """What formats lose is what casting loses, T9 holds where its assumption does, and whether one scale suffices."""
 
-import math
 from statistics import mean
 from typing import Any
 
@@ -177,10 +176,3 @@ def test_what_e5m2_flushes_of_a_transformers_parameters_are_key_biases_whose_gra
         for tensors in lost(arm, "parameters", "e5m2", "most_flushed"):
             assert tensors  # type: ignore[truthy-bool]
             assert all(name.endswith("qkv.bias") for name, _ in tensors)  # type: ignore[attr-defined]
-
-
-def test_the_figures_histogram_is_the_mean_of_the_seeds_and_its_curve_a_density() -> None:
-    unit = {"log2_mean": -5.0, "log2_sigma": 2.0, "log2_largest": 1.5}
-    assert figure.normal(unit).mean == -7.0  # below 2^2, where the largest element's binade ends
-    assert figure.shown([0.0, 1e-9, 0.5]).tolist() == [figure.NONE, figure.NONE, 0.5]
-    assert math.isclose(figure.normal(unit).stdev, 2.0)

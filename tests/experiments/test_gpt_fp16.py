@@ -12,15 +12,13 @@ import torch
 
 from ampsim import Rule, records
 from experiments import gpt_fp16, runner
-from experiments.models.gpt import Size
-from experiments.training import fp16 as _fp16
 from experiments.training import tasks, text_data
 from tests.experiments import runs
 from tests.experiments.runs import assert_replayed
 
 CONFIG = gpt_fp16.Config()
 DATA = records.read(runner.DATA / "cpu" / "gpt_fp16.jsonl")[1]
-SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=(256, 32, 2, 4, 64), batch=8, count_every=1)
+SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),
     "dynamic G=200": Rule(growth_interval=200),
@@ -90,7 +88,7 @@ def test_the_reference_machine_replays_the_scales(arm: str) -> None:
 
 
 def test_the_reference_machine_replays_a_fresh_run() -> None:
-    row = fresh("init 2^32", steps=12, on_cpu=(256, 16, 1, 2, 32))
+    row = fresh("init 2^32", steps=12, on_cpu=gpt_fp16.TINIEST)
     assert len(row["found_inf"]) > 3
     assert_replayed(row, RULES["init 2^32"])
 
@@ -139,13 +137,3 @@ def test_every_record_is_whole() -> None:
         assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
         assert len(row["zero"]) == len(row["counted_steps"])
         assert row["loss"][0] == pytest.approx(math.log(256), abs=0.1)
-
-
-def test_the_task_is_the_shared_one_in_the_configs_size() -> None:
-    ours, train = gpt_fp16.make(1, "cpu", Size(*CONFIG.on_cpu), CONFIG.batch)
-    shared = tasks.make("gpt", 1, "cpu", CONFIG.batch)
-    assert torch.equal(_fp16.flat_parameters(ours.model), _fp16.flat_parameters(shared.model))
-    for a, b in ((ours.draw(), shared.draw()), (ours.test, shared.test)):
-        assert all(map(torch.equal, a, b))
-    assert ours.test_loss() == shared.test_loss()
-    assert not torch.equal(train[0], ours.test[0])

@@ -240,25 +240,3 @@ def test_a_deep_sigmoid_networks_activations_lose_bits_layer_by_layer() -> None:
         assert middles == sorted(middles)
         assert middles[-1] - middles[0] > 14
     assert mean(row["real_flushed"][0][18] for row in of_arm("sigmoid")) > 0.2  # at scale 1
-
-
-# -------------------------------------------------------------------------------------------------- the figure
-
-
-def test_the_crossing_is_where_the_error_falls_below() -> None:
-    scales = np.array([-4, -2, 0, 2])
-    assert figure.crossing(scales, np.array([1.0, 1.0, 0.01, 0.01])) == pytest.approx(-1.0)
-    assert math.isnan(figure.crossing(scales, np.array([1.0, 1.0, 1.0, 1.0])))
-    assert math.isnan(figure.crossing(scales, np.array([0.01, 0.01, 0.01, 0.01])))
-    assert math.isnan(figure.crossing(scales, np.array([1.0, 1.0, np.nan, np.nan])))
-
-
-def test_a_ridge_has_all_seeds_elements_and_a_name() -> None:
-    units = [{"parameters": [[[9, -3, 1, 0, 1]]]}, {"parameters": [[[0, -2, 2]]]}]
-    shares = figure.shares(units, "parameters", 0)
-    assert {k: v for k, v in zip(range(figure.LOWEST, figure.HIGHEST), shares, strict=True) if v} == {
-        -3: 0.25, -2: 0.5, -1: 0.25,
-    }  # fmt: skip
-    spoken = [figure.spoken(name) for row in DATA[:9:3] for name in row["layers"][:3]]
-    assert spoken[:4] == ["layer 1", "layer 2", "layer 3", "input"]
-    assert spoken[4:] == ["block 1a", "block 1b", "embedding", "attention 1", "MLP 1"]

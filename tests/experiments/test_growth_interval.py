@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from experiments import growth_interval, runner
 from experiments.growth_interval import GrowthRule
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Step
-from figures import _style, results
 from figures import growth_interval as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "growth_interval.jsonl")
@@ -32,8 +30,7 @@ def mean(arm: str, key: str) -> float:
 @given(interval=st.integers(1, 3000), a=st.sampled_from([0.25, 0.5, 1, 3]), b=st.sampled_from([0.25, 0.5, 1, 3]))
 def test_an_arms_rule_grows_and_backs_off_by_its_bits(interval: int, a: float, b: float) -> None:
     arm = GrowthRule(interval, a, b)
-    (name,) = growth_interval.arms(growth_interval.Config(intervals=(), split=((interval, a, b),)))
-    assert figure.parsed(name) == dataclasses.astuple(arm)
+    assert [*growth_interval.arms(growth_interval.Config(intervals=(), split=((interval, a, b),))).values()] == [arm]
     assert theory.bits(arm.rule) == pytest.approx((a, b))
     assert arm.rule.growth_interval == interval
 
@@ -97,22 +94,6 @@ def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: GrowthRule) -> N
     assert row["mean_log2_scale"] == pytest.approx(np.mean(np.log2(scales[config.warm_up :])), rel=1e-5)
 
 
-def test_the_figures_t3_is_t2_where_the_ceiling_stands_still() -> None:
-    row: dict[str, Any] = {"ceilings": [[19, 40]], "ceiling": [19.4, 0.0]}
-    rate, unused = figure.t3([row], 20)
-    assert rate == pytest.approx(1 / 21)
-    assert unused == pytest.approx(0.4)
-
-
-def test_the_figures_headroom_is_over_the_ceilings_that_a_level_bears() -> None:
-    # half of the ceilings at 2^0 and half at 2^1: with G=1 levels 0, 1, 2 are where the scale is
-    row: dict[str, Any] = {"ceilings": [[0, 50], [1, 50]], "ceiling": [0.5, 0.5]}
-    x, form = theory.of_ceilings({0: 50, 1: 50}, 1)
-    assert x.tolist() == [0, 1, 2]
-    _, unused = figure.t3([row], 1)
-    assert unused == pytest.approx(form.clean[0] * 0.5 + form.clean[1] * 0.0)
-
-
 def test_only_clean_steps_have_headroom() -> None:
     log = growth_interval.Log()
     for number, bad in enumerate([False, True]):
@@ -128,18 +109,3 @@ def test_a_run_that_only_saw_bad_steps_has_a_record() -> None:
     again = records.decode(records.encode(row))
     assert again | {"final_loss": None} == row | {"final_loss": None}
     assert math.isnan(again["final_loss"])
-
-
-def test_the_figure_draws_the_records() -> None:
-    with _style.style():
-        rates, headroom, trade, losses = figure.plot(*map(results.load, figure.DATA)).axes
-    for interval in INTERVALS:
-        units = [row for row in ROWS if row["arm"] == f"G={interval}"]
-        for axes, values in (
-            (rates, [100 * r["skips"] / r["steps"] for r in units]),
-            (headroom, [r["headroom"][0] for r in units]),
-            (losses, [r["final_loss"] for r in units]),
-        ):
-            (dots,) = [line for line in axes.lines if line.get_label() == f"G={interval}"]
-            assert list(dots.get_ydata()) == pytest.approx(values)
-    assert {"G=5 a=0.25 b=0.25", "G=2000"} <= {line.get_label() for line in trade.lines}

@@ -13,8 +13,6 @@ from ampsim import Rule, records, replay
 from experiments import init_scale, runner
 from experiments.init_scale import Start
 from experiments.theorems.simulate import follow
-from figures import _style, results
-from figures import init_scale as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "init_scale.jsonl")
 CONFIG = PROVENANCE["config"]
@@ -104,20 +102,3 @@ def test_flushing_delays_the_sigmoid_network_and_not_the_residual_one() -> None:
     assert abs(left(rows("residual", 0)) - left(rows("residual", 16))) <= 20
     assert all(row["zero"][0] > 0.2 for row in rows("sigmoid", 0))
     assert all(row["zero"][0] < 0.06 for row in rows("sigmoid", 16))
-
-
-def test_the_figure_draws_the_records() -> None:
-    with _style.style():
-        a, b, c, d = figure.plot(*map(results.load, figure.DATA)).axes
-    for row in rows("sigmoid", 4):
-        (line,) = [line for line in a.lines if line.get_label() == f"2^4, seed {row['seed']}"]
-        assert line.get_ydata()[0] == 4
-        assert line.get_ydata()[-1] == math.log2(row["scale_changes"][-1][1])
-    (marks,) = [line for line in b.lines if line.get_label() == "sigmoid lost_steps"]
-    shown = [r for k in range(0, 33, 4) for r in rows("sigmoid", k) if not r["predicted"]["climb_steps"]]
-    lost = [r["lost_steps"] for r in shown if r["climb_steps"] is not None]
-    assert sorted(np.sinh(marks.get_ydata()).round()) == sorted(lost)
-    (curve,) = [line for line in d.lines if line.get_label() == "sigmoid 2^0 G=50"]
-    assert list(curve.get_ydata()) == pytest.approx(np.mean([r["block_loss"] for r in rows("sigmoid", 0, 50)], axis=0))
-    late = [y for line in c.lines if line.get_label() == "G=200" for y in line.get_ydata()]
-    assert sorted(late) == sorted(r["left_plateau"] or CONFIG["steps"] for r in rows("sigmoid", 0, 200))

@@ -8,8 +8,6 @@ from experiments import overhead, runner
 from experiments.timing import norm_variants
 from experiments.timing.rounds import spread
 from experiments.timing.shapes import shapes
-from figures import _style, results
-from figures import overhead as figure
 
 COMMITTED = records.read(runner.DATA / "cpu" / "overhead.jsonl")[1][0]
 
@@ -93,14 +91,3 @@ def test_the_committed_run_has_both_sizes_and_exact_norms() -> None:
         assert row["norm_error"]["ours"] < 1e-6
         assert row["norm_error"]["hooks"] < 1e-6
         assert all(len(times) == overhead.Config().trials for times in row["microseconds"].values())
-
-
-def test_the_figure_draws_the_medians() -> None:
-    with _style.style():
-        panels = figure.plot(*map(results.load, figure.DATA)).axes
-    assert len(panels) == len(COMMITTED["rows"])
-    for axes, row in zip(panels, COMMITTED["rows"], strict=True):
-        tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
-        middle = {arm: sorted(times)[len(times) // 2] / 1000 for arm, times in row["microseconds"].items()}
-        wanted = [top for arm in figure.BARS for top in (middle["bare"], middle[arm])]
-        assert tops == pytest.approx(wanted)

@@ -15,6 +15,7 @@ from ampsim import Rule, records
 from experiments import runner, scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
 from experiments.training import digits_data, fp16, loop
+from experiments.training.crash import crash_step
 from tests.experiments import runs
 from tests.experiments.runs import assert_replayed, scales
 
@@ -113,7 +114,7 @@ def test_a_skipped_step_moves_nothing_and_a_clean_one_does(crash: list[dict[str,
     ],
 )
 def test_a_crash_lasts_to_the_end(forward: list[int], skipped: list[int], start: int | None) -> None:
-    assert scale_crash.crash_step(forward, skipped, steps=4) == start
+    assert crash_step(forward, skipped, steps=4) == start
 
 
 def test_counts_are_of_what_fp16_holds() -> None:

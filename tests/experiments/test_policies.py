@@ -1,23 +1,24 @@
 """The staleness and policies experiments: their parts, their smoke runs, and what their committed data shows."""
 
-import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ampsim import Rule, records, replay
+from ampsim import Rule, init, records, replay
 from ampsim.core.policies import Observation, Probe
-from experiments import policies, runner, staleness
-from figures import _style, policies_closed, results
+from experiments import policies, policies_closed, runner, staleness
+from experiments.training.policies import START, worst_burst
+from figures import _style, results
 from figures import policies as policies_figure
+from figures import policies_closed as closed_figure
 from figures import staleness as staleness_figure
+from tests.experiments import runs
 
 STALENESS = records.read(runner.DATA / "cpu" / "staleness.jsonl")[1]
-EVERYTHING = records.read(runner.DATA / "cpu" / "policies.jsonl")[1]
-POLICIES = [row for row in EVERYTHING if row["arm"] == "digits"]
-CLOSED = [row for row in EVERYTHING if row["arm"] != "digits"]
+POLICIES = records.read(runner.DATA / "cpu" / "policies.jsonl")[1]
+CLOSED = records.read(runner.DATA / "cpu" / "policies_closed.jsonl")[1]
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
@@ -82,9 +83,9 @@ def test_numbers_of_a_policy_are_counted_right() -> None:
     assert (row["skips"], row["burst"], row["headroom"]) == (7, 1, [0.5, 0.0])
     assert row["fall_skips"] == 2
     assert row["recovery"] == 8  # two growths of 4 steps
-    assert policies.worst_burst(np.array([True, True, False, True])) == 2
+    assert worst_burst(np.array([True, True, False, True])) == 2
     scales, bad = policies.follow(
-        Probe(init_scale=2.0**20, growth_interval=4), policies.init(Probe(init_scale=2.0**20)), ceilings
+        Probe(init_scale=2.0**20, growth_interval=4), init(Probe(init_scale=2.0**20)), ceilings
     )
     assert (len(scales), bad.sum()) == (40, 8)
 
@@ -100,25 +101,24 @@ def mean(policy: str, key: str) -> float:
 
 def test_every_policy_is_trained_by_and_float32_beside_them() -> None:
     names = list(dict.fromkeys(row["arm"] for row in CLOSED))
-    assert names == policies.arms(policies.Config())[1:]
+    assert names == list(policies_closed.arms(policies_closed.Config()))
     assert all(len(closed(name.removeprefix("closed "))) == 3 for name in names)
     assert all(row["skips"] == 0 and row["headroom"] is None for row in closed("fp32"))
 
 
-@pytest.mark.parametrize("name", [name for name, rule in policies.CLOSED.items() if not getattr(rule, "needs", ())])
+@pytest.mark.parametrize("name", [n for n, rule in policies_closed.POLICIES.items() if not getattr(rule, "needs", ())])
 def test_a_trained_policys_scales_are_a_replay_of_its_overflows(name: str) -> None:
-    rule = policies.CLOSED[name]
+    rule = policies_closed.POLICIES[name]
     for row in closed(name):
         found = [step in row["found_inf"] for step in range(len(row["shown"]) * 5)]
-        scales = [policies.init(rule).scale, *replay(rule, [Observation(bad) for bad in found])]
+        scales = [init(rule).scale, *replay(rule, [Observation(bad) for bad in found])]
         assert row["shown"] == np.log2(scales[:-1:5]).round(3).tolist()
         assert len(row["found_inf"]) > 0
 
 
 def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
-    config = dataclasses.replace(policies.SMOKE, closed_steps=12, closed_batch_cpu=4)
-    row = policies.closed("headroom 3 bits", 0, config, "cpu", lambda step: None)
-    assert row["shown"][0] == math.log2(policies.START)
+    row = runs.fresh(policies_closed, "closed headroom 3 bits", steps=12, batch_cpu=4)
+    assert row["shown"][0] == math.log2(START)
     assert row["shown"][-1] < row["shown"][0]  # it came down to three bits below the ceiling
     assert row["found_inf"] == list(range(len(row["found_inf"])))  # only on the way down
     assert row["headroom"][0] > 2
@@ -142,23 +142,22 @@ def test_what_the_open_loop_does_not_show_a_bit_of_headroom_overflows_and_publis
 
 
 def test_columns_of_the_closed_loop_are_counted_after_the_warm_up() -> None:
-    config = dataclasses.replace(policies.SMOKE, closed_warm_up=2)
     log = [(20.0, 3.0, True), (19.0, 3.0, True), (18.0, 1.0, False), (18.0, 2.0, True), (17.0, 3.0, True)]
-    row = policies.closed_columns(log, [(0.5, 0.1), (1.5, 0.3)], config)
+    row = policies_closed.columns(log, [(0.5, 0.1), (1.5, 0.3)], 2)
     assert (row["skips"], row["skip_rate"], row["burst"]) == (2, pytest.approx(2 / 3), 2)
     assert (row["headroom"], row["zero"], row["mean_log2_scale"]) == ([1.0, 0.5], [0.2, 0.1], 17.667)
     assert (row["found_inf"], row["shown"], row["final_loss"]) == ([0, 1, 3, 4], [20.0], 2.4)
-    nothing = policies.closed_columns([(0.0, math.nan, False)] * 3, [], config)
+    nothing = policies_closed.columns([(0.0, math.nan, False)] * 3, [], 2)
     assert (nothing["headroom"], nothing["zero"], nothing["skips"]) == (None, None, 0)
 
 
 def test_the_closed_figure_draws_the_records() -> None:
     with _style.style():
-        traces, skips, unused, *_ = policies_closed.plot(*map(results.load, policies_closed.DATA)).axes
-    for name in policies_closed.TRACES:
+        traces, skips, unused, *_ = closed_figure.plot(*map(results.load, closed_figure.DATA)).axes
+    for name in closed_figure.TRACES:
         (line,) = [line for line in traces.lines if line.get_label() == name]
         assert list(line.get_ydata()) == closed(name)[0]["shown"]
-    for name in policies.CLOSED:
+    for name in policies_closed.POLICIES:
         for axes, values in (
             (skips, [100 * row["skip_rate"] for row in closed(name)]),
             (unused, [row["headroom"][0] for row in closed(name)]),

@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import statistics
 import threading
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,6 @@ from ampsim import records
 from experiments import runner
 from experiments.timing.clocks import Seconds
 from experiments.timing.rounds import in_turn
-from figures import _style, results
-from figures import probe_overhead as figure
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
 probe_overhead = importlib.import_module("experiments.probe_overhead")
@@ -100,11 +97,3 @@ def test_the_committed_run_saw_every_gradient_of_every_model() -> None:
 def test_the_table_names_every_model_and_arm() -> None:
     table = probe_overhead.table(COMMITTED)
     assert len(table.rows) == len(COMMITTED[0]["rows"]) * (len(probe_overhead.ARMS) - 1)
-
-
-def test_the_figure_draws_the_medians() -> None:
-    with _style.style():
-        axes = figure.plot(*map(results.load, figure.DATA)).axes[0]
-    drawn = sorted(x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata())
-    series = [times for row in COMMITTED[0]["rows"] for times in (row["bare"], *row["above"].values())]
-    assert drawn == pytest.approx(sorted(statistics.median(times) / 1000 for times in series))

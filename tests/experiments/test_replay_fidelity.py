@@ -13,7 +13,6 @@ from ampsim.core.machine import Rule
 from experiments import replay_fidelity, runner
 from experiments.theorems.simulate import follow
 from experiments.training.loop import FP32
-from figures import _style, results
 from figures import replay_fidelity as figure
 from tests.experiments import runs
 
@@ -92,22 +91,3 @@ def test_a_probe_on_parameters_puts_the_deep_networks_scale_too_high() -> None:
                 for row in of("sigmoid")
             ])  # fmt: skip
             assert bias > least
-
-
-def test_between_seeds_is_a_mean_over_pairs() -> None:
-    rows = [{"runs": {"G=5": {"log2_changes": changes}}} for changes in ([[0, 4.0]], [[0, 4.0], [2, 2.0]], [[0, 1.0]])]
-    assert figure.between_seeds(rows, 5, 4) == pytest.approx((1 + 3 + 2) / 3)
-
-
-def test_the_figure_draws_the_records() -> None:
-    with _style.style():
-        a, b, c, d, e = figure.plot(*map(results.load, figure.DATA)).axes
-    for axes, network in ((a, "relu"), (b, "sigmoid")):
-        (real,) = [line for line in axes.lines if line.get_label() == "real"]
-        row = of(network)[0]["runs"][f"G={CONFIG['shown']}"]
-        assert np.mean(real.get_ydata()) == pytest.approx(row["mean_log2_scale"], rel=1e-5)
-    assert len([line for line in c.lines if line.get_label() == "fp32"]) == len(ROWS) * len(CONFIG["intervals"])
-    for axes, network in ((d, "relu"), (e, "sigmoid")):
-        (dots,) = [line for line in axes.lines if line.get_label() == "fp32 G=200"]
-        assert list(dots.get_ydata()) == [figure.replay(row, "fp32", 200)["distance"] for row in of(network)]
-        assert axes.get_ylim()[1] > max(replay["distance"] for row in of(network) for replay in row["replays"])

@@ -10,8 +10,6 @@ import pytest
 from ampsim import Rule, records
 from experiments import resnet_fp16, runner
 from experiments.training import tasks
-from figures import _style, results
-from figures import resnet_fp16 as figure
 from tests.experiments import runs
 from tests.experiments.runs import assert_replayed, scales
 
@@ -122,17 +120,3 @@ def test_every_record_is_whole() -> None:
         assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
         assert len(row["zero"]) == len(row["counted_steps"])
         assert row["loss"][0] == pytest.approx(math.log(10), abs=0.3)
-
-
-def test_the_figure_shows_every_seed_of_every_arm() -> None:
-    with _style.style():
-        drawn = figure.plot(*map(results.load, figure.DATA))
-    *_, ends, wrong = drawn.axes
-    for axes, value in ((ends, "test_loss"), (wrong, "test_accuracy")):
-        dots = {line.get_label(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"}
-        assert list(dots) == list(resnet_fp16.arms(CONFIG))
-        for arm, seen in dots.items():
-            expected = [x if value == "test_loss" else 100 * (1 - x) for x in column(arm, value)]
-            assert seen == pytest.approx(expected), arm
-    said = {text.get_text() for text in wrong.texts}
-    assert " ".join(str(len(row["found_inf"])) for row in of_arm("static 2^16")) in said

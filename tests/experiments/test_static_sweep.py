@@ -2,11 +2,9 @@
 
 import dataclasses
 import math
-from itertools import pairwise
 from statistics import mean, median
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,8 +14,6 @@ from ampsim import records
 from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import FP32, static
-from figures import _style, results
-from figures import static_sweep as figure
 from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
@@ -170,26 +166,3 @@ def test_a_fresh_backward_pass_loses_at_either_end() -> None:
     assert error[1] > 0.1 > 0.03 > error[2]
     assert error[2] == pytest.approx(error[3], rel=0.1)  # between the cliffs a power of two loses next to nothing
     assert error[4] == math.inf
-
-
-# ------------------------------------------------------------------------------------------------- how it is drawn
-
-
-def test_the_figure_shows_the_means_of_the_records_and_counts_the_bits_between_the_cliffs() -> None:
-    with _style.style():
-        drawn = figure.plot(*map(results.load, figure.DATA))
-    (line,) = [line for line in drawn.axes[0].lines if line.get_label() == "mean"]
-    assert list(line.get_ydata()) == [pytest.approx(final(f"static 2^{k}")) for k in LOGS]
-    good = [k for k in LOGS if final(f"static 2^{k}") < final("fp32") + figure.NEAR]
-    said = [text.get_text() for text in drawn.axes[0].texts]
-    assert f"{good[-1] - good[0]} bits" in said
-    texts = drawn.findobj(lambda artist: hasattr(artist, "get_fontsize"))
-    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 7
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=9))
-def test_the_cliffs_are_where_a_straight_line_crosses_the_level(heights: list[int]) -> None:
-    x, y = np.arange(len(heights), dtype=float), np.array(heights, dtype=float)
-    found = figure.crossings(x, y, 4.5)
-    assert len(found) == sum((a > 4.5) != (b > 4.5) for a, b in pairwise(heights))
-    assert np.interp(found, x, y) == pytest.approx([4.5] * len(found))

@@ -16,8 +16,6 @@ from experiments import theory as experiment
 from experiments.theorems import pathwise, simulate, stochastic
 from experiments.theorems.case import Config, Held
 from experiments.theorems.simulate import Batch
-from figures import _style, results
-from figures import theory as figure
 from figures import theory_real as real_figure
 
 HELD = records.read(runner.DATA / "cpu" / "theory.jsonl")[1]
@@ -179,58 +177,3 @@ def test_the_committed_run_is_what_t3_says_with_nothing_fitted() -> None:
         assert abs(row["ceiling_correlation"]) < 0.1  # T3 assumes none
     assert reference["skipped"] == 0
     assert theory_real.table(REAL).row_count == len(runs)
-
-
-# --------------------------------------------------------------------------------------------------------- figures
-
-
-def drawn(module: Any) -> Any:
-    with _style.style():
-        return module.plot(*map(results.load, module.DATA))
-
-
-def test_the_theory_figure_draws_every_number_and_error() -> None:
-    axes = drawn(figure).axes
-    points = [
-        (x, y)
-        for line in axes[0].lines
-        if line.get_label() in figure.LOOK
-        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-        if not math.isnan(x)
-    ]
-    wanted = [
-        (abs(h["predicted"]), abs(h["measured"])) for _, h in figure.numbers(results.load("theory")) if h["predicted"]
-    ]
-    assert np.array(sorted(points)) == pytest.approx(np.array(sorted(wanted)))
-    errors = [y for dots in axes[1].collections for y in dots.get_offsets()[:, 1]]
-    assert sorted(errors) == pytest.approx(
-        sorted(max(h["error"], figure.LEAST) for _, h in figure.numbers(results.load("theory")))
-    )
-
-
-def test_the_maps_are_t3_and_the_marks_are_simulated() -> None:
-    axes = drawn(figure).axes
-    rates, rooms = figure.maps()
-    assert axes[2].images[0].get_array().data == pytest.approx(np.log10(rates))
-    assert axes[3].images[0].get_array().data == pytest.approx(rooms)
-    marks = dict(zip(("skip rate", "headroom"), (axes[2].collections[0], axes[3].collections[0]), strict=True))
-    for name, mark in marks.items():
-        assert len(mark.get_offsets()) == 9
-        interval, b, value = figure.marked(results.load("theory"), name, float)[4]
-        shown = mark.get_array()[4]
-        assert (10**shown if name == "skip rate" else shown) == pytest.approx(value)
-        column = np.searchsorted(figure.INTERVALS, interval) - 1
-        ground = (rates if name == "skip rate" else rooms)[b - 1, column]
-        assert value == pytest.approx(ground, rel=0.15)  # a column is 15 % wide
-
-
-def test_the_real_figure_draws_the_run_and_t3() -> None:
-    axes = drawn(real_figure).axes
-    lines = {line.get_label(): line for line in axes[0].lines}
-    runs = {int(row["arm"][2:]): row for row in REAL if row["arm"] != "fp32"}
-    assert real_figure.runs(results.load("theory_real")) == runs
-    assert list(lines["fp16 run"].get_ydata()) == [row["skipped"] / real_figure.steps(row) for row in runs.values()]
-    own = [theory_real.predict(row["ceilings"], g)[0] for g, row in runs.items()]
-    assert list(lines["T3, own ceilings"].get_ydata()) == pytest.approx(own)
-    means = {line.get_label(): line for line in axes[1].lines}
-    assert list(means["run"].get_ydata()) == pytest.approx([real_figure.mean_scale(row) for row in runs.values()])

@@ -7,7 +7,6 @@ import torch
 
 from ampsim import records
 from experiments import runner, threads
-from figures import _style, results
 from figures import threads as figure
 
 COMMITTED = records.read(runner.DATA / "cpu" / "threads.jsonl")[1]
@@ -87,14 +86,3 @@ def test_the_committed_run_has_no_wrong_gradient_of_ours_in_a_million_and_many_o
         arrived = row["passes"] * config.tensors
         assert row["checked"] + row["overflowed"] == arrived
         assert row["passes"] + row["errors_computing"] == config.steps
-
-
-def test_the_figure_draws_the_shares() -> None:
-    with _style.style():
-        axes = figure.plot(*map(results.load, figure.DATA)).axes[0]
-    wanted = [
-        100 * figure.share([row for row in COMMITTED if row["arm"] == f"{scaler} depth {depth}"])
-        for scaler in figure.COLOR
-        for depth in threads.Config().depths
-    ]
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx(wanted)

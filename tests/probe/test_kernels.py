@@ -18,6 +18,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ampsim import _triton
 from ampsim.probe import Histogram, counting, kernels
 from ampsim.probe.binades import BINS, INF, NAN, SMALLEST, ZERO
 from ampsim.probe.kernels import BLOCK
@@ -122,19 +123,19 @@ def test_each_tile_finds_its_tensor(sizes: list[int]) -> None:
 
 def test_without_triton_the_module_loads_and_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("probe_kernels_without_triton", kernels.__file__)
+    spec = importlib.util.spec_from_file_location("triton_that_is_not_there", _triton.__file__)
     assert spec is not None
     assert spec.loader is not None
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
-    assert not alone.available(torch.device("cuda"))
+    assert not alone.runs(kernels.exponent_counts, torch.device("cuda"))
 
 
 @pytest.fixture
 def forgotten():
-    kernels.available.cache_clear()
+    _triton.runs.cache_clear()
     yield
-    kernels.available.cache_clear()
+    _triton.runs.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten")

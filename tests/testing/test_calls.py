@@ -7,16 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.testing.conductor.runs import run
+from tests.examples import examples
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 
 
-def told(call: Callable[[], Any]) -> Any:
-    """What a call returned, or the type and text of what it raised."""
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """Return what a call returned, or the type and text of what it raised."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001, RUF100  it is the result
@@ -95,6 +96,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], dict[str, Callable[[Any], Any]]]] =
 
 
 @pytest.mark.parametrize("kind", CALLS)
+@settings(max_examples=examples(ms=5))
 @given(data=st.data())
 def test_one_thread_sees_no_difference(kind: str, data: st.DataObject) -> None:
     make, calls = CALLS[kind]
@@ -102,6 +104,6 @@ def test_one_thread_sees_no_difference(kind: str, data: st.DataObject) -> None:
 
     def results(sync: Any) -> list[Any]:
         thing = make(sync)
-        return [told(lambda: calls[name](thing)) for name in names]  # noqa: B023
+        return [outcome_of(lambda: calls[name](thing)) for name in names]  # noqa: B023
 
     assert run(lambda c: results(c.sync)).value == results(REAL)

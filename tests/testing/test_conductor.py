@@ -5,9 +5,10 @@ import subprocess
 import sys
 from collections import Counter
 from math import comb
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.testing import conductor
@@ -22,6 +23,7 @@ from ampsim.testing.conductor.runs import (
     run,
     schedules,
 )
+from tests.examples import examples
 
 
 def walkers(*lengths: int) -> Program:
@@ -125,6 +127,7 @@ def busy(c: Conductor) -> list[str]:
     return log
 
 
+@settings(max_examples=examples(ms=5))
 @given(schedules(steps=80, switches=10, choices=5))
 def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
     first, second = attempt(busy, schedule), attempt(busy, schedule)
@@ -132,6 +135,7 @@ def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
     assert (first.trace, first.value, first.schedule) == (second.trace, second.value, second.schedule)
 
 
+@settings(max_examples=examples(ms=8))
 @given(st.integers(), st.integers(1, 5))
 def test_what_a_run_says_it_chose_reproduces_it(seed: int, depth: int) -> None:
     drawn = attempt(busy, pct(seed, depth))
@@ -142,7 +146,7 @@ def test_what_a_run_says_it_chose_reproduces_it(seed: int, depth: int) -> None:
 
 def test_neither_hash_order_nor_addresses_matter() -> None:
     code = (
-        f"import sys; sys.path.insert(0, {str(os.path.dirname(__file__))!r}); import test_conductor as t;"  # noqa: PTH120
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import tests.testing.test_conductor as t;"
         "print(*t.attempt(t.busy, {i: 1 for i in range(0, 60, 7)}).trace, sep='|')"
     )
     outputs = set()

@@ -3,23 +3,14 @@
 import queue
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from ampsim.testing.conductor.runs import Conductor, explore, run, schedules
-
-REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
-
-
-def told(call: Callable[[], Any]) -> Any:
-    """What a call returned, or the type and text of what it raised."""
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001, RUF100  it is the result
-        return f"{type(error).__name__}: {error}"
+from tests.examples import examples
+from tests.testing.test_calls import REAL, outcome_of
 
 
 def together(sync: Any, *bodies: Callable[[], Any]) -> None:
@@ -161,13 +152,19 @@ def identity(sync: Any) -> Any:
 def refusals(sync: Any) -> Any:
     thread = sync.Thread(target=lambda: None)
     lock = sync.RLock()
-    early = told(thread.join)
+    early = outcome_of(thread.join)
     thread.start()
     lock.acquire()
     foreign = []
-    together(sync, lambda: foreign.append(told(lock.release)))
+    together(sync, lambda: foreign.append(outcome_of(lock.release)))
     thread.join()
-    return early, told(thread.start), told(sync.current_thread().join), foreign, told(lambda: sync.Semaphore(-1))
+    return (
+        early,
+        outcome_of(thread.start),
+        outcome_of(sync.current_thread().join),
+        foreign,
+        outcome_of(lambda: sync.Semaphore(-1)),
+    )
 
 
 def try_lock(sync: Any) -> Any:
@@ -199,6 +196,7 @@ def test_every_schedule_gives_what_real_threads_give(program: Callable[[Any], An
     assert program(REAL) == outcomes[0]
 
 
+@settings(max_examples=examples(ms=6))
 @given(schedules(steps=120, switches=12))
 def test_random_schedules_agree_too(schedule: dict[int, int]) -> None:
     for program in (ping_pong, broadcast, one_wakes):

@@ -23,6 +23,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from ampsim.core.formats import FP32
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.torch_model import protocol, refusals, state_dict
 from ampsim.core.torch_model.protocol import Optimizer, Outcome, Protocol, Refusal, Tensor
@@ -149,7 +150,7 @@ SETTINGS = {
 }
 SCALES = (
     *(2.0, 1024.0, 0.1, 0.0, -0.0, -3.0, 2.0**127, 2.0**-128, 2.0**-149, 1e-50),
-    *(refusals.LARGEST, 1e39, -1e39, math.inf, -math.inf, math.nan, np.float64(8.0)),
+    *(FP32.max_finite, 1e39, -1e39, math.inf, -math.inf, math.nan, np.float64(8.0)),
     *(8, 2**80, True, "8", np.float32(8), [8.0]),  # neither float nor tensor
 )
 TENSORS = (  # value, dtype, shape, requires_grad, device

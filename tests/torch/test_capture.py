@@ -9,7 +9,6 @@ nothing about kernels, streams or the graph's memory.
 """
 
 import copy
-import math
 import pickle
 import sys
 from contextlib import contextmanager
@@ -25,9 +24,10 @@ from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler
 from ampsim.torch.state import device as device_module
 from ampsim.torch.state.device import StaticVersion
+from tests.examples import examples
+from tests.torch.helpers import INF, NAN
 
-EXAMPLES = max(50, settings.default.max_examples // 3)  # tens of iterations each
-INF, NAN = math.inf, math.nan
+EXAMPLES = examples(ms=45, least=70)  # tens of iterations each
 DEVICE = torch.device("meta")
 CPU = torch.device("cpu")
 aten = torch.ops.aten

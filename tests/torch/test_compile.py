@@ -1,11 +1,14 @@
 """A compiled training step splits at the scaler exactly where it splits at torch's."""
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 import torch._dynamo
 
+import ampsim.torch
 from ampsim.torch import GradScaler, dynamo
-from ampsim.torch.grad_scaler import GradScaler as Defined
 
 OPTIMIZERS = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -61,7 +64,14 @@ def test_a_scaler_that_is_not_marked_splits_more_often() -> None:
     assert ours != theirs
 
 
-def test_every_method_is_marked() -> None:
-    for name in ("scale", "unscale_", "unscale_and_clip_", "step", "update", "begin", "loss_value"):
-        assert vars(Defined)[name]._torchdynamo_disable
-    assert hasattr(dynamo.eval_frame, "set_code_exec_strategy"), "torch renamed it: see uncompiled._skip"
+MODULES = [module.name for module in pkgutil.walk_packages(ampsim.torch.__path__, "ampsim.torch.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_function_of_every_module_is_marked_once_it_is_loaded(name) -> None:
+    functions = [*dynamo.functions_of(importlib.import_module(name))]
+    assert [f.__qualname__ for f in functions if not hasattr(f, "_torchdynamo_disable")] == []
+
+
+def test_torch_still_has_the_call_that_marks() -> None:
+    assert hasattr(dynamo.eval_frame, "set_code_exec_strategy"), "torch renamed it: see dynamo._skip"

@@ -4,12 +4,10 @@ A test that has never failed says little. Each mutant below changes one thing; t
 passes without it, must fail with it. Deadlocks are found by the conductor, so that no mutant hangs.
 """
 
-import importlib.util
-import sys
+import importlib
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -25,19 +23,9 @@ from ampsim.torch.threads.launcher import Job
 from ampsim.torch.threads.register import Register, _Book
 
 
-def load(name):
-    """Another test file as a module; they are not importable from one another."""
-    full = f"ampsim_tests_{name}"
-    if full not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
-        module = sys.modules[full] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[full]
-
-
 def run(file, name, *arguments):
     """Run the named test."""
-    test = getattr(load(file), name)
+    test = getattr(importlib.import_module(f"tests.torch.{file}"), name)
     if "thread" not in test.__code__.co_varnames[: test.__code__.co_argcount]:
         return test(*arguments)
     thread = OptimizerThread()

@@ -1,7 +1,7 @@
 """Versions, policies, bounds, formats: what holds on any device, with the CPU standing in for one."""
 
-import math
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -13,8 +13,9 @@ from ampsim.torch import GradScaler
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Outcome
+from tests.torch import helpers
+from tests.torch.helpers import INF, NAN
 
-INF, NAN = math.inf, math.nan
 CPU = torch.device("cpu")
 EXPONENTS = [2.0**e for e in (-126, -64, -1, 0, 10, 16, 100, 126, 127)] + [1700.0, 0.1, 3e38]
 
@@ -107,9 +108,7 @@ def test_the_first_output_decides_where_the_scale_lives_unless_it_is_to_be_the_c
 # ------------------------------------------------------------------------------------------------- optimizers
 
 
-def an_optimizer(*values, kind=torch.optim.SGD, dtype=torch.float32, **options):
-    param = torch.nn.Parameter(torch.tensor(values, dtype=dtype))
-    return param, kind([param], **{"lr": 1.0, **options})
+an_optimizer = partial(helpers.an_optimizer, lr=1.0)
 
 
 def test_last_step_tells_each_optimizer_and_forgets_with_the_next_iteration():

@@ -18,9 +18,11 @@ from ampsim.core.torch_model import protocol
 from ampsim.torch import GradScaler
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
+from tests.examples import examples
+from tests.torch import lockstep
+from tests.torch.helpers import INF, NAN
 
-INF, NAN = math.inf, math.nan
-EXAMPLES = max(50, settings.default.max_examples // 3)  # each: three machines share the profile's
+EXAMPLES = examples(ms=28, least=100)  # three machines
 
 
 def exact(*args, **options):
@@ -45,7 +47,7 @@ class Spied(GradScaler):
 Spied.__name__ = "GradScaler"
 
 
-def without_listed_differences(lockstep):
+def without_listed_differences():
     """The lockstep machine, less what is listed as Differences that even ``exact_torch=True`` has."""
 
     class Strict(lockstep.Lockstep):
@@ -80,8 +82,8 @@ def without_listed_differences(lockstep):
     return Strict
 
 
-def test_exact_torch_in_lockstep_with_the_protocol(lockstep):
-    machine = without_listed_differences(lockstep).of(Spied)
+def test_exact_torch_in_lockstep_with_the_protocol():
+    machine = without_listed_differences().of(Spied)
     run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
 
 

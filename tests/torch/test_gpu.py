@@ -22,8 +22,8 @@ from ampsim.core.policies import Deduplicated, Headroom, Probe
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.gradients import unscale
 from ampsim.torch.state.device import DeviceVersion
+from tests.torch.helpers import INF, NAN
 
-INF, NAN = math.inf, math.nan
 SIZE = 257
 BATCHES = [1.0, INF, 1.0, 1.0, 1.0, 1e34, 0.3, 1.0, INF, INF] * 5  # 50 iterations; 1e34 overflows at large scales
 

@@ -11,16 +11,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from ampsim.core.machine import Rule
 from ampsim.core.torch_model import protocol
+from tests.examples import examples
+from tests.torch import lockstep
 
 LOSS = (1.0, "float32", ())
 
 
 @pytest.fixture
-def drive(lockstep):
+def drive():
     """Makes a machine with one optimizer per kind, its scale made; every call on it compares everything."""
 
     def make(*kinds, scale=2.0**16, growth=2.0, backoff=0.5, interval=2000, layout="float32", begins=True):
@@ -43,8 +46,8 @@ def parameter(machine, i=0):
     return machine.sides[i].params[0][0].item()
 
 
-def test_torch_and_the_protocol_agree_on_everything(lockstep):
-    run_state_machine_as_test(lockstep.Lockstep)
+def test_torch_and_the_protocol_agree_on_everything():
+    run_state_machine_as_test(lockstep.Lockstep, settings=settings(max_examples=examples(ms=28, least=250)))
 
 
 # ----------------------------------------------------------------------------- parameters that torch corrupts
@@ -331,7 +334,7 @@ def test_torch_shallow_copy_shares_the_stages_until_an_update():
     ],
 )
 @pytest.mark.parametrize("enabled", [True, False])
-def test_construction_refuses_what_torch_refuses(lockstep, constants, enabled):
+def test_construction_refuses_what_torch_refuses(constants, enabled):
     names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
     rule = Rule.unchecked(**dict(zip(names, constants, strict=False)))
     _, torchs = lockstep.attempt(lambda: torch.amp.GradScaler("cpu", *constants, enabled=enabled))
@@ -358,7 +361,7 @@ def test_torch_saves_in_mid_iteration_what_it_refuses_to_pickle(drive):
     assert machine.scaler.get_scale() == 2.0**16
 
 
-def test_comparison_of_bits_is_not_vacuous(lockstep):
+def test_comparison_of_bits_is_not_vacuous():
     zero, minus = np.zeros(2, np.float32), -np.zeros(2, np.float32)
     assert lockstep.same_bits(zero, zero.copy())
     assert not lockstep.same_bits(zero, minus)

@@ -13,6 +13,8 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.torch import lockstep
+
 # No shrinking: what is asserted is which law fails first, and the same examples are drawn every time.
 BUDGET = settings(
     max_examples=6000,  # ends at the first failure: most die within 250
@@ -363,7 +365,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_planted_bug_dies_by_the_law_it_breaks(lockstep, record_property, mutant):
+def test_a_planted_bug_dies_by_the_law_it_breaks(record_property, mutant):
     machine = lockstep.Lockstep.of(mutant)
     with pytest.raises(AssertionError) as failure:
         run_state_machine_as_test(machine, settings=BUDGET)
@@ -373,5 +375,5 @@ def test_a_planted_bug_dies_by_the_law_it_breaks(lockstep, record_property, muta
     assert law in MUTANTS[mutant], str(failure.value)
 
 
-def test_without_a_bug_nothing_dies(lockstep):
+def test_without_a_bug_nothing_dies():
     run_state_machine_as_test(lockstep.Lockstep.of(Faithful), settings=settings(BUDGET, max_examples=200))

@@ -15,13 +15,6 @@ from ampsim.torch.threads.launcher import Launcher
 from ampsim.torch.threads.optimizer_thread import shared_thread
 
 
-@pytest.fixture
-def thread():
-    thread = OptimizerThread()
-    yield thread
-    thread.close()
-
-
 def fails():
     raise KeyError("on purpose")
 

@@ -14,8 +14,8 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch.pipelined import Pipelined
+from tests.torch.helpers import INF
 
-INF = float("inf")
 RULE = Rule(init_scale=1024.0, growth_interval=2, min_scale=2.0**-126)
 
 plan = st.lists(  # one tuple an iteration

@@ -22,10 +22,10 @@ from ampsim.torch.step import records
 from ampsim.torch.threads import iterations
 from ampsim.torch.threads import register as register_module
 from ampsim.torch.threads.register import Register
+from tests.torch.helpers import INF
 
 RULE = Rule(init_scale=8.0, growth_interval=1, min_scale=2.0**-126)
 WEIGHTS = torch.tensor([1.0, 2.0])
-INF = float("inf")
 
 
 class Outcome:

@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from ampsim.torch import GradScaler, norm_hooks
 from ampsim.torch.gradients import norms
+from tests.examples import examples
 
 LARGE = norms.SMALL + 1
 SIZES = [(0,), (1,), (7, 3), (norms.SMALL,), (LARGE,), (3, LARGE), (norms.PART + 5,)]
@@ -21,6 +22,7 @@ def exact(grads):
     return math.fsum(float(g.double().square().sum()) for g in grads)
 
 
+@settings(max_examples=examples(ms=8))
 @given(sizes=st.lists(st.sampled_from(SIZES), max_size=6), double=st.booleans(), seed=st.integers(0, 99))
 @example(sizes=[(1,)] * 200, double=False, seed=0)  # more than one buffer
 def test_it_is_the_sum_of_squares(sizes, double, seed):
@@ -156,6 +158,7 @@ def test_a_gradient_with_a_graph_of_its_own_is_summed():
     param.grad = None  # or the graph keeps itself alive
 
 
+@settings(max_examples=examples(ms=20))
 @given(
     plan=st.lists(st.sampled_from(["clean", "overflow", "twice", "edited"]), min_size=1, max_size=8), clip=st.booleans()
 )

@@ -1,4 +1,4 @@
-"""Many rules over one trace of ceilings: a row a rule."""
+"""Many rules over one trace of ceilings: one row per rule."""
 
 from collections.abc import Iterable
 from typing import Literal

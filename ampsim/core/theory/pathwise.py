@@ -10,7 +10,7 @@ from ampsim.core.machine import Rule
 
 
 def bits(rule: Rule) -> tuple[float, float]:
-    """(a, b): what a growth adds to log2 of the scale and what a backoff takes from it."""
+    """Return (a, b): what a growth adds to log2 of the scale and what a backoff takes from it."""
     if rule.backoff_factor >= 1.0:
         raise ValueError(
             f"backoff_factor={rule.backoff_factor}: expected below 1; a scale that never backs off has no skip rate"
@@ -22,14 +22,14 @@ def bits(rule: Rule) -> tuple[float, float]:
 
 
 def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
-    """W: clean steps of a history, from its first update on, that were counted and never became a growth."""
+    """Return W, the clean steps of a history, from its first update on, that were counted and never became a growth."""
     # W = sum over runs of clean steps of (length mod G); the last run's remainder is not lost yet, but counts
     runs = (sum(1 for _ in run) for found, run in groupby(map(bool, found_inf)) if not found)
     return sum(run % growth_interval for run in runs)
 
 
 def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
-    """T1, the skip budget: how many of `updates` steps were skipped, for any history, even an adversary's.
+    """Return T1, the skip budget: how many of `updates` steps were skipped, for any history, even an adversary's.
 
     Exact with the history's `wasted` clean steps; with none it is an upper bound, met by histories that overflow
     only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale: T1 holds
@@ -46,7 +46,7 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
 
 
 def skip_rate(rule: Rule) -> float:
-    """T2, a constant ceiling: the long-run skip rate; exact for any factors and any start.
+    """Return T2, the long-run skip rate under a constant ceiling; exact for any factors and any start.
 
     No ceiling that keeps the scale from drifting down costs more (T1).
     """
@@ -56,7 +56,7 @@ def skip_rate(rule: Rule) -> float:
 
 
 def headroom(rule: Rule) -> float:
-    """T2, a constant ceiling: mean headroom in bits.
+    """Return T2, the mean headroom in bits under a constant ceiling.
 
     Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at clean steps takes q values b / q
     apart and stays on them: this is the mean over a uniform phase, a single run is at most b / 2q away from it.
@@ -66,7 +66,7 @@ def headroom(rule: Rule) -> float:
 
 
 def trade_off(rule: Rule) -> float:
-    """T7, a constant ceiling: skip rate times headroom in bits, which tends to v / 2 as v / b -> 0.
+    """Return T7, under a constant ceiling: skip rate times headroom in bits, which tends to v / 2 as v / b -> 0.
 
     v = a / G is how fast the scale climbs: at a given v the backoff factor only moves cost between the two.
     """
@@ -88,7 +88,7 @@ class Recovery(NamedTuple):
 
 
 def recovery(rule: Rule, height: float, steps: int) -> Recovery:
-    """T4: the ceiling falls to `height` bits below the scale for `steps` steps, then no longer matters. Exact.
+    """Return T4: what it costs that the ceiling falls to `height` bits below the scale for `steps` steps. Exact.
 
     Assumes that it is over when the scale first grows, which ``steps <= G`` ensures.
     """
@@ -115,7 +115,7 @@ class Stale(NamedTuple):
 
 
 def stale(policy: str, growth_interval: int, k: int) -> Stale:
-    """T5: step t uses the scale after t - k updates. Constant ceiling, a = b = 1, k < G. Exact.
+    """Return T5: what it costs that step t uses the scale after t - k updates. Constant ceiling, a = b = 1, k < G.
 
     Policies: "cumulative", every overflow backs off the newest scale (RoundPipe; ``Rule(delay=k)``);
     "deduplicated", an overflow lowers the newest scale at most to half of the scale that overflowed; "probe", one
@@ -143,7 +143,7 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
 
 
 def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
-    """T6: the long-run skip rate when the ceiling moves by `drift` bits a step.
+    """Return T6, the long-run skip rate when the ceiling moves by `drift` bits per step.
 
     Upwards exact for any factors; above a / G the scale cannot follow, never overflows, and the headroom grows
     without end. Downwards for a = b. Exact if gap = a / |drift| is an integer, which a Fraction can say, or if
@@ -170,7 +170,7 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
 
 
 def hysteresis_skip_rate(rule: Rule) -> float:
-    """T10: the skip rate when a backoff takes H overflows, refilled at a growth; H / (G + H) if a = b.
+    """Return T10, the skip rate when a backoff takes H overflows, refilled at a growth; H / (G + H) if a = b.
 
     Exact under a constant ceiling if rho >= 1 (if a = b it is the same for the other refills), and T1's bound on
     the long-run rate of any history. Refilled by a clean step there is no such bound: overflow and clean step in

@@ -51,13 +51,13 @@ class Stationary:
         return float(self.levels @ self.overflow)
 
     def at(self, count: int) -> Array:
-        """Share of steps at each level with this count, below the growth interval, (levels,)."""
+        """Return the share of steps at each level with this count, below the growth interval, (levels,)."""
         # (T3.2) pi(j, c) = nu_j (1 - p_j)^c / (sum nu T)
         return np.asarray(self.visits * (1 - self.overflow) ** count / self.duration)
 
 
 def stationary(overflow: npt.ArrayLike, growth_interval: int, backoff_levels: int = 1) -> Stationary:
-    """T3: the scale under independent, identically distributed ceilings. Exact.
+    """Return T3, the scale under independent, identically distributed ceilings. Exact.
 
     Given a level, each visit to it is G independent trials, so the arrivals form a walk that goes up one level
     with probability q and down m otherwise; its flows across any cut between two levels balance.
@@ -89,7 +89,7 @@ def stationary(overflow: npt.ArrayLike, growth_interval: int, backoff_levels: in
 
 
 def normal_ceilings(mean: float, sigma: float) -> tuple[Array, Array]:
-    """(x, p): whole log2 scales and the chance of an overflow there if log2 of the ceiling is normal(mean, sigma).
+    """Return (x, p): whole log2 scales, and the chance to overflow there if log2 of the ceiling is normal(mean, sigma).
 
     Levels reach from where p is the smallest float to where it is 1, so T3's bounds are never felt.
     """
@@ -99,7 +99,7 @@ def normal_ceilings(mean: float, sigma: float) -> tuple[Array, Array]:
 
 
 def of_ceilings(ceilings: Mapping[int, int], growth_interval: int) -> tuple[Array, Stationary]:
-    """T3 with the empirical distribution of observed ceilings and torch's factors, from powers of two.
+    """Return T3 with the empirical distribution of observed ceilings and torch's factors, from powers of two.
 
     Args:
         ceilings: of each k, how many steps had the ceiling 2^k: the largest scale at which they did not overflow.
@@ -114,7 +114,7 @@ def of_ceilings(ceilings: Mapping[int, int], growth_interval: int) -> tuple[Arra
 
 
 def tracked_quantile(growth_interval: int, ranks: int = 1) -> float:
-    """T3 b: the quantile of max|gradient| whose inverse the scale tracks (b = a); about 1 - ln 2 / (N G).
+    """Return T3 b, the quantile of max|gradient| whose inverse the scale tracks (b = a); about 1 - ln 2 / (N G).
 
     It is where a visit is as likely to end in a growth as in an overflow; the commonest arrivals are within one
     level of it. `ranks` N data-parallel workers with independent gradients share one scale.
@@ -124,7 +124,7 @@ def tracked_quantile(growth_interval: int, ranks: int = 1) -> float:
 
 
 def cost_of_ranks(sigma: float, growth_interval: int, ranks: int) -> float:
-    """T3 b: bits that the scale tracked by N ranks lies below that of one, log2 max|gradient| normal(., sigma)."""
+    """Return T3 b, the bits by which N ranks' scale lies below that of one; log2 max|gradient| is normal(., sigma)."""
     # sigma (z(N G) - z(G)),  z(n) = Phi^-1(2^(-1 / n))
     quantiles = (tracked_quantile(growth_interval, n) for n in (ranks, 1))
     many, one = (_normal.inv_cdf(quantile) for quantile in quantiles)
@@ -135,7 +135,7 @@ def cost_of_ranks(sigma: float, growth_interval: int, ranks: int) -> float:
 
 
 def critical_bad_rate(rule: Rule) -> float:
-    """T8: steps that overflow at every scale (NaN batches, fp16 forward passes), independently, at rate lambda.
+    """Return T8, the critical rate of independent steps that overflow at every scale (NaN batches, fp16 forwards).
 
     Without a floor the scale is stable if and only if lambda is below this; at it and above it falls to 0. Exact;
     about ln(1 + rho) / G, and ln 2 / G for torch's factors: one bad step in 2885.
@@ -146,7 +146,7 @@ def critical_bad_rate(rule: Rule) -> float:
 
 
 def bad_step_drift(rule: Rule, rate: float) -> float:
-    """T8: bits a step by which a scale far below its ceiling moves; negative above the critical rate. Exact."""
+    """Return T8, the bits per step that a scale far below its ceiling moves; negative above the critical one. Exact."""
     a, b = bits(rule)
     # (T8.2) lambda (a q - b (1 - q)) / (1 - q)
     up, down = _bad_visit(rule.growth_interval, rate)
@@ -154,21 +154,21 @@ def bad_step_drift(rule: Rule, rate: float) -> float:
 
 
 def bad_step_skip_rate(growth_interval: int, rate: float) -> float:
-    """T8: the skip rate under a constant ceiling and bad steps at a rate below the critical one, a = b. Exact."""
+    """Return T8, the skip rate under a constant ceiling and bad steps below the critical rate, a = b. Exact."""
     # (T8.3) r = lambda q / (1 - q + lambda (2 q - 1)), which is 1 / (G + 1) at lambda -> 0
     up, down = _bad_visit(growth_interval, rate)
     return rate * up / (down + rate * (up - down))
 
 
 def bad_step_headroom(growth_interval: int, rate: float) -> float:
-    """T8: levels that bad steps cost on top of T2's headroom, constant ceiling, a = b. Exact; inf if unstable."""
+    """Return T8, the levels that bad steps cost on top of T2's headroom, a = b. Exact; inf if unstable."""
     # (T8.4) (1 - q) / (2 q - 1)
     up, down = _bad_visit(growth_interval, rate)
     return down / (up - down) if up > down else math.inf
 
 
 def best_interval(rate: float, price: float) -> int:
-    """T8: the G that minimises skip rate + `price` (a level of headroom, in skipped steps a step), a = b = 1.
+    """Return T8, the G of least skip rate + `price` (of a level of headroom, in skipped steps per step), a = b = 1.
 
     Found by search, below ln 2 / lambda; about 1 / sqrt(price lambda) while lambda G << 1.
     """
@@ -180,7 +180,7 @@ def best_interval(rate: float, price: float) -> int:
 
 
 def _bad_visit(growth_interval: int, rate: float) -> tuple[float, float]:
-    """(q, 1 - q): a visit to a level ends in a growth, or in a bad step."""
+    """Return (q, 1 - q): a visit to a level ends in a growth, or in a bad step."""
     log_up = growth_interval * math.log1p(-rate)
     return math.exp(log_up), -math.expm1(log_up)
 
@@ -189,7 +189,7 @@ def _bad_visit(growth_interval: int, rate: float) -> tuple[float, float]:
 
 
 def flushed_share(sigma: float, score: float, headroom: float = 0.0, binades: float = FP16_BINADES) -> float:
-    """T9: share of gradient elements that a backward pass in fp16 makes zero.
+    """Return T9, the share of gradient elements that a backward pass in fp16 makes zero.
 
     Elements are log-normal, log2|g| of standard deviation `sigma`, and the scale puts the element of standard
     score `score` `headroom` bits below overflow: Phi^-1(1 - 1/n) for the largest of n elements (a convention;
@@ -201,6 +201,6 @@ def flushed_share(sigma: float, score: float, headroom: float = 0.0, binades: fl
 
 
 def widest_spread(score: float, share: float, headroom: float = 0.0, binades: float = FP16_BINADES) -> float:
-    """T9: the largest sigma, in bits, at which one scale flushes at most `share` of the elements."""
+    """Return T9, the largest sigma, in bits, at which one scale flushes at most `share` of the elements."""
     # (T9.2) sigma <= (R - l) / (z + z_share)
     return (binades - headroom) / (score - _normal.inv_cdf(share))

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Gradients = tuple[Array | None, ...]  # one entry a parameter; None where backward left no gradient
+Gradients = tuple[Array | None, ...]  # one entry per parameter; None where backward left no gradient
 
 
 def _opmath(array: Array) -> Array:
-    """`array` in the format that kernels compute in: float64 stays, everything narrower is float32."""
+    """Return `array` in the format that kernels compute in: float64 stays, everything narrower is float32."""
     return array if array.dtype == np.float64 else array.astype(np.float32)
 
 
@@ -32,7 +32,7 @@ def _is_floating(array: Array) -> bool:
 
 
 def scaled_loss(output: Array, scale: float) -> Array:
-    """``output * scale`` with the scale a 0-d float32 tensor.
+    """Return ``output * scale`` with the scale a 0-d float32 tensor.
 
     By torch's promotion a 0-d float16 loss becomes float32, a float16 vector stays float16 (and overflows
     from 65504), and integers become float32.
@@ -44,19 +44,19 @@ def scaled_loss(output: Array, scale: float) -> Array:
 
 
 def reciprocal(scale: float) -> np.float32:
-    """``float32(1 / float64(S))``: inf for S = 0 and S up to 2^-128, subnormal beyond S = 2^126."""
+    """Return ``float32(1 / float64(S))``: inf for S = 0 and S up to 2^-128, subnormal beyond S = 2^126."""
     with np.errstate(all="ignore"):
         return np.float32(np.float64(1.0) / np.float64(scale))
 
 
 def found_inf(gradients: Gradients) -> float | None:
-    """1.0 if any element is inf or NaN, else 0.0; None if there was no gradient to check."""
+    """Return 1.0 if any element is inf or NaN, else 0.0; None if there was no gradient to check."""
     present = [g for g in gradients if g is not None]
     return float(any(not np.isfinite(_opmath(g)).all() for g in present)) if present else None
 
 
 def unscaled(gradients: Gradients, inv_scale: np.float32) -> Gradients:
-    """``g * inv_scale``, finite or not; a reciprocal of exactly 1 leaves the gradients untouched."""
+    """Return ``g * inv_scale``, finite or not; a reciprocal of exactly 1 leaves the gradients untouched."""
     if inv_scale == 1:
         return gradients
     with np.errstate(all="ignore"):
@@ -64,14 +64,14 @@ def unscaled(gradients: Gradients, inv_scale: np.float32) -> Gradients:
 
 
 def divided(gradients: Gradients, divisor: float) -> Gradients:
-    """``g / S``, which a fused kernel writes back into the gradients."""
+    """Return ``g / S``, which a fused kernel writes back into the gradients."""
     with np.errstate(all="ignore"):
         by = np.float32(divisor)
         return tuple(g if g is None else (_opmath(g) / by).astype(g.dtype) for g in gradients)
 
 
 def sum_float32(values: Iterable[float]) -> float:
-    """Left to right, rounding to float32 after each addition."""
+    """Add left to right, rounding to float32 after each addition."""
     total = np.float32(0)
     with np.errstate(all="ignore"):
         for value in values:

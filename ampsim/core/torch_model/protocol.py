@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The machine (``ampsim.core.machine``) needs one bit an iteration. The protocol is how torch collects that bit
+The machine (``ampsim.core.machine``) needs one bit per iteration. The protocol is how torch collects that bit
 from several optimizers, and which calls it refuses on the way. Every event is a pure function: it takes a
 `Protocol` and returns the next one and an `Outcome`. A refusal is an outcome too, because some of torch's
 refusals change something before they are raised.
@@ -78,11 +78,11 @@ class Protocol:
     unset: frozenset[str] = frozenset()  # a disabled scaler has no factors until they are set
 
     def record(self, key: Hashable) -> Record:
-        """What is known of an optimizer; a fresh Record if nothing."""
+        """Return what is known of an optimizer; a fresh Record if nothing."""
         return dict(self.records).get(key, Record())
 
     def note(self, key: Hashable, **changes: object) -> "Protocol":
-        """This protocol with an optimizer's record changed, or made."""
+        """Return this protocol with an optimizer's record changed, or made anew."""
         records = {**dict(self.records), key: replace(self.record(key), **changes)}  # type: ignore[arg-type]
         return replace(self, records=tuple(records.items()))
 
@@ -123,12 +123,12 @@ Result = tuple[Protocol, Outcome]
 
 
 def refuse(p: Protocol, refusal: Refusal, optimizer: Optimizer | None = None) -> Result:
-    """An event that changes nothing, or nothing more, and raises."""
+    """Return the outcome of an event that changes nothing, or nothing more, and raises."""
     return p, Outcome(refusal=refusal, optimizer=optimizer)
 
 
 def create(rule: Rule, *, enabled: bool = True) -> Protocol:
-    """A new scaler. Raises torch's AssertionError for the two constants that torch looks at."""
+    """Return a new scaler. Raises torch's AssertionError for the two constants that torch looks at."""
     if enabled and rule.growth_factor <= 1.0:
         raise AssertionError(refusals.GROWTH_FACTOR.text)
     if enabled and rule.backoff_factor >= 1.0:
@@ -138,7 +138,7 @@ def create(rule: Rule, *, enabled: bool = True) -> Protocol:
 
 
 def scale(p: Protocol, outputs: object) -> Result:
-    """``scale(outputs)``: an array, or lists and tuples of arrays, nested at will, times the scale."""
+    """Do ``scale(outputs)``: an array, or lists and tuples of arrays, nested at will, times the scale."""
     if not p.enabled:
         return p, Outcome(value=outputs)
     if isinstance(outputs, np.ndarray):
@@ -161,7 +161,7 @@ def scale(p: Protocol, outputs: object) -> Result:
 
 
 def unscale_(p: Protocol, optimizer: Optimizer) -> Result:
-    """``unscale_(optimizer)``: check, record found_inf, multiply by the reciprocal."""
+    """Do ``unscale_(optimizer)``: check, record found_inf, multiply by the reciprocal."""
     if not p.enabled:
         return p, Outcome(optimizer=optimizer)
     if not p.exists:
@@ -187,7 +187,7 @@ def step(
     returns: object = None,
     fails: Refusal | None = None,
 ) -> Result:
-    """``step(optimizer)``. `closure`: one is passed by keyword (torch lets a positional one through).
+    """Do ``step(optimizer)``. `closure`: one is passed by keyword (torch lets a positional one through).
 
     `returns` and `fails` are what ``optimizer.step()`` will return or raise if it is called.
     """
@@ -239,7 +239,7 @@ def _step_fused(p: Protocol, optimizer: Optimizer, returns: object, fails: Refus
 
 
 def update(p: Protocol, new_scale: object = None) -> Result:
-    """``update()``: the machine takes one step. ``update(new_scale)``: the scale is set by hand."""
+    """Do ``update()``: the machine takes one step; or ``update(new_scale)``: the scale is set by hand."""
     if not p.enabled:
         return p, Outcome()
     if not p.exists:

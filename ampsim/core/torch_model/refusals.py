@@ -65,22 +65,22 @@ def overflow(x: float) -> Refusal | None:
 
 
 def unset(name: str) -> Refusal:
-    """A disabled scaler has no attribute for what was never set."""
+    """Refuse to read what was never set, for which a disabled scaler has no attribute."""
     return Refusal(AttributeError, f"'GradScaler' object has no attribute '_{name}'")
 
 
 def missing_key(name: str) -> Refusal:
-    """A state dict that lacks a key."""
+    """Refuse a state dict that lacks a key."""
     return Refusal(KeyError, repr(name))
 
 
 def shape(shape: tuple[int, ...]) -> Refusal:
-    """A tensor of one element that is not 0-d cannot be copied into the scale."""
+    """Refuse a tensor of one element that is not 0-d: it cannot be copied into the scale."""
     return Refusal(RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}")
 
 
 def no_tensor(value: object) -> Refusal:
-    """``update(value)`` with what is neither a float nor a tensor, such as an int."""
+    """Refuse ``update(value)`` with what is neither a float nor a tensor, such as an int."""
     try:
         kind = value.device.type  # type: ignore[attr-defined]
     except AttributeError as error:
@@ -101,7 +101,7 @@ KERNEL_ARGUMENTS: Mapping[str, tuple[str, int]] = {
 
 
 def kernel_argument(rule: Rule) -> Refusal | None:
-    """The update kernel's refusal of a factor or interval; the setters look at nothing."""
+    """Refuse, as the update kernel does, a factor or interval; the setters look at nothing."""
     for name, (argument, position) in KERNEL_ARGUMENTS.items():
         value = getattr(rule, name)
         whole = name == "growth_interval"

@@ -17,30 +17,30 @@ from ampsim.core.torch_model.protocol import FIELDS, Outcome, Protocol, Result, 
 
 
 def get(p: Protocol, name: str) -> Result:
-    """``get_growth_factor()`` and the like; `name` is one of FIELDS."""
+    """Do ``get_growth_factor()`` and the like; `name` is one of FIELDS."""
     if name in p.unset:
         return refuse(p, refusals.unset(name))
     return p, Outcome(value=getattr(p.rule, name))
 
 
 def put(p: Protocol, name: str, value: object) -> Protocol:
-    """``set_growth_factor(value)`` and the like; nothing is checked, `name` is one of FIELDS."""
+    """Do ``set_growth_factor(value)`` and the like; nothing is checked, `name` is one of FIELDS."""
     known = {f.name: getattr(p.rule, f.name) for f in dataclasses.fields(p.rule)}
     return replace(p, rule=Rule.unchecked(**{**known, name: value}), unset=p.unset - {name})
 
 
 def get_scale(p: Protocol) -> float:
-    """``get_scale()``: the number that was given until the scale exists; 1.0 if disabled."""
+    """Return ``get_scale()``: the number that was given until the scale exists; 1.0 if disabled."""
     return p.state.scale if p.enabled else 1.0
 
 
 def get_growth_tracker(p: Protocol) -> int:
-    """``_get_growth_tracker()``; 0 if disabled."""
+    """Return ``_get_growth_tracker()``; 0 if disabled."""
     return p.state.growth_tracker if p.enabled else 0
 
 
 def state_dict(p: Protocol) -> dict[str, object]:
-    """``state_dict()``: the stages are not in it, nor any found_inf; {} if disabled."""
+    """Return ``state_dict()``: the stages are not in it, nor any found_inf; {} if disabled."""
     if not p.enabled:
         return {}
     factors = {name: getattr(p.rule, name) for name in FIELDS}
@@ -48,7 +48,7 @@ def state_dict(p: Protocol) -> dict[str, object]:
 
 
 def load_state_dict(p: Protocol, source: Mapping[str, float]) -> Result:
-    """``load_state_dict(source)``. Keys are taken one by one: what precedes a missing one stays loaded."""
+    """Do ``load_state_dict(source)``. Keys are taken one by one: what precedes a missing one stays loaded."""
     if not p.enabled:
         return p, Outcome()
     if not source:
@@ -72,7 +72,7 @@ def _load(p: Protocol, key: str, value: float) -> Protocol:
 
 
 def pickled(p: Protocol) -> Result:
-    """``pickle.loads(pickle.dumps(scaler))`` is the outcome's value: the same, its scale not yet made.
+    """Do ``pickle.loads(pickle.dumps(scaler))``, the outcome's value: the same, its scale not yet made.
 
     A copy.deepcopy is the same. A copy.copy is not: it shares the stages with the original until an update.
     """

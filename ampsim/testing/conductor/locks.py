@@ -4,12 +4,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from ampsim.testing.conductor.scheduler import active
 
 if TYPE_CHECKING:
     from ampsim.testing.conductor.task import Task
+
+T = TypeVar("T")
 
 
 def patient(ready: Callable[[], bool], timeout: float | None, block: bool = True) -> Callable[[], bool] | None:
@@ -188,7 +190,7 @@ class Condition(Primitive):
             self._waiters.remove(waiter)
         self._lock.again(depth)
 
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
         result = predicate()
         while not result:
             in_time = self.wait(timeout)

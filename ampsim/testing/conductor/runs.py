@@ -51,7 +51,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ampsim.testing.conductor import sync as _sync
 from ampsim.testing.conductor import watch as _watch
@@ -68,7 +68,10 @@ from ampsim.testing.conductor.schedules import pct as pct
 from ampsim.testing.conductor.schedules import schedules as schedules
 from ampsim.testing.conductor.task import one_core as one_core
 
-Program = Callable[["Conductor"], Any]
+if TYPE_CHECKING:
+    import torch
+
+Program = Callable[["Conductor"], object]
 AnySchedule = Mapping[int, int] | Schedule
 Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
 Faults = Mapping[int, str]  # step -> the name of the task that it meets
@@ -85,7 +88,7 @@ class Conductor:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
-    def spawn(self, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> _sync.Thread:
+    def spawn(self, name: str, fn: Callable[..., object], *args: object, **kwargs: object) -> _sync.Thread:
         """Start a thread. `name` is what schedules, traces and faults call the task."""
         thread = _sync.Thread(target=fn, name=name, args=args, kwargs=kwargs, daemon=False)
         thread.start()
@@ -99,7 +102,7 @@ class Conductor:
         """Make each access to these attributes of a class's instances a switch point until the run ends."""
         _watch.watch_attributes(self._scheduler, owner, names)
 
-    def watch_tensors(self, **tensors: Any) -> None:
+    def watch_tensors(self, **tensors: "torch.Tensor") -> None:
         """Make each aten operation on these tensors, or views of them, a switch point until the run ends.
 
         Comes before the first thread. The autograd engine locks a leaf while it accumulates into its
@@ -174,6 +177,15 @@ class FailingScheduleError(AssertionError):
         return self.run.schedule
 
 
+class Options(TypedDict, total=False):
+    """The options of `attempt`."""
+
+    max_steps: int
+    crash_at: Faults
+    interrupt_at: Faults
+    crash_frees_locks: bool
+
+
 def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps: int = 10_000,
             crash_at: Faults = NO_FAULTS, interrupt_at: Faults = NO_FAULTS,
             crash_frees_locks: bool = False) -> Run:  # fmt: skip
@@ -195,7 +207,7 @@ def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps
                tuple(scheduler.faults), tuple(scheduler.decisions))  # fmt: skip
 
 
-def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Any) -> Run:
+def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
     """Run a program as `attempt` does, and raise what went wrong first.
 
     That is a task's exception, a `DeadlockError` or a `LivelockError`. The exception carries a note with the
@@ -224,7 +236,7 @@ class Exploration:
 
 
 def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
-            check: Callable[[Run], object] | None = None, **options: Any) -> Exploration:  # fmt: skip
+            check: Callable[[Run], object] | None = None, **options: Unpack[Options]) -> Exploration:  # fmt: skip
     """Run a program under every schedule with at most so many preemptions, the fewest first, each once.
 
     Which task goes on when the running one cannot is no preemption and is always tried; a timeout that fires

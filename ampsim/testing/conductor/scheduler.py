@@ -22,7 +22,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from types import FrameType
-from typing import Any
 
 from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError, Step, StuckError, replay, story, table
 from ampsim.testing.conductor.task import AbandonedError, Task
@@ -52,7 +51,7 @@ class Scheduler:
         self.over = False  # the run has ended; what is left is being unwound
         self.closed = False  # no task is left
         self.hung = False  # it had to be left in the middle; a task that never comes to a switch point stays
-        self.around: list[Callable[[], AbstractContextManager[Any]]] = []  # entered by each new thread
+        self.around: list[Callable[[], AbstractContextManager[object]]] = []  # entered by each new thread
         self.storages: dict[int, str] = {}  # of watched tensors, and their names
         self.cleanup = ExitStack()
         self._labels: dict[str, int] = {}
@@ -68,7 +67,7 @@ class Scheduler:
 
     # ---- what tasks call -------------------------------------------------------------------------------
 
-    def add(self, name: str, body: Callable[[], Any], *, daemon: bool = False) -> Task:
+    def add(self, name: str, body: Callable[[], object], *, daemon: bool = False) -> Task:
         """Add a task that can go on; its thread is made when it is first picked."""
         if self.closed:
             raise RuntimeError(f"cannot start {name!r}: the run is over")
@@ -190,7 +189,7 @@ class Scheduler:
 
     # ---- threads ---------------------------------------------------------------------------------------
 
-    def perform(self, program: Callable[[], Any]) -> Any:
+    def perform(self, program: Callable[[], object]) -> object:
         """Run `program` as the task "main" in the calling thread, and all it starts, to the end."""
         main = self.running = self.add("main", program)
         main.native_ident = threading.get_ident()
@@ -206,7 +205,7 @@ class Scheduler:
             self.closed = not self.hung
         return value
 
-    def _live(self, task: Task) -> Any:
+    def _live(self, task: Task) -> object:
         """Run a task from its first step to its end, in its own thread."""
         value = None
         try:

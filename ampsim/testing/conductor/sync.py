@@ -35,7 +35,7 @@ from ampsim.testing.conductor.task import Task
 _HARMLESS = {"ExceptHookArgs", "ThreadError", "excepthook", "get_native_id", "settrace", "setprofile"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HARMLESS:
         return getattr(_threading, name)
     if hasattr(_threading, name) or hasattr(_queue, name):
@@ -50,7 +50,7 @@ class Queue(Primitive):
         super().__init__()
         self.maxsize = maxsize
         self.unfinished_tasks = 0
-        self.queue: deque[Any] = deque()
+        self.queue: deque[object] = deque()
 
     @property
     def status(self) -> str:
@@ -59,7 +59,7 @@ class Queue(Primitive):
     def _room(self) -> bool:
         return not 0 < self.maxsize <= len(self.queue)
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         self._wait("put", self._room, block, timeout)
         if not self._room():
             raise Full
@@ -77,7 +77,7 @@ class Queue(Primitive):
             raise ValueError("'timeout' must be a non-negative number")
         self._scheduler.switch(op, self, patient(ready, timeout, block), timed=timeout is not None)
 
-    def put_nowait(self, item: Any) -> None:
+    def put_nowait(self, item: object) -> None:
         self.put(item, block=False)
 
     def get_nowait(self) -> Any:
@@ -109,8 +109,8 @@ SimpleQueue = Queue
 class Thread(Primitive):
     """`threading.Thread`: may be subclassed; `ident` counts from 1 in the order of starting."""
 
-    def __init__(self, group: None = None, target: Callable[..., Any] | None = None, name: str | None = None,
-                 args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
+    def __init__(self, group: None = None, target: Callable[..., object] | None = None, name: str | None = None,
+                 args: Iterable[object] = (), kwargs: Mapping[str, object] | None = None, *,
                  daemon: bool | None = None) -> None:  # fmt: skip
         assert group is None, "group argument must be None for now"  # noqa: S101  threading's own
         super().__init__(name)
@@ -158,10 +158,10 @@ class Thread(Primitive):
 
 def _handle(task: Task) -> Thread:
     if task.handle is None:
-        task.handle = Thread(name=task.name, daemon=task.daemon)
-        task.handle._task = task  # noqa: SLF001  the main task was not started by anyone
-    handle: Thread = task.handle
-    return handle
+        task.handle = main = Thread(name=task.name, daemon=task.daemon)
+        main._task = task  # noqa: SLF001  the main task was not started by anyone
+    assert isinstance(task.handle, Thread)  # noqa: S101
+    return task.handle
 
 
 def current_thread() -> Thread:

@@ -7,17 +7,25 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 
 class AbandonedError(BaseException):
     """A task is not needed any more; raised at its switch point, so that its thread ends."""
 
 
+class Held(Protocol):
+    """A lock that a task may hold."""
+
+    def drop(self) -> int:
+        """Free it, however often it was acquired; return how often."""
+        ...
+
+
 class Task:
     """One thread of control. Written only by the task that holds the baton."""
 
-    def __init__(self, index: int, name: str, body: Callable[[], Any], *, daemon: bool = False) -> None:
+    def __init__(self, index: int, name: str, body: Callable[[], object], *, daemon: bool = False) -> None:
         self.index = index
         self.name = name
         self.body = body
@@ -35,8 +43,8 @@ class Task:
         self.injected: BaseException | None = None  # the last one raised so
         self.finished = False
         self.crashed = False
-        self.holds: list[Any] = []  # locks, oldest first
-        self.handle: Any = None  # the Thread object that the code under test knows
+        self.holds: list[Held] = []  # locks, oldest first
+        self.handle: object = None  # the Thread object that the code under test knows
 
     @property
     def gone(self) -> bool:

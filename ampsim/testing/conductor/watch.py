@@ -8,11 +8,14 @@ import queue
 import threading
 import time
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.scheduler import Scheduler
 from ampsim.testing.extras import missing
+
+if TYPE_CHECKING:
+    import torch
 
 _MISSING = object()
 
@@ -29,7 +32,7 @@ class WatchedAttribute:
         self._label = f"{owner.__name__}.{name}"
         self._behind = inspect.getattr_static(owner, name, _MISSING)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> object:
         if instance is None:
             return self if self._behind is _MISSING else self._behind
         self._scheduler.switch("read", self._label)
@@ -41,14 +44,14 @@ class WatchedAttribute:
             raise AttributeError(f"{type(instance).__name__!r} object has no attribute {self._name!r}")
         return self._behind
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: object, value: object) -> None:
         self._scheduler.switch("write", self._label)
         if hasattr(type(self._behind), "__set__"):
             self._behind.__set__(instance, value)
         else:
             instance.__dict__[self._name] = value
 
-    def __delete__(self, instance: Any) -> None:
+    def __delete__(self, instance: object) -> None:
         self._scheduler.switch("delete", self._label)
         if hasattr(type(self._behind), "__delete__"):
             self._behind.__delete__(instance)
@@ -67,7 +70,7 @@ def watch_attributes(scheduler: Scheduler, owner: type, names: tuple[str, ...]) 
         replace(scheduler, owner, name, watched)
 
 
-def replace(scheduler: Scheduler, owner: Any, name: str, value: Any) -> None:
+def replace(scheduler: Scheduler, owner: object, name: str, value: object) -> None:
     """Set an attribute of a class or module until the run ends."""
     before = vars(owner).get(name, _MISSING)
     if before is _MISSING:
@@ -84,7 +87,7 @@ def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
     Locks that the module made when it was imported stay real: patch, then reload or make them anew.
     """
     slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
-    stand_ins: list[tuple[Any, Any]] = [
+    stand_ins: list[tuple[object, object]] = [
         (threading, sync),
         (queue, sync),
         (time, slow),
@@ -102,7 +105,7 @@ def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
     return tuple(patched)
 
 
-def watch_tensors(scheduler: Scheduler, tensors: dict[str, Any]) -> None:
+def watch_tensors(scheduler: Scheduler, tensors: dict[str, "torch.Tensor"]) -> None:
     """Make each aten operation that touches one of these tensors, or a view of one, a switch point.
 
     A mode of torch's dispatcher sees them, in the calling thread and in each one that starts from now on.
@@ -114,7 +117,7 @@ def watch_tensors(scheduler: Scheduler, tensors: dict[str, Any]) -> None:
         scheduler.storages[_storage(tensor)] = name
 
 
-def _storage(tensor: Any) -> int:
+def _storage(tensor: "torch.Tensor") -> int:
     try:
         return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  the same for all views
     except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
@@ -132,7 +135,9 @@ def _install(scheduler: Scheduler) -> None:
         raise missing(error) from error
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+        ) -> object:
             touched = (
                 scheduler.storages.get(_storage(leaf))
                 for leaf in tree_leaves((args, kwargs or {}))

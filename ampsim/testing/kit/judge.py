@@ -6,10 +6,10 @@ that passes is a finding.
 
 >>> import torch
 >>> from ampsim.testing import check_scaler, known
->>> results = check_scaler(torch.amp.GradScaler, levels=[0], examples=5)
+>>> results = check_scaler(torch.amp.GradScaler, levels=[0], examples=10)
 >>> {result.outcome for result in results}
 {'passed'}
->>> check_scaler(torch.amp.GradScaler, levels=[5], examples=5, expected_failed_checks=known.TORCH)[0].check.name
+>>> check_scaler(torch.amp.GradScaler, levels=[5], examples=10, expected_failed_checks=known.TORCH)[0].check.name
 'never_steps_on_nonfinite'
 """
 

@@ -14,29 +14,22 @@ Their speed is not yet measured: they are used wherever they run, unless AMPSIM_
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import functools
-import os
-import warnings
-from collections.abc import Callable
-from types import SimpleNamespace
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CUDA builds of torch bring it; elsewhere torch's own kernels do
-    triton, tl = None, SimpleNamespace(constexpr=int)
+from ampsim import _triton
+from ampsim._triton import is_dense, jit, runs, tl
+from ampsim.torch.dynamo import leave_alone
 
 Numbers = tuple[int, ...]
 
 BLOCK = 8192  # elements a tile, 16 a thread: rounding errs by less than (16 + 10) / 2 * 2^-24 in the norm
 OPTIONS = {"num_warps": 16, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-
-jit: Callable[..., Any] = triton.jit if triton else lambda **_: lambda function: function
 
 
 class NewAddressesError(RuntimeError):
@@ -51,21 +44,9 @@ class Read(NamedTuple):
     largest: Tensor  # max |g|, without the factor; NaN if any is NaN
 
 
-@functools.cache
 def available(device: torch.device) -> bool:
-    """Whether the kernels run on `device`: CUDA and Triton, tried once and remembered.
-
-    Triton also needs a C compiler, and knows not every GPU: a RuntimeWarning says why it failed.
-    """
-    if device.type != "cuda" or triton is None or os.environ.get("AMPSIM_TRITON") == "0":
-        return False
-    try:
-        norm_and_flag([torch.ones(1, device=device)])
-    except Exception as error:  # whatever a compiler may raise
-        text = f"Triton on {device}: {error}: torch's own kernels do its work; to choose them set AMPSIM_TRITON=0"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return False
-    return True
+    """Tell whether the kernels run on `device`."""
+    return runs(norm_and_flag, device)
 
 
 def takes(grads: list[Tensor]) -> bool:
@@ -82,7 +63,7 @@ def norm_and_flag(grads: list[Tensor], factor: Tensor | None = None) -> Read:
     """
     if not grads:
         raise ValueError("grads=[]: expected at least one tensor, for it tells the device; of none the norm is 0")
-    dense = [grad if _is_dense(grad) else grad.contiguous() for grad in grads]  # a copy lives until it has been read
+    dense = [grad if is_dense(grad) else grad.contiguous() for grad in grads]  # a copy lives until it has been read
     device, dtype = grads[0].device, grads[0].dtype
     with torch.cuda.device_of(grads[0]):  # Triton launches on the current one
         addresses, sizes = tuple(map(Tensor.data_ptr, dense)), tuple(map(Tensor.numel, dense))
@@ -93,18 +74,6 @@ def norm_and_flag(grads: list[Tensor], factor: Tensor | None = None) -> Read:
             _read[(len(table),)](table, partials, getattr(tl, DTYPES[dtype]), BLOCK, **OPTIONS)
         _combine[(1,)](partials, len(table), factor, found, 4096, **OPTIONS)
     return Read(*found.unbind())
-
-
-def _is_dense(grad: Tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in whatever order."""
-    if grad.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(grad.stride(), grad.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 _captured: set[Tensor] = set()  # tables that a CUDA graph reads whenever it is replayed: kept for good
@@ -199,3 +168,6 @@ def _combine(partials, number, factor, found, BLOCK: tl.constexpr):  # noqa: N80
     tl.store(found, norm.to(tl.float32))
     tl.store(found + 1, tl.where(tl.abs(unscaled) < float("inf"), 0.0, 1.0))
     tl.store(found + 2, largest)
+
+
+leave_alone(sys.modules[__name__], _triton)  # loaded where it is first needed, after the package was marked

@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule
@@ -83,7 +83,7 @@ class Pair:
         t.require(same, f"{event} left the gradient {found}, expected {left}")
 
     @staticmethod
-    def _gradient(bench: Bench) -> Any:
+    def _gradient(bench: Bench) -> np.ndarray | None:
         grad = bench.params[0].grad
         return None if grad is None else grad.clone().numpy()
 

@@ -1,0 +1,46 @@
+"""The one reader of data files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from figures import results
+
+ROWS: tuple[dict[str, Any], ...] = tuple(
+    {"arm": f"G={g}", "seed": seed, "settings": {"growth_interval": g, "spans": [1, 2]}, "loss": [1.0, 3.0, g]}
+    for g in (5, 50)
+    for seed in (0, 1)
+)
+RUN = results.Result("x", Path("x.jsonl"), {"seeds": [0, 1], "config": {"steps": 3}}, ROWS)
+
+
+def test_arms_are_found_by_name_and_by_settings() -> None:
+    assert list(RUN.arms) == ["G=5", "G=50"]
+    assert RUN.one(growth_interval=50) == RUN.arm("G=50")
+    assert RUN.where(spans=(1, 2)) == tuple(RUN.arms.values())
+    assert RUN.where(depth=None) == ()
+    assert RUN.arm("G=5").seed(1) is ROWS[1]
+    assert RUN.arm("G=5").loss_blocks(2).tolist() == [[2.0], [2.0]]
+
+
+def test_what_is_not_there_is_named() -> None:
+    with pytest.raises(KeyError, match="arm 'G=6': expected one of G=5, G=50"):
+        RUN.arm("G=6")
+    with pytest.raises(KeyError, match="expected one arm, 2 have these settings"):
+        RUN.one(spans=(1, 2))
+    with pytest.raises(KeyError, match="seed 7: expected one of"):
+        RUN.arm("G=5").seed(7)
+    with pytest.raises(FileNotFoundError, match=r"`python -m experiments.nowhere` makes it"):
+        results.load("nowhere")
+
+
+def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> None:
+    record = {"counted_steps": [0, 3, 5], "zero": [[1], [9], [3]], "subnormal": [[0]] * 3, "overflow": [[0]] * 3}
+    steps, share = results.ArmRecords("x", ({**record, "elements": [10]},)).shares(every=5, block=2)
+    assert (steps.tolist(), share["zero"].tolist()) == ([2.5], [0.2])
+
+
+def test_a_scale_column_is_expanded_from_its_changes() -> None:
+    record: dict[str, Any] = {"loss": [0.0] * 5, "scale_changes": [[0, 4.0], [3, 2.0]]}
+    assert results.ArmRecords("x", (record,)).scales().tolist() == [[4.0, 4.0, 4.0, 2.0, 2.0]]
