@@ -124,7 +124,7 @@ def make(layers: int, width: int, seed: int) -> Params:
 
 
 def loss_of(x: jax.Array) -> Callable[[Params], jax.Array]:
-    """Mean square of the outputs, computed in fp16, as float32."""
+    """Return the mean square of the outputs, computed in fp16, as float32."""
 
     def loss(params: Params) -> jax.Array:
         h = x.astype(jnp.float16)
@@ -136,7 +136,7 @@ def loss_of(x: jax.Array) -> Callable[[Params], jax.Array]:
 
 
 def compiled(gradients: Callable[..., Grads], *, checks: bool) -> Callable[..., Any]:
-    """The whole step, its buffers donated."""
+    """Compile the whole step, its buffers donated."""
 
     def step(params: Params, velocity: Params, scale: Any, x: jax.Array) -> Any:
         scale, finite, grads = gradients(scale, loss_of(x), params)
@@ -201,7 +201,7 @@ def measure(size: str, config: Config, seed: int, tick: Callable[[int], None]) -
 
 
 def summary(medians: dict[str, list[float]]) -> Record:
-    """Microseconds of each arm and the ratios ours / theirs, one a trial."""
+    """Return microseconds of each arm and the ratios ours / theirs, one per trial."""
     ratios = {
         peer: [round(a / b, 3) for a, b in zip(medians[arm], medians[peer], strict=True)]
         for peer, arm in RATIOS.items()
@@ -210,7 +210,7 @@ def summary(medians: dict[str, list[float]]) -> Record:
 
 
 def table(records: Sequence[Record]) -> str:
-    """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
+    """Return what `make bench` prints: the middle trial, and the lowest and highest ratio."""
     rows = records[0]["rows"]
     lines = [f"{'layers x width':<16}" + "".join(f"{arm:>22}" for arm in ARMS)]
     lines += [

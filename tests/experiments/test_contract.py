@@ -46,7 +46,7 @@ def test_it_imports_few_rooms_and_no_other_experiment(experiment: Experiment) ->
     nodes = [node for node in ast.walk(experiment.tree) if isinstance(node, ast.ImportFrom)]
     names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
     rooms = {name.split(".")[1] for name in names if name.startswith("experiments.")}
-    assert rooms - {"scale_crash"} <= ROOMS if experiment.stem == "overflow_storm" else rooms <= ROOMS
+    assert rooms <= ROOMS
     assert "runner" in rooms or "theorems" in rooms
     assert len(rooms) <= 4
 
@@ -58,8 +58,6 @@ def test_its_arms_are_frozen_values_with_a_name_each(experiment: Experiment) -> 
         units = experiment.units(config)
         assert len({unit.key for unit in units}) == len(units)
         for unit in units:
-            if unit.settings is None:
-                continue
             assert dataclasses.is_dataclass(unit.settings)
             assert hash(unit.settings) == hash(dataclasses.replace(unit.settings))
             assert records.decode(records.encode(dataclasses.asdict(unit.settings))) is not None
@@ -77,8 +75,7 @@ def test_its_smoke_run_is_short_ends_and_repeats(experiment: Experiment, capsys:
     units = experiment.units(module.SMOKE)
     assert [(row["arm"], row["seed"]) for row in rows] == [(unit.arm, unit.seed) for unit in units]
     for unit, row in zip(units, rows, strict=True):
-        if unit.settings is not None:
-            assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
+        assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
     if hasattr(module, "table"):
         assert module.table(rows)
     if experiment.repeats:
@@ -109,8 +106,7 @@ def test_every_unit_is_in_its_committed_data_with_its_settings(experiment: Exper
     units = experiment.units(experiment.module.Config())
     assert [(row["arm"], row["seed"]) for row in found.records] == [(unit.arm, unit.seed) for unit in units]
     for unit, row in zip(units, found.records, strict=True):
-        if unit.settings is not None:
-            assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
+        assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
     assert {len(arm.records) for arm in found.arms.values()} == {len(found.seeds)}
 
 
