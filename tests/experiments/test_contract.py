@@ -11,7 +11,7 @@ import pytest
 from ampsim import Rule, records
 from experiments import runner
 from experiments.runner import execute, pool, provenance
-from experiments.runner.experiment import Experiment, Unit, stems
+from experiments.runner.experiment import Experiment, stems
 from figures import results
 from tests.experiments.runs import assert_replayed
 
@@ -116,7 +116,9 @@ def rule_of(row: dict[str, Any]) -> Rule | None:
     if not {"scale_changes", "found_inf"} <= row.keys() or settings.get("growth_interval") is None:
         return None
     bits = settings.get("growth_bits", 1.0), settings.get("backoff_bits", 1.0)
-    return Rule(row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"])
+    floor = settings.get("floor_log2")
+    bounds = {} if floor is None else {"min_scale": 2.0**floor}
+    return Rule(row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"], **bounds)
 
 
 @every(HERE)
@@ -134,7 +136,3 @@ def test_a_file_that_is_not_what_its_experiment_would_write_is_stale() -> None:
     assert provenance.why_stale("theory", {**origin, "inputs_sha256": {"x": "y"}}) == "its inputs have changed since"
     assert provenance.why_stale("theory", {**origin, "config": {}}) == "it was made with other settings"
     assert provenance.why_stale("theory", {**origin, "source_sha256": ""}) == "its source has changed since"
-
-
-def test_a_unit_is_named_by_arm_and_seed() -> None:
-    assert Unit("storm", 3).key == "storm, seed 3"
