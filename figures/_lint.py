@@ -13,11 +13,12 @@ ALLOWED = {
     r"\b(?:fp16|fp32|bf16|float16|float32|E4M3|E5M2)\b": "number formats",
     r"\bT(?:10|[1-9])\b": "theorems",
     r"\blog(?:2|10)\b": "logarithms",
-    r"\b(?:2|10)\^(?!\{?-?\d)|e\+1": "the base of a power, and the end of any binade",
+    r"\b(?:2|10)\\?\^(?!\{?-?\d)|e\+1": "the base of a power, and the end of any binade",
     r"\b1/$": "a reciprocal, before the number",
     r"(?<![\d.])0(?![\d.])": "nothing at all, which no measurement rounds to",
     r"\bln 10\b": "the loss of a guess among ten classes, a formula",
     r"\bGPT-2\b": "a model",
+    r"^(?:backoff|deduplicated|headroom) [\w= ]+$": "a policy as the data names it, drawn by that name",
     r"^#[0-9A-F]{6}$|^arc3,rad=$": "a colour, and matplotlib's name of an arc",
 }
 _ALLOWED = re.compile("|".join(ALLOWED))

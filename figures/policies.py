@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.records import Record
-from figures import _style
+from figures import _policies, _style
 from figures.results import ArmRecords, Result
 
 DATA = ("policies",)
@@ -18,8 +18,6 @@ TRACES = {  # policy -> colour in the first panel
     "headroom 1 bit": _style.GREEN,
     "LogMax": _style.PURPLE,
 }
-COLOR = {"backoff": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.ORANGE, "headroom": _style.GREEN,
-         "LogMax": _style.PURPLE, "ratio": _style.BLACK, "floor": _style.GREY}  # fmt: skip
 COLUMNS = {  # column of the data -> title, x label
     "skip_rate": ("Skips", "% of steps"),
     "headroom": ("Unused", "bits"),
@@ -39,7 +37,7 @@ def plot(run: Result) -> Figure:
     units = run.arm("digits")
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.9)
     grid = figure.add_gridspec(2, len(COLUMNS), height_ratios=(1, 1.25))
-    draw_traces(figure.add_subplot(grid[0, :]), units.first)
+    draw_traces(figure.add_subplot(grid[0, :]), run, units.first)
     first = None
     for column, key in enumerate(COLUMNS):
         axes = figure.add_subplot(grid[1, column], sharey=first)
@@ -52,13 +50,8 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def color(policy: str) -> str:
-    """By family, the first word of its name."""
-    return COLOR[policy.partition(" ")[0]]
-
-
-def draw_traces(axes: Axes, record: Record) -> None:
-    """The ceiling as dots, the scales as lines, around the short fall of one seed."""
+def draw_traces(axes: Axes, run: Result, record: Record) -> None:
+    """Draw the ceiling as dots, the scales as lines, around the short fall of one seed."""
     steps = np.arange(len(record["shown_ceilings"])) + record["shown_from"] - record["fell_at"]
     axes.plot(steps, record["shown_ceilings"], ".", color="#BBBBBB", markersize=2, zorder=0)
     ends = [record["policies"][name]["shown"][-1] for name in TRACES]
@@ -67,7 +60,8 @@ def draw_traces(axes: Axes, record: Record) -> None:
     for (name, line), end, place in zip(TRACES.items(), ends, places, strict=True):
         axes.step(steps, record["policies"][name]["shown"], where="post", color=line, linewidth=0.9, label=name)
         _style.label_right(axes, end, place, name, line)
-    axes.text(18, 24.2, "dots: the ceiling, 10 bits lower for 10 steps", fontsize=7, color=_style.GREY)
+    fall = f"{run.config['fall']:g} bits lower for {run.config['fall_steps']} steps"
+    axes.text(18, 24.2, f"dots: the ceiling, {fall}", fontsize=7, color=_style.GREY)
     ticks = range(10, 25, 4)
     axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
     _style.label_panel(axes, "a", "Loss scale")
@@ -75,7 +69,7 @@ def draw_traces(axes: Axes, record: Record) -> None:
 
 
 def draw_column(axes: Axes, units: ArmRecords, key: str) -> None:
-    """A row a policy, a dot a seed; an arrow where the stream ended before the scale was back."""
+    """Draw a row per policy, a dot per seed; an arrow where the stream ended before the scale was back."""
     names = list(units.first["policies"])
     values = {name: [value(record["policies"][name], key) for record in units] for name in names}
     known = [x for row in values.values() for x in row if x is not None]
@@ -87,28 +81,18 @@ def draw_column(axes: Axes, units: ArmRecords, key: str) -> None:
                 limit if x is None else x,
                 y,
                 marker,
-                color=color(name),
+                color=_policies.color(name),
                 markersize=3.2,
                 alpha=0.75,
                 clip_on=False,
                 label=name,
             )
-    if key in TICKS:
-        axes.set_xscale("symlog", linthresh=TICKS[key][1])
-        axes.set_xticks(TICKS[key], [tick_text(x) for x in TICKS[key]])
-        axes.minorticks_off()
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlim=(0, limit), ylim=(len(names) - 0.5, -0.5))
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def tick_text(x: float) -> str:
-    return f"{x / 1000:g} k" if x >= 1000 else f"{x:g}"
+    _policies.prepare_rows(axes, names, TICKS.get(key))
+    axes.set_xlim(0, limit)
 
 
 def value(policy: Record, key: str) -> float | None:
-    """A policy's number as it is drawn."""
+    """Return a policy's number as it is drawn."""
     if key == "headroom":
         return float(policy[key][0])
     number = policy[key]

@@ -5,8 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.records import Record
-from figures import _style
-from figures.policies import color, tick_text
+from figures import _policies, _style
 from figures.results import Result
 
 DATA = ("policies_closed",)
@@ -45,21 +44,11 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def named(arm: str) -> str:
-    """The policy of an arm."""
-    return arm.removeprefix("closed ")
-
-
-def tint(policy: str) -> str:
-    """As in the figure of the open loop."""
-    return _style.BLACK if policy == "fp32" else color(policy)
-
-
 def draw_traces(axes: Axes, run: Result) -> None:
-    """The scale of a few policies, one seed."""
+    """Draw the scale of a few policies, one seed."""
     ends = []
     for policy, line in TRACES.items():
-        shown = run.arm(f"closed {policy}").first["shown"]
+        shown = run.one(policy=policy).first["shown"]
         axes.step(np.arange(len(shown)) * EVERY, shown, where="post", color=line, linewidth=0.9, label=policy)
         ends.append(shown[-1])
     for (policy, line), end, place in zip(TRACES.items(), ends, _style.spread(ends, 1.9), strict=True):
@@ -72,31 +61,24 @@ def draw_traces(axes: Axes, run: Result) -> None:
 
 
 def draw_column(axes: Axes, run: Result, key: str) -> None:
-    """A row a policy, a dot a seed, a bar at their mean."""
-    arms = [arm for arm in run.arms if arm.startswith("closed ")]
-    for y, arm in enumerate(arms):
-        numbers = [number for record in run.arm(arm) if (number := value(record, key)) is not None]
+    """Draw a row per policy, a dot per seed, a bar at their mean."""
+    for y, arm in enumerate(run.arms.values()):
+        numbers = [number for record in arm if (number := value(record, key)) is not None]
         if not numbers:
             continue  # an empty line would still ask the layout for room
-        line = tint(named(arm))
-        axes.plot(numbers, [y] * len(numbers), "o", color=line, markersize=3.2, alpha=0.7, markeredgewidth=0,
-                  clip_on=False, label=arm)  # fmt: skip
-        axes.plot([float(np.mean(numbers))] * 2, [y - 0.36, y + 0.36], color=line, linewidth=1.2, clip_on=False)
-    if key in SYMLOG:
-        axes.set_xscale("symlog", linthresh=SYMLOG[key][1])
-        axes.set_xticks(SYMLOG[key], [tick_text(x) for x in SYMLOG[key]])
-        axes.minorticks_off()
-    axes.set_yticks(range(len(arms)), [named(arm) for arm in arms])
-    axes.set(xlim=LIMITS[key], ylim=(len(arms) - 0.5, -0.5))
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
+        color = _policies.color(arm.settings["policy"])
+        axes.plot(numbers, [y] * len(numbers), "o", color=color, markersize=3.2, alpha=0.7, markeredgewidth=0,
+                  clip_on=False, label=arm.name)  # fmt: skip
+        axes.plot([float(np.mean(numbers))] * 2, [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False)
+    _policies.prepare_rows(axes, [arm.settings["policy"] for arm in run.arms.values()], SYMLOG.get(key))
+    axes.set_xlim(*LIMITS[key])
 
 
 def value(record: Record, key: str) -> float | None:
-    """A unit's number as it is drawn; None where it has none."""
+    """Return a unit's number as it is drawn; None where it has none."""
     number = record[key]
     if isinstance(number, list):
         number = number[0]
-    if number is None or (key == "skip_rate" and record["arm"] == "closed fp32"):
+    if number is None or (key == "skip_rate" and record["settings"]["policy"] == "fp32"):
         return None
     return float(number) * COLUMNS[key][2]

@@ -15,7 +15,7 @@ from ampsim import Rule, init, records, replay, update
 from experiments import crash_signals, runner
 from experiments.training import signals
 from experiments.training.signals import Series, alarms, spells
-from figures import overflow_storm as figure
+from figures import crash_signals as figure
 from tests.experiments import runs
 
 DATA = records.read(runner.DATA / "cpu" / "crash_signals.jsonl")[1]

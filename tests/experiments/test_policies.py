@@ -10,10 +10,6 @@ from ampsim import Rule, init, records, replay
 from ampsim.core.policies import Observation, Probe
 from experiments import policies, policies_closed, runner, staleness
 from experiments.training.policies import START, worst_burst
-from figures import _style, results
-from figures import policies as policies_figure
-from figures import policies_closed as closed_figure
-from figures import staleness as staleness_figure
 from tests.experiments import runs
 
 STALENESS = records.read(runner.DATA / "cpu" / "staleness.jsonl")[1]
@@ -149,33 +145,3 @@ def test_columns_of_the_closed_loop_are_counted_after_the_warm_up() -> None:
     assert (row["found_inf"], row["shown"], row["final_loss"]) == ([0, 1, 3, 4], [20.0], 2.4)
     nothing = policies_closed.columns([(0.0, math.nan, False)] * 3, [], 2)
     assert (nothing["headroom"], nothing["zero"], nothing["skips"]) == (None, None, 0)
-
-
-def test_the_closed_figure_draws_the_records() -> None:
-    with _style.style():
-        traces, skips, unused, *_ = closed_figure.plot(*map(results.load, closed_figure.DATA)).axes
-    for name in closed_figure.TRACES:
-        (line,) = [line for line in traces.lines if line.get_label() == name]
-        assert list(line.get_ydata()) == closed(name)[0]["shown"]
-    for name in policies_closed.POLICIES:
-        for axes, values in (
-            (skips, [100 * row["skip_rate"] for row in closed(name)]),
-            (unused, [row["headroom"][0] for row in closed(name)]),
-        ):
-            (dots,) = [line for line in axes.lines if line.get_label() == f"closed {name}"]
-            assert list(dots.get_xdata()) == pytest.approx(values)
-            assert axes.get_xlim()[1] >= max(values)
-
-
-def test_the_figures_draw_the_records() -> None:
-    with _style.style():
-        upper, *_ = policies_figure.plot(*map(results.load, policies_figure.DATA)).axes
-        skips, headroom, *_ = staleness_figure.plot(*map(results.load, staleness_figure.DATA)).axes
-    for name in policies_figure.TRACES:
-        (line,) = [line for line in upper.lines if line.get_label() == name]
-        assert list(line.get_ydata()) == POLICIES[0]["policies"][name]["shown"]
-    for policy in staleness_figure.COLOR:
-        rows = [row for row in STALENESS[0]["rows"] if row["policy"] == policy]
-        for axes, key, factor in ((skips, "skip_rate", 100), (headroom, "headroom", 1)):
-            (line,) = [line for line in axes.lines if line.get_label() == policy]
-            assert list(line.get_ydata()) == [factor * row[key] for row in rows]

@@ -15,18 +15,24 @@ from hypothesis import strategies as st
 from matplotlib.patches import FancyArrowPatch
 
 from ampsim.core import formats, theory
+from ampsim.core.machine import Rule
 from figures import __main__ as cli
 from figures import (
     _training,
     adversary,
+    crash_signals,
     exponent_heatmap,
     gradient_histogram,
     growth_interval,
+    overflow_storm,
     overhead,
+    policies,
+    policies_closed,
     replay_fidelity,
     results,
     scale_crash,
     sigmoid_underflow,
+    staleness,
     state_machine,
     static_sweep,
     theory_real,
@@ -417,3 +423,80 @@ def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:
     assert all(sorted(e[2] for e in edges if e[0] == state) == [False, True] for state in states)
     arrows = [patch for patch in drawn("state_machine").axes[0].patches if isinstance(patch, FancyArrowPatch)]
     assert [arrow.get_label() for arrow in arrows] == ["overflow" if e[2] else "clean" for e in edges]
+
+
+# ------------------------------------------------------------------------------ overflow_storm, spikes, crash_signals
+
+
+def test_a_drift_is_that_from_the_first_scale_to_the_one_after_the_last_step() -> None:
+    record = {"every": 20, "mean_losses": [0.0, 0.0], "scale_changes": [[0, 4.0], [7, 1.0], [40, 0.5]]}
+    assert overflow_storm.trajectory(record).tolist() == [2.0] * 7 + [0.0] * 33 + [-1.0]
+    assert overflow_storm.drift(record) == -3 / 40
+
+
+def test_storms_are_drawn_as_they_were() -> None:
+    scales, drift, final = drawn("overflow_storm").axes
+    run = results.load("overflow_storm")
+    for ratio in overflow_storm.STORMS:
+        arm, name = overflow_storm.storm(run, ratio), f"{ratio:g}"
+        ends = [math.log2(row["scale_changes"][-1][1]) for row in arm]
+        assert [line.get_ydata()[-1] for line in lines(scales, name)] == ends
+        assert list(one(drift, name).get_ydata()) == [overflow_storm.drift(row) for row in arm]
+        assert one(drift, name).get_xdata() == pytest.approx([ratio] * len(arm))
+        assert list(one(final, name).get_ydata()) == arm.column("test_loss")
+    rule = Rule(growth_interval=run.config["growth_interval"])
+    slope = theory.bad_step_drift(rule, overflow_storm.storm(run, 2.0).first["rate"])
+    assert one(scales, "T8 2").get_ydata() == pytest.approx([16, 16 + slope * run.steps])
+    assert not lines(scales, "T8 0.8")
+
+
+def test_recoveries_are_drawn_as_they_were() -> None:
+    for arm in results.load("spikes").arms.values():
+        marks = [list(line.get_ydata()) for line in lines(drawn("spikes").axes[0], arm.name)]
+        assert marks == [[spike["recovery"] for spike in row["spikes"]] for row in arm]
+
+
+def test_alarms_are_drawn_as_they_were_those_with_the_fewest_false_ones_first() -> None:
+    rows, axes = results.load("crash_signals").records, drawn("crash_signals").axes[0]
+    crashed = [row for row in rows if row["crash_step"] is not None]
+    for watched in crash_signals.WATCHED:
+        for signal in rows[0]["alarms"]:
+            leads = [crash_signals.lead(row[watched][signal], row["crash_step"]) for row in crashed]
+            dots = one(axes, f"{watched} {signal}").get_xdata()
+            assert list(dots) == [crash_signals.NONE if x is None else x for x in leads]
+    calm = [row for row in rows if row["crash_step"] is None]
+    false = sorted(crash_signals.false_alarms(calm, signal) for signal in rows[0]["alarms"])
+    assert [int(text.get_text()) for text in axes.texts if text.get_text().isdigit()] == [
+        n for row in false for n in row
+    ]
+
+
+# --------------------------------------------------------------------------------------------- policies, staleness
+
+
+def test_policies_closed_draws_every_policy_and_seed() -> None:
+    traces, skips, unused, *_ = drawn("policies_closed").axes
+    run = results.load("policies_closed")
+    for name in policies_closed.TRACES:
+        assert list(one(traces, name).get_ydata()) == run.one(policy=name).first["shown"]
+    for arm in run.arms.values():
+        if arm.settings["family"]:
+            for axes, values in (
+                (skips, 100 * arm.numbers("skip_rate")),
+                (unused, [row["headroom"][0] for row in arm]),
+            ):
+                dots = next(line for line in lines(axes, arm.name) if line.get_marker() == "o").get_xdata()
+                assert list(dots) == pytest.approx(values)
+                assert axes.get_xlim()[1] >= max(values)
+
+
+def test_policies_and_staleness_draw_the_records() -> None:
+    first = results.load("policies").arm("digits").first
+    for name in policies.TRACES:
+        assert list(one(drawn("policies").axes[0], name).get_ydata()) == first["policies"][name]["shown"]
+    rows = results.load("staleness").arm("standing").first["rows"]
+    skips, headroom, *_ = drawn("staleness").axes
+    for policy in staleness.COLOR:
+        for axes, key, factor in ((skips, "skip_rate", 100), (headroom, "headroom", 1)):
+            wanted = [factor * row[key] for row in rows if row["policy"] == policy]
+            assert list(one(axes, policy).get_ydata()) == wanted
