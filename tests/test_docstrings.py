@@ -27,7 +27,6 @@ NOT_YET = (
     "ampsim/jax/",
     "ampsim/torch/",
     "experiments/",
-    "figures/",
 )
 MODULES = sorted(str(p.relative_to(ROOT)) for top in TOPS for p in (ROOT / top).rglob("*.py"))
 
