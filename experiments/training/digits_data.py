@@ -1,5 +1,6 @@
 """Handwritten digits: 1797 images of 8 x 8 pixels, the file that scikit-learn ships, so nothing is downloaded."""
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
@@ -25,10 +26,16 @@ class Digits(NamedTuple):
 
 def load(device: str) -> Digits:
     """The data set, split in the same way for every seed: seeds differ in weights and batches only."""
-    table = torch.from_numpy(np.loadtxt(FILE, delimiter=",", dtype=np.float32))  # 64 pixels, then the label
+    table = read()
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
     x, y = table[order, :PIXELS] / 16, table[order, PIXELS].long()  # pixels are 0 .. 16
     return Digits(*(part.to(device) for part in (x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:])))
+
+
+@functools.cache
+def read() -> Tensor:
+    """Return the file as it is, (1797, 65) float32: 64 pixels, then the label."""
+    return torch.from_numpy(np.loadtxt(FILE, delimiter=",", dtype=np.float32))
 
 
 def sha256() -> str:

@@ -21,10 +21,20 @@ def prepare(seed: int) -> torch.Generator:
     """Seed everything, one thread, deterministic kernels; returns the generator that draws the batches."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
+    use_onednn(on=True)
     torch.backends.cudnn.allow_tf32 = False  # else a float32 convolution has 10 bits of mantissa on a GPU
     np.random.seed(seed)  # noqa: NPY002 - whoever draws from the global stream should be reproducible too
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
+
+
+def use_onednn(*, on: bool) -> None:
+    """Choose whether oneDNN computes on the CPU, until the next `prepare`.
+
+    Without it a small convolution in native fp16 takes a third of the time on a processor with AVX512-FP16, and gives
+    the same bits as on one that has no fp16 arithmetic. A matrix product takes up to four times as long.
+    """
+    torch.backends.mkldnn.set_flags(on)  # type: ignore[no-untyped-call]
 
 
 def autocast(device: str, *, fp16: bool) -> torch.autocast:

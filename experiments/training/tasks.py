@@ -99,6 +99,7 @@ def residual(generator: torch.Generator, device: str, batch: int, *, blocks: int
 
 def resnet(generator: torch.Generator, device: str, batch: int) -> Task:
     """Two stages of one block each on a CPU, half as wide as `DIGITS`; on CUDA four times, three blocks a stage."""
+    fp16.use_onednn(on=False)
     channels, blocks = ((8, 16), 1) if device == "cpu" else (tuple(4 * c for c in DIGITS), 3)
     return digits(ResNet(1, channels, blocks, digits_data.CLASSES), generator, device, batch, square=True)
 
@@ -130,6 +131,7 @@ def resnet32(generator: torch.Generator, device: str, batch: int) -> Task:
     How far a crop was turned, in quarters: S. Gidaris et al., *Unsupervised Representation Learning by Predicting
     Image Rotations*, ICLR 2018.
     """
+    fp16.use_onednn(on=False)
     widths, blocks = (tuple(c // 2 for c in IMAGES_32), 1) if device == "cpu" else (tuple(4 * c for c in IMAGES_32), 3)
     photos = photos_data.load(device)
 

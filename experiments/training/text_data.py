@@ -25,7 +25,7 @@ class Text(NamedTuple):
 
 def load(device: str) -> Text:
     """The text, split in the same way for every seed: seeds differ in weights and batches only."""
-    tokens = torch.tensor(list(gzip.decompress(FILE.read_bytes()))).to(device)
+    tokens = torch.frombuffer(bytearray(gzip.decompress(FILE.read_bytes())), dtype=torch.uint8).long().to(device)
     return Text(tokens[:TRAIN], tokens[TRAIN:])
 
 
