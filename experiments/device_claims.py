@@ -63,7 +63,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def looked(claim: Claim, device: str) -> Any:
-    """What the device shows; an error is something that it shows."""
+    """Return what the device shows; an error is something that it shows."""
     try:
         return claim.see(device)
     except Exception as error:
@@ -71,7 +71,7 @@ def looked(claim: Claim, device: str) -> Any:
 
 
 def differences(expected: Any, seen: Any) -> dict[str, Any]:
-    """Where two results of one shape differ, as `path: [expected, seen]`."""
+    """Return where two results of one shape differ, as `path: [expected, seen]`."""
     if isinstance(expected, dict) and isinstance(seen, dict) and expected.keys() == seen.keys():
         return {
             f"{key}{'.' * bool(path)}{path}": pair
@@ -82,7 +82,7 @@ def differences(expected: Any, seen: Any) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Every claim, and what differs."""
+    """Return every claim, and what differs."""
     shown = Table("claim", "holds", "differs: [on the CPU, here]")
     for row in rows:
         found = differences(row["expected_from_cpu"], row["seen"])

@@ -15,7 +15,7 @@ claim = into(CLAIMS)
 
 
 def row_times_column(values: list[float], weight: float, device: str, dtype: torch.dtype = torch.float16) -> float:
-    """The sum of `weight` times each value, by a product of (16, n) and (n, 16); NaN unless all results agree."""
+    """Return the sum of `weight` times each value, by a product of (16, n) and (n, 16); NaN unless all agree."""
     rows = torch.tensor(values, dtype=dtype, device=device).expand(16, -1).contiguous()
     product = rows @ torch.full((len(values), 16), weight, dtype=dtype, device=device)
     low, high = (v.double().item() for v in torch.aminmax(product))
@@ -189,7 +189,7 @@ OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def autocast_to(operation: Callable[[Tensor], Tensor], device: str) -> str:
-    """The dtype of the result, whatever the input's; `as its input`; or the error."""
+    """Return the dtype of the result, whatever the input's; `as its input`; or the error."""
     made = []
     for dtype in (torch.float16, torch.float32):
         x = torch.linspace(0.1, 0.9, 64).reshape(8, 8).to(device, dtype)

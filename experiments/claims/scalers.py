@@ -110,7 +110,7 @@ def torch_past_its_interval(device: str) -> Any:
 
 
 def first_step_skipped(scaler: Any, device: str) -> float:
-    """The parameter after a skipped first step and one with gradient 0, where new memory holds 777."""
+    """Return the parameter after a skipped first step and one with gradient 0, where new memory holds 777."""
     empty_like, param = torch.empty_like, parameter(device)
     optimizer = torch.optim.SGD([param], lr=0.5, momentum=0.5, fused=True)
     vars(torch)["empty_like"] = lambda *args, **options: empty_like(*args, **options).fill_(777.0)
@@ -157,7 +157,7 @@ def fused_step_that_raised(device: str) -> Any:
 
 
 def overflowed(device: str, kind: str) -> tuple[torch.amp.GradScaler, torch.optim.Optimizer, nn.Parameter, Any]:
-    """A scaler that has unscaled an overflow, and the found_inf that it will look at."""
+    """Return a scaler that has unscaled an overflow, and the found_inf that it will look at."""
     scaler, param = theirs(device), parameter(device)
     optimizer = OPTIMIZERS[kind]([param])
     scaler.scale(torch.ones((), device=device))

@@ -102,7 +102,7 @@ def float16_loss(device: str) -> Any:
 
 
 def backward_after_update(scaler: Any, device: str) -> str:
-    """One iteration's loss is scaled before the update of another one."""
+    """Scale one iteration's loss before the update of another one; return what its backward pass raises."""
     param = parameter(device)
     optimizer = OPTIMIZERS["SGD"]([param])
     scaled = scaler.scale(param.sum())
@@ -146,7 +146,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def waits(scaler: Any, device: str, kind: str, *, clips: bool) -> int:
-    """Of one iteration, the second: numbers read by the host, or on CUDA what torch's debug mode sees, if more."""
+    """Count the waits of a second iteration: what the host reads, or on CUDA what torch's debug mode sees, if more."""
     param = parameter(device)
     optimizer = OPTIMIZERS[kind]([param])
     param.grad = torch.ones_like(param)
@@ -167,7 +167,7 @@ def waits(scaler: Any, device: str, kind: str, *, clips: bool) -> int:
 
 
 def waits_by_kind(make: Any, device: str) -> dict[str, list[int]]:
-    """Without and with unscale_ and clip_grad_norm_."""
+    """Count the waits of each optimizer without and with unscale_ and clip_grad_norm_."""
     return {
         kind: [waits(make(device), device, kind, clips=clips) for clips in (False, True)]
         for kind in ("SGD", "fused SGD")
