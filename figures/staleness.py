@@ -41,12 +41,12 @@ def plot(run: Result) -> Figure:
 
 
 def note(axes: Axes, text: str, y: float = 0.94) -> None:
-    """What is drawn how, in a corner that is free."""
+    """Say what is drawn how, in a corner that is free."""
     axes.text(0.04, y, text, transform=axes.transAxes, va="top", fontsize=7, color=_style.GREY)
 
 
 def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -> None:
-    """A marker is measured, the line under it is the closed form."""
+    """Draw what is measured as markers, and the closed form as the line under them."""
     for place, (policy, color) in enumerate(COLOR.items()):
         mine = [row for row in rows if row["policy"] == policy]
         depths = [row["k"] for row in mine]
@@ -61,7 +61,7 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
 
 
 def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, factor: float) -> None:
-    """A dot is a seed, the line goes through the means."""
+    """Draw a dot per seed, and a line through the means."""
     for place, (policy, color) in enumerate(COLOR.items()):
         units = [run.arm(f"{policy} k={k}") for k in depths]
         values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
@@ -73,7 +73,7 @@ def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, facto
 
 
 def value(record: Record, key: str) -> float:
-    """The worst burst, or a rate."""
+    """Return the worst burst, or a rate."""
     return float(max(record["bursts"], default=0) if key == "burst" else record[key])
 
 

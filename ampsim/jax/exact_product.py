@@ -27,7 +27,7 @@ from jax import Array, lax
 
 @dataclass(frozen=True)
 class Format:
-    """How a scale lies in a word."""
+    """The layout of a scale in a word."""
 
     dtype: type[Any]
     word: type[Any]  # unsigned integer of the same size

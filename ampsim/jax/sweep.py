@@ -16,7 +16,7 @@ from ampsim.jax.exact_product import FORMATS, Format
 
 
 class Summary(NamedTuple):
-    """How each rule's run ended; JAX arrays of shape (rules,)."""
+    """The end of each rule's run; JAX arrays of shape (rules,)."""
 
     scale: Array  # in force at the end, in the rules' dtype
     growth_tracker: Array  # int32

@@ -16,6 +16,7 @@ from ampsim.core.replay import ceilings as module
 from ampsim.core.replay import engine
 from ampsim.core.replay.ceilings import CeilingReplay, index_ceilings
 from ampsim.core.replay.sweep import sweep
+from tests.examples import examples
 
 INF = math.inf
 
@@ -142,7 +143,7 @@ def ones(*ceilings: float) -> np.ndarray:
     return np.array(ceilings, np.float32)
 
 
-A_QUARTER = settings(max_examples=settings.default.max_examples // 4)
+FEW = settings(max_examples=examples(ms=7))
 BLOCKS, ROOMS = st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 5, 4096])
 START = State(1.0)
 
@@ -150,6 +151,7 @@ START = State(1.0)
 # -------------------------------------------------------------------------------------------------- properties
 
 
+@settings(max_examples=examples(ms=5))
 @given(case=cases(), block=BLOCKS, room=ROOMS)
 @example(case=(Rule(1.0), START, ones(1.0, np.nextafter(np.float32(1), np.float32(0)))), block=64, room=4096)
 @example(case=(Rule(1.0), START, ones(2, 2, 2, 0, 2, 2, 2, 0, 0)), block=4, room=1)
@@ -167,7 +169,7 @@ def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int,
     assert len(done.scales()) == done.n == len(trace)
 
 
-@A_QUARTER
+@FEW
 @given(case=cases(), cut=st.floats(0, 1))
 def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut: float) -> None:
     rule, state, trace = case
@@ -181,7 +183,7 @@ def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut:
     assert repr((skipped, changes, last)) == repr(seen(replay_ceilings(rule, trace, state=state)))
 
 
-@A_QUARTER
+@FEW
 @given(trace=st.lists(st.floats(0, allow_nan=False) | st.just(-0.0), min_size=1, max_size=70), block=BLOCKS,
        chunk=st.sampled_from([1, 8, 2**24]), dtype=st.sampled_from([np.float32, np.float64]))  # fmt: skip
 def test_the_index_holds_each_blocks_minimum(trace: list[float], block: int, chunk: int, dtype: type) -> None:
@@ -194,7 +196,7 @@ def test_the_index_holds_each_blocks_minimum(trace: list[float], block: int, chu
     assert index.minima.tolist() == [values[i : i + block].min() for i in range(0, len(values), block)]
 
 
-@A_QUARTER
+@FEW
 @given(family=st.lists(rules(), min_size=1, max_size=3), data=st.data())
 def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))

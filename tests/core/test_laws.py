@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
 from ampsim.core.laws import HISTORY_LAWS, STEP_LAWS, UPDATE_LAWS, History, Step, broken
 from ampsim.core.trace import read
+from tests.examples import examples
 
 TRACES = Path(__file__).parent.parent / "traces"
 
@@ -50,6 +51,7 @@ def observe(rule: Rule, flags: list[bool], machine: Callable[[Rule, State, bool]
     return broken(history, [s.growth_tracker for s in run])
 
 
+@settings(max_examples=examples(ms=5))
 @given(rules(), histories)
 @example(Rule(init_scale=2.0**127, growth_interval=1), [False])
 @example(Rule(init_scale=2.0**100, max_scale=2.0**10, growth_interval=1), [False, True])

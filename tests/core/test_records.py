@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim import records
+from tests.examples import examples
 
 PROVENANCE = {"script": "experiments/x.py", "config": {"lr": 0.1}}
 ROWS = [{"unit": k, "loss": [0.1 * k, math.inf, -math.inf]} for k in range(3)]
@@ -20,6 +21,7 @@ IDENTITY = {"config": {"lr": 0.1, "steps": 3}, "threads": 1}
 TEXT = st.text().filter(lambda text: text not in {"inf", "-inf", "nan"})
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+OBJECTS = st.dictionaries(TEXT, SCALARS, max_size=3)  # what is inside them is the next test's concern
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,6 +45,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@settings(max_examples=examples(ms=4))
 @given(VALUES)
 def test_a_line_gives_back_what_was_written(value: Any) -> None:
     line = records.encode(value)
@@ -51,7 +54,8 @@ def test_a_line_gives_back_what_was_written(value: Any) -> None:
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-@given(st.dictionaries(st.text(), VALUES), st.lists(st.dictionaries(st.text(), VALUES), max_size=3))
+@settings(max_examples=examples(ms=5))
+@given(OBJECTS, st.lists(OBJECTS, max_size=3))
 def test_a_file_gives_back_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, provenance: dict[str, Any], rows: list[dict[str, Any]]
 ) -> None:

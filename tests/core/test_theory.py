@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from ampsim.core import laws, theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from tests.examples import examples
 
 WIDE = Arithmetic(dtype="float64")  # 2000 bits of scale
 START = 2.0**16
-LONG_RUNS = settings(max_examples=max(50, settings.default.max_examples // 5))
+LONG_RUNS = settings(max_examples=examples(ms=5, least=50))
 intervals = st.integers(1, 12)
 flags = st.lists(st.booleans(), max_size=60)
 powers = st.integers(1, 3)  # growth_factor 2^a, backoff_factor 2^-b: the machine is exact in bits
@@ -85,6 +86,7 @@ def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
     assert (broken is not None) == (sum(too_many[: len(found)]) > bound + 1e-6)
 
 
+@settings(max_examples=examples(ms=3))
 @given(st.integers(1, 9), flags)
 def test_wasted_steps_are_those_that_the_machine_forgets(interval, found) -> None:
     rule, state, wasted = plain(interval), State(START), 0
@@ -256,6 +258,7 @@ def longest(found: list[bool]) -> int:
     return max((len(list(run)) for flag, run in itertools.groupby(found + found) if flag), default=0)
 
 
+@settings(max_examples=examples(ms=3))
 @given(late)
 def test_t5_cumulative_is_the_machine_with_a_delay(case) -> None:
     interval, k = case
@@ -289,6 +292,7 @@ def versions(policy: str, interval: int, k: int, steps: int) -> tuple[list[bool]
     return found, used
 
 
+@settings(max_examples=examples(ms=3))
 @given(late)
 def test_t5_deduplicated_and_probe(case) -> None:
     interval, k = case
@@ -480,6 +484,7 @@ def test_t10_with_growths_of_several_backoffs(interval, hysteresis, b, times) ->
     assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
 
 
+@settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, flags, st.integers(1, 4))
 @example(2, 1, 1, [True] * 30, 3)
 def test_t10_bounds_any_history_that_does_not_descend(interval, a, b, found, hysteresis) -> None:

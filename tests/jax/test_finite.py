@@ -7,16 +7,18 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.jax import all_finite, select_tree
+from tests.examples import examples
 
 VALUES = st.sampled_from([0.0, -1.0, 65504.0, math.inf, -math.inf, math.nan])
 DTYPES = st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16, np.complex64])
 leaves = st.builds(lambda values, dtype: np.array(values, dtype), st.lists(VALUES, max_size=3), DTYPES)
 
 
+@settings(max_examples=examples(ms=10))
 @given(st.lists(leaves, max_size=3))
 def test_all_finite_is_numpys_isfinite_of_every_leaf(tree) -> None:
     result = all_finite({"a": tree, "n": np.arange(3)})

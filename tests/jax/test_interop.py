@@ -14,10 +14,11 @@ from ampsim import Rule, State, update
 from ampsim.core.formats import FP32
 from ampsim.core.machine import Arithmetic
 from ampsim.jax import LossScale, interop
+from tests.examples import examples
 
 STEPS = 16
 histories = st.lists(st.booleans(), max_size=STEPS)
-a_quarter = settings(max_examples=settings().max_examples // 4)  # real peers are slow
+few = settings(max_examples=examples(ms=20))  # real peers are slow
 F32 = Arithmetic(round_factors=True)
 
 
@@ -39,7 +40,7 @@ torch_rules = st.builds(
 )
 
 
-@a_quarter
+@few
 @given(torch_rules, st.integers(-120, 120), st.integers(0, 5), histories, histories)
 def test_torch_goes_on_both_ways(rule, exponent, tracker, before, after) -> None:
     torch = pytest.importorskip("torch")
@@ -65,7 +66,7 @@ def torch_update(torch, scaler, found: bool) -> None:
     scaler.update()
 
 
-@a_quarter
+@few
 @given(histories, histories)
 def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
     rule = Rule(growth_interval=2, delay=2, min_scale=2.0**-126)
@@ -143,7 +144,7 @@ def assert_goes_on(scan_of_peer, peer, rule: Rule, state: State, history: list[b
 
 
 @pytest.mark.peer("flax")
-@a_quarter
+@few
 @given(st.sampled_from(FLAX_RULES), st.integers(-125, 126), st.integers(0, 4), histories)
 @example(FLAX_RULES[0], 10, 0, [False, False, True, False])
 @example(FLAX_RULES[1], 10, 2, [False] * 4)
@@ -155,7 +156,7 @@ def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
 
 
 @pytest.mark.peer("flax")
-@a_quarter
+@few
 @given(st.sampled_from([0, 1, 3]), st.sampled_from([2.0, 1.1]), st.sampled_from([None, 2.0**-126, 1.0]),
        st.integers(-126, 127), st.integers(0, 4), histories)  # fmt: skip
 @example(1, 2.0, None, -126, 0, [True] * 3)  # flushed to 0
@@ -177,7 +178,7 @@ def test_we_go_on_after_from_flax_at_both_ends_too(interval, growth, low, expone
 
 
 @pytest.mark.peer("flax")
-@a_quarter
+@few
 @given(st.sampled_from(FLAX_RULES), st.integers(-20, 20), st.integers(0, 5))
 def test_flax_there_and_back(rule, exponent, tracker) -> None:
     there = interop.to_flax(LossScale.from_state(rule, State(2.0**exponent, tracker)))
@@ -249,7 +250,7 @@ def jmp_eager(peer, history):
 
 @pytest.mark.peer("jmp")
 @pytest.mark.parametrize("jit", [True, False])
-@a_quarter
+@few
 @given(data=st.data(), exponent=st.one_of(st.just(0), st.integers(0, 126)), history=histories)
 def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
     rule = data.draw(st.sampled_from([rule for rule, where in JMP_RULES if jit in where]))

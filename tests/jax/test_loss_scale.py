@@ -14,6 +14,7 @@ from ampsim import Rule, State, dialects, init, update
 from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import RaiseAtMin, StreakStartsAt
 from ampsim.jax import DEVIATIONS, LossScale, exact_product, loss_scale, machine
+from tests.examples import examples
 
 STEPS = 24  # of the compiled scan: one shape for every history
 
@@ -85,6 +86,7 @@ def scanned(rule: Rule, history: list[bool]) -> list[State]:
     ]
 
 
+@settings(max_examples=examples(ms=25))
 @given(rules(), histories)
 @example(Rule(1e-45, 1.5, 1.0, 1), [False] * 5)
 @example(Rule(2.0**127, growth_interval=1), [False] * 3)
@@ -98,7 +100,7 @@ def test_reference_eager_and_scan_agree(rule, history) -> None:
     assert scanned(rule, history) == expected
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=examples(ms=11))
 @given(rules(), histories, st.data())
 def test_a_state_taken_anywhere_goes_on(rule, history, data) -> None:
     cut = data.draw(st.integers(0, len(history)))

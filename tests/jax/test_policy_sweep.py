@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from ampsim import Rule, replay_ceilings
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Probe, Ratio
 from ampsim.jax import sweep_policies
+from tests.examples import examples
 
 STEPS = 30
-few = settings(max_examples=max(5, settings().max_examples // 20))  # each compiles a grid, or many folds
+few = settings(max_examples=examples(ms=40))  # each compiles a grid, or many folds
 ceiling = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(-4, 24).map(
     lambda e: 2.0**e
 )

@@ -12,6 +12,7 @@ from ampsim import Rule, init, replay, update
 from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import StreakStartsAt
 from ampsim.jax import sweep
+from tests.examples import examples
 from tests.jax.test_loss_scale import rules
 
 BATCH, STEPS = 8, 40
@@ -25,7 +26,7 @@ def batches(draw: st.DrawFn) -> list[Rule]:
     ]
 
 
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=examples(ms=25))
 @given(batches(), st.integers(0, 2**32 - 1))
 def test_every_row_is_a_replay(batch, seed) -> None:
     found = np.random.default_rng(seed).random((BATCH, STEPS)) < 0.3
@@ -37,7 +38,7 @@ def test_every_row_is_a_replay(batch, seed) -> None:
     assert end.skipped.tolist() == found.sum(axis=1).tolist()
 
 
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=examples(ms=25))
 @given(batches(), st.integers(0, 2**32 - 1))
 def test_ceilings(batch, seed) -> None:
     rng = np.random.default_rng(seed)
