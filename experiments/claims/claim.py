@@ -18,7 +18,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
-See = Callable[[str], Any]
+See = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Claim:
     """A sentence, what the CPU showed, and the function of a device that looks."""
 
     text: str
-    expected: Any
+    expected: object
     see: See
 
 
 def into(claims: dict[str, Claim]) -> Callable[[str, Any], Callable[[See], See]]:
     """Return a decorator that adds a claim, with its text and what is expected, under its function's name."""
 
-    def claim(text: str, expected: Any) -> Callable[[See], See]:
+    def claim(text: str, expected: object) -> Callable[[See], See]:
         def add(see: See) -> See:
             claims[see.__name__.replace("_", " ")] = Claim(text, expected, see)
             return see
@@ -84,7 +84,7 @@ def finite_by_kind(make: Callable[[str], Any], device: str, gradient: float, sca
     return {kind: math.isfinite(after_one_step(make, device, kind, gradient, scale)) for kind in OPTIMIZERS}
 
 
-def told(call: Callable[[], Any]) -> str:
+def told(call: Callable[[], object]) -> str:
     """Return the type of what a call raises, or `nothing`."""
     try:
         call()
