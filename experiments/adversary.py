@@ -58,14 +58,14 @@ class Family(NamedTuple):
 
 
 def runs(coin: Coin, bad: tuple[int, int], good: tuple[int, int], word: Word = "clean") -> Iterator[Word]:
-    """Overflows in a row, then clean steps in a row; (shortest, longest) of each."""
+    """Yield overflows in a row, then clean steps in a row; (shortest, longest) of each."""
     while True:
         yield from ["overflow"] * coin.randint(*bad)
         yield from [word] * coin.randint(*good)
 
 
 def mixed(coin: Coin, **weights: float) -> Iterator[Word]:
-    """Words drawn one by one."""
+    """Yield words drawn one by one."""
     while True:
         yield from coin.choices(list(weights), list(weights.values()), k=1000)
 
@@ -92,7 +92,7 @@ class Run:
         self.scaler.scale(torch.ones(()))  # torch makes its tensors here
 
     def step(self, gradient: Tensor) -> bool:
-        """One optimizer step with this scaled gradient; whether the parameters are finite after it."""
+        """Make one optimizer step with this scaled gradient; return whether the parameters are finite after it."""
         self.grad.copy_(gradient)
         self.scaler.step(self.optimizer)  # unscales too
         self.scaler.update()
@@ -100,7 +100,7 @@ class Run:
 
 
 def gradients(coin: Coin, words: Iterator[Word]) -> Iterator[Tensor]:
-    """A word is one value in all four elements, or among three ones if it is an overflow."""
+    """Yield one value in all four elements, or among three ones if it is an overflow."""
     pool = {word: [torch.full((4,), value) for value in values] for word, values in VALUES.items()}
     for gradient in pool["overflow"]:
         gradient[1:] = 1.0
@@ -125,7 +125,7 @@ def inputs() -> dict[str, str]:
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """One scaler against one family."""
+    """Run one scaler against one family."""
     torch.set_num_threads(1)
     coin = Coin(seed)
     if arm.family == SWEEP:
@@ -153,7 +153,7 @@ class Tally:
     highest: float = 0.0
 
     def step(self, run: Run, gradient: Tensor, tick: Callable[[int], None]) -> bool:
-        """One step of a run; whether it goes on."""
+        """Make one step of a run; return whether it goes on."""
         fine = run.step(gradient)
         scale = run.scaler.get_scale()
         self.lowest, self.highest = min(self.lowest, scale), max(self.highest, scale)
@@ -175,7 +175,7 @@ class Tally:
 
 
 def sweep(maker: str, coin: Coin, config: Config, tick: Callable[[int], None]) -> Record:
-    """Fresh runs: n overflows, then ten steps with scaled gradients of 1 or -1, for every n, over and over.
+    """Start fresh runs: n overflows, then ten steps with scaled gradients of 1 or -1, for every n, over and over.
 
     Here the first corruption is counted within its run, so that it is the fewest overflows that lead there.
     """
@@ -194,7 +194,7 @@ def sweep(maker: str, coin: Coin, config: Config, tick: Callable[[int], None]) -
 
 
 def trace(maker: str) -> Record:
-    """The scales of one long fall and what comes after; growth after every clean step. Ends with the parameters."""
+    """Return the scales of one long fall and what comes after, with growth after every clean step."""
     overflows, clean = TRACE
     current = Run(maker, growth_interval=1)
     scales, died = [current.scaler.get_scale()], None

@@ -100,7 +100,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def table(records: Sequence[Record]) -> Table:
-    """How many checks each scaler passes, and which it fails."""
+    """Return how many checks each scaler passes, and which it fails."""
     shown = Table("scaler", "passed", "failed", "which")
     for row in records:
         counts = row["counts"]

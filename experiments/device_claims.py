@@ -9,7 +9,6 @@ Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`, whe
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from rich.markup import escape
@@ -62,16 +61,16 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     }
 
 
-def looked(claim: Claim, device: str) -> Any:
-    """What the device shows; an error is something that it shows."""
+def looked(claim: Claim, device: str) -> object:
+    """Return what the device shows; an error is something that it shows."""
     try:
         return claim.see(device)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def differences(expected: Any, seen: Any) -> dict[str, Any]:
-    """Where two results of one shape differ, as `path: [expected, seen]`."""
+def differences(expected: object, seen: object) -> dict[str, list[object]]:
+    """Return where two results of one shape differ, as `path: [expected, seen]`."""
     if isinstance(expected, dict) and isinstance(seen, dict) and expected.keys() == seen.keys():
         return {
             f"{key}{'.' * bool(path)}{path}": pair
@@ -82,7 +81,7 @@ def differences(expected: Any, seen: Any) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Every claim, and what differs."""
+    """Return every claim, and what differs."""
     shown = Table("claim", "holds", "differs: [on the CPU, here]")
     for row in rows:
         found = differences(row["expected_from_cpu"], row["seen"])

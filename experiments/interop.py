@@ -65,7 +65,7 @@ def inputs() -> dict[str, str]:
 
 
 def rule_of(config: Config) -> Rule:
-    """Torch's, with the floor that `ampsim.torch.GradScaler` has."""
+    """Return torch's rule, with the floor that `ampsim.torch.GradScaler` has."""
     return Rule(config.init_scale, growth_interval=config.growth_interval, min_scale=2.0**-126)
 
 
@@ -98,7 +98,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def as_torch(scaler: LossScale) -> dict[str, Any]:
-    """The JAX side's state in torch's five keys; the floor is the torch side's own."""
+    """Return the JAX side's state in torch's five keys; the floor is the torch side's own."""
     return interop.to_torch_state_dict(scaler, elsewhere=("min_scale",))
 
 
@@ -111,7 +111,7 @@ def require_equal(step: int, side: "Side") -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: digits_data.Digits) -> float:
-    """On the test images, in float32."""
+    """Return the accuracy on the test images, in float32."""
     return float(f"{(model(data.test_x).argmax(dim=1) == data.test_y).float().mean().item():.6g}")
 
 
@@ -129,7 +129,7 @@ class Side:
         raise NotImplementedError
 
     def step(self, x: Tensor, y: Tensor) -> tuple[float, bool]:
-        """The true loss, and whether the step was skipped."""
+        """Make one step; return the true loss, and whether the step was skipped."""
         raise NotImplementedError
 
 
@@ -149,7 +149,7 @@ class TorchToOptax(Side):
         return self.state.loss_scale
 
     def shared(self) -> list[jax.Array]:
-        """The parameters, in torch's memory."""
+        """Return the parameters, in torch's memory."""
         arrays: list[jax.Array] = to_jax([p.detach() for p in self.params])
         return arrays
 
@@ -199,7 +199,7 @@ class JaxToTorch(Side):
 
 
 def scaled_loss(params: list[jax.Array], scale: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The scaled and the true cross-entropy of the same network, its matrix products in fp16."""
+    """Return the scaled and the true cross-entropy of the same network, its matrix products in fp16."""
     w1, b1, w2, b2 = (p.astype(jnp.float16) for p in params)
     hidden = jax.nn.relu(x.astype(jnp.float16) @ w1.T + b1)
     logits = (hidden @ w2.T + b2).astype(jnp.float32)

@@ -9,12 +9,14 @@ others on a shared machine do not enter.
 """
 
 import os
+import tempfile
 
 # Read when jax is first imported.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -43,7 +45,7 @@ DEVICES = ("cpu",)
 class Config(runner.Config):
     steps: int = 200  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and batch
-    trials: int = 3  # each compiled anew
+    trials: int = 3  # each with its programs and buffers at new addresses
     sizes: tuple[str, ...] = ("2x32", "24x32", "3x256")  # layers x width
     batch: int = 32
 
@@ -122,7 +124,7 @@ def make(layers: int, width: int, seed: int) -> Params:
 
 
 def loss_of(x: jax.Array) -> Callable[[Params], jax.Array]:
-    """Mean square of the outputs, computed in fp16, as float32."""
+    """Return the mean square of the outputs, computed in fp16, as float32."""
 
     def loss(params: Params) -> jax.Array:
         h = x.astype(jnp.float16)
@@ -134,7 +136,7 @@ def loss_of(x: jax.Array) -> Callable[[Params], jax.Array]:
 
 
 def compiled(gradients: Callable[..., Grads], *, checks: bool) -> Callable[..., Any]:
-    """The whole step, its buffers donated."""
+    """Compile the whole step, its buffers donated."""
 
     def step(params: Params, velocity: Params, scale: Any, x: jax.Array) -> Any:
         scale, finite, grads = gradients(scale, loss_of(x), params)
@@ -168,19 +170,38 @@ class Trial:
 
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
-    rows = []
-    for size in config.sizes:
-        medians: dict[str, list[float]] = {arm: [] for arm in ARMS}
-        for _ in range(config.trials):
-            trial = Trial(size, config, seed)
-            for name, times in in_turn([*ARMS], trial.once, config.steps, tick, warm_up=10).items():
-                medians[name].append(1e6 * median(times))
-        rows.append({"size": size, **summary(medians)})
+    with kept_programs():
+        rows = [{"size": size, **measure(size, config, seed, tick)} for size in config.sizes]
     return {"clock": "process CPU time", "rows": rows}
 
 
+@contextmanager
+def kept_programs() -> Iterator[None]:
+    """Keep compiled programs in a folder: a later trial loads them, which takes a sixth of the time of compiling."""
+    limits = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
+    before = {name: getattr(jax.config, name) for name in (*limits, "jax_compilation_cache_dir")}
+    with tempfile.TemporaryDirectory(prefix="ampsim-jax-") as folder:
+        try:
+            for name, value in {**limits, "jax_compilation_cache_dir": folder}.items():
+                jax.config.update(name, value)  # type: ignore[no-untyped-call]
+            yield
+        finally:
+            for name, value in before.items():
+                jax.config.update(name, value)  # type: ignore[no-untyped-call]
+
+
+def measure(size: str, config: Config, seed: int, tick: Callable[[int], None]) -> Record:
+    """Time every arm at one size, over all trials."""
+    medians: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for _ in range(config.trials):
+        trial = Trial(size, config, seed)
+        for name, times in in_turn([*ARMS], trial.once, config.steps, tick, warm_up=10).items():
+            medians[name].append(1e6 * median(times))
+    return summary(medians)
+
+
 def summary(medians: dict[str, list[float]]) -> Record:
-    """Microseconds of each arm and the ratios ours / theirs, one a trial."""
+    """Return microseconds of each arm and the ratios ours / theirs, one per trial."""
     ratios = {
         peer: [round(a / b, 3) for a, b in zip(medians[arm], medians[peer], strict=True)]
         for peer, arm in RATIOS.items()
@@ -189,7 +210,7 @@ def summary(medians: dict[str, list[float]]) -> Record:
 
 
 def table(records: Sequence[Record]) -> str:
-    """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
+    """Return what `make bench` prints: the middle trial, and the lowest and highest ratio."""
     rows = records[0]["rows"]
     lines = [f"{'layers x width':<16}" + "".join(f"{arm:>22}" for arm in ARMS)]
     lines += [

@@ -94,7 +94,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def kinds(model: Model) -> dict[str, dict[str, Way]]:
-    """What is measured of a model."""
+    """Return what is measured of a model."""
     return {
         "reads": step_variants.reads(model),
         "steps": step_variants.steps(model) if model.dtype is torch.float32 else {},
@@ -106,7 +106,7 @@ def works(ways: Mapping[str, Way]) -> dict[str, Work]:
 
 
 def working(ways: Mapping[str, Work], restore: Work) -> tuple[dict[str, Work], dict[str, str]]:
-    """The ways that work here, and the errors of the others."""
+    """Return the ways that work here, and the errors of the others."""
     errors = {}
     for name, work in ways.items():
         restore()
@@ -118,7 +118,7 @@ def working(ways: Mapping[str, Work], restore: Work) -> tuple[dict[str, Work], d
 
 
 def counted(model: Model) -> tuple[dict[str, dict[str, Record]], dict[str, str]]:
-    """What is the same in every trial, by kind and way; and the errors of the ways that do not work here."""
+    """Return what is the same in every trial, by kind and way; and the errors of the ways that do not work here."""
     restore = model.restorer()
     facts: dict[str, dict[str, Record]] = {}
     failed: dict[str, str] = {}
@@ -132,7 +132,7 @@ def counted(model: Model) -> tuple[dict[str, dict[str, Record]], dict[str, str]]
 
 
 def count(work: Work, device: str, restore: Work) -> Record:
-    """Launches, copies, waits and memory of one call."""
+    """Count launches, copies, waits and memory of one call."""
     restore()
     peak = clocks.peak_bytes(work, device)
     restore()
@@ -175,7 +175,7 @@ def measure(model: Model, config: Config, tick: Callable[[int], None]) -> Measur
 
 
 def summary(facts: Mapping[str, Mapping[str, Record]], trials: Sequence[Measured], word: float) -> Record:
-    """Medians of each trial, and what follows from them; `word` is the seconds of one word of every element."""
+    """Return each trial's medians and what follows; `word` is the seconds of one word of every element."""
     record: Record = {"norm_error": trials[0].norm_error}
     for kind, known in facts.items():
         record[kind] = {
@@ -188,7 +188,7 @@ def summary(facts: Mapping[str, Mapping[str, Record]], trials: Sequence[Measured
 
 
 def times(trials: Sequence[Sequence[Seconds]], floor: float) -> Record:
-    """Microseconds by both clocks, one median a trial, and the device's over the floor, which is in seconds."""
+    """Return microseconds by both clocks, one median per trial, and the device's over the floor (in seconds)."""
     device = [statistics.median(seconds.device for seconds in trial) for trial in trials]
     host = [statistics.median(seconds.host for seconds in trial) for trial in trials]
     return {
@@ -199,7 +199,7 @@ def times(trials: Sequence[Sequence[Seconds]], floor: float) -> Record:
 
 
 def ratios(steps: Mapping[str, Mapping[str, Any]]) -> Record:
-    """Theirs over ours, one a trial: the whole step, and what it costs above the bare one; by the device's clock."""
+    """Return theirs over ours, one per trial: the whole step and its cost above the bare one, by the device's clock."""
     found: Record = {}
     peers = sorted(steps.keys() - {BARE, OURS}) if {BARE, OURS} <= steps.keys() else []
     for peer in peers:
@@ -213,7 +213,7 @@ def ratios(steps: Mapping[str, Mapping[str, Any]]) -> Record:
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """The ways of every size; of the trials the middle one is shown."""
+    """Return the ways of every size; of the trials the middle one is shown."""
     shown = Table("way", "us", "host us", "of floor", "launches", "waits (warned)", "whole", "cost", title=LEGEND)
     for row in rows:
         shown.add_section()

@@ -40,7 +40,7 @@ REPEATS = False  # it measures time
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 24  # rounds of one trial; each round times every arm once
+    steps: int = 24  # rounds per trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
     sizes: tuple[str, ...] = ("400x1000", "50x400000")  # tensors x elements, or gpt2-LAYERSxWIDTH
@@ -98,14 +98,14 @@ class Trial:
             p.grad = torch.zeros_like(p)
 
     def forward(self) -> torch.Tensor:
-        """A scaled loss whose gradient is 1e-3 of the pattern. Gradients are 0, to be accumulated in place."""
+        """Return a scaled loss whose gradient is 1e-3 of the pattern. Gradients are 0, to be accumulated in place."""
         self.optimizer.zero_grad(set_to_none=False)
         parts = [torch.dot(p.view(-1), self.pattern[: p.numel()]) for p in self.params]
         losses = [scaler.scale(1e-3 * torch.stack(parts).sum()) for scaler in self.scalers.values()]
         return losses[0]  # type: ignore[no-any-return]
 
     def step(self, arm: str) -> None:
-        """What is timed after the backward pass."""
+        """Do what is timed after the backward pass."""
         name, _, clip = arm.partition(" ")
         if name == "stream":
             self.step_on_stream(arm)
@@ -119,7 +119,7 @@ class Trial:
             scaler.update()
 
     def clip(self, scaler: Any) -> None:
-        """Ours in one read; torch's way with anyone else's."""
+        """Clip with ours in one read, and with anyone else's scaler in torch's way."""
         if isinstance(scaler, GradScaler):
             self.total = scaler.unscale_and_clip_(self.optimizer, MAX_NORM)
         else:
@@ -127,7 +127,7 @@ class Trial:
             self.total = nn.utils.clip_grad_norm_(self.params, MAX_NORM)
 
     def step_on_stream(self, arm: str) -> None:
-        """As RoundPipe's loop does; the thread is waited for."""
+        """Step as RoundPipe's loop does, and wait for its thread."""
         assert self.roundpipe is not None  # noqa: S101 - or there were no such arm
         scaler = self.scalers.get(arm)
 
@@ -189,7 +189,7 @@ def count_syncs(trial: Trial, arm: str) -> int:
 
 
 def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
-    """Microseconds of each arm above the backward pass, one median a trial; and the ratios, one a trial."""
+    """Return microseconds of each arm above the backward pass and the ratios, one median per trial."""
     middle = [{arm: 1e6 * statistics.median(seconds) for arm, seconds in times.items()} for times in trials]
     above = {arm: [m[arm] - m["backward"] for m in middle] for arm in middle[0] if arm != "backward"}
     ratios = {}
@@ -205,7 +205,7 @@ def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
 
 
 def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
-    """What is held against what: by name, the bare step's arm, theirs and ours."""
+    """Return what is held against what: by name, the bare step's arm, theirs and ours."""
     pairs = [(name, kind) for kind in (" clip", "") for name in ("ours", "hooks")]
     rows = {name + (kind or " plain"): ("bare", "torch" + kind, name + kind) for name, kind in pairs}
     rows["roundpipe clip"] = STREAM
@@ -213,7 +213,7 @@ def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
 
 
 def table(records: Sequence[Record]) -> str:
-    """What `make bench` prints: the middle trial, and the lowest and highest ratio."""
+    """Return what `make bench` prints: the middle trial, and the lowest and highest ratio."""
     lines = [f"{'tensors':<16}{'':<16}{'bare':>9}{'theirs':>9}{'ours':>9}   cost above bare     whole"]
     for row in records[0]["rows"]:
         for label, arms in compared(row["microseconds"]).items():

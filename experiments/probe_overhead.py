@@ -47,7 +47,7 @@ BINS = 64  # as in wandb
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 16  # rounds of one trial; each round makes one step of every arm
+    steps: int = 16  # rounds per trial; each round makes one step of every arm
     seeds: tuple[int, ...] = (0,)  # of parameters and batches
     trials: int = 5  # each with parameters at new addresses
     batch: int = 8  # windows of text; eight times as many images
@@ -84,7 +84,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
 
 @contextmanager
 def offline() -> Iterator[Any]:
-    """A run of wandb that speaks to no server and leaves nothing behind."""
+    """Start a run of wandb that speaks to no server and leaves nothing behind."""
     folders = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
     settings = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True)
     before = dict(os.environ)
@@ -101,7 +101,7 @@ def offline() -> Iterator[Any]:
 
 
 def make(size: str, seed: int, device: str, batch: int) -> tasks.Task:
-    """A model of `size`, as in `Config`, with its data."""
+    """Return a model of `size`, as in `Config`, with its data."""
     generator = fp16.prepare(seed)
     torch.use_deterministic_algorithms(mode=False)  # histc has none on CUDA
     kind, _, shape = size.partition(" ")
@@ -135,7 +135,7 @@ class Trial:
         tracker.watch(self.tasks["wandb"].model, log="gradients", log_freq=1)
 
     def watch(self, arm: str) -> None:
-        """What comes after the optimizer's step, beside what hooks have done before."""
+        """Do what comes after the optimizer's step, beside what hooks have done before."""
         if arm == "probe":
             self.probe.step()
             self.rows = self.probe.drain()
@@ -163,14 +163,14 @@ class Trial:
         return timed(forward, device), timed(rest, device)
 
     def facts(self) -> Record:
-        """Parameters and elements, and what the probe counted of them in its last step."""
+        """Return parameters and elements, and what the probe counted of them in its last step."""
         sizes = [p.numel() for p in self.tasks["probe"].model.parameters()]
         counted = sum(row.histogram.size for row in self.rows)
         return {"tensors": len(sizes), "elements": sum(sizes), "probed": [len(self.rows), counted]}
 
 
 def summary(trials: Sequence[Times]) -> Record:
-    """Of each trial: microseconds of the bare step, medians of the rounds' differences from it, and their ratios."""
+    """Return, per trial, microseconds of the bare step, medians of the rounds' differences from it, and ratios."""
     result: Record = {}
     for field, prefix in enumerate(("", "host_")):
         bare = [1e6 * statistics.median(a[field] + b[field] for a, b in times["bare"]) for times in trials]
@@ -186,12 +186,12 @@ def summary(trials: Sequence[Times]) -> Record:
 
 
 def difference(times: Times, arm: str, field: int) -> float:
-    """The median over the rounds of how much longer a step took than the bare one, after the forward pass."""
+    """Return the median over the rounds of how much longer a step took than the bare one, after the forward pass."""
     return statistics.median(a[field] - b[field] for (_, a), (_, b) in zip(times[arm], times["bare"], strict=True))
 
 
 def table(records: Sequence[Record]) -> Table:
-    """The middle trial of each, with the lowest and the highest ratio."""
+    """Return the middle trial of each, with the lowest and the highest ratio."""
     (record,) = records
     shown = Table(title=f"Above the bare step, {record['clock']}; theirs / ours (lowest to highest trial)")
     for column in ("model", "tensors", "elements", "bare, ms", "arm", "us", "% of step", "us a tensor", "theirs / ours",

@@ -68,7 +68,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
 
 
 def trace(name: str, steps: int, rng: np.random.Generator) -> Trace:
-    """Ceilings whose log2 walks around 17 and returns to where it began."""
+    """Return ceilings whose log2 walks around 17 and returns to where it began."""
     walk = np.cumsum(rng.normal(0, 5 / steps**0.5, steps))  # 5 bits a trace
     walk -= np.linspace(0, walk[-1], steps)
     log2 = 17 + walk + rng.normal(0, 0.3 if name == "walk" else 0.1, steps)
@@ -80,7 +80,7 @@ def trace(name: str, steps: int, rng: np.random.Generator) -> Trace:
 
 
 def rules(count: int) -> list[Rule]:
-    """Of torch's kind, with growth interval 2000 within 1 %."""
+    """Return rules of torch's kind, with growth interval 2000 within 1 %."""
     return [Rule(2.0 ** (12 + i % 8), growth_interval=2000 - count // 2 + i) for i in range(count)]
 
 
@@ -94,7 +94,7 @@ def fold(
     steps: npt.NDArray[np.int64],
     scales: npt.NDArray[np.float64],
 ) -> tuple[int, int, float]:
-    """The plain machine step by step: (skips, changes, last scale), and what they were into the arrays.
+    """Fold the plain machine step by step; return (skips, changes, last scale) and write them into the arrays.
 
     The fastest of three that were tried: it holds the scale in float32 as the trace does, and counts no streak
     but keeps the step at which the growth is due. With a streak it takes 1.2 times as long.
@@ -136,7 +136,7 @@ class Fold:
 
 
 def fastest_fold(ceilings: Trace, family: Sequence[Rule]) -> Fold:
-    """Of several copies: where the compiler puts a loop this short decides over a third of its time."""
+    """Return the fastest of several copies: where the compiler puts a loop decides over a third of its time."""
     copies = [Fold(ceilings) for _ in range(6)]
     for copy in copies:
         copy(family[0])  # compiles
@@ -144,11 +144,11 @@ def fastest_fold(ceilings: Trace, family: Sequence[Rule]) -> Fold:
 
 
 def measure(ceilings: Trace, config: Config) -> Record:
-    """Microseconds a rule of each way, one number a trial; one round before to compile and to compare."""
+    """Return microseconds per rule of each way, one number per trial; one round before to compile and to compare."""
     family, index = rules(config.rules), index_ceilings(ceilings)
     stepwise = fastest_fold(ceilings, family)
     skips = [check(stepwise, index, rule) for rule in family]
-    ways: dict[str, Callable[[Rule], Any]] = {
+    ways: dict[str, Callable[[Rule], object]] = {
         "fold": stepwise,
         "replay": lambda rule: replay_ceilings(rule, index),
         "index": lambda rule: index_ceilings(ceilings),
@@ -163,7 +163,7 @@ def measure(ceilings: Trace, config: Config) -> Record:
 
 
 def check(stepwise: Fold, index: CeilingIndex, rule: Rule) -> int:
-    """The skips of a rule, which both ways must agree on, as on every scale."""
+    """Return the skips of a rule, which both ways must agree on, as on every scale."""
     done = replay_ceilings(rule, index)
     skips, changes, last = stepwise(rule)
     same = (
@@ -177,8 +177,8 @@ def check(stepwise: Fold, index: CeilingIndex, rule: Rule) -> int:
     return skips
 
 
-def timed(way: Callable[[Rule], Any], family: Sequence[Rule]) -> float:
-    """Microseconds a rule."""
+def timed(way: Callable[[Rule], object], family: Sequence[Rule]) -> float:
+    """Return the microseconds per rule."""
     start = time.thread_time()
     for rule in family:
         way(rule)
@@ -186,7 +186,7 @@ def timed(way: Callable[[Rule], Any], family: Sequence[Rule]) -> float:
 
 
 def grid(shape: tuple[int, int, int]) -> Iterator[Rule]:
-    """Growth intervals from 100 to 20 000, and factors from 2^0.1 to 4 and from 2^-0.1 to 1/4."""
+    """Yield rules with growth intervals from 100 to 20 000, and factors from 2^0.1 to 4 and from 2^-0.1 to 1/4."""
     intervals = np.geomspace(100, 20_000, shape[0]).round().astype(int).tolist()
     growths, backoffs = (2.0 ** np.linspace(0.1, 2, count) for count in shape[1:])
     for interval, growth, backoff in itertools.product(intervals, growths.tolist(), backoffs.tolist()):
@@ -194,7 +194,7 @@ def grid(shape: tuple[int, int, int]) -> Iterator[Rule]:
 
 
 def measure_sweep(ceilings: Trace, shape: tuple[int, int, int]) -> Record:
-    """Seconds with everything: making the rules, the index, the replays, the rows."""
+    """Measure the seconds of everything: making the rules, the index, the replays, the rows."""
     start = time.thread_time()
     rows = sweep(grid(shape), ceilings)
     seconds = time.thread_time() - start
@@ -203,7 +203,7 @@ def measure_sweep(ceilings: Trace, shape: tuple[int, int, int]) -> Record:
 
 
 def summary(row: Record) -> Record:
-    """Medians in microseconds, rule-steps a second, and the fold's time over ours in each trial."""
+    """Return medians in microseconds, rule-steps per second, and the fold's time over ours in each trial."""
     times = row["microseconds"]
     medians = {name: statistics.median(values) for name, values in times.items()}
     medians["without numba"] = row["without numba"]
@@ -216,7 +216,7 @@ def summary(row: Record) -> Record:
 
 
 def table(records: Sequence[Record]) -> str:
-    """What is printed after a run: medians, and the ratio's median, lowest and highest trial."""
+    """Return what is printed after a run: medians, and the ratio's median, lowest and highest trial."""
     lines = [f"{'trace':<10}{'way':<20}{'us':>9}{'rule-steps/s':>15}   fold / this (lowest to highest trial)"]
     (record,) = records
     for row in record["rows"]:

@@ -72,7 +72,7 @@ def inputs() -> dict[str, str]:
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """One arm; the columns are explained in `data/README.md`."""
+    """Run one arm; the columns are explained in `data/README.md`."""
     if arm.policy is None:
         return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
     return trained(arm.policy, arm.k, seed, config, tick)
@@ -82,7 +82,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def standing(name: str, k: int, config: Config) -> Record:
-    """Skip rate, headroom and burst over whole periods, measured and as T5 has them."""
+    """Return skip rate, headroom and burst over whole periods, measured and as T5 has them."""
     rule = MAKERS[name](init_scale=2.0**20, growth_interval=config.interval, delay=k)
     runs = [whole_periods(rule, 2.0 ** (20 + phase), config.periods) for phase in PHASES]
     clean = [

@@ -36,7 +36,7 @@ def inputs() -> dict[str, str]:
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """One case; the columns are explained in `data/README.md`."""
+    """Hold one case; the columns are explained in `data/README.md`."""
     rng = np.random.default_rng([seed, *arm.name.encode()])
     rows = [{**held._asdict(), "error": held.error} for held in CASES[arm](config, rng)]
     tick(config.steps)
@@ -44,7 +44,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """A line a number; what is beyond its tolerance is in red."""
+    """Return one line per number; what is beyond its tolerance is in red."""
     shown = Table("theorem", "case", "number", "predicted", "measured", "error", "tolerance", title="Theory")
     for row in rows:
         for held in row["held"]:

@@ -62,7 +62,7 @@ class Tickets:
         self.scaler.unscale_(optimizer, ticket=ticket)
 
     def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
-        """Step and update; the newest scale."""
+        """Step and update; return the newest scale."""
         self.scaler.step(optimizer, ticket=ticket)
         self.scaler.update(ticket=ticket)
         return self.scaler.get_scale()
@@ -84,13 +84,13 @@ class Naive:
         self.scaler.unscale_(optimizer)
 
     def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
-        """Step and update; the newest scale."""
+        """Step and update; return the newest scale."""
         self.scaler.step(optimizer)
         self.scaler.update()
         return self.scaler.get_scale()
 
     def close(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no thread waits for it."""
 
 
 MAKERS: dict[str, Callable[[int, int], Any]] = {"torch": Naive, "ampsim": Tickets}
@@ -135,7 +135,7 @@ def inputs() -> dict[str, str]:
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """One scaler at one depth."""
+    """Run one scaler at one depth."""
     torch.set_num_threads(1)
     scaler = MAKERS[arm.scaler](config.growth_interval, arm.depth)
     queue: Queue[Handed | None] = Queue(maxsize=arm.depth)
@@ -154,7 +154,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 def compute(
     scaler: Any, queue: Queue[Handed | None], counts: Counts, config: Config, coin: random.Random, tick: Any
 ) -> None:
-    """The thread that computes: scale, backward, hand over."""
+    """Scale, run the backward pass and hand over: the thread that computes."""
     params = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(config.tensors)]
     for step in range(config.steps):
         try:
@@ -175,7 +175,7 @@ def compute(
 
 
 def optimize(scaler: Any, queue: Queue[Handed | None], counts: Counts, tensors: int) -> None:
-    """The thread that owns the optimizer: unscale, look, step, update."""
+    """Unscale, look, step and update: the thread that owns the optimizer."""
     masters = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(tensors)]
     optimizer = torch.optim.Adam(masters, lr=2.0**-20, foreach=True)
     while (handed := queue.get()) is not None:

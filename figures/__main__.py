@@ -24,12 +24,12 @@ def stems() -> list[str]:
 
 
 def sources(stem: str, root: Path = results.DATA) -> list[Path]:
-    """The folders of the devices that have this figure's data."""
+    """Return the folders of the devices that have this figure's data."""
     return results.folders(importlib.import_module(f"figures.{stem}").DATA, root)
 
 
 def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]:
-    """Names of rendered files whose committed counterpart is missing or has other bytes."""
+    """Return names of rendered files whose committed counterpart is missing or has other bytes."""
     pairs = [(path, committed / path.name) for path in paths]
     return [new.name for new, old in pairs if not old.exists() or old.read_bytes() != new.read_bytes()]
 
@@ -54,7 +54,7 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     options, names = [a for a in argv if a.startswith("-")], [a for a in argv if not a.startswith("-")]
     if {"-h", "--help"} & set(options):
         print(f"{USAGE}\n\n{__doc__}\nfigures: {', '.join(stems())}")

@@ -28,7 +28,7 @@ that it was measured on. SVG for the screen, PDF beside it for print.
 
 
 def page(stems: Sequence[str]) -> str:
-    """The gallery of these figures, in Markdown.
+    """Return the gallery of these figures, in Markdown.
 
     Raises:
         ValueError: a figure that stands in no section.
@@ -45,7 +45,7 @@ def page(stems: Sequence[str]) -> str:
 
 
 def entry(stem: str) -> str:
-    """One figure."""
+    """Return the part of the gallery on one figure."""
     module = importlib.import_module(f"figures.{stem}")
     caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     lines = [f"### {stem}\n"]
@@ -57,13 +57,13 @@ def entry(stem: str) -> str:
 
 
 def question(stem: str) -> str:
-    """The first paragraph of the experiment's docstring, without importing it."""
+    """Return the first paragraph of the experiment's docstring, without importing it."""
     text = (_style.HERE.parent / "experiments" / f"{stem}.py").read_text(encoding="utf-8")
     return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
 
 
 def source(stem: str) -> str:
-    """Command, data file, device and seeds."""
+    """Return command, data file, device and seeds."""
     run = results.load(stem)
     seeds = len(run.seeds)
     path = f"experiments/data/cpu/{stem}.jsonl"

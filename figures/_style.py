@@ -68,13 +68,13 @@ RC: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's defaults and `RC` on top, whatever the user's own matplotlibrc says."""
+    """Apply matplotlib's defaults and `RC` on top, whatever the user's own matplotlibrc says."""
     with mpl.style.context(["default", RC]):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, inches; the layout keeps labels apart."""
+    """Return an empty figure of this size in inches; the layout keeps labels apart."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -115,12 +115,12 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
 
 
 def label_panel(axes: Axes, letter: str, title: str) -> None:
-    """The panel's letter and what it shows."""
+    """Write the panel's letter and what it shows above it."""
     axes.set_title(f"{letter}  {title}")
 
 
 def limit_line(axes: Axes, y: float, text: str) -> None:
-    """A number format's limit: a thin dotted line, named beside the axes so that no curve crosses the name."""
+    """Draw a number format's limit: a thin dotted line, named beside the axes so that no curve crosses the name."""
     axes.axhline(y, color=GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
     label_right(axes, y, y, text, GREY)
 

@@ -27,16 +27,16 @@ def plot(run: Result) -> Figure:
 
 
 def log2_scale(record: Record) -> NDArray[np.float64]:
-    """Log2 of the scale in force at each step of the trace, (steps,); a scale of 0 lies below the axis."""
+    """Return log2 of the scale in force at each step of the trace, (steps,); a scale of 0 lies below the axis."""
     changes = [*record["trace"], [record["trace_steps"], None]]
     values = [math.log2(scale) if scale > 0 else 2.0 * BOTTOM for _, scale in record["trace"]]
     return np.repeat(values, [after[0] - now[0] for now, after in pairwise(changes)])
 
 
 def draw_trace(axes: Axes, run: Result) -> None:
-    """One line a scaler; torch's ends where its parameters do."""
+    """Draw one line per scaler; torch's ends where its parameters do."""
     for record in (record for record in run.records if "trace" in record):
-        scaler = record["arm"].partition(":")[0]
+        scaler = record["settings"]["scaler"]
         scale, died = log2_scale(record), record["trace_died"]
         axes.step(np.arange(len(scale)), scale, where="post", color=COLOR[scaler], label=NAME[scaler])
         if died is not None:
@@ -58,10 +58,10 @@ def draw_trace(axes: Axes, run: Result) -> None:
 
 
 def draw_counts(axes: Axes, run: Result) -> None:
-    """Runs lost by family of histories, torch's above ours, on a scale that shows 0."""
-    families = list(dict.fromkeys(record["arm"].partition(": ")[2] for record in run.records))
+    """Draw runs lost by family of histories, torch's above ours, on a scale that shows 0."""
+    families = list(dict.fromkeys(record["settings"]["family"] for record in run.records))
     for record in run.records:
-        scaler, _, family = record["arm"].partition(": ")
+        scaler, family = record["settings"]["scaler"], record["settings"]["family"]
         y = families.index(family) + (0.2 if scaler == "ampsim" else -0.2)
         lost = record["corruptions"]
         axes.barh(y, lost, height=0.36, color=COLOR[scaler], label=scaler)

@@ -36,7 +36,7 @@ def color(arm: ArmRecords) -> str:
 
 
 def draw_losses(axes: Axes, run: Result) -> None:
-    """Each seed a thin line, their median a thick one; `latest` is left out, it is `depth` again."""
+    """Draw each seed as a thin line, their median as a thick one; `latest` is left out, it is `depth` again."""
     shown = run.where(latest=False)
     ends = []
     for arm in shown:
@@ -54,7 +54,7 @@ def draw_losses(axes: Axes, run: Result) -> None:
 
 
 def draw_ends(axes: Axes, run: Result) -> None:
-    """The final loss, a dot a seed and a bar at their mean."""
+    """Draw the final loss, a dot per seed and a bar at their mean."""
     depths = run.config["depths"]
     for x, k in enumerate(depths):
         dots(axes, x, run.one(weights=k, latest=False, scale=k), "o")
@@ -84,7 +84,7 @@ def dots(axes: Axes, x: float, arm: ArmRecords, marker: str) -> None:
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
-    """One seed, a lane a depth; ticks are skipped steps. On the last lane both schedules, the latest on top."""
+    """Draw one seed, a lane per depth; ticks are skipped steps. On the last lane both schedules, the latest on top."""
     steps = run.config["steps"]
     for lane, k in enumerate(run.config["depths"]):
         arm, base = run.one(weights=k, latest=False, scale=k), -LANE * lane

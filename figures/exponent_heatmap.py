@@ -30,7 +30,7 @@ DOTTED = (0, (1, 1.5))
 
 
 class Panel(NamedTuple):
-    """What is drawn of one arm."""
+    """The view of one arm: its title and the part of the axis that is shown."""
 
     arm: str
     title: str
@@ -70,7 +70,7 @@ def plot(run: Result) -> Figure:
 
 
 def linear_srgb(lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float) -> NDArray[np.float64]:
-    """CIE LCh, hue in degrees, to linear sRGB, (n, 3), by way of Lab and XYZ (CIE 15, white D65; IEC 61966-2-1)."""
+    """Return linear sRGB, (n, 3), from CIE LCh with the hue in degrees (CIE 15, white D65; IEC 61966-2-1)."""
     angle = math.radians(hue)
     y = (lightness + 16) / 116
     f = np.stack([y + chroma * math.cos(angle) / 500, y, y - chroma * math.sin(angle) / 200], axis=1)
@@ -79,7 +79,7 @@ def linear_srgb(lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue
 
 
 def one_hue(hue: float, slope: float, bump: float) -> ListedColormap:
-    """256 colours of one hue whose lightness L falls in equal steps; slope and bump keep the chroma within sRGB."""
+    """Return 256 colours of one hue, L falling in equal steps; slope and bump keep the chroma within sRGB."""
     t = np.linspace(0, 1, 256)
     linear = np.clip(linear_srgb(95 - 75 * t, 3 + slope * t + bump * t * (1 - t), hue), 0, 1)
     srgb = np.where(linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear)
@@ -91,7 +91,7 @@ OUTSIDE = one_hue(42, 45, 120)  # vermilion, of the same lightness
 
 
 def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Of all elements, the share in each binade at each sample, (exponents, samples)."""
+    """Return the share of all elements in each binade at each sample, (exponents, samples)."""
     share = np.zeros((len(exponents), len(record["counts"])))
     for sample, (lowest, *counts) in enumerate(record["counts"]):
         rows = lowest - exponents[0] + np.arange(len(counts))
@@ -101,7 +101,7 @@ def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """RGBA, (exponents, samples, 4): darker with more elements; blue in the window, red outside, empty where none.
+    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in the window, red outside.
 
     Scales are powers of two, so that the window's edges lie between binades (65520 is 2^15.9997).
     """
@@ -123,7 +123,7 @@ def log2_scales(record: Record) -> NDArray[np.float64]:
 
 
 def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
-    """Elements by binade, the window as two lines, and a tick for each skipped step."""
+    """Draw elements by binade, the window as two lines, and a tick for each skipped step."""
     exponents = np.arange(panel.bottom, panel.top)
     log2 = log2_scales(record)
     edges = np.arange(len(log2) + 1)
@@ -145,7 +145,7 @@ def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
 
 
 def last_streak(record: Record) -> int:
-    """The step from which on every step was skipped, to the end."""
+    """Return the step from which on every step was skipped, to the end."""
     skipped = set(record["found_inf"])
     start: int = record["every"] * len(record["lost"])
     while start - 1 in skipped:
@@ -154,7 +154,7 @@ def last_streak(record: Record) -> int:
 
 
 def draw_losses(axes: Axes, units: ArmRecords) -> None:
-    """A line a seed: what the fp16 backward pass lost, and what rounding the true gradient once would."""
+    """Draw a line per seed: what the fp16 backward pass lost, and what rounding the true gradient once would."""
     for record in units:
         steps = (np.arange(len(record["lost"])) + 0.5) * record["every"]
         for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
@@ -165,7 +165,7 @@ def draw_losses(axes: Axes, units: ArmRecords) -> None:
 
 
 def draw_bar(axes: Axes) -> None:
-    """Both colours against the share of elements in a binade."""
+    """Draw both colours against the share of elements in a binade."""
     levels = np.linspace(0, 1, 256)[None, :]
     low, high = (math.log10(x or 1.0) for x in (SHARES.vmin, SHARES.vmax))
     image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
@@ -177,7 +177,7 @@ def draw_bar(axes: Axes) -> None:
 
 
 def name_parts(axes: list[Axes], crash: int) -> None:
-    """The parts, written into them; `crash`: the step of panel d from which on all are skipped."""
+    """Write their names into the parts; `crash` is the step of panel d from which on all are skipped."""
     a, _, b, strip_b, _, _, d, strip_d = axes[:8]
     a.text(192, 0, "what fp16 can hold", ha="center", va="center")
     grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}

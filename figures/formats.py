@@ -23,7 +23,7 @@ SHORT = {"sigmoid": "sigmoid", "resnet": "residual", "gpt": "GPT", "vit": "ViT"}
 
 
 class Look(NamedTuple):
-    """How a format is drawn."""
+    """The look of a format."""
 
     name: str
     binades: float  # from the largest flushed magnitude to the smallest that overflows
@@ -74,7 +74,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw_histogram(axes: Axes, units: Sequence[Record]) -> None:
-    """Binades down from that of the largest element, in the colour of the narrowest format that holds them, and T9's.
+    """Draw binades below the largest element, in the colour of the narrowest format with them, and T9's curve.
 
     The seeds' average, of both.
     """
@@ -92,12 +92,12 @@ def draw_histogram(axes: Axes, units: Sequence[Record]) -> None:
 
 
 def normal(unit: Record) -> NormalDist:
-    """The log-normal fit, in bits from the upper end of the largest element's binade."""
+    """Return the log-normal fit, in bits from the upper end of the largest element's binade."""
     return NormalDist(unit["log2_mean"] - math.floor(unit["log2_largest"]) - 1, unit["log2_sigma"])
 
 
 def name_formats(panels: Sequence[Axes]) -> None:
-    """In their colours, beside a histogram that needs the narrowest only; and what GPT's second humps are."""
+    """Name the formats in their colours, beside a histogram that needs the narrowest only, and GPT's second humps."""
     words = [(f"in {look.name}", look.color) for look in LOOKS.values()]
     for number, (word, color) in enumerate([*words, ("in none but bf16", GONE)]):
         panels[2].text(-47, 0.1 * 0.1**number, word, color=color, fontsize=SMALL)
@@ -110,7 +110,7 @@ def name_formats(panels: Sequence[Axes]) -> None:
 
 
 def draw_flushed(axes: Axes, run: Result, kind: str) -> None:
-    """A line a format and model: with one scale for all, with one a tensor, and what T9 says of one for all."""
+    """Draw a line per format and model: with one scale for all, one per tensor, and what T9 says of one for all."""
     rows = [(look, arm) for look in reversed(LOOKS) for arm in TITLES]
     places = [-number - 1.0 * (number // len(TITLES)) for number in range(len(rows))]
     for (look, arm), y in zip(rows, places, strict=True):
@@ -151,12 +151,12 @@ def draw_flushed(axes: Axes, run: Result, kind: str) -> None:
 
 
 def shown(shares: Any) -> NDArray[np.float64]:
-    """Where shares stand on the axes."""
+    """Return where shares stand on the axes."""
     return np.where(np.asarray(shares) < FEWEST, NONE, shares)
 
 
 def name_marks(axes: Axes) -> None:
-    """Where nothing else stands."""
+    """Name the marks where nothing else stands."""
     marks = (("one scale per model", "o", WHOLE), ("one scale per tensor", "o", OWN), ("per model, by T9", "|", THEORY))
     for y, (word, marker, color) in zip((-1, -2, -3), marks, strict=True):
         axes.plot([4e-3], [y], marker, color=color, markersize=3.6 if marker == "o" else 6, label="key",

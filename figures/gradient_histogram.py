@@ -30,7 +30,7 @@ NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "ent
 
 
 class Panel(NamedTuple):
-    """What is drawn of one arm."""
+    """The view of one arm: its title and the part of the axis that is shown."""
 
     arm: str
     title: str
@@ -68,7 +68,7 @@ def plot(run: Result) -> Figure:
 
 
 def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
-    """Of the nonzero elements of one layer after training, in each binade from `LOWEST` on; all seeds together."""
+    """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after training."""
     counts = np.zeros(277)
     for unit in units:
         _, *binades = unit[kind][-1][layer]
@@ -78,7 +78,7 @@ def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
 
 
 def draw_ridges(axes: Axes, units: ArmRecords) -> None:
-    """A line a layer, from the input down to the loss: above it its parameters, below it its activations."""
+    """Draw a line per layer, from the input down to the loss: above it its parameters, below it its activations."""
     names = units.first["layers"]
     exponents = np.arange(LOWEST, HIGHEST)
     colors = np.array([next(color for high, color in CLASSES if k < high) for k in exponents])
@@ -97,7 +97,7 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
 
 
 def spoken(name: str) -> str:
-    """`blocks.0.attention` is attention 1."""
+    """Return a layer's name for the reader: `blocks.0.attention` is attention 1."""
     parts = name.split(".")
     number = next((int(part) + 1 for part in parts if part.isdigit()), 0)
     last = next(part for part in reversed(parts) if not part.isdigit())
@@ -105,7 +105,7 @@ def spoken(name: str) -> str:
 
 
 def draw_windows(axes: Axes, panel: Panel) -> None:
-    """What fp16 makes of an element of each size at scale 1, and at another."""
+    """Draw what fp16 makes of an element of each size at scale 1, and at another."""
     rows = ((0, 0.94, 1.0), (panel.shift, 0.90, panel.at))
     for shift, bottom, place in rows:
         low = LOWEST
@@ -125,7 +125,7 @@ def draw_windows(axes: Axes, panel: Panel) -> None:
 
 
 def draw_lost(axes: Axes, units: ArmRecords) -> None:
-    """A thin line a seed, a thick one for their mean; after training."""
+    """Draw a thin line per seed, a thick one for their mean; after training."""
     scales = np.array(units.first["log2_scales"])
     for column, color, line in (
         ("rounded_flushed", _style.BLACK, DOTTED), ("rounded_overflowed", _style.BLACK, DOTTED),
@@ -142,7 +142,7 @@ def draw_lost(axes: Axes, units: ArmRecords) -> None:
 
 
 def draw_errors(axes: Axes, units: ArmRecords) -> None:
-    """The same of the relative error, where nothing overflowed, and how far both are apart at `BEARABLE`."""
+    """Draw the same of the relative error, where nothing overflowed, and how far both are apart at `BEARABLE`."""
     scales, crossings = np.array(units.first["log2_scales"]), []
     for column, color, line in (("rounded_error", _style.BLACK, DOTTED), ("real_error", FLUSHED, "-")):
         error = np.array([unit[column][-1] for unit in units])
@@ -162,7 +162,7 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
 
 
 def shade(axes: Axes) -> None:
-    """Between what rounding once costs and what the backward pass does, where that is more."""
+    """Draw the area between what rounding once costs and what the backward pass does, where that is more."""
     curves = {line.get_label(): line for line in axes.lines}
     for what, color in (("flushed", FLUSHED), ("overflowed", OVERFLOWED), ("error", FLUSHED)):
         if f"real_{what}" in curves:
@@ -172,14 +172,14 @@ def shade(axes: Axes) -> None:
 
 
 def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
-    """log2 of the scale at which the error has fallen to `BEARABLE`, interpolated in its log; NaN if it does not."""
+    """Return log2 of the scale at which the error has fallen to `BEARABLE`; NaN if it does not."""
     last = int(np.flatnonzero(error > BEARABLE)[-1:].sum())
     a, b = (math.log(error[i] / BEARABLE) for i in (last, min(last + 1, len(error) - 1)))
     return float(scales[last] + (scales[last + 1] - scales[last]) * a / (a - b)) if b < 0 < a else math.nan
 
 
 def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
-    """Names beside what they name, each once."""
+    """Write names beside what they name, each once."""
     ridges, lost, errors = axes
     for number, x, word, color, side in (
         (0, LOWEST, "flushed", FLUSHED, "left"),

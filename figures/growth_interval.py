@@ -41,7 +41,7 @@ def rate(record: Record) -> float:
 
 
 def color(interval: int) -> tuple[float, ...]:
-    """Light for short intervals, dark for long ones."""
+    """Return a colour, light for short intervals and dark for long ones."""
     return tuple(mpl.colormaps["viridis"](0.88 - 0.85 * np.log(interval / 5) / np.log(400)))
 
 
@@ -60,7 +60,7 @@ def t3(records: Sequence[Record], interval: int) -> tuple[float, float]:
 
 
 def draw_rates(axes: Axes, run: Result) -> None:
-    """A dot a seed; T1's bound in the long run, T3 from the ceilings."""
+    """Draw a dot per seed; T1's bound in the long run, T3 from the ceilings."""
     axes.plot(GRID, [100 * theory.skip_rate(Rule(growth_interval=int(g))) for g in GRID], color=_style.GREY,
               linestyle=(0, (1, 1.5)), label="T1")  # fmt: skip
     axes.plot(GRID, [100 * t3(run.records, int(g))[0] for g in GRID], color=_style.VERMILION, label="T3")
@@ -77,7 +77,7 @@ def draw_rates(axes: Axes, run: Result) -> None:
 
 
 def draw_headroom(axes: Axes, run: Result) -> None:
-    """A dot a seed; half a bit if the ceiling stood still, T3 as it is."""
+    """Draw a dot per seed; half a bit if the ceiling stood still, T3 as it is."""
     axes.axhline(0.5, color=_style.GREY, linestyle=(0, (1, 1.5)), label="T2")
     axes.plot(GRID, [t3(run.records, int(g))[1] for g in GRID], color=_style.VERMILION, label="T3")
     for interval, units in plain(run).items():
@@ -91,7 +91,7 @@ def draw_headroom(axes: Axes, run: Result) -> None:
 
 
 def over_intervals(axes: Axes, run: Result) -> None:
-    """G along a logarithmic axis."""
+    """Let G run along a logarithmic axis."""
     intervals = list(plain(run))
     axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 2400))
     axes.set_xticks(intervals, [str(g) for g in intervals])
@@ -99,7 +99,7 @@ def over_intervals(axes: Axes, run: Result) -> None:
 
 
 def draw_trade(axes: Axes, run: Result) -> None:
-    """Skips against unused bits; dotted, T7's product for each speed of climb. Squares: one speed, split otherwise."""
+    """Draw skips against unused bits; dotted, T7's product per speed of climb; squares, one speed split otherwise."""
     bits = np.geomspace(0.08, 6, 200)
     for interval in (5, 20, 100, 500):
         speed = 1 / interval
@@ -138,7 +138,7 @@ def draw_point(axes: Axes, arm: ArmRecords) -> None:
 
 
 def draw_losses(axes: Axes, run: Result) -> None:
-    """Where training ends: dots; what fp16 flushed to zero: diamonds."""
+    """Draw where training ends: dots; what fp16 flushed to zero: diamonds."""
     for interval, units in plain(run).items():
         axes.plot([interval] * len(units), [r["final_loss"] for r in units], "o", color=color(interval),
                   markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip

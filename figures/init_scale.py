@@ -1,4 +1,4 @@
-"""What a wrong initial loss scale costs: a step a bit above the ceiling, G steps a bit below it."""
+"""What a wrong initial loss scale costs: a step per bit above the ceiling, G steps per bit below it."""
 
 from collections.abc import Sequence
 
@@ -39,12 +39,12 @@ def named(run: Result, task: str, interval: int) -> list[Record]:
 
 
 def color(k: int) -> tuple[float, ...]:
-    """Of a start at 2^k: cold to hot."""
+    """Return the colour of a start at 2^k, from cold to hot."""
     return tuple(mpl.colormaps["plasma"](0.02 + 0.86 * k / 32))
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
-    """Every start of the sigmoid network; the first seed thick."""
+    """Draw every start of the sigmoid network; the first seed thick."""
     steps, interval = run.config["steps"], run.config["interval"]
     shown = named(run, "sigmoid", interval)
     sought = np.arange(0, steps, run.config["seek_every"])
@@ -68,7 +68,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def draw_costs(axes: Axes, run: Result) -> None:
-    """Steps until the scale has arrived, measured and from the first batch's ceiling."""
+    """Draw steps until the scale has arrived, measured and from the first batch's ceiling."""
     for place, (task, tint) in enumerate(NETWORK.items()):
         units = named(run, task, run.config["interval"])
         ceiling = float(np.mean([r["ceilings"][0] for r in units]))
@@ -96,12 +96,12 @@ def draw_costs(axes: Axes, run: Result) -> None:
 
 
 def squashed(steps: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logarithmic above a few steps, linear below."""
+    """Return where a number of steps stands: logarithmic above a few, linear below."""
     return np.asarray(np.arcsinh(np.asarray(steps, dtype=np.float64)))
 
 
 def draw_learning(axes: Axes, run: Result) -> None:
-    """When the sigmoid network leaves ln 10: a dot a seed."""
+    """Draw when the sigmoid network leaves ln 10: a dot per seed."""
     never = run.config["steps"]
     for interval, tint in SLOWER.items():
         units = named(run, "sigmoid", interval)
@@ -128,7 +128,7 @@ def draw_learning(axes: Axes, run: Result) -> None:
 
 
 def draw_losses(axes: Axes, run: Result) -> None:
-    """The sigmoid network's loss from 2^0 and from elsewhere; seeds thin."""
+    """Draw the sigmoid network's loss from 2^0 and from elsewhere; seeds thin."""
     block, ends = run.config["block"], []
     shown = [(0, interval, tint) for interval, tint in reversed(SLOWER.items())]
     shown += [(k, run.config["interval"], tint) for k, tint in ((32, _style.BLACK), (16, _style.GREEN))]

@@ -29,7 +29,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw(axes: Axes, row: Record) -> None:
-    """Each bar: the bare step, and on it what is above it; median of the trials, lowest and highest as a line."""
+    """Draw each bar: the bare step, and on it what is above it; median of the trials, lowest and highest as a line."""
     bare = milliseconds(row, "bare")
     base = statistics.median(bare)
     for arm, place in BARS.items():
@@ -48,7 +48,7 @@ def draw(axes: Axes, row: Record) -> None:
 
 
 def ticks(row: Record, arm: str) -> str:
-    """The bar's name, and how much less it costs above the bare step than torch's."""
+    """Return the bar's name, and how much less it costs above the bare step than torch's."""
     name, _, clip = arm.partition(" ")
     if name == "torch":
         return name
@@ -57,5 +57,5 @@ def ticks(row: Record, arm: str) -> str:
 
 
 def milliseconds(row: Record, arm: str) -> Sequence[float]:
-    """One median a trial."""
+    """Return one median per trial."""
     return [time / 1000 for time in row["microseconds"][arm]]

@@ -44,7 +44,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw(axes: Axes, place: int, row: Record, arm: str) -> None:
-    """A dot at the middle trial, a line from the lowest to the highest; at wandb's its ratio to the probe."""
+    """Draw a dot at the middle trial, a line from the lowest to the highest; at wandb's its ratio to the probe."""
     height, color, _ = LANES[arm]
     times = milliseconds(row, arm)
     axes.plot([min(times), max(times)], [place + height] * 2, color=color, linewidth=1.2)
@@ -56,12 +56,12 @@ def draw(axes: Axes, place: int, row: Record, arm: str) -> None:
 
 
 def milliseconds(row: Record, arm: str) -> Sequence[float]:
-    """One a trial."""
+    """Return one time per trial."""
     return [time / 1000 for time in (row["bare"] if arm == "bare" else row["above"][arm])]
 
 
 def describe(row: Record) -> str:
-    """Kind and shape, then tensors and their elements."""
+    """Return a model's kind and shape, then tensors and their elements."""
     kind, _, shape = row["size"].partition(" ")
     name = {"gpt": "GPT", "gpt2": "GPT-2", "resnet": "ResNet"}[kind]
     elements = row["elements"] / 1000

@@ -45,12 +45,12 @@ def traces(run: Result) -> dict[str, tuple[str, str, str]]:
 
 
 def replay(record: Record, trace: str, interval: int) -> Record:
-    """One rule over one recording."""
+    """Return one rule over one recording."""
     return next(r for r in record["replays"] if (r["trace"], r["interval"]) == (trace, interval))
 
 
 def draw_trajectories(axes: Axes, run: Result, network: str) -> None:
-    """One rule: its real run behind, its replays on top."""
+    """Draw one rule: its real run behind, its replays on top."""
     record, steps, shown = run.arm(network).first, run.steps, run.config["shown"]
     real = results.in_force(record["runs"][f"G={shown}"]["log2_changes"], steps)
     axes.step(np.arange(steps), real, where="post", color="#C8C8C8", linewidth=3.6, label="real")
@@ -66,7 +66,7 @@ def draw_trajectories(axes: Axes, run: Result, network: str) -> None:
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
-    """Replayed against real: every seed, rule and recording."""
+    """Draw replayed against real: every seed, rule and recording."""
     rng = np.random.default_rng(0)  # dots on whole numbers would lie on one another
     top = 160.0
     axes.plot([3, top], [3, top], color=_style.GREY, linewidth=0.7, label="equal")
@@ -90,13 +90,13 @@ def draw_skips(axes: Axes, run: Result) -> None:
 
 
 def between_seeds(units: ArmRecords, interval: int, steps: int) -> float:
-    """How far apart, in bits, the real runs of two seeds with one rule are, the mean over pairs and steps."""
+    """Return how far apart, in bits, the real runs of two seeds with one rule are, the mean over pairs and steps."""
     runs = [results.in_force(r["runs"][f"G={interval}"]["log2_changes"], steps) for r in units]
     return float(np.mean([np.abs(a - b).mean() for a, b in combinations(runs, 2)]))
 
 
 def draw_distances(axes: Axes, run: Result, network: str) -> None:
-    """Bits between the replayed and the real scale, a dot a seed; the bars: between two seeds."""
+    """Draw bits between the replayed and the real scale, a dot per seed; the bars: between two seeds."""
     intervals, units = run.config["intervals"], run.arm(network)
     for x, interval in enumerate(intervals):
         height = between_seeds(units, interval, run.steps)

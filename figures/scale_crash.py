@@ -32,7 +32,7 @@ def rates(run: Result) -> dict[float, tuple[ArmRecords, str]]:
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
-    """One line a seed; a float32 scale ends at 2^-149 and then is 0."""
+    """Draw one line per seed; a float32 scale ends at 2^-149 and then is 0."""
     for lr, (arm, color) in rates(run).items():
         for scale in arm.scales():
             log2 = np.where(scale > 0, np.log2(np.maximum(scale, SMALLEST_FLOAT32)), 2 * BOTTOM)
@@ -47,7 +47,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
-    """A row a run: a tick is a skipped step, a bar a crash: skips to the end, the forward pass overflowing."""
+    """Draw a row per run: ticks are skipped steps, a bar is a crash, from which on all steps are skipped."""
     row, centres, texts = 0.0, [], []
     for units, color in rates(run).values():
         for record in units:

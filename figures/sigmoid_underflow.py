@@ -107,7 +107,7 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
 
 
 def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
-    """What fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
+    """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
     steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
     areas = axes.stackplot(
@@ -122,7 +122,7 @@ def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
 
 
 def name_classes(unscaled: Axes, dynamic: Axes) -> None:
-    """The classes, written on their areas."""
+    """Write the classes' names on their areas."""
     unscaled.text(1300, 33, "zero", color="white", ha="center", va="center")
     unscaled.text(1300, 84, "subnormal", color="black", ha="center", va="center")
     unscaled.text(20, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)

@@ -57,7 +57,7 @@ def untrained(run: Result) -> float:
 
 
 def draw_losses(axes: Axes, run: Result, column: str) -> None:
-    """Each seed a thin line, their mean a thick one; float32 and the dynamic scale as lines across."""
+    """Draw each seed as a thin line, their mean as a thick one; float32 and the dynamic scale as lines across."""
     runs = static(run)
     ends = np.array([rows.column(column) for rows in runs.values()])
     axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
@@ -78,7 +78,7 @@ def draw_losses(axes: Axes, run: Result, column: str) -> None:
 
 
 def draw_plateau(axes: Axes, good: list[float]) -> None:
-    """How many bits there are to choose from, below the curve."""
+    """Draw how many bits there are to choose from, below the curve."""
     if len(good) > 1:
         arrow = {"arrowstyle": "<->", "linewidth": 0.8, "color": SWEPT, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
         axes.annotate("", (good[0], -0.2), (good[-1], -0.2), arrowprops=arrow)
@@ -86,7 +86,7 @@ def draw_plateau(axes: Axes, good: list[float]) -> None:
 
 
 def name_cliffs(axes: Axes, run: Result) -> None:
-    """An arrow to the first and to the last place where the mean is halfway between float32 and untrained."""
+    """Draw an arrow to the first and to the last place where the mean is halfway between float32 and untrained."""
     runs = static(run)
     ends = np.array([rows.mean("test_loss") for rows in runs.values()])
     level = (run.arm("fp32").mean("test_loss") + untrained(run)) / 2
@@ -103,7 +103,7 @@ def name_cliffs(axes: Axes, run: Result) -> None:
 
 
 def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:
-    """Where straight lines through the points cross `level`."""
+    """Return where straight lines through the points cross `level`."""
     above = y > level
     return [
         float(x[i] + (level - y[i]) / (y[i + 1] - y[i]) * (x[i + 1] - x[i])) for i in np.flatnonzero(np.diff(above))
@@ -111,7 +111,7 @@ def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:
 
 
 def draw_lost(axes: Axes, run: Result, logs: results.Array) -> None:
-    """Shares over a whole run; dashed, what rounding the gradients of the arm fp32 would have lost."""
+    """Draw shares over a whole run; dashed, what rounding the gradients of the arm fp32 would have lost."""
     runs = static(run)
     zero = np.array([[100 * np.mean(record["zero"]) for record in rows] for rows in runs.values()])
     skipped = np.array([[100 * skips / run.steps for skips in rows.skips()] for rows in runs.values()])
@@ -131,7 +131,7 @@ def draw_lost(axes: Axes, run: Result, logs: results.Array) -> None:
 
 
 def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
-    """Relative error of fp16's gradient where the arm fp32 went, while it is finite; bands from tenth to tenth."""
+    """Draw the relative error of fp16's gradient where the arm fp32 went; bands from tenth to tenth."""
     truth = run.arm("fp32")
     for column, color in ERRORS.items():
         errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(-1, len(logs))

@@ -38,7 +38,7 @@ def plot(run: Result) -> Figure:
 
 
 def numbers(run: Result) -> list[tuple[str, Record]]:
-    """(theorem, what was held) of every number."""
+    """Return (theorem, what was held) of every number."""
     return [(record["theorem"].split()[0], held) for record in run.records for held in record["held"]]
 
 
@@ -47,7 +47,7 @@ def is_exact(held: Record) -> bool:
 
 
 def draw_agreement(axes: Axes, run: Result) -> None:
-    """Every number that is not 0, on the diagonal; full where the theorem is exact."""
+    """Draw every number that is not 0, on the diagonal; full where the theorem is exact."""
     axes.plot([1e-5, 1e6], [1e-5, 1e6], color=_style.GREY, linewidth=0.6, zorder=0)
     for theorem, (color, marker) in LOOK.items():
         for exact in (True, False):
@@ -69,7 +69,7 @@ def draw_agreement(axes: Axes, run: Result) -> None:
 
 
 def draw_errors(axes: Axes, run: Result) -> None:
-    """Error of every number, by theorem; a tick is a tolerance."""
+    """Draw the error of every number, by theorem; a tick is a tolerance."""
     for place, (theorem, (color, marker)) in enumerate(LOOK.items()):
         rows = [held for name, held in numbers(run) if name == theorem]
         x = place + (np.linspace(-0.33, 0.33, len(rows)) if len(rows) > 1 else np.zeros(1))
@@ -86,7 +86,7 @@ def draw_errors(axes: Axes, run: Result) -> None:
 
 
 def maps() -> tuple[Any, Any]:
-    """T3's skip rate and headroom for random ceilings, (backoffs, intervals) both."""
+    """Return T3's skip rate and headroom for random ceilings, (backoffs, intervals) both."""
     x, p = theory.normal_ceilings(MEAN, SIGMA)
     columns = np.sqrt(INTERVALS[1:] * INTERVALS[:-1]).round().astype(int)
     forms = [[theory.stationary(p, int(interval), b) for interval in columns] for b in BACKOFFS]
@@ -95,11 +95,11 @@ def maps() -> tuple[Any, Any]:
 
 
 def marked(run: Result, name: str, shown: Callable[[float], float]) -> list[tuple[int, int, float]]:
-    """(growth interval, backoff in bits, what is measured, as shown) of the simulated cases on the map."""
+    """Return (growth interval, backoff in bits, what is measured, as shown) of the simulated cases on the map."""
     found = []
     for interval in (20, 100, 500):
         for b in (1, 2, 4):
-            (record,) = run.arm(f"T3: G={interval}, sigma={SIGMA:g}, b={b}")
+            (record,) = run.one(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
             found += [(interval, b, shown(held["measured"])) for held in record["held"] if held["name"] == name]
     return found
 
@@ -107,7 +107,7 @@ def marked(run: Result, name: str, shown: Callable[[float], float]) -> list[tupl
 def draw_map(
     figure: Figure, axes: Axes, values: Any, limits: tuple[float, float], points: list[tuple[int, int, float]]
 ) -> None:
-    """The closed form as the ground, simulated points on it in the same colours."""
+    """Draw the closed form as the ground, simulated points on it in the same colours."""
     low, high = np.log10(INTERVALS[[0, -1]])
     look: Any = {"cmap": "cividis_r", "vmin": limits[0], "vmax": limits[1]}
     ground = axes.imshow(values, origin="lower", aspect="auto", interpolation="nearest",

@@ -20,7 +20,7 @@ def plot(run: Result) -> Figure:
     depths = run.config["depths"]
     for place, scaler in enumerate(COLOR):
         for position, depth in enumerate(depths):
-            units = run.arm(f"{scaler} depth {depth}")
+            units = run.one(scaler=scaler, depth=depth)
             draw_bar(axes, position + 0.42 * (place - 0.5), scaler, units, NAME[scaler] if position == 0 else None)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     axes.tick_params(axis="x", length=0)
@@ -30,13 +30,13 @@ def plot(run: Result) -> Figure:
 
 
 def share(units: Iterable[Record]) -> float:
-    """Of all gradient tensors that arrived finite, all seeds together."""
+    """Return the share of gradient tensors that were wrongly unscaled, of those that arrived finite, in all records."""
     wrong, checked = (sum(unit[key] for unit in units) for key in ("wrong", "checked"))
     return float(wrong / checked)
 
 
 def draw_bar(axes: Axes, x: float, scaler: str, units: ArmRecords, label: str | None) -> None:
-    """The share of all seeds as a bar with its counts, each seed's as a dot."""
+    """Draw the share of all seeds as a bar with its counts, each seed's as a dot."""
     percent = 100 * share(units)
     axes.bar(x, percent, width=0.3, color=COLOR[scaler], label=label)
     dots = [100 * share([unit]) for unit in units]

@@ -99,41 +99,43 @@ def _dialects() -> Table:
     return Table(head, tuple(map(cells, dialects.names())), "lrrcclcll")
 
 
+# what each experiment is for, and how a rerun is compared
+ARTEFACT = (
+    ("theory", "@sec-theory", "exact"),
+    ("theory_real", "@sec-theory", "same CPU"),
+    ("formats", "@sec-theory", "same CPU"),
+    ("threads", "@sec-async", "verdict"),
+    ("staleness", "@sec-depth", "exact; same CPU"),
+    ("adversary", "@sec-field", "exact"),
+    ("exponent_heatmap", "@sec-where", "same CPU"),
+    ("sigmoid_underflow", "@sec-sigmoid", "same CPU"),
+    ("gpt_fp16", "@sec-gpt", "same CPU"),
+    ("growth_interval", "@sec-interval", "same CPU"),
+    ("init_scale", "@sec-interval", "same CPU"),
+    ("overflow_storm", "@sec-crash", "same CPU"),
+    ("spikes", "@sec-crash", "same CPU"),
+    ("crash_signals", "@sec-crash", "same CPU"),
+    ("scale_crash", "@sec-crash", "same CPU"),
+    ("policies", "@sec-policies", "same CPU"),
+    ("policies_closed", "@sec-policies", "same CPU"),
+    ("resnet_fp16", "@sec-gpt", "same CPU"),
+    ("static_sweep", "@sec-gpt", "same CPU"),
+    ("async_depth", "@sec-depth", "same CPU"),
+    ("replay_fidelity", "@sec-performance", "same CPU"),
+    ("gradient_histogram", "@sec-gpt", "same CPU"),
+    ("conformance", "@sec-field", "exact"),
+    ("device_claims", "@sec-limits", "exact"),
+    ("overhead", "@sec-performance", "clock"),
+    ("probe_overhead", "@sec-performance", "clock"),
+    ("replay_speed", "@sec-performance", "clock"),
+    ("jax_speed", "@sec-performance", "clock"),
+)
+
+
 def _artefact() -> Table:
-    """Return what each experiment is for, how long it took, and how a rerun is compared."""
-    rows = (
-        ("theory", "@sec-theory", "exact"),
-        ("theory_real", "@sec-theory", "same CPU"),
-        ("formats", "@sec-theory", "same CPU"),
-        ("threads", "@sec-async", "verdict"),
-        ("staleness", "@sec-depth", "exact; same CPU"),
-        ("adversary", "@sec-field", "exact"),
-        ("exponent_heatmap", "@sec-where", "same CPU"),
-        ("sigmoid_underflow", "@sec-sigmoid", "same CPU"),
-        ("gpt_fp16", "@sec-gpt", "same CPU"),
-        ("growth_interval", "@sec-interval", "same CPU"),
-        ("init_scale", "@sec-interval", "same CPU"),
-        ("overflow_storm", "@sec-crash", "same CPU"),
-        ("spikes", "@sec-crash", "same CPU"),
-        ("crash_signals", "@sec-crash", "same CPU"),
-        ("scale_crash", "@sec-crash", "same CPU"),
-        ("policies", "@sec-policies", "same CPU"),
-        ("policies_closed", "@sec-policies", "same CPU"),
-        ("resnet_fp16", "@sec-gpt", "same CPU"),
-        ("static_sweep", "@sec-gpt", "same CPU"),
-        ("async_depth", "@sec-depth", "same CPU"),
-        ("replay_fidelity", "@sec-performance", "same CPU"),
-        ("gradient_histogram", "@sec-gpt", "same CPU"),
-        ("conformance", "@sec-field", "exact"),
-        ("device_claims", "@sec-limits", "exact"),
-        ("overhead", "@sec-performance", "clock"),
-        ("probe_overhead", "@sec-performance", "clock"),
-        ("replay_speed", "@sec-performance", "clock"),
-        ("jax_speed", "@sec-performance", "clock"),
-    )
     cells = tuple(
         (f"`{stem}`", where, Number(stem, lambda run: run.provenance["unit_seconds"], ",.0f"), compare)
-        for stem, where, compare in rows
+        for stem, where, compare in ARTEFACT
     )
     return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
 

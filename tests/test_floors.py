@@ -22,6 +22,25 @@ FLOORS = {
     "ampsim/core/replay/engine.py": {"numpy", "numba", "ampsim.core"},
     "ampsim/_triton.py": {"torch", "triton"},
     "ampsim/torch": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch"},
+    "ampsim/torch/threads": {"ampsim.core.pipeline", "ampsim.core.torch_model.refusals", "ampsim.torch.threads"},
+    "ampsim/torch/threads/optimizer_thread.py": {"torch", "ampsim.torch.threads"},  # for streams
+    "ampsim/torch/gradients": {
+        "numpy",
+        "torch",
+        "ampsim._triton",
+        "ampsim.core",
+        "ampsim.torch.dynamo",
+        "ampsim.torch.gradients",
+    },
+    "ampsim/torch/state": {"torch", "ampsim.core", "ampsim.torch.gradients", "ampsim.torch.state"},
+    "ampsim/torch/step": {
+        "torch",
+        "ampsim.core",
+        "ampsim.torch.gradients",
+        "ampsim.torch.state",
+        "ampsim.torch.step",
+        "ampsim.torch.threads.register",
+    },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
@@ -81,6 +100,11 @@ def test_imports_point_down(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text())
     wrong = sorted(name for name in imported(tree) if not may_import(floor_of(path), name))
     assert not wrong, f"{path} may not import {', '.join(wrong)}"
+
+
+def test_gradients_know_no_locks() -> None:
+    for path in (ROOT / "ampsim/torch/gradients").glob("*.py"):
+        assert not imported(ast.parse(path.read_text())) & {"threading", "queue", "concurrent.futures"}, path.name
 
 
 def test_a_planted_import_is_seen() -> None:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 
 class Kind(enum.IntEnum):
-    """What became of a value when it was cast to a format."""
+    """The fate of a value that was cast to a format."""
 
     ZERO = 0  # it was zero
     FLUSHED = 1  # nonzero, and rounded to zero: lost to underflow

@@ -32,7 +32,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Step:
-    """What one optimizer did in one iteration, as seen from outside."""
+    """One optimizer's part in one iteration, as seen from outside."""
 
     found_inf: bool  # among this optimizer's own gradients, as checked
     unscaled_finite: bool  # every gradient it would have stepped with is finite

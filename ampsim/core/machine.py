@@ -45,7 +45,7 @@ Advance = Callable[["Rule", "State", bool], "State"]
 
 
 class Carried(Protocol):
-    """What every state shows: a `State`, or that of a policy."""
+    """Any state: a `State`, or that of a policy."""
 
     @property
     def scale(self) -> float:
@@ -91,7 +91,7 @@ def round_to_float32(x: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """How a scale is held, multiplied and rounded.
+    """A way to hold, multiply and round a scale.
 
     The default is torch's kernel: ``float32(float64(S) * float64(factor))``, one product in double, one
     rounding. A quotient or product of two float32 numbers that is computed in double and then rounded to
@@ -162,7 +162,7 @@ class Quirk:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is chosen once: the constants of a loss scaler. The defaults are torch's.
+    """The constants of a loss scaler, chosen once. The defaults are torch's.
 
     Raises ValueError or TypeError, with the value, what was expected and the cure, for a rule that no
     run could want. Torch itself accepts more; `Rule.unchecked` does too.
@@ -237,7 +237,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is carried from update to update, and all that a checkpoint must hold. Hashable."""
+    """All that goes from update to update, and that a checkpoint must hold. Hashable."""
 
     scale: float
     """In force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``."""

@@ -28,7 +28,7 @@ from jax import Array, lax
 
 @dataclass(frozen=True)
 class Format:
-    """How a scale lies in a word."""
+    """The layout of a scale in a word."""
 
     dtype: type[np.floating]
     word: type[np.unsignedinteger]  # unsigned integer of the same size

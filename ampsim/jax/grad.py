@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Scaler(Protocol):
-    """What scales a loss, unscales its gradients and learns whether they overflowed, such as a `LossScale`."""
+    """A scaler: it scales a loss, unscales its gradients and learns whether they overflowed, as a `LossScale` does."""
 
     def scale(self, tree: T) -> T:
         """Return a tree of losses, scaled."""
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Scaler)
 
 
 class Result(NamedTuple, Generic[S]):
-    """What flax's ``DynamicScaleResult`` holds, in its order."""
+    """The fields of flax's ``DynamicScaleResult``, in its order."""
 
     loss_scale: S  # updated
     finite: Array  # (), bool

@@ -39,7 +39,7 @@ class Constants(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What `advance` changes."""
+    """The arrays that `advance` changes."""
 
     bits: Array  # (), word: of the newest scale
     growth_tracker: Array  # (), int32

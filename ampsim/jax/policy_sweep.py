@@ -22,7 +22,7 @@ from ampsim.jax.sweep import keys
 
 
 class PolicySummary(NamedTuple):
-    """How each policy's run ended; JAX arrays of shape (policies,)."""
+    """The end of each policy's run; JAX arrays of shape (policies,)."""
 
     scale: Array  # float32, in force at the end
     skipped: Array  # int32: overflows

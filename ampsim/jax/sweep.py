@@ -17,7 +17,7 @@ from ampsim.jax.finite import Tree
 
 
 class Summary(NamedTuple):
-    """How each rule's run ended; JAX arrays of shape (rules,)."""
+    """The end of each rule's run; JAX arrays of shape (rules,)."""
 
     scale: Array  # in force at the end, in the rules' dtype
     growth_tracker: Array  # int32

@@ -27,7 +27,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def usable(device: str, enabled: bool) -> bool:
-    """`enabled`, unless CUDA was asked for and is not there; then torch warns and disables, and so do we."""
+    """Return `enabled`, or False where CUDA was asked for and is not there: torch warns and disables then, so do we."""
     if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
         warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=4)
         return False
@@ -59,13 +59,13 @@ def check_at_min_scale(choice: AtMinScale, exact_torch: bool) -> AtMinScale:
     return choice
 
 
-def check_depth(depth: Any) -> int:
-    """A whole number >= 0."""
+def check_depth(depth: int) -> int:
+    """Return `depth` if it is a whole number >= 0."""
     return as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
 
 
 def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, launch: object) -> bool:
-    """A graph replays one iteration, on one stream, and cannot wait for the host."""
+    """Refuse what no graph can do: it replays one iteration, on one stream, and cannot wait for the host."""
     if not capturable:
         return False
     for name, value, cure in (
@@ -88,7 +88,7 @@ def make_rule(
     *,
     exact_torch: bool,
 ) -> Rule:
-    """The rule behind a scaler. `exact_torch` checks no more than torch does."""
+    """Return the rule behind a scaler. `exact_torch` checks no more than torch does."""
     if growth_factor <= 1.0:
         raise refusals.GROWTH_FACTOR.error()
     if backoff_factor >= 1.0:
@@ -122,12 +122,12 @@ def _check_reach(rule: Rule, min_scale: float | None) -> None:
 
 
 def _as_held(bound: Any) -> Any:
-    """A bound as float32 holds it, so that a scale that reached it compares equal; what is no number, unchanged."""
+    """Round a bound to float32, so that a scale that reached it compares equal; leave what is no number."""
     return round_to_float32(bound) if isinstance(bound, (int, float)) and not isinstance(bound, bool) else bound
 
 
 def bounds_of(rule: Rule) -> tuple[float, float]:
-    """The smallest and the largest scale that a rule admits."""
+    """Return the smallest and the largest scale that a rule admits."""
     return rule.min_scale or 0.0, LARGEST if rule.max_scale is None else min(rule.max_scale, LARGEST)
 
 
@@ -143,14 +143,14 @@ def version_class(
 
 
 def changed(rule: Rule, *, exact_torch: bool, **change: Any) -> Rule:
-    """The rule with constants changed; `exact_torch` does not check them."""
+    """Return the rule with constants changed; `exact_torch` does not check them."""
     if not exact_torch:
         return dataclasses.replace(rule, **change)
     return Rule.unchecked(**{**{name: getattr(rule, name) for name in Rule.__dataclass_fields__}, **change})
 
 
 def new_scale_by_value(new_scale: Any, device: str, rule: Rule, *, exact_torch: bool) -> float | torch.Tensor:
-    """What ``update(new_scale)`` was given, taken by value now; with torch's refusals.
+    """Take by value now what ``update(new_scale)`` was given; with torch's refusals.
 
     On the CPU it becomes a float; a tensor on another device stays there, copied.
     """
@@ -165,7 +165,7 @@ def new_scale_by_value(new_scale: Any, device: str, rule: Rule, *, exact_torch: 
 
 
 def _as_torch_takes_it(new_scale: Any, device: str) -> float | torch.Tensor:
-    """Filled or copied into a float32 scalar, which refuses what no float32 can hold and shape (1,)."""
+    """Fill or copy it into a float32 scalar, which refuses what no float32 can hold and shape (1,)."""
     if isinstance(new_scale, float):
         return torch.zeros(()).fill_(new_scale).item()
     _check_tensor(new_scale, device)
@@ -177,8 +177,8 @@ def _check_tensor(new_scale: Any, device: str) -> None:
         raise refusals.NEW_SCALE.error()
 
 
-def within_bounds(name: str, scale: Any, rule: Rule) -> float:
-    """A scale from outside as a float; refused unless float32 holds it within the rule's bounds."""
+def within_bounds(name: str, scale: object, rule: Rule) -> float:
+    """Return a scale from outside as a float; refuse it unless float32 holds it within the rule's bounds."""
     low, high = bounds_of(rule)
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
         raise TypeError(f"{name}={scale!r} is a {type(scale).__name__}: expected a number; pass a float such as 1024.0")
@@ -190,7 +190,7 @@ def within_bounds(name: str, scale: Any, rule: Rule) -> float:
     return float(scale)
 
 
-def check_floor(at_min_scale: AtMinScale, rule: Rule, version: Any, found_inf: list[torch.Tensor]) -> None:
+def check_floor(at_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]) -> None:
     """Answer an overflow at ``min_scale`` as chosen: by nothing, a warning, or FloatingPointError."""
     if at_min_scale == "clamp":
         return

@@ -25,7 +25,7 @@ class Weights:
     """One version of the weights; never written again."""
 
     tensors: tuple[Tensor, ...]
-    ready: tuple[Any, ...]  # a torch.cuda.Event for each, recorded when it was made; None on the CPU
+    ready: tuple[torch.cuda.Event | None, ...]  # for each, recorded when it was made; None on the CPU
 
     def copy_to(self, params: Iterable[Tensor]) -> None:
         """Overwrite `params`, on the current stream; waits on the device only."""
@@ -41,7 +41,7 @@ class Weights:
                 torch.cuda.current_stream(tensor.device).wait_event(event)
 
     def keep(self, tensors: Iterable[Tensor | None]) -> None:
-        """Keep the memory of one tensor a weight, made on another stream, until the current stream is done with it."""
+        """Keep the memory of one tensor per weight, made on another stream, until the current one is done with it."""
         for tensor, event in zip(tensors, self.ready, strict=True):
             if event is not None and tensor is not None:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -80,7 +80,7 @@ class Pipelined:
         self._ticket: Ticket[Weights] | None = None
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The master weights: what the optimizer is made with."""
+        """Iterate over the master weights: what the optimizer is made with."""
         return iter(self._masters)
 
     def _snapshot(self) -> Weights:
@@ -106,7 +106,7 @@ class Pipelined:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def step(self, step_fn: Callable[[], Any], is_async: bool = True) -> None:
+    def step(self, step_fn: Callable[[], object], is_async: bool = True) -> None:
         """Hand the gradients over and run `step_fn` on the optimizer's thread; wait for it unless `is_async`."""
         ticket = self._ticket
         if ticket is None:
@@ -120,7 +120,7 @@ class Pipelined:
         if not is_async:
             job.result()
 
-    def _run(self, ticket: Ticket[Weights], grads: list[Tensor | None], step_fn: Callable[[], Any]) -> None:
+    def _run(self, ticket: Ticket[Weights], grads: list[Tensor | None], step_fn: Callable[[], object]) -> None:
         ticket.value.keep(grads)
         for master, grad in zip(self._masters, grads, strict=True):
             if grad is not None:
@@ -135,8 +135,8 @@ class Pipelined:
         self._register.newest.copy_to(self._params)
 
 
-def _close_if_failed(register: Register[Weights], job: "Future[Any]") -> None:
-    """Whoever waits for weights that will never be made must hear of it; also if other work failed before."""
+def _close_if_failed(register: Register[Weights], job: Future[None]) -> None:
+    """Tell whoever waits for weights that they will never be made; also if other work failed before."""
     error = CancelledError("the step was cancelled") if job.cancelled() else Future.exception(job)
     if error is not None:
         register.close(error)

@@ -1,10 +1,10 @@
 """The same scaler behind RoundPipe's constructor: depth 1, work on RoundPipe's optimizer stream where it is."""
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ampsim.torch.grad_scaler import GradScaler as AnyDepth
+from ampsim.torch.threads.launcher import Launch
 from ampsim.torch.threads.optimizer_thread import shared_thread
 
 
@@ -31,7 +31,7 @@ class GradScaler(AnyDepth):
         enabled: bool = True,
         *,
         depth: int = 1,
-        launch: Callable[..., Any] | None = None,
+        launch: Launch | None = None,
         **more: Any,
     ) -> None:
         numbers = (init_scale, growth_factor, backoff_factor, growth_interval, enabled)
@@ -45,7 +45,7 @@ class GradScaler(AnyDepth):
         return self.is_enabled()
 
 
-def optimizer_stream() -> Callable[..., Any]:
+def optimizer_stream() -> Launch:
     """Return RoundPipe's ``launch_optim_kernel`` if RoundPipe was imported, else our own thread's ``launch``."""
     theirs = sys.modules.get("roundpipe.optim_stream")
     if theirs is not None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,10 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
-See = Callable[[str], Any]
+Scaler = torch.amp.GradScaler | GradScaler
+Maker = Callable[[str], Scaler]  # of a device
+S = TypeVar("S", bound=Scaler)
+See = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,14 @@ class Claim:
     """A sentence, what the CPU showed, and the function of a device that looks."""
 
     text: str
-    expected: Any
+    expected: object
     see: See
 
 
-def into(claims: dict[str, Claim]) -> Callable[[str, Any], Callable[[See], See]]:
-    """A decorator that adds a claim, with its text and what is expected, under its function's name."""
+def into(claims: dict[str, Claim]) -> Callable[[str, object], Callable[[See], See]]:
+    """Return a decorator that adds a claim, with its text and what is expected, under its function's name."""
 
-    def claim(text: str, expected: Any) -> Callable[[See], See]:
+    def claim(text: str, expected: object) -> Callable[[See], See]:
         def add(see: See) -> See:
             claims[see.__name__.replace("_", " ")] = Claim(text, expected, see)
             return see
@@ -44,19 +47,19 @@ def into(claims: dict[str, Claim]) -> Callable[[str, Any], Callable[[See], See]]
 
 
 def parameter(device: str, value: float = 0.0, size: int = 1, dtype: torch.dtype = torch.float32) -> nn.Parameter:
-    """Of one dimension, all elements equal."""
+    """Return a parameter of one dimension whose elements are all equal."""
     return nn.Parameter(torch.full((size,), value, device=device, dtype=dtype))
 
 
-def at_scale(scaler: Any, scale: float, device: str) -> Any:
-    """The scaler with a scale, as if its run had come there."""
+def at_scale(scaler: S, scale: float, device: str) -> S:
+    """Return the scaler with a scale, as if its run had come there."""
     scaler.scale(torch.ones((), device=device))
     scaler.load_state_dict({**scaler.state_dict(), "scale": scale})
     return scaler
 
 
-def iterate(scaler: Any, optimizer: torch.optim.Optimizer, gradient: float) -> None:
-    """One iteration in which every element of every scaled gradient is `gradient`."""
+def iterate(scaler: Scaler, optimizer: torch.optim.Optimizer, gradient: float) -> None:
+    """Make one iteration in which every element of every scaled gradient is `gradient`."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     scaler.scale(torch.ones((), device=params[0].device))
     for p in params:
@@ -66,26 +69,26 @@ def iterate(scaler: Any, optimizer: torch.optim.Optimizer, gradient: float) -> N
 
 
 def after_one_step(
-    make: Callable[[str], Any],
+    make: Maker,
     device: str,
     kind: str,
     gradient: float,
     scale: float,
     dtype: torch.dtype = torch.float32,
 ) -> float:
-    """What a parameter that was 0 is after one step with a gradient that is still scaled."""
+    """Return what a parameter that was 0 is after one step with a gradient that is still scaled."""
     param = parameter(device, dtype=dtype)
     iterate(at_scale(make(device), scale, device), OPTIMIZERS[kind]([param]), gradient)
     return param.item()
 
 
-def finite_by_kind(make: Callable[[str], Any], device: str, gradient: float, scale: float) -> dict[str, bool]:
-    """For each optimizer, whether its parameter is a number after one step."""
+def finite_by_kind(make: Maker, device: str, gradient: float, scale: float) -> dict[str, bool]:
+    """Return for each optimizer whether its parameter is a number after one step."""
     return {kind: math.isfinite(after_one_step(make, device, kind, gradient, scale)) for kind in OPTIMIZERS}
 
 
-def told(call: Callable[[], Any]) -> str:
-    """The type of what a call raises, or `nothing`."""
+def told(call: Callable[[], object]) -> str:
+    """Return the type of what a call raises, or `nothing`."""
     try:
         call()
     except Exception as error:
@@ -94,7 +97,7 @@ def told(call: Callable[[], Any]) -> str:
 
 
 def same(a: Tensor, b: Tensor) -> int:
-    """How many elements of two float32 tensors agree in every bit."""
+    """Count the elements of two float32 tensors that agree in every bit."""
     return int((a.cpu().view(torch.int32) == b.cpu().view(torch.int32)).sum())
 
 

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -16,7 +16,8 @@ from experiments.runner.experiment import Config, Experiment, UsageError
 from experiments.runner.pool import Workers
 from experiments.runner.progress import Bar, Slot
 
-STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+STYLE = (tyro.conf.FlagCreatePairsOff,)
+INLINE = tyro.conf.arg(name="")  # its fields are options of the command; those within a field keep its name
 
 
 def main(stem: str, argv: Sequence[str] | None = None) -> int:
@@ -55,8 +56,8 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
         raise
     default = module.SMOKE if "--smoke" in argv else module.Config()
     fields = [
-        ("options", Options, Options()),
-        ("config", module.Config, default),
+        ("options", Annotated[Options, INLINE], Options()),
+        ("config", Annotated[module.Config, INLINE], default),
         ("out", Path | None, None),  # data file; needed where the settings differ from the defaults
     ]
     command: Any = dataclasses.make_dataclass("Command", fields, frozen=True)

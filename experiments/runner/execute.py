@@ -137,9 +137,8 @@ def perform(run: Run, units: Sequence[Unit], journal: records.Journal, workers: 
             print(f"{run.stem}: {done.unit.key} failed, the others go on: {done.reason}\n{done.details}",
                   file=sys.stderr)  # fmt: skip
             continue
-        settings = dataclasses.asdict(done.unit.settings) if done.unit.settings is not None else None
-        record = {"arm": done.unit.arm, "seed": done.unit.seed}
-        record |= ({"settings": settings} if settings is not None else {}) | done.record
+        unit = {"arm": done.unit.arm, "seed": done.unit.seed, "settings": dataclasses.asdict(done.unit.settings)}
+        record = unit | done.record
         journal.append(done.unit.key, {"seconds": round(done.seconds, 3), "record": record})
         progress.finish(done.unit.key)
     if failed:

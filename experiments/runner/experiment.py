@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ampsim import records
 
@@ -26,6 +26,12 @@ FOLDER = Path(__file__).parent.parent
 DATA = FOLDER / "data"
 CURE = "pip install -c constraints.txt 'ampsim[experiments,peers,trackers]'"
 T = TypeVar("T")
+
+
+class Arm(Protocol):
+    """What one run of an experiment differs in from another: an instance of a frozen dataclass of plain values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 class UsageError(ValueError):
@@ -62,7 +68,7 @@ class Unit:
 
     arm: str
     seed: int
-    settings: Any = None  # the arm itself, a frozen dataclass; None while `arms` gives names alone
+    settings: Arm  # the arm itself
 
     @property
     def key(self) -> str:
@@ -118,12 +124,8 @@ class Experiment:
 
     def units(self, config: Config) -> list[Unit]:
         """Return arms x seeds, in the order of the file."""
-        arms = self.module.arms(config)
-        return [
-            Unit(name, seed, arms[name] if isinstance(arms, Mapping) else None)
-            for name in arms
-            for seed in config.seeds
-        ]
+        arms: Mapping[str, Arm] = self.module.arms(config)
+        return [Unit(name, seed, arm) for name, arm in arms.items() for seed in config.seeds]
 
     def require_packages(self) -> None:
         """Refuse an experiment whose packages are not installed."""

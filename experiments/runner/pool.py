@@ -5,7 +5,6 @@ the worker ends at its next message; if a worker is killed, the parent reads end
 Nothing polls.
 """
 
-import importlib
 import signal
 import time
 import traceback
@@ -16,6 +15,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self, cast
 
+from ampsim.records import Record
+from experiments.runner.experiment import Config, Experiment, Unit
+
 TICK_EVERY = 25  # steps between two messages about a unit under way
 
 OnStep = Callable[[str, int], None]
@@ -25,23 +27,23 @@ class Job(NamedTuple):
     """What a worker needs to know; the experiment itself is imported there."""
 
     stem: str
-    config: Any
-    unit: Any
+    config: Config
+    unit: Unit
     device: str
 
 
 class Done(NamedTuple):
     """One finished unit."""
 
-    unit: Any
-    record: dict[str, Any]
+    unit: Unit
+    record: Record
     seconds: float
 
 
 class Failed(NamedTuple):
     """A unit that raised, or whose process died; the others go on."""
 
-    unit: Any
+    unit: Unit
     reason: str  # one line, with a cure where one is known
     details: str  # the traceback, if there is one
 
@@ -55,10 +57,8 @@ def run(job: Job, on_step: OnStep) -> Done | Failed:
             on_step(job.unit.key, step)
 
     try:
-        experiment = importlib.import_module(f"experiments.{job.stem}")
-        unit = job.unit
-        arm = (unit,) if unit.settings is None else (unit.settings, unit.seed)
-        record = experiment.run(job.config, *arm, job.device, tick)
+        experiment = Experiment(job.stem).module
+        record = experiment.run(job.config, job.unit.settings, job.unit.seed, job.device, tick)
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as error:
@@ -122,9 +122,10 @@ class Workers:
         except EOFError:
             del self._busy[worker.pipe]
             worker.process.join()
+            assert worker.job is not None  # noqa: S101 - it was busy
             code = worker.process.exitcode
             cure = "; killed, often for lack of memory: pass --jobs 1" if code == -signal.SIGKILL else ""
-            return Failed(worker.job.unit if worker.job else None, f"its process ended with exit code {code}{cure}", "")
+            return Failed(worker.job.unit, f"its process ended with exit code {code}{cure}", "")
         if isinstance(message, (Done, Failed)):
             self._idle.append(self._busy.pop(worker.pipe))
         return message

@@ -1,11 +1,12 @@
-"""Cases of `experiments.theory` for `ampsim.core.theory.pathwise`: T1, T2, T4 to T7, T10."""
+"""Cases of `experiments.theory` for `ampsim.core.theory.pathwise`: T1, T2, T4 to T7, Return a case of T10."""
 
 import math
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
@@ -19,7 +20,7 @@ T1_RULES = [(2, 0.5, g) for g in (1, 2, 3, 5, 10, 50)] + [(2, 0.25, 7), (4, 0.5,
 
 
 def any_history(config: Config, rng: Generator) -> list[Held]:
-    """Random and adversarial histories of 200 updates: the bound, and with W the identity."""
+    """Hold T1 on random and adversarial histories of 200 updates: the bound, and with W the identity."""
     each, updates = config.histories // len(T1_RULES), 200
     violations, failures, tightest = 0, 0, 0.0
     for growth, backoff, interval in T1_RULES:
@@ -35,7 +36,7 @@ def any_history(config: Config, rng: Generator) -> list[Held]:
 
 
 def histories(rule: Rule, size: int, updates: int, rng: Generator) -> tuple[Array, Array, Array]:
-    """Skips, descent in bits and wasted clean steps of `size` histories of six kinds."""
+    """Return skips, descent in bits and wasted clean steps of `size` histories of six kinds."""
     batch = Batch(rule, size)
     kind, rate = rng.integers(0, 6, size), rng.random(size) ** 2
     ceiling, burst = rng.normal(16, 4, size), np.zeros(size, bool)
@@ -77,14 +78,14 @@ def constant(rule: Rule, period: int, phases: int, periods: int = 1) -> tuple[fl
     return float(np.mean(rates)), float(np.mean(rooms)), max(bursts)
 
 
-def longest_run(found: Any) -> int:
-    """Overflows in a row, round the end: the window is a period."""
+def longest_run(found: NDArray[np.bool_]) -> int:
+    """Return the most overflows in a row; the window is a period, so a run may go round its end."""
     ends = np.flatnonzero(~np.concatenate([found, found]))
     return int(np.diff(ends).max() - 1)
 
 
 def ceiling_at_rest(growth: float, backoff: float, interval: int, period: int) -> Case:
-    """T2 where rho is rational: the machine is periodic."""
+    """Return a case of T2 where rho is rational, so that the machine is periodic."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
@@ -95,7 +96,7 @@ def ceiling_at_rest(growth: float, backoff: float, interval: int, period: int) -
 
 
 def traded(growth: float, backoff: float, interval: int, period: int) -> Case:
-    """T7, likewise."""
+    """Return a case of T7 where the machine is periodic."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
@@ -106,14 +107,14 @@ def traded(growth: float, backoff: float, interval: int, period: int) -> Case:
 
 
 def irrational(config: Config, rng: Generator) -> list[Held]:
-    """T2 where rho is irrational: 1000 intervals; T1 bounds the error by (G (a + b) / b + rho G) / (n (G + rho))."""
+    """Hold T2 over 1000 intervals, rho irrational; the error is at most (G (a + b) / b + rho G) / (n (G + rho))."""
     rule = Rule(2.0**16, 1.5, 0.8, 50, arithmetic=WIDE)
     rate, room, _ = constant(rule, 50, phases=1, periods=1000)
     return [Held("skip rate", theory.skip_rate(rule), rate, 0.003), Held("headroom", theory.headroom(rule), room, 0.01)]
 
 
 def late(interval: int, k: int) -> Case:
-    """T5, cumulative."""
+    """Return a case of T5 for the cumulative policy."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**16, growth_interval=interval, delay=k)
@@ -130,7 +131,7 @@ REFILLS: list[tuple[int, Refill]] = [(1, "growth"), (2, "growth"), (2, "clean"),
 
 
 def patient(interval: int, hysteresis: int, refill: Refill) -> Case:
-    """T10."""
+    """Return a case of T10."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill}))
@@ -144,7 +145,7 @@ def patient(interval: int, hysteresis: int, refill: Refill) -> Case:
 
 
 def spike(growth: float, backoff: float, interval: int, height: float, steps: int) -> Case:
-    """T4: a spike, then no ceiling until the scale is back."""
+    """Return a case of T4: a spike, then no ceiling until the scale is back."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
@@ -160,7 +161,7 @@ def spike(growth: float, backoff: float, interval: int, height: float, steps: in
 
 
 def drift(interval: int, delta: Fraction, growth: float = 2.0, backoff: float = 0.5) -> Case:
-    """T6: a rate within 2.5 skips of the predicted number, for the two ends."""
+    """Return a case of T6: a rate within 2.5 skips of the predicted number, for the two ends."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0 ** (-800 if delta > 0 else 800), growth, backoff, interval, arithmetic=WIDE)

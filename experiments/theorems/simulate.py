@@ -50,7 +50,7 @@ class Batch:
         self.tracker = np.zeros(size, np.int64)
 
     def update(self, found_inf: NDArray[np.bool_]) -> None:
-        """One update of every scaler, (size,)."""
+        """Update every scaler by its own flag, (size,)."""
         self.tracker += 1
         self.tracker[found_inf] = 0
         due = self.tracker == self.rule.growth_interval

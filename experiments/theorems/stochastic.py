@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
@@ -14,7 +14,7 @@ from experiments.theorems.simulate import Array, Batch
 
 
 def solved(config: Config, rng: Generator) -> list[Held]:
-    """T3 against the stationary vector of the whole chain of (level, count)."""
+    """Hold T3 against the stationary vector of the whole chain of (level, count)."""
     worst = 0.0
     for interval, levels, backoff in ((1, 6, 1), (3, 9, 1), (10, 12, 1), (40, 10, 1), (5, 12, 2), (12, 9, 3)):
         p = np.sort(rng.random(levels) ** 4)
@@ -25,7 +25,7 @@ def solved(config: Config, rng: Generator) -> list[Held]:
 
 
 def chain(p: Array, interval: int, backoff: int) -> Array:
-    """pi(level, count) by solving pi P = pi, (levels, interval); the bounds stop the scale, not the count."""
+    """Return pi(level, count) by solving pi P = pi, (levels, interval); the bounds stop the scale, not the count."""
     levels = len(p)
     moves = np.zeros((levels, interval, levels, interval))
     for j in range(levels):
@@ -40,14 +40,14 @@ def chain(p: Array, interval: int, backoff: int) -> Array:
 
 
 def normal_ceilings(interval: int, sigma: float, backoff_bits: int = 1) -> Case:
-    """T3 where log2 of the ceiling is normal(16.5, sigma)."""
+    """Return a case of T3 where log2 of the ceiling is normal(16.5, sigma)."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         x, p = theory.normal_ceilings(16.5, sigma)
         form = theory.stationary(p, interval, backoff_bits)
         rule = Rule(2.0 ** int(x @ form.levels), 2.0, 2.0**-backoff_bits, interval, arithmetic=WIDE)
 
-        def overflows(scale: Array) -> Array:
+        def overflows(scale: Array) -> NDArray[np.bool_]:
             return np.asarray(np.log2(scale) > rng.normal(16.5, sigma, len(scale)))
 
         rate, mean = settle(rule, overflows, config, rng)
@@ -58,7 +58,7 @@ def normal_ceilings(interval: int, sigma: float, backoff_bits: int = 1) -> Case:
 
 
 def settle(
-    rule: Rule, overflows: Callable[[Array], Any], config: Config, rng: Generator, times: int = 1
+    rule: Rule, overflows: Callable[[Array], NDArray[np.bool_]], config: Config, rng: Generator, times: int = 1
 ) -> tuple[float, float]:
     """Skip rate, and mean log2 of the scale over clean steps, once `times` the usual intervals have passed."""
     interval, batch = rule.growth_interval, Batch(rule, config.runs)
@@ -78,7 +78,7 @@ def settle(
 
 
 def ranks(count: int) -> Case:
-    """T3 b: the tracked quantile's shift against the exact mean levels; a limit, so to 0.06 bits."""
+    """Return a case of T3 b: the tracked quantile's shift against the exact mean levels; a limit, so to 0.06 bits."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         x, p = theory.normal_ceilings(16.5, 2.0)
@@ -89,16 +89,16 @@ def ranks(count: int) -> Case:
 
 
 def any_of(p: Array, count: int) -> Array:
-    """Chance that one of `count` independent events of chance p happens."""
+    """Return the chance that one of `count` independent events of chance p happens."""
     with np.errstate(divide="ignore"):
         return np.asarray(-np.expm1(count * np.log1p(-p)))
 
 
 def bad_steps(interval: int, rate: float) -> Case:
-    """T8: bad steps under a constant ceiling, below the critical rate."""
+    """Return a case of T8: bad steps under a constant ceiling, below the critical rate."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
-        def overflows(scale: Array) -> Array:
+        def overflows(scale: Array) -> NDArray[np.bool_]:
             return np.asarray((scale > 2.0**16.5) | (rng.random(len(scale)) < rate))
 
         rule = Rule(growth_interval=interval, arithmetic=WIDE)
@@ -110,7 +110,7 @@ def bad_steps(interval: int, rate: float) -> Case:
 
 
 def falling(interval: int, rate: float) -> Case:
-    """T8: bad steps above the critical rate, no ceiling in reach."""
+    """Return a case of T8: bad steps above the critical rate, no ceiling in reach."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**900, growth_interval=interval, arithmetic=WIDE)
@@ -126,7 +126,7 @@ def falling(interval: int, rate: float) -> Case:
 
 
 def best(price: float, rate: float, tolerance: float) -> Case:
-    """T8: the exact best interval against 1 / sqrt(price lambda), a limit for lambda G << 1."""
+    """Return a case of T8: the exact best interval against 1 / sqrt(price lambda), a limit for lambda G << 1."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         return [Held("G", 1 / math.sqrt(price * rate), theory.best_interval(rate, price), tolerance)]
@@ -135,7 +135,7 @@ def best(price: float, rate: float, tolerance: float) -> Case:
 
 
 def flushed(sigma: float, lost: float) -> Case:
-    """T9: log-normal elements, multiplied by the scale in float64 and rounded to fp16 once."""
+    """Return a case of T9: log-normal elements, multiplied by the scale in float64 and rounded to fp16 once."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
         score = 4.753424  # Phi^-1(1 - 1e-6): the largest of a million elements
@@ -148,7 +148,7 @@ def flushed(sigma: float, lost: float) -> Case:
 
 
 def whole_loop(config: Config, rng: Generator) -> list[Held]:
-    """T3 and T9 together: the machine scales a log-normal gradient, fp16 says what overflows and what is lost."""
+    """Hold T3 and T9 together: the machine scales a log-normal gradient, fp16 says what overflows and what is lost."""
     sigma, elements, interval, runs = 7.0, 256, 20, max(1, config.runs // 10)
     x, upper = theory.normal_ceilings(math.log2(65520), sigma)  # one element's, as a ceiling for the scale
     form = theory.stationary(any_of(upper, elements), interval)

@@ -17,6 +17,7 @@ from experiments.timing.clocks import Work
 from experiments.timing.shapes import shapes
 
 MAX_NORM = 1.0
+Scaler = torch.amp.GradScaler | GradScaler
 NO_CLIP = 1e30
 OURS, THEIRS, BARE = "ours", "torch", "bare"
 
@@ -44,19 +45,19 @@ class Model:
         self.loss = torch.ones((), device=self.device)
 
     def restorer(self) -> Work:
-        """Puts the gradients back in place; what a step has made of the parameters stays."""
+        """Return what puts the gradients back in place; what a step has made of the parameters stays."""
         source = [grad.clone() for grad in self.grads]
         return lambda: torch._foreach_copy_(self.grads, source)
 
     def norm(self) -> float:
-        """Of all gradients, in float64."""
+        """Return the norm of all gradients, in float64."""
         norms = [torch.linalg.vector_norm(grad, dtype=torch.float64) for grad in self.grads]
         return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
 @contextlib.contextmanager
 def replaced(module: Any, **values: Any) -> Iterator[None]:
-    """Some of a module's names, for a while."""
+    """Replace some of a module's names for a while."""
     before = {name: getattr(module, name) for name in values}
     vars(module).update(values)
     try:
@@ -66,7 +67,7 @@ def replaced(module: Any, **values: Any) -> Iterator[None]:
 
 
 def without_triton(work: Work) -> Work:
-    """The same with torch's own kernels."""
+    """Return the same work with torch's own kernels."""
 
     def plain() -> object:
         with replaced(unscale, KERNEL_DEVICES=set()):
@@ -79,7 +80,7 @@ def without_triton(work: Work) -> Work:
 
 
 def reads(model: Model) -> dict[str, Way]:
-    """Ways to the norm, to the check, or to both. All leave the gradients as they are, those that write them too."""
+    """Return ways to the norm, to the check, or to both; all leave the gradients as they were."""
     grads, one, found = model.grads, model.loss, torch.zeros((), device=model.device)
     groups = {(grads[0].device, grads[0].dtype): grads}
 
@@ -101,13 +102,13 @@ def reads(model: Model) -> dict[str, Way]:
 
 
 def norm_of(grads: list[Tensor]) -> Tensor:
-    """As torch's clip takes it."""
+    """Return the norm as torch's clip takes it."""
     norm: Tensor = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(grads))))  # noqa: SLF001
     return norm
 
 
 def norm_errors(model: Model) -> dict[str, float]:
-    """Of three ways to the norm, relative, against float64."""
+    """Return the relative errors of three ways to the norm, against float64."""
     norms = {"clip_grad_norm_": clip_grad_norm_(model.params, NO_CLIP), "foreach_norm": norm_of(model.grads)}
     if kernels.takes(model.grads):
         norms[OURS] = kernels.norm_and_flag(model.grads, model.loss).norm
@@ -116,14 +117,14 @@ def norm_errors(model: Model) -> dict[str, float]:
 
 
 def tried(model: Model, tiles: tuple[tuple[int, int], ...]) -> dict[str, Work]:
-    """Our read with other tiles and warps."""
+    """Return our read with other tiles and warps."""
     if not kernels.takes(model.grads):
         return {}
     return {f"{block} elements, {warps} warps": read_with(model.grads, block, warps) for block, warps in tiles}
 
 
 def read_with(grads: list[Tensor], block: int, warps: int) -> Work:
-    """`norm_and_flag` with two of its constants replaced; it makes its table of tiles when it is first called."""
+    """Return `norm_and_flag` with two of its constants replaced; its table of tiles is made at its first call."""
     table, made = kernels._table.__wrapped__, {}  # noqa: SLF001
 
     def keep(*key: Any) -> Any:
@@ -143,7 +144,7 @@ def read_with(grads: list[Tensor], block: int, warps: int) -> Work:
 
 
 def steps(model: Model) -> dict[str, Way]:
-    """Ways to a step that unscales and clips; `bare` does neither. Each has a scaler of its own, in use."""
+    """Return ways to a step that unscales and clips; `bare` does neither. Each has a scaler of its own, in use."""
     theirs, ours = torch.amp.GradScaler(model.device), GradScaler(model.device)
     ways = {
         BARE: Way(7, model.optimizer.step),
@@ -156,14 +157,14 @@ def steps(model: Model) -> dict[str, Way]:
     return ways
 
 
-def step_with(scaler: Any, model: Model) -> None:
+def step_with(scaler: Scaler, model: Model) -> None:
     scaler.scale(model.loss)
     unscale_clip_and_step(scaler, model)
     scaler.update()
 
 
-def unscale_clip_and_step(scaler: Any, model: Model) -> None:
-    """Ours in one read; torch's way with anyone else's."""
+def unscale_clip_and_step(scaler: Scaler, model: Model) -> None:
+    """Step with ours in one read, and with anyone else's scaler in torch's way."""
     if isinstance(scaler, GradScaler):
         scaler.unscale_and_clip_(model.optimizer, MAX_NORM)
     else:
@@ -173,7 +174,7 @@ def unscale_clip_and_step(scaler: Any, model: Model) -> None:
 
 
 def on_roundpipe(model: Model) -> Work:
-    """A step with RoundPipe's scaler. Loaded at the first call, so that a failure is this way's and no other's."""
+    """Return a step with RoundPipe's scaler, loaded at the first call, so that a failure is this way's alone."""
     loaded: list[tuple[roundpipe.RoundPipe, Any]] = []
 
     def work() -> None:
@@ -186,8 +187,8 @@ def on_roundpipe(model: Model) -> Work:
     return work
 
 
-def step_on_thread(peer: roundpipe.RoundPipe, scaler: Any, model: Model) -> None:
-    """As in RoundPipe's loop, but that an error is raised here: on RoundPipe's thread it would end the process."""
+def step_on_thread(peer: roundpipe.RoundPipe, scaler: Scaler, model: Model) -> None:
+    """Step as RoundPipe's loop does, but raise an error here: on RoundPipe's thread it would end the process."""
     errors: list[Exception] = []
 
     def work() -> None:

@@ -11,7 +11,7 @@ import pytest
 from ampsim import Rule, records
 from experiments import runner
 from experiments.runner import execute, pool, provenance
-from experiments.runner.experiment import Experiment, Unit, stems
+from experiments.runner.experiment import Experiment, stems
 from figures import results
 from tests.experiments.runs import assert_replayed
 
@@ -46,7 +46,7 @@ def test_it_imports_few_rooms_and_no_other_experiment(experiment: Experiment) ->
     nodes = [node for node in ast.walk(experiment.tree) if isinstance(node, ast.ImportFrom)]
     names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
     rooms = {name.split(".")[1] for name in names if name.startswith("experiments.")}
-    assert rooms - {"scale_crash"} <= ROOMS if experiment.stem == "overflow_storm" else rooms <= ROOMS
+    assert rooms <= ROOMS
     assert "runner" in rooms or "theorems" in rooms
     assert len(rooms) <= 4
 
@@ -58,8 +58,6 @@ def test_its_arms_are_frozen_values_with_a_name_each(experiment: Experiment) -> 
         units = experiment.units(config)
         assert len({unit.key for unit in units}) == len(units)
         for unit in units:
-            if unit.settings is None:
-                continue
             assert dataclasses.is_dataclass(unit.settings)
             assert hash(unit.settings) == hash(dataclasses.replace(unit.settings))
             assert records.decode(records.encode(dataclasses.asdict(unit.settings))) is not None
@@ -77,8 +75,7 @@ def test_its_smoke_run_is_short_ends_and_repeats(experiment: Experiment, capsys:
     units = experiment.units(module.SMOKE)
     assert [(row["arm"], row["seed"]) for row in rows] == [(unit.arm, unit.seed) for unit in units]
     for unit, row in zip(units, rows, strict=True):
-        if unit.settings is not None:
-            assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
+        assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
     if hasattr(module, "table"):
         assert module.table(rows)
     if experiment.repeats:
@@ -109,8 +106,7 @@ def test_every_unit_is_in_its_committed_data_with_its_settings(experiment: Exper
     units = experiment.units(experiment.module.Config())
     assert [(row["arm"], row["seed"]) for row in found.records] == [(unit.arm, unit.seed) for unit in units]
     for unit, row in zip(units, found.records, strict=True):
-        if unit.settings is not None:
-            assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
+        assert records.encode(row["settings"]) == records.encode(dataclasses.asdict(unit.settings))
     assert {len(arm.records) for arm in found.arms.values()} == {len(found.seeds)}
 
 
@@ -120,7 +116,9 @@ def rule_of(row: dict[str, Any]) -> Rule | None:
     if not {"scale_changes", "found_inf"} <= row.keys() or settings.get("growth_interval") is None:
         return None
     bits = settings.get("growth_bits", 1.0), settings.get("backoff_bits", 1.0)
-    return Rule(row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"])
+    floor = settings.get("floor_log2")
+    bounds = {} if floor is None else {"min_scale": 2.0**floor}
+    return Rule(row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"], **bounds)
 
 
 @every(HERE)
@@ -138,7 +136,3 @@ def test_a_file_that_is_not_what_its_experiment_would_write_is_stale() -> None:
     assert provenance.why_stale("theory", {**origin, "inputs_sha256": {"x": "y"}}) == "its inputs have changed since"
     assert provenance.why_stale("theory", {**origin, "config": {}}) == "it was made with other settings"
     assert provenance.why_stale("theory", {**origin, "source_sha256": ""}) == "its source has changed since"
-
-
-def test_a_unit_is_named_by_arm_and_seed() -> None:
-    assert Unit("storm", 3).key == "storm, seed 3"

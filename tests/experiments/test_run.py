@@ -227,9 +227,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_an_unknown_field_or_bad_value_exits_with_2(
     argv: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        runner.main("tiny", argv)
-    assert stop.value.code == 2
+    try:
+        status: object = runner.main("tiny", argv)
+    except SystemExit as stop:  # from the parser, where there is no such field
+        status = stop.code
+    assert status == 2
     assert argv[0].strip("-") in capsys.readouterr().err
 
 

@@ -8,6 +8,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def checkout(whole: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def built(whole: Path) -> dict[str, bytes]:
+    """The paper, built where a ledger with a wrong number lay."""
+    shutil.copy(ROOT / "paper" / "numbers.json", whole / "paper")
+    edit(whole / "paper" / "numbers.json", '"typst": "no"', '"typst": "three"')
     return build.build(whole, draft=True)
 
 
@@ -126,7 +130,8 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
 
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
-    (counted,) = [row["ceilings"] for row in rows("theory_real") if row["arm"] == f"G={interval}"]
+    of_seeds = [Counter(dict(row["ceilings"])) for row in rows("theory_real") if row["arm"] == f"G={interval}"]
+    counted = list(sum(of_seeds, Counter()).items())
     row = INTERVALS.index(interval)
     shown = [BOOK["numbers"][f"real[{row},{column}]"]["value"] for column in (2, 6)]
     assert shown == pytest.approx([100 * renewal(counted, interval)[0], renewal(counted, interval)[1]], rel=1e-9)
@@ -156,15 +161,11 @@ def test_the_page_has_the_ledgers_text_and_each_entry_is_on_it(built: dict[str, 
         assert {use["name"] for use in uses[kind]} == set(book[kind])
 
 
-def test_the_committed_files_are_those_that_the_data_gives(built: dict[str, bytes]) -> None:
+def test_the_committed_files_are_what_the_data_gives_whatever_ledger_lay_there(
+    built: dict[str, bytes],
+) -> None:
     for name, content in built.items():
         assert (ROOT / name).read_bytes() == content, f"{name}: run `python -m paper`"
-
-
-def test_another_folder_gives_the_same_bytes_whatever_ledger_it_had(checkout: Path, built: dict[str, bytes]) -> None:
-    (checkout / "paper" / "numbers.json").write_bytes(built["paper/numbers.json"])
-    edit(checkout / "paper" / "numbers.json", '"typst": "no"', '"typst": "three"')
-    assert build.build(checkout, draft=True) == built
 
 
 def test_each_number_is_traced_to_script_seeds_and_device() -> None:

@@ -34,7 +34,7 @@ Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers
 
 @dataclass(frozen=True)
 class Observation:
-    """What one iteration showed of its gradients. True if they overflowed, so that every `Rule` takes it."""
+    """The sight of one iteration's gradients. True if they overflowed, so that every `Rule` takes it."""
 
     found_inf: bool
     """Whether any gradient was inf or NaN."""
@@ -48,7 +48,7 @@ class Observation:
 
 
 class PolicyState(NamedTuple):
-    """What a policy carries: float32 and int32 scalars, as Python's numbers in core, as arrays in JAX."""
+    """A policy's state: float32 and int32 scalars, as Python's numbers in core, as arrays in JAX."""
 
     scale: float  # in force: of the iteration that the next update reports on
     pending: tuple[float, ...]  # of the k iterations after it, oldest first

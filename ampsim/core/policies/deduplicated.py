@@ -11,7 +11,7 @@ from ampsim.core.policies.base import Memory, Observation, Policy
 
 
 class DeduplicatedState(NamedTuple):
-    """What `Deduplicated` and `Ratio` remember."""
+    """The memory of `Deduplicated` and `Ratio`."""
 
     growth_tracker: int  # clean steps at the newest scale since the last growth or overflow
 

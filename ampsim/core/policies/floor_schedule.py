@@ -9,7 +9,7 @@ from ampsim.core.policies.base import Memory, Observation, Policy, held
 
 
 class FloorScheduleState(NamedTuple):
-    """What `FloorSchedule` remembers."""
+    """The memory of `FloorSchedule`."""
 
     growth_tracker: int  # clean steps since the last growth or overflow
     step: int  # updates so far, up to the last milestone

@@ -18,7 +18,7 @@ from ampsim.core.policies.base import Memory, Observation, Policy
 
 
 class HeadroomState(NamedTuple):
-    """What `Headroom` remembers."""
+    """The memory of `Headroom`."""
 
     growth_tracker: int  # steps of the interval that runs; a fall or an overflow begins another
     peak: float  # largest unscaled gradient in them

@@ -9,7 +9,7 @@ from ampsim.core.policies.base import Memory, Observation, Policy
 
 
 class LogMaxState(NamedTuple):
-    """What `LogMax` remembers: averages of x = log2 max|gradient|, from 0 on, and the weight their start still has."""
+    """The memory of `LogMax`: averages of x = log2 max|gradient|, from 0 on, and the weight their start still has."""
 
     mean: float  # of x, over about 1 / (1 - beta1) steps
     slow_mean: float  # of x, over about 1 / (1 - beta2)

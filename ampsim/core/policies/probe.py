@@ -9,7 +9,7 @@ from ampsim.core.policies.base import Memory, Observation, Policy
 
 
 class ProbeState(NamedTuple):
-    """What `Probe` remembers."""
+    """The memory of `Probe`."""
 
     base: float  # the scale of every step that is no probe
     growth_tracker: int  # clean steps while no probe was out

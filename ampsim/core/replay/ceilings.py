@@ -45,7 +45,7 @@ class CeilingIndex:
 
 @dataclass(frozen=True, eq=False)
 class CeilingReplay(Generic[S]):
-    """What a rule does over a trace of n steps."""
+    """A rule's run over a trace of n steps."""
 
     n: int
     first: float

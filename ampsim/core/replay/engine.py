@@ -45,7 +45,7 @@ class Constants(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """Where a run stands between two calls of `run`."""
+    """A run's position between two calls of `run`."""
 
     step: int  # updates done
     scale: float  # in force

@@ -80,7 +80,7 @@ def trade_off(rule: Rule) -> float:
 
 
 class Recovery(NamedTuple):
-    """What a transient spike costs."""
+    """The cost of a transient spike."""
 
     skips: int
     steps: int  # from the spike's first step until the scale is back where it was, or above
@@ -107,7 +107,7 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
 
 
 class Stale(NamedTuple):
-    """What a pipeline of depth k pays under a constant ceiling, a = b = 1."""
+    """The cost of a pipeline of depth k under a constant ceiling, a = b = 1."""
 
     skip_rate: float
     headroom: float  # bits, mean over a uniform phase

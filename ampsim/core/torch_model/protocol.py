@@ -50,7 +50,7 @@ LAZY = "lazy"  # stands for the lazy map that torch makes of a generator: nothin
 
 
 class Stage(enum.Enum):
-    """Where an optimizer is in the iteration; the values are torch's."""
+    """An optimizer's place in the iteration; the values are torch's."""
 
     READY = 0
     UNSCALED = 1
@@ -59,7 +59,7 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True)
 class Record:
-    """What the scaler knows of one optimizer until the next update."""
+    """The scaler's knowledge of one optimizer until the next update."""
 
     stage: Stage = Stage.READY
     found_inf: float | None = None
@@ -89,7 +89,7 @@ class Protocol:
 
 @dataclass(frozen=True, eq=False)
 class Optimizer:
-    """What the scaler sees of an optimizer."""
+    """An optimizer as the scaler sees it."""
 
     key: Hashable  # torch's is id(optimizer), which a later optimizer may get again
     grads: Gradients = ()
@@ -99,7 +99,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What ``update(new_scale)`` looks at in a tensor."""
+    """A tensor as ``update(new_scale)`` sees it."""
 
     value: float
     shape: tuple[int, ...] = ()
@@ -109,7 +109,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a caller sees of one event."""
+    """One event as its caller sees it."""
 
     value: object = None  # what the call returns
     refusal: Refusal | None = None  # what it raises instead

@@ -3,10 +3,10 @@
 `norm_and_flag` launches two kernels, however many gradients there are, and waits for nothing. The first reads a
 tile of BLOCK elements into registers, and leaves its largest element and its sum of squares, scaled by a power of
 two such that it neither overflows nor underflows; the second adds them up in float64. In the first nothing is
-float64, which consumer GPUs compute at 1/64 of the speed: three float32 operations an element.
+float64, which consumer GPUs compute at 1/64 of the speed: three float32 operations per element.
 
-Bytes read an element: its own 4 (float32) or 2 (float16, bfloat16), once. Beside them a tile of 8192 elements
-reads 16 for its row of the table, writes 8 and reads them again: 0.004 an element.
+Bytes read per element: its own 4 (float32) or 2 (float16, bfloat16), once. Beside them a tile of 8192 elements
+reads 16 for its row of the table, writes 8 and reads them again: 0.004 per element.
 
 Their speed is not yet measured: they are used wherever they run, unless AMPSIM_TRITON=0 is set.
 """
@@ -27,7 +27,7 @@ from ampsim.torch.dynamo import leave_alone
 
 Numbers = tuple[int, ...]
 
-BLOCK = 8192  # elements a tile, 16 a thread: rounding errs by less than (16 + 10) / 2 * 2^-24 in the norm
+BLOCK = 8192  # elements per tile, 16 per thread: rounding errs by less than (16 + 10) / 2 * 2^-24 in the norm
 OPTIONS = {"num_warps": 16, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -50,12 +50,12 @@ def available(device: torch.device) -> bool:
 
 
 def takes(grads: list[Tensor]) -> bool:
-    """Whether `norm_and_flag` can read gradients of one device and dtype. A subclass may have no memory of its own."""
+    """Tell whether `norm_and_flag` can read gradients of one device and dtype. Subclasses may have no memory."""
     return grads[0].dtype in DTYPES and all(type(g) is Tensor for g in grads) and available(grads[0].device)
 
 
 def norm_and_flag(grads: list[Tensor], factor: Tensor | None = None) -> Read:
-    """The 2-norm, whether any is not finite, and the largest of gradients that `takes` takes, in one read.
+    """Return the 2-norm, whether any is not finite, and the largest of gradients that `takes` takes, in one read.
 
     The norm is that of ``factor * g``, right for any finite g, from subnormal to float32's largest; `factor` has
     shape (), float32, on the gradients' device. In the capture of a CUDA graph the gradients must lie where they
@@ -84,7 +84,7 @@ def _table_on(device: torch.device, itemsize: int, addresses: Numbers, sizes: Nu
     if device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():  # torch.cuda.graph waited for the copy
             _captured.add(table)
-        else:  # another stream may have made it
+        elif copied is not None:  # another stream may have made it
             stream = torch.cuda.current_stream(device)
             stream.wait_event(copied)
             table.record_stream(stream)
@@ -92,8 +92,10 @@ def _table_on(device: torch.device, itemsize: int, addresses: Numbers, sizes: Nu
 
 
 @functools.lru_cache(maxsize=8)  # of numbers: keeps no gradient alive; each 1/1000 of the size of large gradients
-def _table(device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbers) -> tuple[Tensor, Any]:
-    """The tiles on `device`, with an event for their copy. Waits for nothing, as the copy is from pinned memory."""
+def _table(
+    device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbers
+) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Return the tiles on `device` and an event for their copy. Waits for nothing: the copy is from pinned memory."""
     rows = torch.from_numpy(tiles(itemsize, addresses, sizes))
     if device.type != "cuda":  # Triton's interpreter
         return rows, None
@@ -109,7 +111,7 @@ def _table(device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbe
 
 
 def tiles(itemsize: int, addresses: Numbers, sizes: Numbers) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Address and number of elements, at most BLOCK, of each tile of some tensors; (tiles, 2), int64."""
+    """Return address and number of elements, at most BLOCK, of each tile of some tensors; (tiles, 2), int64."""
     size = np.array(sizes, dtype=np.int64)
     number = -(-size // BLOCK)
     of = np.repeat(np.arange(len(size)), number)  # the tile's tensor
@@ -120,7 +122,7 @@ def tiles(itemsize: int, addresses: Numbers, sizes: Numbers) -> "np.ndarray[Any,
 
 @jit()
 def _exponent(peak):
-    """Biased exponent e of the scale: peak * 2^(e - 127) lies in [1, 4), or below where the peak is subnormal."""
+    """Return the biased exponent e of the scale: peak * 2^(e - 127) lies in [1, 4), or below for subnormals."""
     return tl.maximum(254 - (peak.to(tl.int32, bitcast=True) >> 23), 1)
 
 
@@ -133,7 +135,7 @@ def _peak_and_squares(values):
 
 @jit()
 def _read(table, partials, dtype: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803 - Triton's convention
-    """One tile: partials[tile] = (max |g|, sum of (g * scale)^2)."""
+    """Read one tile: partials[tile] = (max |g|, sum of (g * scale)^2)."""
     tile = tl.program_id(0)
     address, number = tl.load(table + 2 * tile), tl.load(table + 2 * tile + 1)
     offsets = tl.arange(0, BLOCK)

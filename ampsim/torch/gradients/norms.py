@@ -14,19 +14,19 @@ from torch._utils import _flatten_dense_tensors
 from torch.optim import Optimizer
 
 SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
-BATCH = 64  # small gradients a buffer: a few hundred kB, which is read again while it is in the cache
-PART = 1 << 19  # elements a partial sum in float32: a longer one would lose digits
+BATCH = 64  # small gradients per buffer: a few hundred kB, which is read again while it is in the cache
+PART = 1 << 19  # elements per partial sum in float32: a longer one would lose digits
 
 _NOTE = "_ampsim_squares"  # where a gradient carries its own sum: it goes when the gradient goes
 
 
 def on_host(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether numpy may do the sums: it has BLAS for these, and nothing waits for a device."""
+    """Tell whether numpy may do the sums: it has BLAS for these, and nothing waits for a device."""
     return device.type == "cpu" and (dtype is torch.float32 or dtype is torch.float64)
 
 
 def sum_of_squares(grads: list[Tensor]) -> float:
-    """Of all elements of gradients on the CPU with one dtype; inf or NaN if one is, or if a part overflowed."""
+    """Sum the squares of gradients on the CPU with one dtype; inf or NaN if an element is, or if a part overflowed."""
     large = [grad for grad in grads if grad.numel() > SMALL]
     notes = [_noted(grad) for grad in large]
     # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
@@ -45,7 +45,7 @@ def sum_of_squares(grads: list[Tensor]) -> float:
 
 
 def _parts(grad: Tensor) -> list[Any]:
-    """A gradient as numpy vectors whose squares add up to its own; their BLAS reads faster than ``vector_norm``."""
+    """Cut a gradient into numpy vectors, whose BLAS reads faster than ``vector_norm``; their squares add up to its."""
     try:
         flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
     except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
@@ -66,7 +66,7 @@ def norm_hooks(optimizer: Optimizer) -> ExitStack:
     and read again.
 
     Returns:
-        What takes the hooks off again, as a context manager or by ``close()``.
+        A context manager that takes the hooks off again; so does its ``close()``.
     """
     hooks = ExitStack()
     for group in optimizer.param_groups:
@@ -84,7 +84,7 @@ def _note(param: Tensor) -> None:
 
 
 def _noted(grad: Tensor) -> float | None:
-    """The sum that a hook left, if the gradient is still what the hook read."""
+    """Return the sum that a hook left, if the gradient is still what the hook read."""
     note = vars(grad).get(_NOTE)
     if note is None or note[0]() is not grad or note[1] != grad._version:  # noqa: SLF001
         return None

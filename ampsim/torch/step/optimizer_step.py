@@ -20,6 +20,8 @@ from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.records import Record, Stage
 
 T = TypeVar("T")
+Args = tuple[Any, ...]  # of the optimizer's own step
+Kwargs = dict[str, Any]
 
 
 def is_fused(optimizer: Optimizer) -> bool:
@@ -58,7 +60,7 @@ class OptimizerStep:
         """
         return self._unscaling(partial(self._divide_and_clip, max_norm))
 
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def take(self, args: Args, kwargs: Kwargs) -> object:
         """Step the optimizer, or skip it; divide its gradients before, unless that was done or its kernel does it."""
         if is_fused(self.optimizer):
             result = self._take_fused(args, kwargs)
@@ -138,7 +140,7 @@ class OptimizerStep:
             for device, flag in unscale.check_unscaled(narrow, self.version.scale_on).items():
                 self.record.found_inf[device] = torch.maximum(self.record.found_on(device), flag)
 
-    def _take_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def _take_plain(self, args: Args, kwargs: Kwargs) -> object:
         """Call ``optimizer.step`` unless a flag is set. Reads the flags: waits for their devices."""
         if not self.record.found_inf:
             raise refusals.NOTHING_CHECKED.error()
@@ -146,7 +148,7 @@ class OptimizerStep:
             return None
         return self.optimizer.step(*args, **kwargs)
 
-    def _take_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
@@ -184,7 +186,7 @@ def _may_lack_state(optimizer: Optimizer) -> bool:
     return len(optimizer.state) < sum(p.grad is not None for g in optimizer.param_groups for p in g["params"])
 
 
-def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Any, kwargs: Any) -> object:
+def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:
     """Call ``optimizer.step`` with ``grad_scale`` and ``found_inf`` set; leave nothing behind, even if it raises."""
     theirs = {name: value for name, value in vars(optimizer).items() if name in ("grad_scale", "found_inf")}
     own = theirs.get("grad_scale")

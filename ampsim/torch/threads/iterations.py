@@ -45,7 +45,7 @@ class Iterations(Generic[V]):
         self._asking = self._sync.RLock()  # again by one thread: a launcher that drops work tells so at once
 
     def start(self, first: Callable[[], tuple[V, ...]]) -> Register[V]:
-        """The register; whoever asks first makes it, from the versions that `first` makes."""
+        """Return the register; whoever asks first makes it, from the versions that `first` makes."""
         with self._lock:
             if self.register is None:
                 if self._closed:
@@ -57,7 +57,7 @@ class Iterations(Generic[V]):
             return self.register
 
     def started(self, name: str) -> Register[V]:
-        """The register, open; torch's error if there is none yet."""
+        """Return the register, which is open; raise torch's error if there is none yet."""
         if self.register is None:
             raise refusals.before_scale(name).error()
         self.register.check_open()
@@ -71,16 +71,16 @@ class Iterations(Generic[V]):
         return 0 if self.launcher.here() else self._requested
 
     def current(self) -> Ticket[V]:
-        """The ticket that a call without one means; begun if there is none."""
+        """Return the ticket that a call without one means; begin it if there is none."""
         return self.started("scale").current(self._waiting)
 
     def stepping(self, name: str, ticket: Ticket[V] | None) -> Ticket[V]:
-        """The ticket whose gradients the optimizer has; the one given, if it is outstanding."""
+        """Return the ticket whose gradients the optimizer has: the one given, if it is outstanding."""
         self.started(name)
         return self.current() if ticket is None else self.checked(name, ticket)
 
     def checked(self, name: str, ticket: Ticket[V]) -> Ticket[V]:
-        """A ticket that was passed; RuntimeError unless it is outstanding."""
+        """Return a ticket that was passed; RuntimeError unless it is outstanding."""
         if not self.is_outstanding(ticket):
             raise RuntimeError(
                 f"{name} with ticket {ticket.index}: expected one that this scaler's begin() returned and "
@@ -89,7 +89,7 @@ class Iterations(Generic[V]):
         return ticket
 
     def is_outstanding(self, ticket: Ticket[V]) -> bool:
-        """Whether this ticket is one of ours and was not updated."""
+        """Tell whether this ticket is one of ours and was not updated."""
         return self.register is not None and any(ticket is known for known in self.register.outstanding())
 
     def needs_no_ticket(self, name: str) -> None:
@@ -101,7 +101,7 @@ class Iterations(Generic[V]):
             )
 
     def seen_here(self, register: Register[V]) -> V:
-        """The version that this thread's next call uses; in loops that pass tickets the newest."""
+        """Return the version that this thread's next call uses; in loops that pass tickets the newest."""
         if self.by_ticket:
             return register.newest
         ticket = register.known(self._waiting)
@@ -112,7 +112,7 @@ class Iterations(Generic[V]):
     # -------------------------------------------------------------------------------------------- updates
 
     def ending(self, ticket: Ticket[V] | None) -> Ticket[V]:
-        """The ticket that an update closes."""
+        """Return the ticket that an update closes."""
         self.started("update")
         if ticket is None:
             self.needs_no_ticket("update")
@@ -173,7 +173,7 @@ class Iterations(Generic[V]):
             self.register.close()
 
     def after_fork(self) -> None:
-        """In a child: locks may be held by threads that are not there, and so may be the optimizer's thread."""
+        """Make the locks anew in a child: the threads that held them, and the optimizer's, are not there."""
         gone = RuntimeError("this process is a fork: the optimizer's thread stayed with the parent")
         self._make_locks()
         self.launcher.after_fork(gone)
@@ -182,4 +182,4 @@ class Iterations(Generic[V]):
 
 
 def _nothing() -> None:
-    """Work that only says that the work before it is done."""
+    """Do nothing: its end says that the work before it is done."""

@@ -18,10 +18,11 @@ from ampsim.torch.threads.register import ClosedError, Sync
 
 P = ParamSpec("P")
 T = TypeVar("T")
+AnyJob = Job[Any]
 
 
 class _Work(NamedTuple):
-    job: Job[Any]
+    job: AnyJob
     run: Callable[[], object]
     ready: torch.cuda.Event | None  # recorded when it was launched
 
@@ -55,8 +56,8 @@ class OptimizerThread:
         self._sync = sync
         self._make_locks()
         self._queue: deque[_Work] = deque()
-        self._running: Job[Any] | None = None
-        self._failed: tuple[Job[Any], BaseException] | None = None  # the first, until its error was seen
+        self._running: AnyJob | None = None
+        self._failed: tuple[AnyJob, BaseException] | None = None  # the first, until its error was seen
         self._open, self._let_go = True, False
         self._stream = _new_stream()
         # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
@@ -101,7 +102,7 @@ class OptimizerThread:
         return self._open
 
     def here(self) -> bool:
-        """Whether the caller runs on this thread."""
+        """Tell whether the caller runs on this thread."""
         return self._sync.current_thread() is self._thread
 
     def close(self, timeout: float = 10.0) -> None:
@@ -153,7 +154,7 @@ class OptimizerThread:
                 self._running = None
         return True
 
-    def _fail(self, job: Job[Any], error: BaseException) -> None:
+    def _fail(self, job: AnyJob, error: BaseException) -> None:
         with self._lock:
             self._failed = self._failed or (job, error)
             behind, self._queue = self._queue, deque()
@@ -166,7 +167,7 @@ class OptimizerThread:
             raise RuntimeError(f"work on the {self._thread.name} thread failed: {failed[1]!r}") from failed[1]
 
     def _after_fork(self) -> None:
-        """In a child there is no such thread, and locks may be held by threads that are not there either."""
+        """Refuse work in a child, where there is no such thread; make the locks anew, and end what was launched."""
         gone = ClosedError("this process is a fork: the optimizer's thread stayed with the parent")
         jobs = [item.job for item in self._queue] + ([self._running] if self._running is not None else [])
         self._make_locks()
@@ -176,7 +177,7 @@ class OptimizerThread:
             job.after_fork(gone)
 
 
-def _fail_all(jobs: list[Job[Any]], why: str, cause: BaseException) -> None:
+def _fail_all(jobs: list[AnyJob], why: str, cause: BaseException) -> None:
     for job in jobs:
         error = RuntimeError(f"not run: {why}: {cause!r}")
         error.__cause__ = cause
@@ -188,7 +189,7 @@ _making = threading.Lock()
 
 
 def shared_thread() -> OptimizerThread:
-    """The process's one optimizer thread, for loops that name none; made when it is first asked for."""
+    """Return the process's one optimizer thread, for loops that name none; make it when it is first asked for."""
     global _shared
     with _making:
         if _shared is None or not _shared.is_open:

@@ -115,20 +115,20 @@ class Register(Generic[V]):
         return self._book.begun
 
     def outstanding(self) -> tuple[Ticket[V], ...]:
-        """Tickets begun and not yet updated, oldest first; the oldest is the one whose update comes next."""
+        """Return the tickets begun and not yet updated, oldest first; the oldest one's update comes next."""
         return self._book.tickets
 
     def known(self, first: int = 0) -> Ticket[V] | None:
-        """The oldest outstanding ticket from number `first` on; None if there is none."""
+        """Return the oldest outstanding ticket from number `first` on; None if there is none."""
         return next((ticket for ticket in self._book.tickets if ticket.index >= first), None)
 
     def coming(self) -> V:
-        """What the next ticket will carry, or the newest version where that one does not exist yet."""
+        """Return what the next ticket will carry, or the newest version where that one does not exist yet."""
         book = self._book
         return book.version(min(book.next_version(self.depth), book.applied))
 
     def begin(self, timeout: float | None = None) -> Ticket[V]:
-        """The next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds."""
+        """Begin the next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds."""
         with self._lock:
             if not self._changed.wait_for(self._may_begin, timeout):
                 numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
@@ -136,7 +136,7 @@ class Register(Generic[V]):
             return self._begin()
 
     def current(self, first: int = 0) -> Ticket[V]:
-        """`known`, and where there is none the next ticket, which may wait as `begin` does.
+        """Return `known`, and where there is none begin the next ticket, which may wait as `begin` does.
 
         One ticket for all who ask at once; and if an interrupt keeps it from its caller, for the next to ask.
         """
@@ -152,7 +152,7 @@ class Register(Generic[V]):
         return book.tickets[-1]
 
     def peek(self) -> V:
-        """What the next ticket will carry. Waits until it exists."""
+        """Return what the next ticket will carry. Waits until it exists."""
         with self._lock:
             self._changed.wait_for(self._may_begin)
             if not self._has_next():
@@ -189,7 +189,7 @@ class Register(Generic[V]):
             raise RuntimeError(f"ticket {ticket.index} is another scaler's, or from before load_state_dict()")
 
     def pending(self) -> tuple[V, ...]:
-        """What a checkpoint must hold: the version the next ticket carries, and every newer one.
+        """Return what a checkpoint must hold: the version the next ticket carries, and every newer one.
 
         Raises RuntimeError while tickets are outstanding.
         """
@@ -215,7 +215,7 @@ class Register(Generic[V]):
             self._closed = self._closed or cause or True
 
     def after_fork(self, cause: BaseException | None) -> None:
-        """In a forked child: fresh locks, and closed if there is a cause."""
+        """Make the locks anew in a forked child, and close if there is a cause."""
         self._make_locks()
         self._closed = self._closed or cause or False
 
