@@ -13,7 +13,6 @@ Takes about 60 s on one CPU core (native fp16). Device: cpu, or cuda with `--dev
 learns which way up a photograph is.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from torch import Tensor
 from ampsim.records import Record
 from experiments import runner
 from experiments.training import fp16, loop, tasks
+from experiments.training.what_fp16_did import backward_passes, compare
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
 LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24)  # closer at the cliffs
@@ -93,16 +93,6 @@ class Asked:
         }
 
 
-def backward_passes(task: tasks.Task, batch: tasks.Batch, scales: Sequence[float]) -> list[Tensor]:
-    """One gradient a scale, still multiplied by it, of one forward pass in fp16; the model's own stay as they are."""
-    x, y = batch
-    parameters = list(task.model.parameters())
-    with fp16.autocast(x.device.type, fp16=True):
-        loss = task.criterion(task.model(x), y)
-    passes = [torch.autograd.grad(loss * scale, parameters, retain_graph=True) for scale in scales]
-    return [torch.cat([gradient.flatten() for gradient in gradients]) for gradients in passes]
-
-
 def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
     """How a gradient that is multiplied by `scale` differs from the true one.
 
@@ -110,8 +100,7 @@ def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
         The share of its elements that are zero; the length of the difference over that of `truth`, inf where
         an element is not finite.
     """
-    error = ((gradient.float() / scale - truth).norm() / truth.norm()).item()
-    return (gradient == 0).float().mean().item(), error if math.isfinite(error) else math.inf
+    return (gradient == 0).float().mean().item(), compare(truth, gradient, scale).error
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def page(stems: Sequence[str]) -> str:
 
 
 def entry(stem: str) -> str:
-    """Write the entry of one figure."""
+    """Return the part of the gallery on one figure."""
     module = importlib.import_module(f"figures.{stem}")
     caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     lines = [f"### {stem}\n"]
@@ -63,7 +63,7 @@ def question(stem: str) -> str:
 
 
 def source(stem: str) -> str:
-    """Write command, data file, device and seeds."""
+    """Return command, data file, device and seeds."""
     run = results.load(stem)
     seeds = len(run.seeds)
     path = f"experiments/data/cpu/{stem}.jsonl"

@@ -68,13 +68,13 @@ RC: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Use Matplotlib's defaults and `RC` on top, whatever the user's own matplotlibrc says."""
+    """Apply matplotlib's defaults and `RC` on top, whatever the user's own matplotlibrc says."""
     with mpl.style.context(["default", RC]):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure, inches; the layout keeps labels apart."""
+    """Return an empty figure of this size in inches; the layout keeps labels apart."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -115,7 +115,7 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
 
 
 def label_panel(axes: Axes, letter: str, title: str) -> None:
-    """Write the panel's letter and what it shows."""
+    """Write the panel's letter and what it shows above it."""
     axes.set_title(f"{letter}  {title}")
 
 

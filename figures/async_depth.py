@@ -36,7 +36,7 @@ def color(arm: ArmRecords) -> str:
 
 
 def draw_losses(axes: Axes, run: Result) -> None:
-    """Draw each seed a thin line, their median a thick one; `latest` is left out, it is `depth` again."""
+    """Draw each seed as a thin line, their median as a thick one; `latest` is left out, it is `depth` again."""
     shown = run.where(latest=False)
     ends = []
     for arm in shown:
@@ -84,7 +84,7 @@ def dots(axes: Axes, x: float, arm: ArmRecords, marker: str) -> None:
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
-    """Draw one seed with a lane per depth; ticks are skipped steps. The last lane has both schedules."""
+    """Draw one seed, a lane per depth; ticks are skipped steps. On the last lane both schedules, the latest on top."""
     steps = run.config["steps"]
     for lane, k in enumerate(run.config["depths"]):
         arm, base = run.one(weights=k, latest=False, scale=k), -LANE * lane

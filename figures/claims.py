@@ -43,7 +43,7 @@ REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "in part"
 
 
 class Finding:
-    """The verdict of the data on a claim: its numbers in words, and which parts of the claim hold."""
+    """The data's answer to a claim: its numbers in words, and which parts of the claim hold."""
 
     def __init__(self, now: str, *parts: bool) -> None:
         self.now, self.parts = now, parts

@@ -56,12 +56,12 @@ def lead(alarms: list[list[int]], crash: int) -> int | None:
 
 
 def false_alarms(calm: Sequence[Record], signal: str) -> tuple[int, ...]:
-    """Return in how many runs without a crash a signal was raised, for each way of watching."""
+    """Return the number of false alarms of a signal, one per way of watching: of runs that do not crash."""
     return tuple(sum(bool(record[watched][signal]) for record in calm) for watched in WATCHED)
 
 
 def draw_false(axes: Axes, row: int, counts: Sequence[int]) -> None:
-    """Write the false alarms of a signal beside its row."""
+    """Draw the false alarms of a signal beside its row."""
     for count, color, x in zip(counts, WATCHED.values(), (1.03, 1.07), strict=True):
         axes.annotate(
             str(count), (1.0, row), xycoords=("axes fraction", "data"), xytext=(x, row), color=color, fontsize=7,

@@ -30,7 +30,7 @@ DOTTED = (0, (1, 1.5))
 
 
 class Panel(NamedTuple):
-    """The drawing of one arm."""
+    """The view of one arm: its title and the part of the axis that is shown."""
 
     arm: str
     title: str
@@ -70,7 +70,7 @@ def plot(run: Result) -> Figure:
 
 
 def linear_srgb(lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float) -> NDArray[np.float64]:
-    """Convert CIE LCh, hue in degrees, to linear sRGB, (n, 3), by Lab and XYZ (CIE 15, white D65; IEC 61966-2-1)."""
+    """Return linear sRGB, (n, 3), from CIE LCh with the hue in degrees (CIE 15, white D65; IEC 61966-2-1)."""
     angle = math.radians(hue)
     y = (lightness + 16) / 116
     f = np.stack([y + chroma * math.cos(angle) / 500, y, y - chroma * math.sin(angle) / 200], axis=1)
@@ -101,7 +101,7 @@ def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in the window, red outside, empty if none.
+    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in the window, red outside.
 
     Scales are powers of two, so that the window's edges lie between binades (65520 is 2^15.9997).
     """
@@ -177,7 +177,7 @@ def draw_bar(axes: Axes) -> None:
 
 
 def name_parts(axes: list[Axes], crash: int) -> None:
-    """Name the parts, inside them; `crash`: the step of panel d from which on all are skipped."""
+    """Write their names into the parts; `crash` is the step of panel d from which on all are skipped."""
     a, _, b, strip_b, _, _, d, strip_d = axes[:8]
     a.text(192, 0, "what fp16 can hold", ha="center", va="center")
     grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}

@@ -74,7 +74,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw_histogram(axes: Axes, units: Sequence[Record]) -> None:
-    """Draw binades down from the largest element's, in the colour of the narrowest format that holds them, and T9's.
+    """Draw binades below the largest element, in the colour of the narrowest format with them, and T9's curve.
 
     The seeds' average, of both.
     """
@@ -97,7 +97,7 @@ def normal(unit: Record) -> NormalDist:
 
 
 def name_formats(panels: Sequence[Axes]) -> None:
-    """Name the formats in their colours beside a histogram that needs one only, and GPT's second humps."""
+    """Name the formats in their colours, beside a histogram that needs the narrowest only, and GPT's second humps."""
     words = [(f"in {look.name}", look.color) for look in LOOKS.values()]
     for number, (word, color) in enumerate([*words, ("in none but bf16", GONE)]):
         panels[2].text(-47, 0.1 * 0.1**number, word, color=color, fontsize=SMALL)

@@ -30,7 +30,7 @@ NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "ent
 
 
 class Panel(NamedTuple):
-    """The drawing of one arm."""
+    """The view of one arm: its title and the part of the axis that is shown."""
 
     arm: str
     title: str
@@ -68,7 +68,7 @@ def plot(run: Result) -> Figure:
 
 
 def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
-    """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after training, all seeds."""
+    """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after training."""
     counts = np.zeros(277)
     for unit in units:
         _, *binades = unit[kind][-1][layer]
@@ -97,7 +97,7 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
 
 
 def spoken(name: str) -> str:
-    """Return a layer's name in words: `blocks.0.attention` is attention 1."""
+    """Return a layer's name for the reader: `blocks.0.attention` is attention 1."""
     parts = name.split(".")
     number = next((int(part) + 1 for part in parts if part.isdigit()), 0)
     last = next(part for part in reversed(parts) if not part.isdigit())
@@ -162,7 +162,7 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
 
 
 def shade(axes: Axes) -> None:
-    """Shade what lies between what rounding once costs and what the backward pass does, where that is more."""
+    """Draw the area between what rounding once costs and what the backward pass does, where that is more."""
     curves = {line.get_label(): line for line in axes.lines}
     for what, color in (("flushed", FLUSHED), ("overflowed", OVERFLOWED), ("error", FLUSHED)):
         if f"real_{what}" in curves:
@@ -172,7 +172,7 @@ def shade(axes: Axes) -> None:
 
 
 def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
-    """Return log2 of the scale at which the error has fallen to `BEARABLE`, by its log; NaN if it does not."""
+    """Return log2 of the scale at which the error has fallen to `BEARABLE`; NaN if it does not."""
     last = int(np.flatnonzero(error > BEARABLE)[-1:].sum())
     a, b = (math.log(error[i] / BEARABLE) for i in (last, min(last + 1, len(error) - 1)))
     return float(scales[last] + (scales[last + 1] - scales[last]) * a / (a - b)) if b < 0 < a else math.nan

@@ -41,7 +41,7 @@ def rate(record: Record) -> float:
 
 
 def color(interval: int) -> tuple[float, ...]:
-    """Return a light colour for short intervals, a dark one for long ones."""
+    """Return a colour, light for short intervals and dark for long ones."""
     return tuple(mpl.colormaps["viridis"](0.88 - 0.85 * np.log(interval / 5) / np.log(400)))
 
 
@@ -91,7 +91,7 @@ def draw_headroom(axes: Axes, run: Result) -> None:
 
 
 def over_intervals(axes: Axes, run: Result) -> None:
-    """Put G along a logarithmic axis."""
+    """Let G run along a logarithmic axis."""
     intervals = list(plain(run))
     axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 2400))
     axes.set_xticks(intervals, [str(g) for g in intervals])
@@ -99,7 +99,7 @@ def over_intervals(axes: Axes, run: Result) -> None:
 
 
 def draw_trade(axes: Axes, run: Result) -> None:
-    """Draw skips against unused bits; dotted, T7's product per speed of climb. Squares: one speed, split otherwise."""
+    """Draw skips against unused bits; dotted, T7's product per speed of climb; squares, one speed split otherwise."""
     bits = np.geomspace(0.08, 6, 200)
     for interval in (5, 20, 100, 500):
         speed = 1 / interval

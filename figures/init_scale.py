@@ -1,4 +1,4 @@
-"""What a wrong initial loss scale costs: one step per bit above the ceiling, G steps per bit below it."""
+"""What a wrong initial loss scale costs: a step per bit above the ceiling, G steps per bit below it."""
 
 from collections.abc import Sequence
 
@@ -68,7 +68,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def draw_costs(axes: Axes, run: Result) -> None:
-    """Draw the steps until the scale has arrived, measured and from the first batch's ceiling."""
+    """Draw steps until the scale has arrived, measured and from the first batch's ceiling."""
     for place, (task, tint) in enumerate(NETWORK.items()):
         units = named(run, task, run.config["interval"])
         ceiling = float(np.mean([r["ceilings"][0] for r in units]))
@@ -96,7 +96,7 @@ def draw_costs(axes: Axes, run: Result) -> None:
 
 
 def squashed(steps: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Make an axis that is logarithmic above a few steps and linear below."""
+    """Return where a number of steps stands: logarithmic above a few, linear below."""
     return np.asarray(np.arcsinh(np.asarray(steps, dtype=np.float64)))
 
 

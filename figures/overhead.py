@@ -48,7 +48,7 @@ def draw(axes: Axes, row: Record) -> None:
 
 
 def ticks(row: Record, arm: str) -> str:
-    """Write the bar's name, and how much less it costs above the bare step than torch's."""
+    """Return the bar's name, and how much less it costs above the bare step than torch's."""
     name, _, clip = arm.partition(" ")
     if name == "torch":
         return name

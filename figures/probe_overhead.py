@@ -56,12 +56,12 @@ def draw(axes: Axes, place: int, row: Record, arm: str) -> None:
 
 
 def milliseconds(row: Record, arm: str) -> Sequence[float]:
-    """Return one number per trial."""
+    """Return one time per trial."""
     return [time / 1000 for time in (row["bare"] if arm == "bare" else row["above"][arm])]
 
 
 def describe(row: Record) -> str:
-    """Write kind and shape, then tensors and their elements."""
+    """Return a model's kind and shape, then tensors and their elements."""
     kind, _, shape = row["size"].partition(" ")
     name = {"gpt": "GPT", "gpt2": "GPT-2", "resnet": "ResNet"}[kind]
     elements = row["elements"] / 1000

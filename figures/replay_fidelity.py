@@ -45,7 +45,7 @@ def traces(run: Result) -> dict[str, tuple[str, str, str]]:
 
 
 def replay(record: Record, trace: str, interval: int) -> Record:
-    """Return one rule's replay of one recording."""
+    """Return one rule over one recording."""
     return next(r for r in record["replays"] if (r["trace"], r["interval"]) == (trace, interval))
 
 
@@ -66,7 +66,7 @@ def draw_trajectories(axes: Axes, run: Result, network: str) -> None:
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
-    """Draw replayed skips against real ones: every seed, rule and recording."""
+    """Draw replayed against real: every seed, rule and recording."""
     rng = np.random.default_rng(0)  # dots on whole numbers would lie on one another
     top = 160.0
     axes.plot([3, top], [3, top], color=_style.GREY, linewidth=0.7, label="equal")

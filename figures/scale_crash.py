@@ -47,7 +47,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
-    """Draw a row per run: a tick is a skipped step; a bar begins where the forward pass overflows for good."""
+    """Draw a row per run: ticks are skipped steps, a bar is a crash, from which on all steps are skipped."""
     row, centres, texts = 0.0, [], []
     for units, color in rates(run).values():
         for record in units:

@@ -122,7 +122,7 @@ def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
 
 
 def name_classes(unscaled: Axes, dynamic: Axes) -> None:
-    """Name the classes on their areas."""
+    """Write the classes' names on their areas."""
     unscaled.text(1300, 33, "zero", color="white", ha="center", va="center")
     unscaled.text(1300, 84, "subnormal", color="black", ha="center", va="center")
     unscaled.text(20, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)

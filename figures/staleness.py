@@ -24,7 +24,7 @@ def plot(run: Result) -> Figure:
     depths = run.config["depths"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 3.9)
     axes = figure.subplots(2, 3)
-    rows = next(record for record in run.records if record["arm"] == "standing")["rows"]
+    rows = run.one(policy=None).first["rows"]
     for column, (key, (title, factor)) in enumerate(PANELS.items()):
         draw_standing(axes[0][column], rows, key, factor)
         draw_trained(axes[1][column], run, depths, key, factor)
@@ -46,7 +46,7 @@ def note(axes: Axes, text: str, y: float = 0.94) -> None:
 
 
 def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -> None:
-    """Draw what was measured as markers, and the closed form as a line under them."""
+    """Draw what is measured as markers, and the closed form as the line under them."""
     for place, (policy, color) in enumerate(COLOR.items()):
         mine = [row for row in rows if row["policy"] == policy]
         depths = [row["k"] for row in mine]
@@ -61,9 +61,9 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
 
 
 def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, factor: float) -> None:
-    """Draw a dot per seed and a line through the means."""
+    """Draw a dot per seed, and a line through the means."""
     for place, (policy, color) in enumerate(COLOR.items()):
-        units = [run.arm(f"{policy} k={k}") for k in depths]
+        units = [run.one(policy=policy, k=k) for k in depths]
         values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
         shift = 0.09 * (place - 1)
         x = np.repeat(np.array(depths, dtype=float)[:, None] + shift, values.shape[1], axis=1)

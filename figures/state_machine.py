@@ -56,7 +56,7 @@ def plot() -> Figure:
 
 
 def draw_edge(axes: Axes, before: State, after: State, found_inf: bool) -> None:
-    """Draw a clean step in blue, an overflow in orange. A state that leads to itself gets a loop."""
+    """Draw a clean step in blue, an overflow in orange, and a loop where a state leads to itself."""
     (x0, y0), (x1, y1) = place(before), place(after)
     start, end, bend, shrink = (x0, y0), (x1, y1), curvature(x0, y0, x1, y1, found_inf=found_inf), RADIUS
     if before == after:  # from rim to rim, on the outer side
@@ -70,14 +70,14 @@ def draw_edge(axes: Axes, before: State, after: State, found_inf: bool) -> None:
 
 
 def curvature(x0: float, y0: float, x1: float, y1: float, *, found_inf: bool) -> float:
-    """Return the bend of an edge: none, but for the ways back along a row, which go around the diagram."""
+    """Return no bend, but for the ways back along a row: they go around the outside of the diagram."""
     if y0 != y1 or x1 > x0:
         return 0.0
     return -0.35 if found_inf else 0.35
 
 
 def decorate(axes: Axes, states: list[State]) -> None:
-    """Draw the axes, without frame: columns are the growth tracker, rows the scale, which stands in the states."""
+    """Label the axes, without a frame: columns are the growth tracker, rows the scale, which stands in the states."""
     xs, ys = zip(*map(place, states), strict=True)
     axes.set(xlim=(min(xs) - 0.45, max(xs) + 0.3), ylim=(min(ys) - 0.75, max(ys) + 0.75))
     axes.set(xlabel="growth tracker (clean steps in a row)", ylabel="loss scale")

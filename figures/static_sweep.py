@@ -57,7 +57,7 @@ def untrained(run: Result) -> float:
 
 
 def draw_losses(axes: Axes, run: Result, column: str) -> None:
-    """Draw each seed a thin line, their mean a thick one; float32 and the dynamic scale as lines across."""
+    """Draw each seed as a thin line, their mean as a thick one; float32 and the dynamic scale as lines across."""
     runs = static(run)
     ends = np.array([rows.column(column) for rows in runs.values()])
     axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
@@ -131,7 +131,7 @@ def draw_lost(axes: Axes, run: Result, logs: results.Array) -> None:
 
 
 def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
-    """Draw the relative error of fp16's gradient where the arm fp32 went, while finite; bands from tenth to tenth."""
+    """Draw the relative error of fp16's gradient where the arm fp32 went; bands from tenth to tenth."""
     truth = run.arm("fp32")
     for column, color in ERRORS.items():
         errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(-1, len(logs))

@@ -20,7 +20,7 @@ def plot(run: Result) -> Figure:
     depths = run.config["depths"]
     for place, scaler in enumerate(COLOR):
         for position, depth in enumerate(depths):
-            units = run.arm(f"{scaler} depth {depth}")
+            units = run.one(scaler=scaler, depth=depth)
             draw_bar(axes, position + 0.42 * (place - 0.5), scaler, units, NAME[scaler] if position == 0 else None)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     axes.tick_params(axis="x", length=0)
@@ -30,7 +30,7 @@ def plot(run: Result) -> Figure:
 
 
 def share(units: Iterable[Record]) -> float:
-    """Return the share of all gradient tensors that arrived finite, all seeds together."""
+    """Return the share of gradient tensors that were wrongly unscaled, of those that arrived finite, in all records."""
     wrong, checked = (sum(unit[key] for unit in units) for key in ("wrong", "checked"))
     return float(wrong / checked)
 

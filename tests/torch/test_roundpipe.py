@@ -106,14 +106,14 @@ def run(script, timeout=120):
 
 
 def test_depth_1_is_roundpipe_to_the_last_bit():
-    result = json.loads(run(PLANS + "main(seed=1, count=2000)"))
-    assert result.get("plans") == 2000, result
-    assert result["iterations"] > 10_000
+    result = json.loads(run(PLANS + "main(seed=1, count=400)"))
+    assert result.get("plans") == 400, result
+    assert result["iterations"] > 3_000
     print(result)
 
 
 def test_the_test_above_sees_a_scaler_that_is_one_update_early():
-    result = json.loads(run(PLANS + "GradScaler.__init__.__kwdefaults__['depth'] = 0; main(seed=1, count=2000)"))
+    result = json.loads(run(PLANS + "GradScaler.__init__.__kwdefaults__['depth'] = 0; main(seed=1, count=400)"))
     assert result.get("number", 99) < 20, result
 
 
