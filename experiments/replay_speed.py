@@ -148,7 +148,7 @@ def measure(ceilings: Trace, config: Config) -> Record:
     family, index = rules(config.rules), index_ceilings(ceilings)
     stepwise = fastest_fold(ceilings, family)
     skips = [check(stepwise, index, rule) for rule in family]
-    ways: dict[str, Callable[[Rule], Any]] = {
+    ways: dict[str, Callable[[Rule], object]] = {
         "fold": stepwise,
         "replay": lambda rule: replay_ceilings(rule, index),
         "index": lambda rule: index_ceilings(ceilings),
@@ -177,7 +177,7 @@ def check(stepwise: Fold, index: CeilingIndex, rule: Rule) -> int:
     return skips
 
 
-def timed(way: Callable[[Rule], Any], family: Sequence[Rule]) -> float:
+def timed(way: Callable[[Rule], object], family: Sequence[Rule]) -> float:
     """Return the microseconds per rule."""
     start = time.thread_time()
     for rule in family:

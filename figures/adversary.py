@@ -36,7 +36,7 @@ def log2_scale(record: Record) -> NDArray[np.float64]:
 def draw_trace(axes: Axes, run: Result) -> None:
     """Draw one line per scaler; torch's ends where its parameters do."""
     for record in (record for record in run.records if "trace" in record):
-        scaler = record["arm"].partition(":")[0]
+        scaler = record["settings"]["scaler"]
         scale, died = log2_scale(record), record["trace_died"]
         axes.step(np.arange(len(scale)), scale, where="post", color=COLOR[scaler], label=NAME[scaler])
         if died is not None:
@@ -59,9 +59,9 @@ def draw_trace(axes: Axes, run: Result) -> None:
 
 def draw_counts(axes: Axes, run: Result) -> None:
     """Draw runs lost by family of histories, torch's above ours, on a scale that shows 0."""
-    families = list(dict.fromkeys(record["arm"].partition(": ")[2] for record in run.records))
+    families = list(dict.fromkeys(record["settings"]["family"] for record in run.records))
     for record in run.records:
-        scaler, _, family = record["arm"].partition(": ")
+        scaler, family = record["settings"]["scaler"], record["settings"]["family"]
         y = families.index(family) + (0.2 if scaler == "ampsim" else -0.2)
         lost = record["corruptions"]
         axes.barh(y, lost, height=0.36, color=COLOR[scaler], label=scaler)

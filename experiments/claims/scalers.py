@@ -9,6 +9,7 @@ from torch import nn
 from experiments.claims.claim import (
     OPTIMIZERS,
     Claim,
+    Scaler,
     after_one_step,
     at_scale,
     finite_by_kind,
@@ -109,7 +110,7 @@ def torch_past_its_interval(device: str) -> object:
 # ------------------------------------------------------------------------------------ fused optimizers and found_inf
 
 
-def first_step_skipped(scaler: Any, device: str) -> float:
+def first_step_skipped(scaler: Scaler, device: str) -> float:
     """Return the parameter after a skipped first step and one with gradient 0, where new memory holds 777."""
     empty_like, param = torch.empty_like, parameter(device)
     optimizer = torch.optim.SGD([param], lr=0.5, momentum=0.5, fused=True)
@@ -130,7 +131,7 @@ def momentum_of_a_skipped_first_step(device: str) -> object:
     return {"torch": first_step_skipped(theirs(device), device), "ours": first_step_skipped(ours(device), device)}
 
 
-def after_a_step_that_raised(scaler: Any, device: str) -> dict[str, Any]:
+def after_a_step_that_raised(scaler: Scaler, device: str) -> dict[str, Any]:
     param = parameter(device)
     optimizer = OPTIMIZERS["fused SGD"]([param])
     at_scale(scaler, 4.0, device).scale(torch.ones((), device=device))

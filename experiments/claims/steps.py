@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from experiments.claims.claim import (
     OPTIMIZERS,
     Claim,
+    Maker,
+    Scaler,
     after_one_step,
     at_scale,
     into,
@@ -65,7 +67,7 @@ def subnormal_gradient(device: str) -> object:
     {name: {"SGD": [1.0, 1.0], "fused SGD": [1.0, 1.0]} for name in ("torch", "ours")},
 )
 def float64_gradient_beyond_float32(device: str) -> object:
-    def share(make: Any, kind: str, scale: float) -> float:
+    def share(make: Maker, kind: str, scale: float) -> float:
         made = after_one_step(make, device, kind, 1e300, scale, torch.float64)
         return round(made / (-0.125 * 1e300 / scale), 12)
 
@@ -101,7 +103,7 @@ def float16_loss(device: str) -> object:
 # ------------------------------------------------------------------------------------------- writes and waits
 
 
-def backward_after_update(scaler: Any, device: str) -> str:
+def backward_after_update(scaler: Scaler, device: str) -> str:
     """Scale one iteration's loss before the update of another one; return what its backward pass raises."""
     param = parameter(device)
     optimizer = OPTIMIZERS["SGD"]([param])
@@ -145,7 +147,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def waits(scaler: Any, device: str, kind: str, *, clips: bool) -> int:
+def waits(scaler: Scaler, device: str, kind: str, *, clips: bool) -> int:
     """Count the waits of a second iteration: what the host reads, or on CUDA what torch's debug mode sees, if more."""
     param = parameter(device)
     optimizer = OPTIMIZERS[kind]([param])
@@ -166,7 +168,7 @@ def waits(scaler: Any, device: str, kind: str, *, clips: bool) -> int:
     return int(max(reads.count, warned))
 
 
-def waits_by_kind(make: Any, device: str) -> dict[str, list[int]]:
+def waits_by_kind(make: Maker, device: str) -> dict[str, list[int]]:
     """Count the waits of each optimizer without and with unscale_ and clip_grad_norm_."""
     return {
         kind: [waits(make(device), device, kind, clips=clips) for clips in (False, True)]
