@@ -103,7 +103,7 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
 
 
 def nonempty(histogram: Histogram) -> list[int]:
-    """[exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    """Return [exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
     binades = histogram.counts[1:INF]
     filled = binades.nonzero()[0]
     if not len(filled):

@@ -72,13 +72,13 @@ def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, t
 
 
 def layers(task: Task, rows: Iterable[Row]) -> list[str]:
-    """From the input to the loss."""
+    """Return the names of the layers from the input to the loss."""
     names = [name for name, _ in task.model.named_parameters()]
     return list(dict.fromkeys(map(layer, [*names, *(row.name for row in rows)])))
 
 
 def by_layer(task: Task, rows: Sequence[Row]) -> Record:
-    """The histograms of each layer, of both kinds."""
+    """Return the histograms of each layer, of both kinds."""
 
     def of(kind: str, name: str) -> list[int]:
         return compact(total(row.histogram for row in rows if row.kind == kind and layer(row.name) == name))
@@ -98,7 +98,7 @@ def compact(histogram: Histogram) -> list[int]:
 
 
 def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[int]) -> Record:
-    """What fp16 makes of the gradient at each loss scale: rounded once, and computed in it."""
+    """Return what fp16 makes of the gradient at each loss scale: rounded once, and computed in it."""
     parameters = list(task.model.parameters())
     truth = flat(parameter.grad for parameter in parameters)
     activations = total(row.histogram for row in rows if row.kind == "activation")

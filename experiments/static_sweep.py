@@ -76,7 +76,7 @@ class Asked:
         self.rows: list[list[list[float]]] = []  # steps, columns, scales
 
     def add(self, task: tasks.Task, step: loop.Step, *, counted: bool) -> None:
-        """One step of the arm `fp32`."""
+        """Note one step of the arm `fp32`."""
         self.largest.append(step.gradient.abs().max().item())
         if counted:
             passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
@@ -85,7 +85,7 @@ class Asked:
             self.rows.append(fp16.table(backward) + fp16.table(rounded))
 
     def record(self) -> Record:
-        """As `data/README.md` has it."""
+        """Return the columns as `data/README.md` has them."""
         names = ("backward_zero", "backward_error", "rounded_zero", "rounded_error")
         columns = zip(names, fp16.table(self.rows), strict=True)
         return {"largest": fp16.six_digits(self.largest)} | {
@@ -94,7 +94,7 @@ class Asked:
 
 
 def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
-    """How a gradient that is multiplied by `scale` differs from the true one.
+    """Return how a gradient that is multiplied by `scale` differs from the true one.
 
     Returns:
         The share of its elements that are zero; the length of the difference over that of `truth`, inf where

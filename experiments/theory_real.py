@@ -83,7 +83,7 @@ def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
 
 
 def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
-    """One unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
+    """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
     scales, largest, finite, losses = fp16.table(log)
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
@@ -98,18 +98,18 @@ def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
 
 
 def counted(levels: Sequence[int]) -> list[list[int]]:
-    """[[log2, steps], ...], rising."""
+    """Return [[log2, steps], ...], rising."""
     return [[level, count] for level, count in sorted(Counter(levels).items())]
 
 
 def predict(ceilings: Iterable[tuple[int, int]], growth_interval: int) -> tuple[float, float]:
-    """T3's skip rate and mean log2 scale, from counted ceilings."""
+    """Return T3's skip rate and mean log2 scale, from counted ceilings."""
     x, form = theory.of_ceilings(dict(ceilings), growth_interval)
     return form.skip_rate, float(x @ form.levels)
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """What was measured and what T3 says, from the run's own ceilings and from those of the float32 run."""
+    """Return what was measured and what T3 says, from the run's own ceilings and from those of the float32 run."""
     shown = Table("G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)")
     reference = next(row for row in rows if row["arm"] == "fp32")
     for row in (row for row in rows if row["arm"] != "fp32"):

@@ -46,7 +46,7 @@ class ViT(nn.Module):
         self.leave = nn.Linear(size.width, values)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, colours, pixels, pixels) to the same."""
+        """Map (batch, colours, pixels, pixels) to the same."""
         patches = pixel_unshuffle(images, self.size.patch)  # (batch, values of a patch, patches down, patches across)
         x = self.patches(patches.flatten(2).transpose(1, 2)) + self.places
         for block in self.blocks:

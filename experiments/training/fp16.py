@@ -45,12 +45,12 @@ def autocast(device: str, *, fp16: bool) -> torch.autocast:
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """Every gradient of the model in one vector, in the order of `model.parameters()`."""
+    """Return every gradient of the model in one vector, in the order of `model.parameters()`."""
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
-    """Every parameter of the model in one new vector."""
+    """Return every parameter of the model in one new vector."""
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
@@ -60,7 +60,7 @@ def all_finite(x: Tensor) -> bool:
 
 
 def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
-    """How many elements of each layer fp16 holds as zero, subnormal, and not at all (inf or NaN).
+    """Return how many elements of each layer fp16 holds as zero, subnormal, and not at all (inf or NaN).
 
     Args:
         gradient: (sum of sizes,) float32, the layers one after the other. A gradient that was not computed in
@@ -78,7 +78,7 @@ def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
 
 
 def changes(values: Sequence[float]) -> list[list[float]]:
-    """A piecewise constant series as [[step, value in force from that step on], ...]."""
+    """Return a piecewise constant series as [[step, value in force from that step on], ...]."""
     return [[step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]]
 
 
@@ -93,5 +93,5 @@ def six_digits(values: Sequence[float]) -> list[float]:
 
 
 def table(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Rows to columns."""
+    """Turn rows into columns."""
     return [list(column) for column in zip(*rows, strict=True)]

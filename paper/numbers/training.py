@@ -76,7 +76,7 @@ RESNET = {
 CRASH = {
     "crash.seeds": Number("scale_crash", lambda run: len(run.seeds), "words"),
     "crash.035": Number("scale_crash", lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
-    "crash.04.median": Number("scale_crash", lambda run: median(run.arm("fp16 lr=0.04").column("crash_step")), "d"),
+    "crash.04": Number("scale_crash", lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
     "crash.05.median": Number("scale_crash", lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
     "crash.fp32.above": Number(
         "scale_crash",
