@@ -131,7 +131,7 @@ def binades(fmt: Format) -> float:
 
 
 class Spread(NamedTuple):
-    """Of log2|g| over the nonzero elements."""
+    """The spread of log2|g| over the nonzero elements."""
 
     elements: int
     mean: float

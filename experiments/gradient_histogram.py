@@ -88,7 +88,7 @@ def by_layer(task: Task, rows: Sequence[Row]) -> Record:
 
 
 def compact(histogram: Histogram) -> list[int]:
-    """[zeros, exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    """Return [zeros, exponent of the lowest binade that is not empty, elements in it, in the next one, ...]."""
     binades = histogram.counts[ZERO + 1 : INF]
     filled = binades.nonzero()[0]
     zeros = int(histogram.counts[ZERO])

@@ -94,7 +94,7 @@ def run(config: Config, arm: GrowthRule, seed: int, device: str, tick: Callable[
 
 @dataclass
 class Log:
-    """What one unit showed."""
+    """The log of one unit."""
 
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """What does a wrong initial loss scale cost, and can it be told before training?
 
-Dynamic loss scaling from 2^0 to 2^32. A start above the gradients' ceiling loses a step a bit, until it no longer
+Dynamic loss scaling from 2^0 to 2^32. A start above the gradients' ceiling loses a step per bit, until it no longer
 overflows. A start below it loses range: G steps a bit, until the scale has grown to the ceiling, and
 meanwhile small gradients vanish. The first batch tells the ceiling, by a few backward passes before training, and
 with it both costs in closed form: a start m bits too low is T4's recovery from a spike, without the spike

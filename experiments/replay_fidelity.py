@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained: `relu`, which is easy, with SGD, or `sigmoid`, which is deep, with Adam."""
+    """A network: `relu`, which is easy, with SGD, or `sigmoid`, which is deep, with Adam."""
 
     name: Literal["relu", "sigmoid"]
 

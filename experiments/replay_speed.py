@@ -1,6 +1,6 @@
 """What would another rule have done, and how fast is a replay from event to event against one step by step?
 
-A trace has one number a step: the largest scale at which it would not have overflowed. Side by side in one run
+A trace has one number per step: the largest scale at which it would not have overflowed. Side by side in one run
 and interleaved, with growth interval 2000: a step-by-step loop compiled by numba; `replay_ceilings` over a trace
 that was indexed before; the index alone; and both, which is what the first rule costs. Then `replay_ceilings`
 without numba, and a sweep of 10 000 rules. Two traces of a million steps, made from a seed: the logarithm walks

@@ -68,7 +68,7 @@ def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[i
 
 
 class Asked:
-    """What fp16 would have made of float32's gradients, at each of some scales 2^k."""
+    """The fate in fp16 of float32's gradients, at each of some scales 2^k."""
 
     def __init__(self, static_log2: Sequence[int]) -> None:
         self.scales = [2.0**k for k in static_log2]

@@ -14,7 +14,7 @@ BYTES = 256  # vocabulary of a byte-level model
 
 
 class Size(NamedTuple):
-    """How large a GPT is."""
+    """The size of a GPT."""
 
     vocabulary: int
     context: int  # tokens that it sees at most

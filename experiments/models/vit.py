@@ -14,7 +14,7 @@ from experiments.models import gpt
 
 
 class Size(NamedTuple):
-    """How large a ViT is."""
+    """The size of a ViT."""
 
     pixels: int  # a side of the image
     patch: int  # pixels a side; divides `pixels`
@@ -27,7 +27,7 @@ VIT_SMALL = Size(pixels=32, patch=4, layers=12, heads=6, width=384)  # 21 millio
 
 
 class Block(gpt.Block):
-    """As in a GPT, but every token sees every other."""
+    """A block as in a GPT, but every token sees every other."""
 
     causal = False
 

@@ -40,7 +40,7 @@ def use_onednn(*, on: bool) -> None:
 
 
 def autocast(device: str, *, fp16: bool) -> torch.autocast:
-    """Native fp16 on `device`, or plain float32."""
+    """Run in native fp16 on `device`, or in plain float32."""
     return torch.autocast(device, dtype=torch.float16, enabled=fp16)
 
 
@@ -55,7 +55,7 @@ def flat_parameters(model: nn.Module) -> Tensor:
 
 
 def all_finite(x: Tensor) -> bool:
-    """Neither inf nor NaN anywhere; waits for the device."""
+    """Return whether neither inf nor NaN is anywhere; waits for the device."""
     return bool(x.isfinite().all())
 
 
@@ -68,7 +68,7 @@ def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
         sizes: elements a layer.
 
     Returns:
-        Three lists (zero, subnormal, overflow) of one count a layer; the rest of a layer is normal.
+        Three lists (zero, subnormal, overflow) of one count per layer; the rest of a layer is normal.
     """
     magnitude = gradient.half().abs()
     zero = magnitude == 0
@@ -88,7 +88,7 @@ def flagged(flags: Sequence[bool]) -> list[int]:
 
 
 def six_digits(values: Sequence[float]) -> list[float]:
-    """Rounded to 6 significant digits, well below what two seeds differ by, so that the files stay small."""
+    """Round to 6 significant digits, well below what two seeds differ by, so that the files stay small."""
     return [float(f"{value:.6g}") for value in values]
 
 

@@ -24,7 +24,7 @@ OUTPUT = "output"  # name of the gradient of a GPT's logits
 
 
 class Case(NamedTuple):
-    """What is trained, and how."""
+    """A network and the way it is trained."""
 
     task: str
     batch: int  # images, crops or windows of text a step
@@ -49,7 +49,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Model:
-    """What an arm trains, by its name in `CASES`."""
+    """The model that an arm trains, by its name in `CASES`."""
 
     name: str
 

@@ -33,7 +33,7 @@ MEDIAN_OF, MEDIAN_FROM = 50, 5  # steps before t that a running median looks bac
 
 @dataclass(frozen=True)
 class Series:
-    """What a run shows, (steps,) each."""
+    """The signals of a run, (steps,) each."""
 
     rule: Rule
     found_inf: Flags
@@ -56,7 +56,7 @@ class Series:
 
 
 class Seen(NamedTuple):
-    """Of one step; the fields are those of `Series`."""
+    """The signals of one step; the fields are those of `Series`."""
 
     found_inf: bool
     log2_scale: float

@@ -30,7 +30,7 @@ def load(device: str) -> Text:
 
 
 def windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """What a model reads and what it should say, (len(starts), context) each: the second is one byte further on."""
+    """Return what a model reads and what it should say, (len(starts), context) each, the second one byte further on."""
     places = starts[:, None] + torch.arange(context + 1)
     pieces = tokens[places.to(tokens.device)]
     return pieces[:, :-1], pieces[:, 1:]

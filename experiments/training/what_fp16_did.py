@@ -11,7 +11,7 @@ from experiments.training.tasks import Batch, Task
 
 
 class Loss(NamedTuple):
-    """What a gradient has lost beside the true one, in float32."""
+    """The loss of a gradient beside the true one, in float32."""
 
     flushed: float  # share of the elements, of those that are not zero in the truth, that became zero
     overflowed: float  # share of them that is not finite
