@@ -19,7 +19,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test check bench gpu gpu-kit deep clean
+.PHONY: help setup reproduce plan data figures figures-check paper paper-check test check bench gpu gpu-kit deep clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,9 +33,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-reproduce: data figures paper
+reproduce: plan data figures paper
 	@echo "data in experiments/data/, figures in figures/ (look at figures/README.md), the paper in paper/ampsim.pdf"
 
+plan: $(STAMP)
+	@echo "three parts: the experiments, which say how long they take; then the figures and the paper"
+
+# A data file that a run repeats to the last bit stays as it is: afterwards `git status` names what measures time.
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
 

@@ -41,7 +41,7 @@ Record = dict[str, Any]
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
-def encode(value: Any) -> str:
+def encode(value: object) -> str:
     """Return one line of strict JSON for `value` (dicts with str keys, lists, arrays, str, numbers, bool, None).
 
     Raises:
@@ -62,7 +62,7 @@ def decode(line: str) -> Any:
     return _revive(value) if any(f'"{name}"' in line for name in _NONFINITE) else value
 
 
-def write(path: Path, provenance: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
+def write(path: Path, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
     """Write a finished file; at any moment `path` holds all of the old content or all of the new."""
     lines = [encode(record) for record in records]
     header = encode({"provenance": dict(provenance), "records": len(lines)})
@@ -101,7 +101,7 @@ class Journal:
     older journal was overwritten. `identity` is whatever two runs must share for their units to be mixed.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
         self.path = path
         self.part = path.with_name(f"{path.name}.part")
         self.done: dict[str, Any] = {}
@@ -111,7 +111,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.part.write_bytes(f"{header}\n".encode())
 
-    def append(self, unit: str, value: Mapping[str, Any]) -> None:
+    def append(self, unit: str, value: Mapping[str, object]) -> None:
         """Keep one finished unit: on the disk when this returns."""
         line = encode({"unit": unit, "value": dict(value)})
         with self.part.open("ab") as file:
@@ -120,12 +120,12 @@ class Journal:
             os.fsync(file.fileno())
         self.done[unit] = decode(line)["value"]
 
-    def finish(self, provenance: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> None:
+    def finish(self, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
         """Write the finished file and remove the journal; a kill between the two leaves both, both whole."""
         write(self.path, provenance, records)
         self.part.unlink(missing_ok=True)
 
-    def _resume(self, identity: Any) -> bool:
+    def _resume(self, identity: object) -> bool:
         """Take over what an earlier run left; False when there is nothing of this run to take over."""
         if not self.part.exists():
             return False
@@ -170,7 +170,7 @@ def _parse(path: Path, number: int, line: bytes) -> Record:
     return value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return `value` with only what strict JSON knows."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -189,7 +189,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     if not isinstance(key, str):
         raise TypeError(
             f"key {key!r} of type {type(key).__name__}: expected str; JSON would turn it into text silently"
@@ -212,7 +212,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f'{name} is not JSON: expected the text "inf", "-inf" or "nan"')
 
 
-def _difference(old: Any, new: Any) -> str:
+def _difference(old: object, new: object) -> str:
     """Return the first place where two identities differ, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):

@@ -50,7 +50,7 @@ SMOKE = Config(steps=600, longest=16)
 
 
 class Family(NamedTuple):
-    """A way to hurt: the scaler it is tried on, and one word a step, without end."""
+    """A way to hurt: the scaler it is tried on, and one word per step, without end."""
 
     init_scale: float
     growth_interval: int
@@ -143,7 +143,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 @dataclass
 class Tally:
-    """What happened in a unit."""
+    """The counts of one unit."""
 
     steps: int = 0
     overflows: int = 0  # gradients that were not finite

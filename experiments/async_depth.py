@@ -101,7 +101,7 @@ class Loss(nn.Module):
         self.model, self._criterion, self._device = task.model, task.criterion, device
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The batch's loss, shape ()."""
+        """Return the batch's loss, shape ()."""
         with fp16.autocast(self._device, fp16=True):
             return self._criterion(self.model(x), y)
 
@@ -162,7 +162,7 @@ class Pipe:
         self._thread.close()
 
     def digest(self) -> str:
-        """The first 16 digits of the sha256 of every loss and of the last weights."""
+        """Return the first 16 digits of the sha256 of every loss and of the last weights."""
         weights = fp16.flat_parameters(self.task.model).cpu().numpy()
         return hashlib.sha256(repr(self.losses).encode() + weights.tobytes()).hexdigest()[:16]
 

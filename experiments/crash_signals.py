@@ -58,12 +58,12 @@ def run(config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Calla
 
 
 def over(latest: list[signals.Seen], patience: int) -> bool:
-    """Whether so many steps in a row were skipped, and the forward pass of each overflowed."""
+    """Return whether so many steps in a row were skipped, and the forward pass of each overflowed."""
     return len(latest) == patience and all(step.found_inf and math.isinf(step.activation) for step in latest)
 
 
 def watched(run: signals.Series) -> Record:
-    """Columns, the crash, and each signal's alarms: of the whole run, and from step 10 on."""
+    """Return the columns, the crash, and each signal's alarms: of the whole run, and from step 10 on."""
     found_inf = fp16.flagged(run.found_inf.tolist())
     forward_overflow = fp16.flagged(np.isinf(run.activation).tolist())
     return {
@@ -81,7 +81,7 @@ def watched(run: signals.Series) -> Record:
 
 
 def short(values: NDArray[np.float64]) -> list[float]:
-    """Four digits, so that the file stays small."""
+    """Round to four digits, so that the file stays small."""
     return [float(f"{value:.4g}") for value in values]
 
 

@@ -9,7 +9,6 @@ Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`, whe
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from rich.markup import escape
@@ -62,7 +61,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     }
 
 
-def looked(claim: Claim, device: str) -> Any:
+def looked(claim: Claim, device: str) -> object:
     """Return what the device shows; an error is something that it shows."""
     try:
         return claim.see(device)
@@ -70,7 +69,7 @@ def looked(claim: Claim, device: str) -> Any:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def differences(expected: Any, seen: Any) -> dict[str, Any]:
+def differences(expected: object, seen: object) -> dict[str, list[object]]:
     """Return where two results of one shape differ, as `path: [expected, seen]`."""
     if isinstance(expected, dict) and isinstance(seen, dict) and expected.keys() == seen.keys():
         return {

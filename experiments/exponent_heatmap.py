@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ampsim.probe import Histogram
 from ampsim.probe.binades import INF, SMALLEST
@@ -26,6 +25,7 @@ from ampsim.records import Record
 from experiments import runner
 from experiments.models.gpt import GPT2_SMALL
 from experiments.training import fp16, loop, tasks
+from experiments.training.what_fp16_did import compare, flat
 
 GLOBAL_TOKENS = 2**22  # of a global batch
 
@@ -83,7 +83,9 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
         if step.number % case.every == 0:
             x, y = step.batch
             truth = flat(torch.autograd.grad(task.criterion(task.model(x), y) * factor, parameters))
-            samples.append(losses(truth, step.gradient, step.scale))
+            real = compare(truth, step.gradient, step.scale)
+            rounded_once = compare(truth, (truth * step.scale).half(), step.scale)
+            samples.append((real.flushed, rounded_once.flushed, real.overflowed))
             if seed == config.seeds[0]:
                 counts.append(nonempty(Histogram.of(truth)))
             tick(step.number // case.every + 1)
@@ -100,32 +102,8 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
     }
 
 
-def flat(gradients: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([gradient.flatten() for gradient in gradients])
-
-
-def losses(truth: Tensor, gradient: Tensor, scale: float) -> tuple[float, float, float]:
-    """What fp16 lost of a float32 gradient.
-
-    Args:
-        truth: (elements,) float32.
-        gradient: (elements,) what the fp16 backward pass produced, still multiplied by `scale`.
-        scale: the loss scale.
-
-    Returns:
-        Of the elements that are not zero in `truth`, the shares that are zero in `gradient`; that rounding
-        `scale * truth` to fp16 once would make zero; and that are not finite in `gradient`.
-    """
-    there = truth != 0
-    lost = gradient == 0
-    rounded = (truth * scale).half() == 0
-    total = max(int(there.sum()), 1)
-    zero, would_be, not_finite = (int((there & which).sum()) / total for which in (lost, rounded, ~gradient.isfinite()))
-    return zero, would_be, not_finite
-
-
 def nonempty(histogram: Histogram) -> list[int]:
-    """[exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    """Return [exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
     binades = histogram.counts[1:INF]
     filled = binades.nonzero()[0]
     if not len(filled):

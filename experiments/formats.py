@@ -62,7 +62,7 @@ def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, t
 
 
 def measured(tensors: Mapping[str, Histogram]) -> Record:
-    """The histograms of a model's tensors against each format."""
+    """Return the histograms of a model's tensors against each format."""
     whole = total(tensors.values())
     spread = fit(whole)
     return {
@@ -78,7 +78,7 @@ def measured(tensors: Mapping[str, Histogram]) -> Record:
 
 
 def against(fmt: Format, tensors: Mapping[str, Histogram], whole: Histogram, spread: "Spread") -> Record:
-    """What one format loses of a model's gradients."""
+    """Return what one format loses of a model's gradients."""
     scale = best_scale(whole, fmt)
     headroom = math.log2(fmt.overflow_threshold / (scale * whole.largest))
     expected = NormalDist().inv_cdf(1 - 1 / spread.elements)
@@ -101,17 +101,17 @@ def against(fmt: Format, tensors: Mapping[str, Histogram], whole: Histogram, spr
 
 
 def best_scale(histogram: Histogram, fmt: Format) -> float:
-    """The largest power of two that a loss scale can be and at which nothing overflows."""
+    """Return the largest power of two that a loss scale can be and at which nothing overflows."""
     return min(histogram.ceiling(fmt), 2.0**LARGEST)
 
 
 def flushed(histogram: Histogram, scale: float, fmt: Format) -> float:
-    """Share of the nonzero elements; `low` leaves out one magnitude only, half the smallest subnormal itself."""
+    """Return the share of nonzero elements; `low` leaves out one magnitude, half the smallest subnormal itself."""
     return histogram.lost(scale, fmt).flushed.low
 
 
 def least_lost(histogram: Histogram, fmt: Format) -> tuple[int, float]:
-    """log2 of the scale at which flushed and overflowed elements together are fewest, if some may overflow; share.
+    """Return log2 of the scale at which fewest elements are lost, if some may overflow, and their share.
 
     An upper bound: the binade that the upper limit cuts counts as overflowed.
     """
@@ -126,12 +126,12 @@ def least_lost(histogram: Histogram, fmt: Format) -> tuple[int, float]:
 
 
 def binades(fmt: Format) -> float:
-    """From the largest magnitude that is flushed to the smallest that overflows: T9's R, 41 for fp16."""
+    """Return the binades between what is flushed and what overflows: T9's R, 41 for fp16."""
     return math.log2(fmt.overflow_threshold / (fmt.smallest_subnormal / 2))
 
 
 class Spread(NamedTuple):
-    """Of log2|g| over the nonzero elements."""
+    """The spread of log2|g| over the nonzero elements."""
 
     elements: int
     mean: float
@@ -139,7 +139,7 @@ class Spread(NamedTuple):
 
 
 def fit(histogram: Histogram) -> Spread:
-    """The log-normal with the histogram's first two moments.
+    """Return the log-normal with the histogram's first two moments.
 
     Within a binade log2|g| is taken at the middle; what that adds to the variance, 1/12, is taken off again
     (Sheppard's correction).
@@ -152,7 +152,7 @@ def fit(histogram: Histogram) -> Spread:
 
 
 def within(tensors: Sequence[Histogram]) -> float:
-    """Standard deviation of log2|g| about the mean of its own tensor, bits: what no scale a tensor can narrow."""
+    """Return the deviation of log2|g| about its own tensor's mean, bits: no scale per tensor can narrow it."""
     spreads = [fit(tensor) for tensor in tensors if tensor.largest]
     elements = sum(spread.elements for spread in spreads)
     return math.sqrt(sum(spread.elements * spread.sigma**2 for spread in spreads) / elements)
@@ -163,7 +163,7 @@ def nonzero(histogram: Histogram) -> int:
 
 
 def from_the_largest(histogram: Histogram) -> list[int]:
-    """Elements in the binade of the largest, in the one below, ...; the last entry has all that is further down."""
+    """Count elements in the largest's binade, in the one below, ...; the last entry has all further down."""
     counts = histogram.counts[ZERO + 1 : INF]
     down = counts[: counts.nonzero()[0][-1] + 1][::-1]
     return [*map(int, down[:BELOW]), int(down[BELOW:].sum())]

@@ -13,7 +13,7 @@ In every fp16 arm a step with a non-finite gradient is skipped. Adam's eps is 1e
 a factor on all gradients until they reach eps, and with the usual 1e-8 the arms of the global batch would
 differ in eps, not in underflow.
 
-Takes about four minutes on two CPU cores (native fp16, one thread a process), and so the model is small: 2 layers,
+Takes about four minutes on two CPU cores (native fp16, one thread per process), and so the model is small: 2 layers,
 0.1 million parameters. Device: cpu, or cuda with `--device cuda`, where it is GPT-2 small with 124 million; bytes are
 the first 256 entries of its vocabulary.
 """

@@ -16,11 +16,8 @@ change, to the last bit: for `gpt` the share of a global batch of 2^22 tokens is
 Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the models are larger.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram, Row
@@ -30,6 +27,7 @@ from experiments import runner
 from experiments.training import fp16, gradient_snapshots
 from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total
 from experiments.training.tasks import Batch, Task
+from experiments.training.what_fp16_did import backward_passes, compare, flat
 
 GLOBAL_TOKENS = 2**22  # of a global batch
 
@@ -74,13 +72,13 @@ def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, t
 
 
 def layers(task: Task, rows: Iterable[Row]) -> list[str]:
-    """From the input to the loss."""
+    """Return the names of the layers from the input to the loss."""
     names = [name for name, _ in task.model.named_parameters()]
     return list(dict.fromkeys(map(layer, [*names, *(row.name for row in rows)])))
 
 
 def by_layer(task: Task, rows: Sequence[Row]) -> Record:
-    """The histograms of each layer, of both kinds."""
+    """Return the histograms of each layer, of both kinds."""
 
     def of(kind: str, name: str) -> list[int]:
         return compact(total(row.histogram for row in rows if row.kind == kind and layer(row.name) == name))
@@ -90,7 +88,7 @@ def by_layer(task: Task, rows: Sequence[Row]) -> Record:
 
 
 def compact(histogram: Histogram) -> list[int]:
-    """[zeros, exponent of the lowest binade that is not empty, elements in it, in the next one, ... to the highest]."""
+    """Return [zeros, exponent of the lowest binade that is not empty, elements in it, in the next one, ...]."""
     binades = histogram.counts[ZERO + 1 : INF]
     filled = binades.nonzero()[0]
     zeros = int(histogram.counts[ZERO])
@@ -100,13 +98,13 @@ def compact(histogram: Histogram) -> list[int]:
 
 
 def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[int]) -> Record:
-    """What fp16 makes of the gradient at each loss scale: rounded once, and computed in it."""
+    """Return what fp16 makes of the gradient at each loss scale: rounded once, and computed in it."""
     parameters = list(task.model.parameters())
     truth = flat(parameter.grad for parameter in parameters)
     activations = total(row.histogram for row in rows if row.kind == "activation")
-    once = [compared(truth, (truth * 2.0**k).half(), 2.0**k) for k in log2_scales]
+    once = [compare(truth, (truth * 2.0**k).half(), 2.0**k) for k in log2_scales]
     passes = backward_passes(task, batch, [2.0**k for k in log2_scales])
-    real = [compared(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)]
+    real = [compare(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)]
     columns = {}
     for name, measured in (("rounded", once), ("real", real)):
         for what, column in zip(("flushed", "overflowed", "error"), fp16.table(measured), strict=True):
@@ -114,42 +112,6 @@ def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[i
     # `low` leaves out the one magnitude that is flushed in a binade of which all else is not
     would_be = [activations.lost(2.0**k, FP16).flushed.low for k in log2_scales]
     return {**columns, "activations_flushed": fp16.six_digits(would_be)}
-
-
-def backward_passes(task: Task, batch: Batch, scales: Iterable[float]) -> Iterator[Tensor]:
-    """The gradient of one and the same fp16 forward pass, computed in fp16 once for each loss scale, and scaled."""
-    x, y = batch
-    parameters = list(task.model.parameters())
-    with fp16.autocast(x.device.type, fp16=True):
-        loss = task.criterion(task.model(x), y)
-    for scale in scales:
-        yield flat(torch.autograd.grad(loss * scale, parameters, retain_graph=True))
-
-
-def flat(gradients: Iterable[Tensor | None]) -> Tensor:
-    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
-
-
-def compared(truth: Tensor, scaled: Tensor, scale: float) -> tuple[float, float, float]:
-    """What became of a float32 gradient.
-
-    Args:
-        truth: (elements,) float32.
-        scaled: (elements,) what stands for it, multiplied by `scale`.
-        scale: a power of two.
-
-    Returns:
-        Of the elements that are not zero in `truth`, the shares that are zero in `scaled`, and not finite; and the
-        distance between both over the length of `truth`, inf where an element is not finite.
-    """
-    there = truth != 0
-    elements = max(int(there.sum()), 1)
-    wrong = ~scaled.isfinite()
-    flushed, overflowed = (int((there & which).sum()) / elements for which in (scaled == 0, wrong))
-    if wrong.any():
-        return flushed, overflowed, float("inf")
-    error = torch.linalg.vector_norm(scaled.float() / scale - truth) / torch.linalg.vector_norm(truth)
-    return flushed, overflowed, error.item()
 
 
 if __name__ == "__main__":

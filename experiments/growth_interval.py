@@ -94,7 +94,7 @@ def run(config: Config, arm: GrowthRule, seed: int, device: str, tick: Callable[
 
 @dataclass
 class Log:
-    """What one unit showed."""
+    """The log of one unit."""
 
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Log:
         self.found_inf.append(step.found_inf)
 
     def sample(self, step: Step, bits: float) -> None:
-        """`bits`: log2 of the step's ceiling."""
+        """Note a sampled step; `bits` is log2 of its ceiling."""
         self.ceilings.append(bits)
         if not step.found_inf:
             self.headroom.append(bits - math.log2(step.scale))
@@ -137,7 +137,7 @@ class Log:
 
 
 def budget(rule: Rule, bits: list[float], found: list[bool]) -> dict[str, float]:
-    """T1 over the steps between the first overflow and the last one: exactly, and as a bound.
+    """Hold T1 over the steps between the first overflow and the last one: exactly, and as a bound.
 
     That is where every clean step's count starts at 0 and ends at one that is known.
     """

@@ -1,6 +1,6 @@
 """What does a wrong initial loss scale cost, and can it be told before training?
 
-Dynamic loss scaling from 2^0 to 2^32. A start above the gradients' ceiling loses a step a bit, until it no longer
+Dynamic loss scaling from 2^0 to 2^32. A start above the gradients' ceiling loses a step per bit, until it no longer
 overflows. A start below it loses range: G steps a bit, until the scale has grown to the ceiling, and
 meanwhile small gradients vanish. The first batch tells the ceiling, by a few backward passes before training, and
 with it both costs in closed form: a start m bits too low is T4's recovery from a spike, without the spike
@@ -124,12 +124,12 @@ class Log:
 
 
 def blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
-    """Successive parts of `size`; the last may be shorter."""
+    """Return successive parts of `size`; the last may be shorter."""
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def costs(arm: Start, log: Log) -> dict[str, Any]:
-    """What the start cost, and what the first batch's ceiling foretold."""
+    """Return what the start cost, and what the first batch's ceiling foretold."""
     skipped, steps = set(log.found_inf), range(len(log.scales))
     lost = len(list(takewhile(skipped.__contains__, steps)))
     # the scale has arrived where the next power of two would overflow, or this one did
@@ -145,7 +145,7 @@ def costs(arm: Start, log: Log) -> dict[str, Any]:
 
 
 def predict(arm: Start, first: float) -> dict[str, float] | None:
-    """The same three, had the ceiling stood still where it was at first; None where there was none."""
+    """Return the same three, had the ceiling stood still where it was at first; None where there was none."""
     if math.isinf(first):
         return None
     low, high = max(0, first - arm.init_log2), max(0, arm.init_log2 - first)

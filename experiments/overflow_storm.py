@@ -91,14 +91,14 @@ def run(config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int]
 
 
 def bad_steps(steps: int, rate: float, seed: int) -> list[bool]:
-    """Independent; those of a lower rate are among those of a higher one, so that arms differ in the rate only."""
+    """Draw independent steps; those of a lower rate are among those of a higher one."""
     chances = torch.rand(steps, generator=torch.Generator().manual_seed(1000 + seed), dtype=torch.float64)
     flags: list[bool] = (chances < rate).tolist()
     return flags
 
 
 def corrupted(task: tasks.Task, bad: Sequence[bool]) -> tasks.Task:
-    """The task, with a pixel that fp16 cannot hold in the first image of each bad batch."""
+    """Return the task, with a pixel that fp16 cannot hold in the first image of each bad batch."""
     flags = iter(bad)
 
     def draw() -> tasks.Batch:
@@ -112,7 +112,7 @@ def corrupted(task: tasks.Task, bad: Sequence[bool]) -> tasks.Task:
 
 
 def block_means(values: list[float]) -> list[float]:
-    """Means of `EVERY` steps; a last, shorter block counts as one."""
+    """Return means of `EVERY` steps; a last, shorter block counts as one."""
     return fp16.six_digits([float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)])
 
 

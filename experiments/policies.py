@@ -86,7 +86,7 @@ def run(config: Config, arm: Recording, seed: int, device: str, tick: Callable[[
 
 
 def record(config: Config, seed: int, device: str, tick: Callable[[int], None]) -> tuple[NDArray[np.float64], int, int]:
-    """Ceilings, (steps,); how many were checked, and how many of these were wrong."""
+    """Return the ceilings, (steps,), how many were checked, and how many of these were wrong."""
     batches, data = fp16.prepare(seed), digits_data.load(device)
     model = nn.Sequential(
         nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
@@ -114,7 +114,7 @@ def record(config: Config, seed: int, device: str, tick: Callable[[int], None]) 
 
 
 def largest(model: nn.Module, loss: torch.Tensor, scale: float) -> float:
-    """Max|g| of one backward pass at a scale, still scaled; inf also where it is NaN."""
+    """Return max|g| of one backward pass at a scale, still scaled; inf also where it is NaN."""
     model.zero_grad()
     torch.autograd.backward(loss * scale, retain_graph=True)
     value = fp16.flat_gradient(model).abs().max().item()
@@ -122,7 +122,7 @@ def largest(model: nn.Module, loss: torch.Tensor, scale: float) -> float:
 
 
 def fallen(ceilings: NDArray[np.float64], config: Config, steps: int) -> NDArray[np.float64]:
-    """The stream with its ceiling lowered from the middle on, for some steps."""
+    """Return the stream with its ceiling lowered from the middle on, for some steps."""
     lower, middle = ceilings.copy(), len(ceilings) // 2
     lower[middle : middle + steps] /= 2.0**config.fall
     return lower
@@ -132,7 +132,7 @@ def fallen(ceilings: NDArray[np.float64], config: Config, steps: int) -> NDArray
 
 
 def follow(rule: Any, state: Any, ceilings: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The scale of each step and whether it overflowed."""
+    """Return the scale of each step and whether it overflowed."""
     scales, flags = [], []
     for ceiling in ceilings:
         bad = not state.scale <= ceiling
@@ -144,7 +144,7 @@ def follow(rule: Any, state: Any, ceilings: Sequence[float]) -> tuple[NDArray[np
 
 
 def meet(rule: Any, ceilings: NDArray[np.float64], config: Config) -> Record:
-    """What one policy makes of the stream as it was, of the short fall, and of the long one."""
+    """Return what one policy makes of the stream as it was, of the short fall, and of the long one."""
     scales, bad = follow(rule, init(rule), ceilings.tolist())
     kept = slice(config.warm_up, None)
     headroom = np.log2(ceilings / scales)[kept][~bad[kept]]
@@ -166,7 +166,7 @@ def meet(rule: Any, ceilings: NDArray[np.float64], config: Config) -> Record:
 
 
 def recovery(before: NDArray[np.float64], after: NDArray[np.float64]) -> int | None:
-    """Steps until the scale is within half a bit of what it would have been; None if the stream ends first."""
+    """Return the steps until the scale is within half a bit of what it would have been, or None."""
     back = np.flatnonzero(np.log2(after) > np.log2(before) - 0.5)
     return int(back[0]) if back.size else None
 

@@ -65,7 +65,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained: `relu`, which is easy, with SGD, or `sigmoid`, which is deep, with Adam."""
+    """A network: `relu`, which is easy, with SGD, or `sigmoid`, which is deep, with Adam."""
 
     name: Literal["relu", "sigmoid"]
 
@@ -79,7 +79,7 @@ def inputs() -> dict[str, str]:
 
 
 def run(config: Config, arm: Network, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """All runs of one network with one seed; the columns are explained in `data/README.md`."""
+    """Make all runs of one network with one seed; the columns are explained in `data/README.md`."""
     intervals, runs = [None, *config.intervals], {}
     for done, interval in enumerate(intervals, 1):
         runs[rule_name(interval)] = record(config, arm, seed, device, interval)
@@ -101,7 +101,7 @@ def rule_name(interval: int | None) -> str:
 
 
 def make_task(config: Config, arm: Network, seed: int, device: str) -> tuple[tasks.Task, torch.optim.Optimizer]:
-    """A network that is easy, with SGD, or deep, with Adam."""
+    """Return a network that is easy, with SGD, or deep, with Adam."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
     if arm.name == "sigmoid":
         task = tasks.make("sigmoid", seed, device, batch)
@@ -132,7 +132,7 @@ def record(config: Config, arm: Network, seed: int, device: str, interval: int |
 
 
 def columns(done: Run) -> dict[str, Any]:
-    """What a real run did."""
+    """Return what a real run did."""
     return {
         "skips": int(done.found_inf.sum()),
         "mean_log2_scale": fp16.six_digits([float(done.bits.mean())])[0],
@@ -142,13 +142,13 @@ def columns(done: Run) -> dict[str, Any]:
 
 
 def replayed(interval: int, trace: Bits, config: Config) -> tuple[Bits, int]:
-    """The scale in force at each step if a rule meets these ceilings, and the skips."""
+    """Return the scale in force at each step if a rule meets these ceilings, and the skips."""
     done = replay_ceilings(Rule(2.0**config.start_log2, growth_interval=interval), np.exp2(trace))
     return np.log2([done.first, *done.scales()[:-1]]), len(done.skipped)
 
 
 def compare(name: str, interval: int, trace: Bits, real: Run, config: Config) -> dict[str, Any]:
-    """One rule over one recording, against the run that had this rule."""
+    """Compare one rule over one recording with the run that had this rule."""
     bits, skips = replayed(interval, trace, config)
     return {
         "trace": name,

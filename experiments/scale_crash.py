@@ -9,7 +9,7 @@ finite.
 Float32 runs the same learning rates as a control. It is no calm one: at the higher rates its stream passes
 65504 by many orders of magnitude as well. But float32 can hold that, so it keeps stepping.
 
-Takes about 35 s on two CPU cores (native fp16, one thread a process). Device: cpu, or cuda with
+Takes about 35 s on two CPU cores (native fp16, one thread per process). Device: cpu, or cuda with
 `--device cuda`.
 """
 

@@ -8,7 +8,7 @@ at two growth intervals G. In every fp16 arm a step with a non-finite gradient i
 Adam's eps is 1e-15 in all arms. With the usual 1e-8 the unscaled gradients of the first layers, some 2^-27,
 would be lost in eps and the arms would differ in eps, not in underflow.
 
-Takes about 90 s on two CPU cores (native fp16, one thread a process). Device: cpu, or cuda with `--device
+Takes about 90 s on two CPU cores (native fp16, one thread per process). Device: cpu, or cuda with `--device
 cuda`.
 """
 

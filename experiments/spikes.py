@@ -60,7 +60,7 @@ def inputs() -> dict[str, str]:
 
 
 def run(config: Config, arm: Start, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """Meet spikes far enough apart for the scale to come back; the columns are explained in `data/README.md`."""
+    """Run spikes far enough apart for the scale to come back; the columns are explained in `data/README.md`."""
     rule = Rule(growth_interval=config.growth_interval)
     task = tasks.sigmoid(fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=1e-15, fused=True)
@@ -87,7 +87,7 @@ def starts(config: Config) -> list[int]:
 
 
 def met(rule: Rule, scales: Sequence[float], found_inf: Sequence[bool], start: int, height: int, lasts: int) -> Record:
-    """One spike beside T4: skips while it lasted, steps from its first until the scale was back (None: never)."""
+    """Return one spike beside T4: skips while it lasted, steps until the scale was back (None: never)."""
     t4 = theory.recovery(rule, height, lasts)
     back = next((step for step in range(start + 1, len(scales)) if scales[step] >= scales[start]), None)
     return {
@@ -102,7 +102,7 @@ def met(rule: Rule, scales: Sequence[float], found_inf: Sequence[bool], start: i
 
 
 def ceiling(task: tasks.Task, x: Tensor, y: Tensor) -> float:
-    """The largest scale at which this batch's float32 gradient fits into fp16."""
+    """Return the largest scale at which this batch's float32 gradient fits into fp16."""
     gradients = torch.autograd.grad(task.criterion(task.model(x), y), list(task.model.parameters()))
     return Histogram.of(torch.cat([gradient.flatten() for gradient in gradients])).ceiling(FP16)
 
@@ -110,7 +110,7 @@ def ceiling(task: tasks.Task, x: Tensor, y: Tensor) -> float:
 def clipped_step(
     task: tasks.Task, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, scaler: GradScaler, gain: float
 ) -> bool:
-    """One step on `gain` times the loss; returns whether it was skipped."""
+    """Make one step on `gain` times the loss; returns whether it was skipped."""
     with fp16.autocast(x.device.type, fp16=True):
         loss = task.criterion(task.model(x), y)
     optimizer.zero_grad()

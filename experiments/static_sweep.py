@@ -13,7 +13,6 @@ Takes about 60 s on one CPU core (native fp16). Device: cpu, or cuda with `--dev
 learns which way up a photograph is.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from torch import Tensor
 from ampsim.records import Record
 from experiments import runner
 from experiments.training import fp16, loop, tasks
+from experiments.training.what_fp16_did import backward_passes, compare
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
 LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24)  # closer at the cliffs
@@ -68,7 +68,7 @@ def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[i
 
 
 class Asked:
-    """What fp16 would have made of float32's gradients, at each of some scales 2^k."""
+    """The fate in fp16 of float32's gradients, at each of some scales 2^k."""
 
     def __init__(self, static_log2: Sequence[int]) -> None:
         self.scales = [2.0**k for k in static_log2]
@@ -76,7 +76,7 @@ class Asked:
         self.rows: list[list[list[float]]] = []  # steps, columns, scales
 
     def add(self, task: tasks.Task, step: loop.Step, *, counted: bool) -> None:
-        """One step of the arm `fp32`."""
+        """Note one step of the arm `fp32`."""
         self.largest.append(step.gradient.abs().max().item())
         if counted:
             passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
@@ -85,7 +85,7 @@ class Asked:
             self.rows.append(fp16.table(backward) + fp16.table(rounded))
 
     def record(self) -> Record:
-        """As `data/README.md` has it."""
+        """Return the columns as `data/README.md` has them."""
         names = ("backward_zero", "backward_error", "rounded_zero", "rounded_error")
         columns = zip(names, fp16.table(self.rows), strict=True)
         return {"largest": fp16.six_digits(self.largest)} | {
@@ -93,25 +93,14 @@ class Asked:
         }
 
 
-def backward_passes(task: tasks.Task, batch: tasks.Batch, scales: Sequence[float]) -> list[Tensor]:
-    """One gradient a scale, still multiplied by it, of one forward pass in fp16; the model's own stay as they are."""
-    x, y = batch
-    parameters = list(task.model.parameters())
-    with fp16.autocast(x.device.type, fp16=True):
-        loss = task.criterion(task.model(x), y)
-    passes = [torch.autograd.grad(loss * scale, parameters, retain_graph=True) for scale in scales]
-    return [torch.cat([gradient.flatten() for gradient in gradients]) for gradients in passes]
-
-
 def lost(gradient: Tensor, truth: Tensor, scale: float) -> tuple[float, float]:
-    """How a gradient that is multiplied by `scale` differs from the true one.
+    """Return how a gradient that is multiplied by `scale` differs from the true one.
 
     Returns:
         The share of its elements that are zero; the length of the difference over that of `truth`, inf where
         an element is not finite.
     """
-    error = ((gradient.float() / scale - truth).norm() / truth.norm()).item()
-    return (gradient == 0).float().mean().item(), error if math.isfinite(error) else math.inf
+    return (gradient == 0).float().mean().item(), compare(truth, gradient, scale).error
 
 
 if __name__ == "__main__":

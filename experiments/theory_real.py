@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from rich.table import Table
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16, loop
+from experiments.training import digits_data, fp16, loop, tasks
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
@@ -58,26 +57,14 @@ def inputs() -> dict[str, str]:
 
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
-    batches = fp16.prepare(seed)
-    data = digits_data.load(device)
-    model = make_model(config.width).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    scaler = arm.scaler(device)
+    generator = fp16.prepare(seed)
+    task = tasks.digits(make_model(config.width), generator, device, config.batch)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     log = []
-
-    for step in range(config.steps):
-        rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
-        x, y = data.train_x[rows], data.train_y[rows]
-        largest = largest_gradient(model, x, y)
-        with fp16.autocast(device, fp16=arm != loop.FP32):
-            loss = cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        log.append((scaler.get_scale(), largest, fp16.all_finite(fp16.flat_gradient(model)), loss.item()))
-        scaler.step(optimizer)
-        scaler.update()
-        tick(step + 1)
-
+    for step in arm.train(task, optimizer, config.steps):
+        largest = step.gradient.abs().max().item() if arm == loop.FP32 else largest_gradient(task, step.batch)
+        log.append((step.scale, largest, not step.found_inf, step.loss))
+        tick(step.number + 1)
     return record(log[config.warmup :])
 
 
@@ -88,14 +75,15 @@ def make_model(width: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def largest_gradient(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The largest magnitude in the gradient of the true loss, in float32."""
-    gradients = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
-    return float(torch.stack([gradient.abs().max() for gradient in gradients]).max())
+def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
+    """Return the largest magnitude in the gradient of a batch's true loss, in float32."""
+    x, y = batch
+    gradients = torch.autograd.grad(task.criterion(task.model(x), y), list(task.model.parameters()))
+    return max(gradient.abs().max().item() for gradient in gradients)
 
 
 def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
-    """One unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
+    """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
     scales, largest, finite, losses = fp16.table(log)
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
@@ -110,18 +98,18 @@ def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
 
 
 def counted(levels: Sequence[int]) -> list[list[int]]:
-    """[[log2, steps], ...], rising."""
+    """Return [[log2, steps], ...], rising."""
     return [[level, count] for level, count in sorted(Counter(levels).items())]
 
 
 def predict(ceilings: Iterable[tuple[int, int]], growth_interval: int) -> tuple[float, float]:
-    """T3's skip rate and mean log2 scale, from counted ceilings."""
+    """Return T3's skip rate and mean log2 scale, from counted ceilings."""
     x, form = theory.of_ceilings(dict(ceilings), growth_interval)
     return form.skip_rate, float(x @ form.levels)
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """What was measured and what T3 says, from the run's own ceilings and from those of the float32 run."""
+    """Return what was measured and what T3 says, from the run's own ceilings and from those of the float32 run."""
     shown = Table("G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)")
     reference = next(row for row in rows if row["arm"] == "fp32")
     for row in (row for row in rows if row["arm"] != "fp32"):

@@ -97,7 +97,7 @@ MAKERS: dict[str, Callable[[int, int], Any]] = {"torch": Naive, "ampsim": Ticket
 
 
 class Handed(NamedTuple):
-    """What goes through the queue."""
+    """An item of the queue."""
 
     ticket: Any
     grads: tuple[Tensor, ...]  # scaled
@@ -105,7 +105,7 @@ class Handed(NamedTuple):
 
 @dataclass
 class Counts:
-    """What was seen. `computing` is written by one thread, everything else by the other."""
+    """The counts of a run. `computing` is written by one thread, everything else by the other."""
 
     passes: int = 0  # backward passes whose gradients arrived
     checked: int = 0  # gradient tensors, finite when handed over

@@ -1,6 +1,9 @@
 """From a figure's name to the figure, and to its files."""
 
+import gc
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -13,7 +16,7 @@ def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
 
     They are named ``<stem>.svg`` and ``<stem>.pdf``, and ``<stem>.<device>.svg`` where `data` is not the CPU's.
     """
-    with _style.style():
+    with _style.style(), uncollected():
         figure = draw(stem, data)
         return _style.save(figure, folder, stem if data.name == "cpu" else f"{stem}.{data.name}")
 
@@ -25,3 +28,15 @@ def draw(stem: str, data: Path = results.CPU) -> Figure:
     figure: Figure = module.plot(*runs)
     _style.stamp(figure, runs)
     return figure
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector off: an eighth of the time goes into objects that live until the figure is saved."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

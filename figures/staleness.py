@@ -24,7 +24,7 @@ def plot(run: Result) -> Figure:
     depths = run.config["depths"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 3.9)
     axes = figure.subplots(2, 3)
-    rows = next(record for record in run.records if record["arm"] == "standing")["rows"]
+    rows = run.one(policy=None).first["rows"]
     for column, (key, (title, factor)) in enumerate(PANELS.items()):
         draw_standing(axes[0][column], rows, key, factor)
         draw_trained(axes[1][column], run, depths, key, factor)
@@ -63,7 +63,7 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
 def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, factor: float) -> None:
     """Draw a dot per seed, and a line through the means."""
     for place, (policy, color) in enumerate(COLOR.items()):
-        units = [run.arm(f"{policy} k={k}") for k in depths]
+        units = [run.one(policy=policy, k=k) for k in depths]
         values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
         shift = 0.09 * (place - 1)
         x = np.repeat(np.array(depths, dtype=float)[:, None] + shift, values.shape[1], axis=1)

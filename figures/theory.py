@@ -99,7 +99,7 @@ def marked(run: Result, name: str, shown: Callable[[float], float]) -> list[tupl
     found = []
     for interval in (20, 100, 500):
         for b in (1, 2, 4):
-            (record,) = run.arm(f"T3: G={interval}, sigma={SIGMA:g}, b={b}")
+            (record,) = run.one(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
             found += [(interval, b, shown(held["measured"])) for held in record["held"] if held["name"] == name]
     return found
 

@@ -11,7 +11,7 @@ from figures.results import ArmRecords, Result
 
 DATA = ("threads",)
 COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
-NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours, a ticket an iteration"}
+NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours, one ticket per iteration"}
 
 
 def plot(run: Result) -> Figure:
@@ -20,7 +20,7 @@ def plot(run: Result) -> Figure:
     depths = run.config["depths"]
     for place, scaler in enumerate(COLOR):
         for position, depth in enumerate(depths):
-            units = run.arm(f"{scaler} depth {depth}")
+            units = run.one(scaler=scaler, depth=depth)
             draw_bar(axes, position + 0.42 * (place - 0.5), scaler, units, NAME[scaler] if position == 0 else None)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     axes.tick_params(axis="x", length=0)

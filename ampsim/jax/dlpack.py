@@ -1,14 +1,17 @@
 """Tensors of torch as arrays of JAX and back, without a copy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import Array
 
 from ampsim.jax._optional import load
+from ampsim.jax.finite import T, Tree
 from ampsim.jax.machine import has_64_bits
 
 
-def to_jax(tree: Any) -> Any:
+def to_jax(tree: Tree) -> Tree:
     """Return the torch tensors of a tree as JAX arrays that share their memory, on the device they are on.
 
     JAX takes its arrays for constant: while one is in use, do not write to the tensor. A tensor that
@@ -26,7 +29,7 @@ def to_jax(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: _to_jax(leaf, tensor_type), tree)
 
 
-def _to_jax(leaf: Any, tensor_type: Any) -> Any:
+def _to_jax(leaf: object, tensor_type: type) -> Array:
     if not isinstance(leaf, tensor_type):
         raise TypeError(f"a {type(leaf).__name__}: expected a torch.Tensor; convert it first")
     tensor: Any = leaf
@@ -41,7 +44,7 @@ def _to_jax(leaf: Any, tensor_type: Any) -> Any:
             "convert it, or set jax_enable_x64"
         )
     try:
-        array = jax.dlpack.from_dlpack(tensor.detach(), copy=False)
+        array: Array = jax.dlpack.from_dlpack(tensor.detach(), copy=False)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise _refusal(tensor, error) from error
     if str(array.dtype) != str(tensor.dtype).removeprefix("torch."):
@@ -64,7 +67,7 @@ def _refusal(tensor: Any, error: Exception) -> Exception:
     )
 
 
-def to_torch(tree: Any) -> Any:
+def to_torch(tree: Tree) -> Tree:
     """Return the JAX arrays of a tree as torch tensors that share their memory, on the device they are on.
 
     A JAX array is constant to JAX: do not write to the tensor in place, or pass ``tensor.clone()`` on.
@@ -77,7 +80,7 @@ def to_torch(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: _to_torch(leaf, from_dlpack), tree)
 
 
-def _to_torch(array: Any, from_dlpack: Any) -> Any:
+def _to_torch(array: object, from_dlpack: Callable[[Array], T]) -> T:
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         raise TypeError(f"a {type(array).__name__}: expected a jax.Array outside of jit; convert it first")
     if len(array.devices()) != 1:

@@ -18,10 +18,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import Array, lax
 
 
@@ -29,8 +30,8 @@ from jax import Array, lax
 class Format:
     """The layout of a scale in a word."""
 
-    dtype: type[Any]
-    word: type[Any]  # unsigned integer of the same size
+    dtype: type[np.floating]
+    word: type[np.unsignedinteger]  # unsigned integer of the same size
     width: int  # W: bits of a word
     precision: int  # p: bits of a mantissa, the hidden one included
     limbs: int  # of a factor that multiplies
@@ -66,8 +67,10 @@ FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
 class Factor(NamedTuple):
     """A positive constant, as numpy or JAX arrays."""
 
-    limbs: Any  # (limbs,), words, lowest first; the highest bit of the last is set. (0,): a power of two
-    exponent: Any  # (), int32: floor(log2(factor))
+    limbs: Array | npt.NDArray[np.unsignedinteger]
+    """(limbs,), words, lowest first; the highest bit of the last is set. (0,): a power of two."""
+    exponent: Array | npt.NDArray[np.int32]
+    """(), int32: floor(log2(factor))."""
 
 
 def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
@@ -127,7 +130,7 @@ def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
     return jnp.where(field == 0, subnormal, normal), jnp.where(field == 0, 1 - lead, field)
 
 
-def _multiply(form: Format, n: Array, limbs: Any) -> tuple[Array, Array, Array]:
+def _multiply(form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinteger]) -> tuple[Array, Array, Array]:
     """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below those is set."""
     count, low_bits = limbs.shape[0], form.word((1 << form.limb) - 1)
     carry, lows = jnp.zeros_like(n), []

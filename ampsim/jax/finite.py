@@ -1,7 +1,7 @@
 """Whether a tree of arrays is finite, and choosing between two trees."""
 
 import functools
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,15 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 T = TypeVar("T")
+Tree: TypeAlias = Any  # arrays in nested lists, tuples, dicts and registered classes; JAX has no type for them
 
 
-def is_inexact(x: Any) -> bool:
+def is_inexact(x: ArrayLike) -> bool:
     """Return whether a leaf is floating point or complex; integers, bools and JAX's float0 are neither."""
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
-def all_finite(tree: Any, axis_name: str | None = None) -> Array:
+def all_finite(tree: Tree, axis_name: str | None = None) -> Array:
     """Return whether every floating-point or complex element of a tree is neither inf nor NaN; True for an empty tree.
 
     Args:

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 from jax import Array, lax
 
-from ampsim.jax.finite import all_finite
+from ampsim.jax.finite import Tree, all_finite
 
 T = TypeVar("T")
 
@@ -33,13 +33,13 @@ class Result(NamedTuple, Generic[S]):
 
     loss_scale: S  # updated
     finite: Array  # (), bool
-    aux: Any  # the loss, or (loss, aux) with has_aux
-    grad: Any  # unscaled; float16 and bfloat16 widened to float32
+    aux: Tree  # the loss, or (loss, aux) with has_aux
+    grad: Tree  # unscaled; float16 and bfloat16 widened to float32
 
 
 def value_and_grad(
     loss_scale: S,
-    fun: Callable[..., Any],
+    fun: Callable[..., Tree],
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     axis_name: str | None = None,
@@ -65,7 +65,7 @@ def value_and_grad(
         A function of `fun`'s arguments, returning a `Result`.
     """
 
-    def scaled(*args: Any, **kwargs: Any) -> Any:
+    def scaled(*args: Tree, **kwargs: Tree) -> Tree:
         out = fun(*args, **kwargs)
         loss = out[0] if has_aux else out
         return loss_scale.scale(loss), out
@@ -73,7 +73,7 @@ def value_and_grad(
     differentiate = jax.grad(scaled, argnums, has_aux=True)
 
     @functools.wraps(fun)
-    def wrapped(*args: Any, **kwargs: Any) -> Result[S]:
+    def wrapped(*args: Tree, **kwargs: Tree) -> Result[S]:
         if axis_name is not None:
             args = _own_copies(args, argnums, axis_name)
         grads, out = differentiate(*args, **kwargs)
@@ -86,7 +86,7 @@ def value_and_grad(
     return wrapped
 
 
-def _own_copies(args: tuple[Any, ...], argnums: int | Sequence[int], axis_name: str) -> tuple[Any, ...]:
+def _own_copies(args: tuple[Tree, ...], argnums: int | Sequence[int], axis_name: str) -> tuple[Tree, ...]:
     """Return the arguments to differentiate as values of their own on each worker of the axis.
 
     ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the mean of those
@@ -94,9 +94,10 @@ def _own_copies(args: tuple[Any, ...], argnums: int | Sequence[int], axis_name: 
     """
     chosen = {n % len(args) for n in ((argnums,) if isinstance(argnums, int) else argnums)}
 
-    def own(x: Any) -> Any:
+    def own(x: Array) -> Array:
         try:
-            return lax.pcast(x, axis_name, to="varying")
+            copy: Array = lax.pcast(x, axis_name, to="varying")
+            return copy
         except ValueError:  # it is one
             return x
 

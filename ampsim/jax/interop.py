@@ -21,11 +21,11 @@ from ampsim.jax.loss_scale import LossScale
 CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
-def _refuse(name: str, value: Any, expected: Any, peer: str, cure: str) -> ValueError:
+def _refuse(name: str, value: object, expected: object, peer: str, cure: str) -> ValueError:
     return ValueError(f"{name}={value!r}: expected {expected}, {peer} holds nothing else; {cure}")
 
 
-def _require(rule: Rule, peer: str, **expected: Any) -> None:
+def _require(rule: Rule, peer: str, **expected: object) -> None:
     for name, only in expected.items():
         if (value := getattr(rule, name)) != only:
             raise _refuse(name, value, repr(only), peer, f"convert a loss scale with {name}={only!r}")
@@ -34,7 +34,7 @@ def _require(rule: Rule, peer: str, **expected: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ torch
 
 
-def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = ()) -> dict[str, Any]:
+def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = ()) -> dict[str, object]:
     """Return what ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler` load.
 
     Torch's five keys, and with a delay ``pending``, which only ours reads. The dict has no bounds: name in
@@ -44,7 +44,7 @@ def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = (
         ValueError: a rule that is not torch's family.
     """
     rule, state = loss_scale.rule, loss_scale.state
-    expected: dict[str, Any] = {"hysteresis": 1, "growth_test": "==", "arithmetic": Arithmetic()}
+    expected: dict[str, object] = {"hysteresis": 1, "growth_test": "==", "arithmetic": Arithmetic()}
     bounds = {name: None for name in ("min_scale", "max_scale") if name not in elsewhere}
     _require(rule, "torch", **expected, **bounds)
     saved = {

@@ -13,7 +13,7 @@ A training step, compiled or not, is::
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 from ampsim.core.machine import Rule, State, init
 from ampsim.jax import exact_product, grad, machine
 from ampsim.jax.exact_product import FORMATS, Format
-from ampsim.jax.finite import is_inexact
+from ampsim.jax.finite import Tree, is_inexact
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class LossScale:
 
     def value_and_grad(
         self,
-        fun: Callable[..., Any],
+        fun: Callable[..., Tree],
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
         axis_name: str | None = None,
@@ -182,7 +182,7 @@ class LossScale:
         return grad.value_and_grad(self, fun, argnums, has_aux, axis_name)
 
 
-def _times(x: Any, factor: Array, one: Array | None = None, *, widen: bool) -> Any:
+def _times(x: ArrayLike, factor: Array, one: Array | None = None, *, widen: bool) -> ArrayLike:
     if not is_inexact(x):
         return x
     x = jnp.asarray(x)

@@ -26,16 +26,16 @@ class Constants(NamedTuple):
 
     growth: Factor
     backoff: Factor
-    low: Any  # (), word: bits of min_scale, 0 for none
-    high: Any  # (), word: bits of max_scale, those of inf for none
-    growth_interval: Any  # (), int32
-    hysteresis: Any  # (), int32
-    refill_clean: Any  # (), bool; these three: which events refill the hysteresis
-    refill_growth: Any
-    refill_backoff: Any
-    at_least: Any  # (), bool: the growth test is >=, not ==
-    keeps_finite: Any  # (), bool
-    flush_subnormals: Any  # (), bool
+    low: Array  # (), word: bits of min_scale, 0 for none
+    high: Array  # (), word: bits of max_scale, those of inf for none
+    growth_interval: Array  # (), int32
+    hysteresis: Array  # (), int32
+    refill_clean: Array  # (), bool; these three: which events refill the hysteresis
+    refill_growth: Array
+    refill_backoff: Array
+    at_least: Array  # (), bool: the growth test is >=, not ==
+    keeps_finite: Array  # (), bool
+    flush_subnormals: Array  # (), bool
 
 
 class Carry(NamedTuple):
@@ -46,7 +46,7 @@ class Carry(NamedTuple):
     overflow_tracker: Array  # (), int32
 
 
-def check(rule: Any) -> None:
+def check(rule: object) -> None:
     """Refuse a rule that this package cannot follow to the last bit."""
     if not isinstance(rule, Rule) or type(rule.arithmetic) is not Arithmetic:
         raise TypeError(f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic")
@@ -87,20 +87,21 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
     long = divides(rule) if divisor is None else divisor
     limbs = form.divisor_limbs if long else form.limbs
     growth, backoff = _factors(rule, form, 0 if divisor is None and _by_powers_of_two(rule) else limbs)
-    return Constants(
-        growth=growth,
-        backoff=backoff,
-        low=_bound(rule, form, rule.min_scale, 0.0),
-        high=_bound(rule, form, rule.max_scale, math.inf),
-        growth_interval=np.int32(rule.growth_interval),
-        hysteresis=np.int32(rule.hysteresis),
-        refill_clean=np.bool_("clean" in rule.hysteresis_refill),
-        refill_growth=np.bool_("growth" in rule.hysteresis_refill),
-        refill_backoff=np.bool_("backoff" in rule.hysteresis_refill),
-        at_least=np.bool_(rule.growth_test == ">="),
-        keeps_finite=np.bool_(rule.arithmetic.keeps_finite),
-        flush_subnormals=np.bool_(rule.arithmetic.flush_subnormals),
-    )
+    arrays: dict[str, Any] = {  # numpy's, until they are traced
+        "growth": growth,
+        "backoff": backoff,
+        "low": _bound(rule, form, rule.min_scale, 0.0),
+        "high": _bound(rule, form, rule.max_scale, math.inf),
+        "growth_interval": np.int32(rule.growth_interval),
+        "hysteresis": np.int32(rule.hysteresis),
+        "refill_clean": np.bool_("clean" in rule.hysteresis_refill),
+        "refill_growth": np.bool_("growth" in rule.hysteresis_refill),
+        "refill_backoff": np.bool_("backoff" in rule.hysteresis_refill),
+        "at_least": np.bool_(rule.growth_test == ">="),
+        "keeps_finite": np.bool_(rule.arithmetic.keeps_finite),
+        "flush_subnormals": np.bool_(rule.arithmetic.flush_subnormals),
+    }
+    return Constants(**arrays)
 
 
 def _by_powers_of_two(rule: Rule) -> bool:

@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from ampsim.core.machine import Rule
 from ampsim.jax._optional import load
-from ampsim.jax.finite import all_finite
+from ampsim.jax.finite import Tree, all_finite
 from ampsim.jax.loss_scale import LossScale
 
 
@@ -16,7 +16,7 @@ class SkipState(NamedTuple):
     """The state of `skip_nonfinite`."""
 
     loss_scale: LossScale  # scale the next loss with it; changes at every update
-    inner: Any  # the wrapped optimizer's state; a skipped step changes no bit of it
+    inner: Tree  # the wrapped optimizer's state; a skipped step changes no bit of it
     finite: Array  # (), bool: whether the last update was a step; True at first
 
 
@@ -41,17 +41,17 @@ def skip_nonfinite(optimizer: Any, rule: Rule | None = None, *, axis_name: str |
     optax = load("optax", "jax")
     inner = optax.with_extra_args_support(optimizer)
 
-    def init(params: Any) -> SkipState:
+    def init(params: Tree) -> SkipState:
         return SkipState(LossScale.create(rule), inner.init(params), jnp.bool_(1))
 
-    def update(grads: Any, state: SkipState, params: Any = None, **extra: Any) -> tuple[Any, SkipState]:
+    def update(grads: Tree, state: SkipState, params: Tree = None, **extra: Tree) -> tuple[Tree, SkipState]:
         grads = state.loss_scale.unscale(grads, widen=True)
         finite = all_finite(grads, axis_name)
 
-        def step() -> tuple[Any, Any]:
+        def step() -> tuple[Tree, Tree]:
             return inner.update(grads, state.inner, params, **extra)  # type: ignore[no-any-return]
 
-        def skip() -> tuple[Any, Any]:
+        def skip() -> tuple[Tree, Tree]:
             shapes, _ = jax.eval_shape(step)
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state.inner
 

@@ -17,6 +17,7 @@ from jax import Array, lax
 
 from ampsim.core.policies.base import Observation, Policy, PolicyState
 from ampsim.jax.exact_product import FLOAT32, to_bits
+from ampsim.jax.finite import Tree
 from ampsim.jax.sweep import keys
 
 
@@ -30,7 +31,7 @@ class PolicySummary(NamedTuple):
 
 def sweep_policies(
     policies: Sequence[Policy], ceilings: npt.ArrayLike, *, top: float = 65504.0, summary: bool = False
-) -> Any:
+) -> Array | PolicySummary:
     """Return the scales of many policies after each update; row i equals ``replay_ceilings(policies[i], ceilings)``.
 
     To the last bit, except for `LogMax`, see `ampsim.jax.policy`. Numbers in which the policies differ are data, so
@@ -57,17 +58,19 @@ def sweep_policies(
         raise ValueError(f"ceilings[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0")
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         amax = (top / trace).astype(np.float32)
-    return _run(like, summary, varying, keys(FLOAT32, trace), amax)
+    done: Array | PolicySummary = _run(like, summary, varying, keys(FLOAT32, trace), amax)
+    return done
 
 
-def _shared(policies: Sequence[Policy]) -> tuple[Policy, dict[str, npt.NDArray[Any]]]:
+def _shared(policies: Sequence[Policy]) -> tuple[Policy, dict[str, npt.NDArray[np.generic]]]:
     """Return one of them, and the numbers in which they differ, (policies,)."""
     if not policies or not all(isinstance(policy, Policy) for policy in policies):
         raise TypeError(f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; sweep takes rules")
     names = sorted({type(policy).__name__ for policy in policies})
     if len(names) > 1:
         raise ValueError(f"policies of types {', '.join(names)}: expected one type; sweep each apart")
-    like, varying = policies[0], {}
+    like = policies[0]
+    varying: dict[str, npt.NDArray[np.generic]] = {}
     for name in (field.name for field in dataclasses.fields(like)):
         values = [getattr(policy, name) for policy in policies]
         if len(set(values)) == 1:
@@ -79,7 +82,7 @@ def _shared(policies: Sequence[Policy]) -> tuple[Policy, dict[str, npt.NDArray[A
     return like, varying
 
 
-def _with(policy: Policy, values: dict[str, Any]) -> Policy:
+def _with(policy: Policy, values: dict[str, Array]) -> Policy:
     """Return the policy with traced numbers in it, which no check can look at."""
     made = object.__new__(type(policy))
     for field in dataclasses.fields(policy):
@@ -88,7 +91,7 @@ def _with(policy: Policy, values: dict[str, Any]) -> Policy:
 
 
 @functools.partial(jax.jit, static_argnames=("like", "summary"))
-def _run(like: Policy, summary: bool, varying: dict[str, Array], above: Array, amax: Array) -> Any:
+def _run(like: Policy, summary: bool, varying: dict[str, Array], above: Array, amax: Array) -> Tree:
     steps = 0 if above.ndim == 2 else None
     one = functools.partial(_run_one, like, summary)
     if not varying and steps is None:
@@ -96,10 +99,10 @@ def _run(like: Policy, summary: bool, varying: dict[str, Array], above: Array, a
     return jax.vmap(one, in_axes=(0, steps, steps))(varying, above, amax)
 
 
-def _run_one(like: Policy, summary: bool, values: dict[str, Array], above: Array, amax: Array) -> Any:
+def _run_one(like: Policy, summary: bool, values: dict[str, Array], above: Array, amax: Array) -> Tree:
     policy = _with(like, values)
 
-    def body(carry: tuple[PolicyState, Array, Array], given: tuple[Array, Array]) -> Any:
+    def body(carry: tuple[PolicyState, Array, Array], given: tuple[Array, Array]) -> Tree:
         state, skipped, bits = carry
         key, largest = given
         found = lax.bitcast_convert_type(to_bits(FLOAT32, jnp.asarray(state.scale)), np.int32) > key

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax import Array, lax
 from ampsim.core.machine import Rule, init
 from ampsim.jax import exact_product, machine
 from ampsim.jax.exact_product import FORMATS, Format
+from ampsim.jax.finite import Tree
 
 
 class Summary(NamedTuple):
@@ -30,7 +31,7 @@ def sweep(
     *,
     ceilings: npt.ArrayLike | None = None,
     summary: bool = False,
-) -> Any:
+) -> Array | Summary:
     """Return the scales of many rules after each update; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
 
     Compiled once for a number of rules and steps: the constants of the rules are data. On one CPU core some
@@ -58,7 +59,8 @@ def sweep(
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
         raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row per rule")
     start = np.array([init(rule).scale for rule in rules], form.dtype)
-    return _run(form, delay, summary, machine.stacked(rules), start, inputs)
+    done: Array | Summary = _run(form, delay, summary, machine.stacked(rules), start, inputs)
+    return done
 
 
 def _shared(rules: Sequence[Rule]) -> tuple[Format, int]:
@@ -73,7 +75,7 @@ def _shared(rules: Sequence[Rule]) -> tuple[Format, int]:
     return FORMATS[dtype], delay
 
 
-def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[np.signedinteger]:
     """Return ceilings as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
 
     Rounded down, since no scale lies between c and the next smaller number of its format.
@@ -87,16 +89,16 @@ def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 
 @functools.partial(jax.jit, static_argnames=("form", "delay", "summary"))
-def _run(form: Format, delay: int, summary: bool, constants: machine.Constants, start: Array, inputs: Array) -> Any:
+def _run(form: Format, delay: int, summary: bool, constants: machine.Constants, start: Array, inputs: Array) -> Tree:
     one = functools.partial(_run_one, form, delay, summary)
     return jax.vmap(one, in_axes=(-1, 0, 0 if inputs.ndim == 2 else None))(constants, start, inputs)
 
 
-def _run_one(form: Format, delay: int, summary: bool, c: machine.Constants, start: Array, inputs: Array) -> Any:
+def _run_one(form: Format, delay: int, summary: bool, c: machine.Constants, start: Array, inputs: Array) -> Tree:
     zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
     queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
 
-    def body(carry: Any, given: Array) -> Any:
+    def body(carry: Tree, given: Array) -> Tree:
         queue, trackers, skipped = carry
         signed = lax.bitcast_convert_type(queue.scale, f"int{form.width}")
         found = given if given.dtype == jnp.bool_ else signed > given

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,11 +26,11 @@ class Counts(NamedTuple):
     scale: float
     keys: list[Key]
     counts: Tensor  # (len(keys), 281) on the host, or on the way there
-    copied: Any  # the CUDA event after which `counts` may be read
+    copied: torch.cuda.Event | None  # the CUDA event after which `counts` may be read
 
     def arrived(self) -> bool:
         """Return whether `counts` may be read."""
-        return self.copied is None or bool(self.copied.query())
+        return self.copied is None or bool(self.copied.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Wait until `counts` may be read."""
@@ -108,7 +108,7 @@ class Batch:
                 for key, grad in pairs:
                     self.add(key, grad)
 
-    def _send(self, pairs: list[tuple[Key, Tensor]], count: Any) -> None:
+    def _send(self, pairs: list[tuple[Key, Tensor]], count: Callable[[list[Tensor]], Tensor]) -> None:
         """Count, and start the copy to the host, into pinned memory from CUDA."""
         counts = count([tensor for _, tensor in pairs])
         on_host, copied = counts.to("cpu", non_blocking=True), None

@@ -13,7 +13,6 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -146,7 +145,7 @@ def _on_host(values: Tensor) -> Ints:
     return counts
 
 
-def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Any) -> Ints:
+def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Ints | int) -> Ints:
     """Return the counts, shape (tensors, 281), from how often each exponent occurs, and the largest magnitudes' bits.
 
     The tensors lie in `bits` one behind the other, each from its start, none empty.

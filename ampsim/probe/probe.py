@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +16,8 @@ from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2
 from ampsim.probe.binades import BINS
 from ampsim.probe.counting import DTYPES
 from ampsim.probe.histogram import Histogram, largest_of, moved
+
+Model = nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 class Row(NamedTuple):
@@ -77,14 +79,14 @@ class Probe:
 
     def __init__(
         self,
-        model: nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+        model: Model,
         *,
         every: int = 1,
         scale: float | HasScale = 1.0,
         activations: bool = False,
     ) -> None:
         self._every = as_int("every", every, 1, "the default is 1")
-        self._parameters: dict[str, Any] = {name: param for name, param in _named(model) if param.requires_grad}
+        self._parameters = {name: param for name, param in _named(model) if param.requires_grad}
         for name, param in self._parameters.items():
             if param.dtype not in DTYPES:
                 raise TypeError(f"{name} is {param.dtype}: expected float32, float16 or bfloat16; leave it out")
@@ -97,7 +99,7 @@ class Probe:
     def __enter__(self) -> Self:
         for name, param in self._parameters.items():
             hook = self._parameter_hook(name)
-            self._hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)
+            self._hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
         for name, module in self._modules.items():
             self._hooks.callback(module.register_forward_hook(self._forward_hook(name)).remove)
         return self
@@ -136,7 +138,7 @@ class Probe:
     def _finish(self) -> None:
         self._counted += [(self._step, counted) for counted in self._batch.finish()]
 
-    def _parameter_hook(self, name: str) -> Any:
+    def _parameter_hook(self, name: str) -> Callable[[Tensor], None]:
         key: Key = ("parameter", name)
 
         def hook(param: Tensor) -> None:
@@ -145,8 +147,8 @@ class Probe:
 
         return hook
 
-    def _forward_hook(self, name: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
+    def _forward_hook(self, name: str) -> Callable[[nn.Module, object, Any], None]:
+        def hook(_module: nn.Module, _inputs: object, outputs: Any) -> None:
             if not self.sampling:
                 return
             many = isinstance(outputs, (tuple, list))
@@ -157,7 +159,7 @@ class Probe:
 
         return hook
 
-    def _activation_hook(self, name: str) -> Any:
+    def _activation_hook(self, name: str) -> Callable[[Tensor], None]:
         key: Key = ("activation", name)
 
         def hook(grad: Tensor) -> None:
@@ -186,13 +188,13 @@ def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]
     return np.array([least[step] for step in sorted(least)], np.float64)
 
 
-def _named(model: Any) -> Iterable[tuple[str, Tensor]]:
+def _named(model: Model) -> Iterable[tuple[str, Tensor]]:
     if isinstance(model, nn.Module):
         return model.named_parameters()
     return model.items() if isinstance(model, Mapping) else model
 
 
-def _leaves(model: Any) -> dict[str, nn.Module]:
+def _leaves(model: Model) -> dict[str, nn.Module]:
     if not isinstance(model, nn.Module):
         raise TypeError(f"activations=True with a {type(model).__name__}: expected a module; pass the model itself")
     return {name: module for name, module in model.named_modules() if not list(module.children())}

@@ -64,7 +64,7 @@ def _policy_state(saved: Dict, policy: Policy) -> PolicyState:
 
 
 class Forkable(Protocol):
-    """What has locks that the child of a fork must make anew."""
+    """An object with locks that the child of a fork must make anew."""
 
     def after_fork(self) -> None:
         """Make the locks anew: they may be held by threads that are not there."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,10 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
-See = Callable[[str], Any]
+Scaler = torch.amp.GradScaler | GradScaler
+Maker = Callable[[str], Scaler]  # of a device
+S = TypeVar("S", bound=Scaler)
+See = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,14 @@ class Claim:
     """A sentence, what the CPU showed, and the function of a device that looks."""
 
     text: str
-    expected: Any
+    expected: object
     see: See
 
 
-def into(claims: dict[str, Claim]) -> Callable[[str, Any], Callable[[See], See]]:
+def into(claims: dict[str, Claim]) -> Callable[[str, object], Callable[[See], See]]:
     """Return a decorator that adds a claim, with its text and what is expected, under its function's name."""
 
-    def claim(text: str, expected: Any) -> Callable[[See], See]:
+    def claim(text: str, expected: object) -> Callable[[See], See]:
         def add(see: See) -> See:
             claims[see.__name__.replace("_", " ")] = Claim(text, expected, see)
             return see
@@ -48,14 +51,14 @@ def parameter(device: str, value: float = 0.0, size: int = 1, dtype: torch.dtype
     return nn.Parameter(torch.full((size,), value, device=device, dtype=dtype))
 
 
-def at_scale(scaler: Any, scale: float, device: str) -> Any:
+def at_scale(scaler: S, scale: float, device: str) -> S:
     """Return the scaler with a scale, as if its run had come there."""
     scaler.scale(torch.ones((), device=device))
     scaler.load_state_dict({**scaler.state_dict(), "scale": scale})
     return scaler
 
 
-def iterate(scaler: Any, optimizer: torch.optim.Optimizer, gradient: float) -> None:
+def iterate(scaler: Scaler, optimizer: torch.optim.Optimizer, gradient: float) -> None:
     """Make one iteration in which every element of every scaled gradient is `gradient`."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     scaler.scale(torch.ones((), device=params[0].device))
@@ -66,7 +69,7 @@ def iterate(scaler: Any, optimizer: torch.optim.Optimizer, gradient: float) -> N
 
 
 def after_one_step(
-    make: Callable[[str], Any],
+    make: Maker,
     device: str,
     kind: str,
     gradient: float,
@@ -79,12 +82,12 @@ def after_one_step(
     return param.item()
 
 
-def finite_by_kind(make: Callable[[str], Any], device: str, gradient: float, scale: float) -> dict[str, bool]:
+def finite_by_kind(make: Maker, device: str, gradient: float, scale: float) -> dict[str, bool]:
     """Return for each optimizer whether its parameter is a number after one step."""
     return {kind: math.isfinite(after_one_step(make, device, kind, gradient, scale)) for kind in OPTIMIZERS}
 
 
-def told(call: Callable[[], Any]) -> str:
+def told(call: Callable[[], object]) -> str:
     """Return the type of what a call raises, or `nothing`."""
     try:
         call()

@@ -1,7 +1,6 @@
 """Claims about fp16 arithmetic and autocast on a device; see `experiments.device_claims`."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ def row_times_column(values: list[float], weight: float, device: str, dtype: tor
     "does not overflow on the way.",
     {"4096 ones": 4096.0, "60000 + 60000 - 60000": 60000.0},
 )
-def sums_in_a_product(device: str) -> Any:
+def sums_in_a_product(device: str) -> object:
     return {
         "4096 ones": row_times_column([1.0] * 4096, 1.0, device),
         "60000 + 60000 - 60000": row_times_column([60000.0, 60000.0, -60000.0] + [0.0] * 13, 1.0, device),
@@ -38,7 +37,7 @@ def sums_in_a_product(device: str) -> Any:
     "Subnormals of fp16 are neither flushed on the way into a product nor on the way out. In units of 2^-24:",
     {"2^-24 * 1": 1.0, "2^-12 * 2^-12": 1.0, "2^-24 * 2^10": 1024.0, "16 of 2^-13 * 2^-12": 8.0},
 )
-def subnormals_in_a_product(device: str) -> Any:
+def subnormals_in_a_product(device: str) -> object:
     def units(values: list[float], weight: float) -> float:
         return row_times_column(values + [0.0] * (16 - len(values)), weight, device) * 2.0**24
 
@@ -57,7 +56,7 @@ def subnormals_in_a_product(device: str) -> Any:
         "2^-25 cast": 0.0, "just above it": 1.0, "65519 cast": 65504.0, "65520 cast": float("inf"),
     },
 )  # fmt: skip
-def ends_of_fp16(device: str) -> Any:
+def ends_of_fp16(device: str) -> object:
     def half(value: float) -> Tensor:
         return torch.tensor([value], dtype=torch.float32, device=device).half()
 
@@ -75,7 +74,7 @@ def ends_of_fp16(device: str) -> Any:
     "exponent, NaN aside, those whose result differs:",
     {"float16": 0, "bfloat16": 0},
 )
-def casts(device: str) -> Any:
+def casts(device: str) -> object:
     bits = np.random.default_rng(0).integers(0, 2**32, 2**20, dtype=np.uint32)
     values = torch.from_numpy(bits.view(np.float32).copy())
     values = values[~values.isnan()]
@@ -92,7 +91,7 @@ def casts(device: str) -> Any:
     "Float32 products and convolutions are not shortened to 10 bits: 1 + 2^-12 comes out as it went in.",
     {"product": True, "convolution": True},
 )
-def float32_is_float32(device: str) -> Any:
+def float32_is_float32(device: str) -> object:
     value = 1 + 2.0**-12
     image = torch.full((1, 16, 8, 8), value, device=device)
     weight = torch.zeros(16, 16, 1, 1, device=device)
@@ -106,7 +105,7 @@ def float32_is_float32(device: str) -> Any:
     "Sums of fp16 add up in more than fp16: 60000 + 60000 - 60000, 4096 ones, and the mean of 4096 times 60000.",
     {"60000 + 60000 - 60000": 60000.0, "4096 ones": 4096.0, "mean": 60000.0},
 )
-def sums(device: str) -> Any:
+def sums(device: str) -> object:
     def half(*values: float) -> Tensor:
         return torch.tensor(values, dtype=torch.float16, device=device)
 
@@ -121,7 +120,7 @@ def sums(device: str) -> Any:
     "Under autocast a weight's gradient is made in fp16 and then widened: every element is an fp16 number.",
     {"linear": True, "convolution": True, "attention": True},
 )
-def weight_gradients_are_fp16_numbers(device: str) -> Any:
+def weight_gradients_are_fp16_numbers(device: str) -> object:
     torch.manual_seed(0)
     layers = {"linear": nn.Linear(32, 32), "convolution": nn.Conv2d(4, 8, 3), "attention": nn.Linear(32, 96)}
     shapes = {"linear": (64, 32), "convolution": (8, 4, 8, 8), "attention": (4, 16, 32)}
@@ -210,5 +209,5 @@ ON_CPU |= dict.fromkeys(TO_FLOAT16, "float16") | dict.fromkeys(TO_FLOAT32, "floa
 
 
 @claim("What autocast to fp16 makes of an operation. The lists of CPU and CUDA are known to differ.", ON_CPU)
-def autocast_lists(device: str) -> Any:
+def autocast_lists(device: str) -> object:
     return {name: autocast_to(operation, device) for name, operation in OPERATIONS.items()}

@@ -9,6 +9,7 @@ from torch import nn
 from experiments.claims.claim import (
     OPTIMIZERS,
     Claim,
+    Scaler,
     after_one_step,
     at_scale,
     finite_by_kind,
@@ -33,7 +34,7 @@ claim = into(CLAIMS)
     "optimizer divides. Whether the parameter is finite after one clean step:",
     {"SGD": False, "AdamW": False, "fused SGD": True, "fused AdamW": True},
 )
-def torch_at_scale_2_to_minus_128(device: str) -> Any:
+def torch_at_scale_2_to_minus_128(device: str) -> object:
     return finite_by_kind(theirs, device, 2.0**-128, 2.0**-128)
 
 
@@ -41,7 +42,7 @@ def torch_at_scale_2_to_minus_128(device: str) -> Any:
     "Ours refuses a scale below 2^-126, and there every parameter stays finite.",
     {"2^-128": "ValueError", "2^-126": dict.fromkeys(OPTIMIZERS, True)},
 )
-def ours_at_the_lowest_scale(device: str) -> Any:
+def ours_at_the_lowest_scale(device: str) -> object:
     refused = told(lambda: at_scale(ours(device), 2.0**-128, device))
     return {"2^-128": refused, "2^-126": finite_by_kind(ours, device, 2.0**-126, 2.0**-126)}
 
@@ -51,12 +52,12 @@ def ours_at_the_lowest_scale(device: str) -> Any:
     "after 3e38 at scale 1/4:",
     dict.fromkeys(OPTIMIZERS, False),
 )
-def torch_below_scale_1(device: str) -> Any:
+def torch_below_scale_1(device: str) -> object:
     return finite_by_kind(theirs, device, 3e38, 0.25)
 
 
 @claim("There ours skips the step: the parameter stays 0.", dict.fromkeys(OPTIMIZERS, 0.0))
-def ours_below_scale_1(device: str) -> Any:
+def ours_below_scale_1(device: str) -> object:
     return {kind: after_one_step(ours, device, kind, 3e38, 0.25) for kind in OPTIMIZERS}
 
 
@@ -64,7 +65,7 @@ def ours_below_scale_1(device: str) -> Any:
     "From the default scale torch is 144 overflows from 2^-128, 165 from 2^-149 and 166 from 0.",
     [2.0**-128, 2.0**-149, 0.0],
 )
-def torch_collapse(device: str) -> Any:
+def torch_collapse(device: str) -> object:
     scaler, optimizer = theirs(device), OPTIMIZERS["SGD"]([parameter(device)])
     scales = []
     for _ in range(166):
@@ -74,7 +75,7 @@ def torch_collapse(device: str) -> Any:
 
 
 @claim("The same 166 overflows leave ours at 2^-126.", 2.0**-126)
-def ours_does_not_collapse(device: str) -> Any:
+def ours_does_not_collapse(device: str) -> object:
     scaler, optimizer = ours(device), OPTIMIZERS["SGD"]([parameter(device)])
     for _ in range(166):
         iterate(scaler, optimizer, INF)
@@ -82,21 +83,21 @@ def ours_does_not_collapse(device: str) -> Any:
 
 
 @claim("At scale 0 torch steps with inf or NaN and stays at 0, growing or not.", {"finite": False, "scale": 0.0})
-def torch_at_scale_0(device: str) -> Any:
+def torch_at_scale_0(device: str) -> object:
     scaler, param = at_scale(torch.amp.GradScaler(device, growth_interval=1), 0.0, device), parameter(device)
     iterate(scaler, OPTIMIZERS["SGD"]([param]), 1.0)
     return {"finite": math.isfinite(param.item()), "scale": scaler.get_scale()}
 
 
 @claim("A growth out of float32 leaves torch's scale at 2^127 and restarts the count.", {"scale": 2.0**127, "count": 0})
-def torch_at_the_highest_scale(device: str) -> Any:
+def torch_at_the_highest_scale(device: str) -> object:
     scaler = at_scale(torch.amp.GradScaler(device, growth_interval=1), 2.0**127, device)
     iterate(scaler, OPTIMIZERS["SGD"]([parameter(device)]), 1.0)
     return {"scale": scaler.get_scale(), "count": scaler.state_dict()["_growth_tracker"]}
 
 
 @claim("Once the count is past a shortened interval torch never grows again.", {"scale after 20 clean steps": 2.0**16})
-def torch_past_its_interval(device: str) -> Any:
+def torch_past_its_interval(device: str) -> object:
     scaler, optimizer = theirs(device), OPTIMIZERS["SGD"]([parameter(device)])
     for _ in range(5):
         iterate(scaler, optimizer, 1.0)
@@ -109,7 +110,7 @@ def torch_past_its_interval(device: str) -> Any:
 # ------------------------------------------------------------------------------------ fused optimizers and found_inf
 
 
-def first_step_skipped(scaler: Any, device: str) -> float:
+def first_step_skipped(scaler: Scaler, device: str) -> float:
     """Return the parameter after a skipped first step and one with gradient 0, where new memory holds 777."""
     empty_like, param = torch.empty_like, parameter(device)
     optimizer = torch.optim.SGD([param], lr=0.5, momentum=0.5, fused=True)
@@ -126,11 +127,11 @@ def first_step_skipped(scaler: Any, device: str) -> float:
     "If the first step of torch's fused SGD is skipped, its momentum is what the memory held; ours does not call it.",
     {"torch": -0.5 * 0.5 * 777.0, "ours": 0.0},
 )
-def momentum_of_a_skipped_first_step(device: str) -> Any:
+def momentum_of_a_skipped_first_step(device: str) -> object:
     return {"torch": first_step_skipped(theirs(device), device), "ours": first_step_skipped(ours(device), device)}
 
 
-def after_a_step_that_raised(scaler: Any, device: str) -> dict[str, Any]:
+def after_a_step_that_raised(scaler: Scaler, device: str) -> dict[str, Any]:
     param = parameter(device)
     optimizer = OPTIMIZERS["fused SGD"]([param])
     at_scale(scaler, 4.0, device).scale(torch.ones((), device=device))
@@ -149,7 +150,7 @@ def after_a_step_that_raised(scaler: Any, device: str) -> dict[str, Any]:
         "ours": {"raised": "TypeError", "grad_scale left": False, "gradient": 1 / 4},
     },
 )
-def fused_step_that_raised(device: str) -> Any:
+def fused_step_that_raised(device: str) -> object:
     return {
         "torch": after_a_step_that_raised(theirs(device), device),
         "ours": after_a_step_that_raised(ours(device), device),
@@ -171,7 +172,7 @@ def overflowed(device: str, kind: str) -> tuple[torch.amp.GradScaler, torch.opti
     "Torch's fused kernels step with the overflow unless found_inf is exactly 1. Whether the parameter is finite:",
     {"1": True, "2": False, "0.5": False, "-1": False, "1e-45": False, "nan": False},
 )
-def found_inf_that_is_not_1(device: str) -> Any:
+def found_inf_that_is_not_1(device: str) -> object:
     seen = {}
     for text in ("1", "2", "0.5", "-1", "1e-45", "nan"):
         scaler, optimizer, param, found = overflowed(device, "fused AdamW")
@@ -182,7 +183,7 @@ def found_inf_that_is_not_1(device: str) -> Any:
 
 
 @claim("Flags of +1 and -1 cancel in torch's update: the scale stays, although both overflowed.", 2.0**16)
-def found_infs_that_cancel(device: str) -> Any:
+def found_infs_that_cancel(device: str) -> object:
     scaler, first, _, found = overflowed(device, "SGD")
     param = parameter(device)
     second = OPTIMIZERS["SGD"]([param])
@@ -198,7 +199,7 @@ def found_infs_that_cancel(device: str) -> Any:
     "An update of torch's that raises has added the flags up in place: 1 is 2, and a fused step takes the overflow.",
     {"raised": "TypeError", "found_inf": 2.0, "finite": False},
 )
-def update_that_raised(device: str) -> Any:
+def update_that_raised(device: str) -> object:
     scaler, optimizer, param, found = overflowed(device, "fused SGD")
     other = parameter(device)
     other.grad = torch.full_like(other, INF)
@@ -214,7 +215,7 @@ def update_that_raised(device: str) -> Any:
     "A skipped first step makes the state of torch's fused AdamW, with step 0, and none of the plain one's.",
     {"fused AdamW": {"states": 1, "step": 0.0}, "AdamW": {"states": 0, "step": None}},
 )
-def state_of_a_skipped_first_step(device: str) -> Any:
+def state_of_a_skipped_first_step(device: str) -> object:
     seen = {}
     for kind in ("fused AdamW", "AdamW"):
         optimizer = OPTIMIZERS[kind]([parameter(device)])

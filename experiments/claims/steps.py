@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from experiments.claims.claim import (
     OPTIMIZERS,
     Claim,
+    Maker,
+    Scaler,
     after_one_step,
     at_scale,
     into,
@@ -35,7 +37,7 @@ claim = into(CLAIMS)
     "gradients at scale 1700 are equal to the last bit:",
     {"plain and g * (1 / S)": 10_000, "fused and g / S": 10_000, "plain and fused": 5_278},
 )
-def last_digit_of_an_unscaled_gradient(device: str) -> Any:
+def last_digit_of_an_unscaled_gradient(device: str) -> object:
     values = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
     unscaled = {}
     for kind in ("SGD", "fused SGD"):
@@ -52,7 +54,7 @@ def last_digit_of_an_unscaled_gradient(device: str) -> Any:
 
 
 @claim("A float32 subnormal is not flushed when it is unscaled: 2^-130 at scale 2^10, in units of 2^-149:", 512.0)
-def subnormal_gradient(device: str) -> Any:
+def subnormal_gradient(device: str) -> object:
     param = parameter(device)
     optimizer, scaler = OPTIMIZERS["SGD"]([param]), at_scale(theirs(device), 2.0**10, device)
     param.grad = torch.full_like(param, 2.0**-130)
@@ -64,8 +66,8 @@ def subnormal_gradient(device: str) -> Any:
     "A float64 gradient of 1e300 is no overflow, at scale 4 or 1/2. The parameter over what it should be, 12 digits:",
     {name: {"SGD": [1.0, 1.0], "fused SGD": [1.0, 1.0]} for name in ("torch", "ours")},
 )
-def float64_gradient_beyond_float32(device: str) -> Any:
-    def share(make: Any, kind: str, scale: float) -> float:
+def float64_gradient_beyond_float32(device: str) -> object:
+    def share(make: Maker, kind: str, scale: float) -> float:
         made = after_one_step(make, device, kind, 1e300, scale, torch.float64)
         return round(made / (-0.125 * 1e300 / scale), 12)
 
@@ -79,7 +81,7 @@ def float64_gradient_beyond_float32(device: str) -> Any:
     "Torch refuses to unscale float16 gradients, but hands them to a fused optimizer.",
     {"SGD": "ValueError", "fused SGD": "nothing"},
 )
-def float16_gradients(device: str) -> Any:
+def float16_gradients(device: str) -> object:
     def step(kind: str) -> str:
         optimizer = OPTIMIZERS[kind]([parameter(device, dtype=torch.float16)])
         return told(lambda: iterate(theirs(device), optimizer, 1.0))
@@ -91,7 +93,7 @@ def float16_gradients(device: str) -> Any:
     "A float16 loss of shape () is scaled in float32; one of shape (1,) overflows at the default scale.",
     {"()": ["float32", 2.0**16], "(1,)": ["float16", INF]},
 )
-def float16_loss(device: str) -> Any:
+def float16_loss(device: str) -> object:
     scaler = theirs(device)
     losses = [torch.ones(shape, device=device, dtype=torch.float16) for shape in ((), (1,))]
     scaled = [scaler.scale(loss) for loss in losses]
@@ -101,7 +103,7 @@ def float16_loss(device: str) -> Any:
 # ------------------------------------------------------------------------------------------- writes and waits
 
 
-def backward_after_update(scaler: Any, device: str) -> str:
+def backward_after_update(scaler: Scaler, device: str) -> str:
     """Scale one iteration's loss before the update of another one; return what its backward pass raises."""
     param = parameter(device)
     optimizer = OPTIMIZERS["SGD"]([param])
@@ -116,7 +118,7 @@ def backward_after_update(scaler: Any, device: str) -> str:
     "Torch's update writes the scale that autograd has saved, and the backward pass raises; ours makes a new one.",
     {"torch": "RuntimeError", "ours": "nothing", "versions of torch's": 3, "versions of ours": [0, 0, 0]},
 )
-def update_before_backward(device: str) -> Any:
+def update_before_backward(device: str) -> object:
     torchs, scaler = theirs(device), ours(device)
     optimizers = [OPTIMIZERS["SGD"]([parameter(device)]) for _ in range(2)]
     scales = []
@@ -145,7 +147,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def waits(scaler: Any, device: str, kind: str, *, clips: bool) -> int:
+def waits(scaler: Scaler, device: str, kind: str, *, clips: bool) -> int:
     """Count the waits of a second iteration: what the host reads, or on CUDA what torch's debug mode sees, if more."""
     param = parameter(device)
     optimizer = OPTIMIZERS[kind]([param])
@@ -166,7 +168,7 @@ def waits(scaler: Any, device: str, kind: str, *, clips: bool) -> int:
     return int(max(reads.count, warned))
 
 
-def waits_by_kind(make: Any, device: str) -> dict[str, list[int]]:
+def waits_by_kind(make: Maker, device: str) -> dict[str, list[int]]:
     """Count the waits of each optimizer without and with unscale_ and clip_grad_norm_."""
     return {
         kind: [waits(make(device), device, kind, clips=clips) for clips in (False, True)]
@@ -179,7 +181,7 @@ def waits_by_kind(make: Any, device: str) -> dict[str, list[int]]:
     "plain optimizer, nothing of a fused one.",
     {"SGD": [1, 1], "fused SGD": [0, 0]},
 )
-def waits_with_torchs(device: str) -> Any:
+def waits_with_torchs(device: str) -> object:
     return waits_by_kind(theirs, device)
 
 
@@ -188,5 +190,5 @@ def waits_with_torchs(device: str) -> Any:
     "too; on CUDA it should be 1 for a plain optimizer and 0 for a fused one.",
     {"SGD": [2, 2], "fused SGD": [2, 2]},
 )
-def waits_with_ours(device: str) -> Any:
+def waits_with_ours(device: str) -> object:
     return waits_by_kind(ours, device)

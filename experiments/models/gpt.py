@@ -14,7 +14,7 @@ BYTES = 256  # vocabulary of a byte-level model
 
 
 class Size(NamedTuple):
-    """How large a GPT is."""
+    """The size of a GPT."""
 
     vocabulary: int
     context: int  # tokens that it sees at most
@@ -39,14 +39,14 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Self-attention, (batch, tokens, width) to the same."""
+        """Apply self-attention, (batch, tokens, width) to the same."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = scaled_dot_product_attention(q, k, v, is_causal=self.causal)  # (batch, heads, tokens, width / heads)
         out: Tensor = self.mix(y.transpose(1, 2).flatten(2))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) to the same."""
+        """Map (batch, tokens, width) to the same."""
         x = x + self.attend(self.norm1(x))
         out: Tensor = x + self.narrow(gelu(self.widen(self.norm2(x)), approximate="tanh"))
         return out
@@ -69,7 +69,7 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / (2 * size.layers) ** 0.5 if into_stream else 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, tokens) int64 to logits (batch, tokens, vocabulary)."""
+        """Map (batch, tokens) int64 to logits (batch, tokens, vocabulary)."""
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)

@@ -17,7 +17,7 @@ IMAGES_32 = (16, 32, 64)  # 32 x 32, 16 x 16, 8 x 8
 
 
 def convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Sequential:
-    """3 x 3, normalised."""
+    """Return a 3 x 3 convolution, normalised."""
     conv = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.GroupNorm(GROUPS, channels_out))
 
@@ -33,7 +33,7 @@ class Block(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels_in, h, w) to (batch, channels_out, h / stride, w / stride)."""
+        """Map (batch, channels_in, h, w) to (batch, channels_out, h / stride, w / stride)."""
         return relu(self.shortcut(x) + self.second(relu(self.first(x))))
 
 
@@ -52,6 +52,6 @@ class ResNet(nn.Module):
         self.leave = nn.Linear(channels[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, colours, h, w) to logits (batch, classes)."""
+        """Map (batch, colours, h, w) to logits (batch, classes)."""
         logits: Tensor = self.leave(self.blocks(relu(self.enter(images))).mean(dim=(2, 3)))
         return logits

@@ -19,7 +19,7 @@ class SigmoidMLP(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs) to logits (batch, classes)."""
+        """Map (batch, inputs) to logits (batch, classes)."""
         *hidden, last = self.layers
         for layer in hidden:
             x = layer(x).sigmoid()

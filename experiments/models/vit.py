@@ -14,7 +14,7 @@ from experiments.models import gpt
 
 
 class Size(NamedTuple):
-    """How large a ViT is."""
+    """The size of a ViT."""
 
     pixels: int  # a side of the image
     patch: int  # pixels a side; divides `pixels`
@@ -27,7 +27,7 @@ VIT_SMALL = Size(pixels=32, patch=4, layers=12, heads=6, width=384)  # 21 millio
 
 
 class Block(gpt.Block):
-    """As in a GPT, but every token sees every other."""
+    """A block as in a GPT, but every token sees every other."""
 
     causal = False
 
@@ -46,7 +46,7 @@ class ViT(nn.Module):
         self.leave = nn.Linear(size.width, values)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, colours, pixels, pixels) to the same."""
+        """Map (batch, colours, pixels, pixels) to the same."""
         patches = pixel_unshuffle(images, self.size.patch)  # (batch, values of a patch, patches down, patches across)
         x = self.patches(patches.flatten(2).transpose(1, 2)) + self.places
         for block in self.blocks:

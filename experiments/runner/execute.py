@@ -24,7 +24,7 @@ class UnitsFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, which changes no result on one device."""
+    """The way to run, which changes no result on one device."""
 
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute
     smoke: bool = False  # a few steps, into a temporary folder
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, and how its data stands to what was there before."""
+    """The end of a run, and how its data stands to what was there before."""
 
     status: int  # of the process: 0 good, 1 a unit failed, 2 wrong use, 130 stopped by the user
     text: str

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Arm(Protocol):
-    """What one run of an experiment differs in from another: an instance of a frozen dataclass of plain values."""
+    """The settings in which runs of an experiment differ: an instance of a frozen dataclass of plain values."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

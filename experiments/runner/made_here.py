@@ -35,7 +35,7 @@ def digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a data file held before a run: its provenance and its records."""
+    """The contents of a data file before a run: its provenance and its records."""
 
     origin: Record
     rows: Sequence[Record]

@@ -2,10 +2,11 @@
 
 import math
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
@@ -77,7 +78,7 @@ def constant(rule: Rule, period: int, phases: int, periods: int = 1) -> tuple[fl
     return float(np.mean(rates)), float(np.mean(rooms)), max(bursts)
 
 
-def longest_run(found: Any) -> int:
+def longest_run(found: NDArray[np.bool_]) -> int:
     """Return the most overflows in a row; the window is a period, so a run may go round its end."""
     ends = np.flatnonzero(~np.concatenate([found, found]))
     return int(np.diff(ends).max() - 1)

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
@@ -47,7 +47,7 @@ def normal_ceilings(interval: int, sigma: float, backoff_bits: int = 1) -> Case:
         form = theory.stationary(p, interval, backoff_bits)
         rule = Rule(2.0 ** int(x @ form.levels), 2.0, 2.0**-backoff_bits, interval, arithmetic=WIDE)
 
-        def overflows(scale: Array) -> Array:
+        def overflows(scale: Array) -> NDArray[np.bool_]:
             return np.asarray(np.log2(scale) > rng.normal(16.5, sigma, len(scale)))
 
         rate, mean = settle(rule, overflows, config, rng)
@@ -58,7 +58,7 @@ def normal_ceilings(interval: int, sigma: float, backoff_bits: int = 1) -> Case:
 
 
 def settle(
-    rule: Rule, overflows: Callable[[Array], Any], config: Config, rng: Generator, times: int = 1
+    rule: Rule, overflows: Callable[[Array], NDArray[np.bool_]], config: Config, rng: Generator, times: int = 1
 ) -> tuple[float, float]:
     """Skip rate, and mean log2 of the scale over clean steps, once `times` the usual intervals have passed."""
     interval, batch = rule.growth_interval, Batch(rule, config.runs)
@@ -98,7 +98,7 @@ def bad_steps(interval: int, rate: float) -> Case:
     """Return a case of T8: bad steps under a constant ceiling, below the critical rate."""
 
     def case(config: Config, rng: Generator) -> list[Held]:
-        def overflows(scale: Array) -> Array:
+        def overflows(scale: Array) -> NDArray[np.bool_]:
             return np.asarray((scale > 2.0**16.5) | (rng.random(len(scale)) < rate))
 
         rule = Rule(growth_interval=interval, arithmetic=WIDE)

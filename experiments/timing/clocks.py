@@ -21,7 +21,7 @@ Work = Callable[[], object]
 
 
 class Seconds(NamedTuple):
-    """What two clocks say of one piece of work."""
+    """The times by two clocks of one piece of work."""
 
     device: float  # between an event before the work and one after it; on the CPU, CPU time of the process
     host: float  # until the last call had returned, the device may still be at work; on the CPU, that of the thread

@@ -17,6 +17,7 @@ from experiments.timing.clocks import Work
 from experiments.timing.shapes import shapes
 
 MAX_NORM = 1.0
+Scaler = torch.amp.GradScaler | GradScaler
 NO_CLIP = 1e30
 OURS, THEIRS, BARE = "ours", "torch", "bare"
 
@@ -156,13 +157,13 @@ def steps(model: Model) -> dict[str, Way]:
     return ways
 
 
-def step_with(scaler: Any, model: Model) -> None:
+def step_with(scaler: Scaler, model: Model) -> None:
     scaler.scale(model.loss)
     unscale_clip_and_step(scaler, model)
     scaler.update()
 
 
-def unscale_clip_and_step(scaler: Any, model: Model) -> None:
+def unscale_clip_and_step(scaler: Scaler, model: Model) -> None:
     """Step with ours in one read, and with anyone else's scaler in torch's way."""
     if isinstance(scaler, GradScaler):
         scaler.unscale_and_clip_(model.optimizer, MAX_NORM)
@@ -186,7 +187,7 @@ def on_roundpipe(model: Model) -> Work:
     return work
 
 
-def step_on_thread(peer: roundpipe.RoundPipe, scaler: Any, model: Model) -> None:
+def step_on_thread(peer: roundpipe.RoundPipe, scaler: Scaler, model: Model) -> None:
     """Step as RoundPipe's loop does, but raise an error here: on RoundPipe's thread it would end the process."""
     errors: list[Exception] = []
 

@@ -16,7 +16,7 @@ LOWEST, HIGHEST = -40, 60  # log2 of the scales that are tried; fp16 spans 40 bi
 
 
 def ceiling(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
-    """log2 of the largest scale at which no gradient of a batch overflows, with the weights as they are.
+    """Return log2 of the largest scale at which no gradient of a batch overflows, with the weights as they are.
 
     Backward passes in fp16, one a scale that is tried; they change no gradient that an optimizer sees.
 
@@ -43,7 +43,7 @@ def ceiling(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
 
 
 def search(fits: Callable[[float], bool], start: int, halvings: int) -> float:
-    """Where `fits`, true up to some number and false above it, ends; see `ceiling`."""
+    """Return where `fits`, true up to some number and false above it, ends; see `ceiling`."""
     if fits(start):
         low = next((bits for bits in range(start, HIGHEST) if not fits(bits + 1)), math.inf)
     else:

@@ -25,7 +25,7 @@ class Digits(NamedTuple):
 
 
 def load(device: str) -> Digits:
-    """The data set, split in the same way for every seed: seeds differ in weights and batches only."""
+    """Return the data set, split in the same way for every seed: seeds differ in weights and batches only."""
     table = read()
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
     x, y = table[order, :PIXELS] / 16, table[order, PIXELS].long()  # pixels are 0 .. 16
@@ -39,5 +39,5 @@ def read() -> Tensor:
 
 
 def sha256() -> str:
-    """Of the file."""
+    """Return the sha256 of the file."""
     return hashlib.sha256(FILE.read_bytes()).hexdigest()

@@ -24,7 +24,7 @@ OUTPUT = "output"  # name of the gradient of a GPT's logits
 
 
 class Case(NamedTuple):
-    """What is trained, and how."""
+    """A network and the way it is trained."""
 
     task: str
     batch: int  # images, crops or windows of text a step
@@ -49,7 +49,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Model:
-    """What an arm trains, by its name in `CASES`."""
+    """The model that an arm trains, by its name in `CASES`."""
 
     name: str
 
@@ -66,13 +66,13 @@ PARTS = {
 
 
 def layer(name: str) -> str:
-    """The layer of a parameter or module: `blocks.0.qkv.weight` is in `blocks.0.attention`."""
+    """Return the layer of a parameter or module: `blocks.0.qkv.weight` is in `blocks.0.attention`."""
     parts = name.split(".")
     return ".".join(PARTS.get(part, part) for part in parts[: DEPTH.get(parts[0], 1)])
 
 
 def inputs(*devices: str) -> dict[str, str]:
-    """File -> sha256, of what all cases on these devices read."""
+    """Return file -> sha256 of what all cases on these devices read."""
     return tasks.inputs(*(case.task for device in devices for case in CASES[device].values()))
 
 
@@ -91,7 +91,7 @@ def snapshots(arm: str, seed: int, device: str, points: Sequence[int]) -> Iterat
 
 
 def probed(task: Task, batch: Batch) -> list[Row]:
-    """Histograms of the float32 gradient of every parameter and of every module's output, one backward pass.
+    """Return histograms of the float32 gradient of every parameter and of every module's output, one backward pass.
 
     A GPT's logits are a product with its embedding and no module's output; they have one more row, `OUTPUT`.
     The gradients of the model are cleared before, and left behind.
@@ -110,5 +110,5 @@ def probed(task: Task, batch: Batch) -> list[Row]:
 
 
 def total(histograms: Iterable[Histogram]) -> Histogram:
-    """All together."""
+    """Return the sum of all histograms."""
     return functools.reduce(operator.add, histograms, EMPTY)

@@ -130,7 +130,7 @@ def cool(optimizer: torch.optim.Optimizer, lr: float, step: int, steps: int) -> 
 
 @torch.no_grad()
 def accuracy(task: Task) -> float:
-    """Share of the test set whose largest logit is the right one; in float32 for every arm."""
+    """Return the share of the test set whose largest logit is the right one; in float32 for every arm."""
     x, y = task.test
     hits = (task.model(x).argmax(dim=-1) == y).float().mean().item()
     return fp16.six_digits([hits])[0]

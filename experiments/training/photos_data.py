@@ -21,7 +21,7 @@ class Photos(NamedTuple):
 
 
 def load(device: str) -> Photos:
-    """The photographs, split in the same way for every seed: seeds differ in weights and crops only."""
+    """Return the photographs, split in the same way for every seed: seeds differ in weights and crops only."""
     with np.load(FILE) as file:
         pixels = torch.from_numpy(np.stack([file["china"], file["flower"]])).to(device)
     whole = pixels.permute(0, 3, 1, 2) / 255
@@ -29,7 +29,7 @@ def load(device: str) -> Photos:
 
 
 def crops(part: Tensor, places: Tensor, size: int) -> Tensor:
-    """Squares of `part`, (len(places), 3, size, size), each at one of its `count` places.
+    """Return squares of `part`, (len(places), 3, size, size), each at one of its `count` places.
 
     Args:
         part: (photos, 3, rows, columns).
@@ -42,21 +42,21 @@ def crops(part: Tensor, places: Tensor, size: int) -> Tensor:
 
 
 def count(part: Tensor, size: int) -> int:
-    """Different crops."""
+    """Return the number of different crops."""
     photos, _, rows, columns = part.shape
     return photos * (rows - size + 1) * (columns - size + 1)
 
 
 def draw(part: Tensor, batch: int, size: int, generator: torch.Generator) -> Tensor:
-    """A random batch of `crops`."""
+    """Return a random batch of `crops`."""
     return crops(part, torch.randint(count(part, size), (batch,), generator=generator), size)
 
 
 def spaced(part: Tensor, batch: int, size: int) -> Tensor:
-    """`batch` crops from all over the part: the same at every call."""
+    """Return `batch` crops from all over the part: the same at every call."""
     return crops(part, torch.arange(batch) * (count(part, size) - 1) // max(1, batch - 1), size)
 
 
 def sha256() -> str:
-    """Of the file."""
+    """Return the sha256 of the file."""
     return hashlib.sha256(FILE.read_bytes()).hexdigest()

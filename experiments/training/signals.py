@@ -33,7 +33,7 @@ MEDIAN_OF, MEDIAN_FROM = 50, 5  # steps before t that a running median looks bac
 
 @dataclass(frozen=True)
 class Series:
-    """What a run shows, (steps,) each."""
+    """The signals of a run, (steps,) each."""
 
     rule: Rule
     found_inf: Flags
@@ -45,18 +45,18 @@ class Series:
 
     @classmethod
     def of(cls, rule: Rule, steps: Sequence["Seen"]) -> "Series":
-        """From what was seen of each step."""
+        """Build the series from what was seen of each step."""
         found_inf, *others = zip(*steps, strict=True)
         return cls(rule, np.array(found_inf), *(np.array(column, dtype=np.float64) for column in others))
 
     def after(self, first: int) -> "Series":
-        """Without the steps before `first`."""
+        """Return the run without the steps before `first`."""
         others = (self.log2_scale, self.loss, self.norm, self.activation, self.ceiling)
         return Series(self.rule, self.found_inf[first:], *(column[first:] for column in others))
 
 
 class Seen(NamedTuple):
-    """Of one step; the fields are those of `Series`."""
+    """The signals of one step; the fields are those of `Series`."""
 
     found_inf: bool
     log2_scale: float
@@ -67,14 +67,14 @@ class Seen(NamedTuple):
 
 
 def observe(step: Step, activation: float) -> Seen:
-    """Of a step that overflowed the next lower power of two is all that is known of its ceiling."""
+    """Return what is watched; where a step overflowed, the next lower power of two is an upper bound of its ceiling."""
     log2 = math.log2(step.scale)
     ceiling = -1.0 if step.found_inf else math.log2(Histogram.of(step.gradient).ceiling(FP16))
     return Seen(step.found_inf, log2, step.loss, float(step.gradient.norm()) / step.scale, activation, log2 + ceiling)
 
 
 def watch_activations(model: nn.Module) -> Callable[[], float]:
-    """Returns a function: the largest magnitude in or out of a linear layer since the last call, inf for NaN too."""
+    """Return a function: the largest magnitude in or out of linear layers since the last call; inf for NaN."""
     seen: list[Tensor] = []
 
     def hook(_layer: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -96,18 +96,18 @@ def watch_activations(model: nn.Module) -> Callable[[], float]:
 
 
 def consecutive_skips(run: Series) -> Flags:
-    """Three skips in a row, or more."""
+    """Flag steps that end three skips in a row, or more."""
     padded = np.concatenate([[False, False], run.found_inf])
     return np.asarray(padded[:-2] & padded[1:-1] & padded[2:])
 
 
 def low_scale(run: Series) -> Flags:
-    """The scale is below 2^-8 of the initial one."""
+    """Flag steps whose scale is below 2^-8 of the initial one."""
     return np.asarray(run.log2_scale < math.log2(run.rule.init_scale) - 8)
 
 
 def skip_budget(run: Series) -> Flags:
-    """More skips in the last 2 G steps than T1 allows a scale that ends at most one bit below where it began.
+    """Flag more skips in the last 2 G steps than T1 allows a scale that ends at most one bit below where it began.
 
     With no clean step counted when the window begins.
     """
@@ -119,22 +119,22 @@ def skip_budget(run: Series) -> Flags:
 
 
 def norm_spike(run: Series) -> Flags:
-    """The gradient's norm is finite, and above 10 times its running median."""
+    """Flag steps whose gradient's norm is finite, and above 10 times its running median."""
     return np.asarray(np.isfinite(run.norm) & (run.norm > 10 * running_median(run.norm)))
 
 
 def loss_spike(run: Series) -> Flags:
-    """The loss is above twice its running median, or not finite."""
+    """Flag steps whose loss is above twice its running median, or not finite."""
     return np.asarray(~np.isfinite(run.loss) | (run.loss > 2 * running_median(run.loss)))
 
 
 def large_activation(run: Series) -> Flags:
-    """An activation is above 2^14, two bits below overflow."""
+    """Flag steps with an activation above 2^14, two bits below overflow."""
     return np.asarray(run.activation > 2.0**14)
 
 
 def falling_ceiling(run: Series) -> Flags:
-    """The ceiling is 4 bits or more below its highest of the 20 steps before."""
+    """Flag steps whose ceiling is 4 bits or more below its highest of the 20 steps before."""
     highest = [run.ceiling[max(0, t - 20) : t + 1].max() for t in range(len(run.ceiling))]
     return np.asarray(run.ceiling <= np.array(highest) - 4)
 
@@ -151,7 +151,7 @@ SIGNALS: dict[str, Callable[[Series], Flags]] = {
 
 
 def running_median(values: Floats) -> Floats:
-    """Of the finite values among the last `MEDIAN_OF` before each; inf where there are fewer than `MEDIAN_FROM`."""
+    """Return the median of the finite ones of `MEDIAN_OF` values before each; inf where fewer than `MEDIAN_FROM`."""
     medians = np.full(len(values), np.inf)
     for t in range(len(values)):
         past = values[max(0, t - MEDIAN_OF) : t]
@@ -165,7 +165,7 @@ def running_median(values: Floats) -> Floats:
 
 
 def alarms(run: Series, first: int = 0) -> dict[str, list[list[int]]]:
-    """Of each signal its alarms as [first step, last step], rising; steps before `first` are not looked at."""
+    """Return, per signal, its alarms as [first step, last step], rising; steps before `first` are not looked at."""
     watched = run.after(first)
     return {
         name: [[begin + first, end + first] for begin, end in spells(signal(watched))]
@@ -174,18 +174,18 @@ def alarms(run: Series, first: int = 0) -> dict[str, list[list[int]]]:
 
 
 def spells(flags: Sequence[bool] | Flags) -> list[list[int]]:
-    """Runs of True as [first, last]."""
+    """Return runs of True as [first, last]."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
     return [[int(begin), int(end) - 1] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def lead(found: Sequence[Sequence[int]], crash: int) -> int | None:
-    """Steps from a signal's first alarm to the crash; None if there was none up to it."""
+    """Return the steps from a signal's first alarm to the crash; None if there was none up to it."""
     return crash - found[0][0] if found and found[0][0] <= crash else None
 
 
 def table(records: Sequence[Record]) -> Table:
-    """Of each signal its lead before each crash, and how many of the runs that do not crash raise it."""
+    """Return, per signal, its lead before each crash, and how many of the runs that do not crash raise it."""
     crashed = [record for record in records if record["crash_step"] is not None]
     calm = [record for record in records if record["crash_step"] is None]
     shown = Table("watched", "signal", "first alarm, steps before each crash", f"false alarms in {len(calm)} runs")

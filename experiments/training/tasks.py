@@ -48,7 +48,7 @@ class Task:
     test: Batch
 
     def loss(self) -> Tensor:
-        """Of the next batch; a float32 scalar. The caller chooses the precision with `torch.autocast`."""
+        """Return the loss of the next batch, a float32 scalar. The caller chooses the precision by autocast."""
         x, y = self.draw()
         return self.criterion(self.model(x), y)
 
@@ -64,7 +64,7 @@ class Task:
 
 
 def make(name: str, seed: int, device: str, batch: int) -> Task:
-    """A task, with everything seeded: weights and batches are functions of `seed` and `batch`, on the CPU.
+    """Return a task, with everything seeded: weights and batches are functions of `seed` and `batch`, on the CPU.
 
     Args:
         name: a row of the table above.
@@ -98,7 +98,7 @@ def residual(generator: torch.Generator, device: str, batch: int, *, blocks: int
 
 
 def resnet(generator: torch.Generator, device: str, batch: int) -> Task:
-    """Two stages of one block each on a CPU, half as wide as `DIGITS`; on CUDA four times, three blocks a stage."""
+    """Return two stages of a block each on a CPU, half as wide as `DIGITS`; on CUDA 4 times, 3 blocks per stage."""
     fp16.use_onednn(on=False)
     channels, blocks = ((8, 16), 1) if device == "cpu" else (tuple(4 * c for c in DIGITS), 3)
     return digits(ResNet(1, channels, blocks, digits_data.CLASSES), generator, device, batch, square=True)
@@ -126,7 +126,7 @@ def text_sample(tokens: Tensor, context: int) -> Batch:
 
 
 def resnet32(generator: torch.Generator, device: str, batch: int) -> Task:
-    """Three stages of one block each on a CPU, half as wide as `IMAGES_32`; on CUDA four times, three blocks a stage.
+    """Return three stages of a block each on a CPU, half as wide as `IMAGES_32`; on CUDA 4 times, 3 blocks per stage.
 
     How far a crop was turned, in quarters: S. Gidaris et al., *Unsupervised Representation Learning by Predicting
     Image Rotations*, ICLR 2018.
@@ -148,7 +148,7 @@ def resnet32(generator: torch.Generator, device: str, batch: int) -> Task:
 
 
 def vit(generator: torch.Generator, device: str, batch: int) -> Task:
-    """`VIT_TINY` on a CPU, `VIT_SMALL` on CUDA: fill in the patches, on average half of them, that are hidden.
+    """Return `VIT_TINY` on a CPU, `VIT_SMALL` on CUDA: fill in the patches, on average half of them, that are hidden.
 
     The loss is a sum, as reconstruction losses often are. So its gradients are some 2^16 times those of a mean (2^15.6
     at 16 crops), and in fp16 they overflow at the loss scale that scalers start from.
@@ -185,5 +185,5 @@ HASHES = {"digits": digits_data.sha256, "topics": text_data.sha256, "photos": ph
 
 
 def inputs(*names: str) -> dict[str, str]:
-    """File -> sha256, of what these tasks read."""
+    """Return file -> sha256 of what these tasks read."""
     return {file: HASHES[file]() for file in sorted({READS.get(name, "digits") for name in names})}

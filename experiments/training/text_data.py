@@ -24,20 +24,20 @@ class Text(NamedTuple):
 
 
 def load(device: str) -> Text:
-    """The text, split in the same way for every seed: seeds differ in weights and batches only."""
+    """Return the text, split in the same way for every seed: seeds differ in weights and batches only."""
     tokens = torch.frombuffer(bytearray(gzip.decompress(FILE.read_bytes())), dtype=torch.uint8).long().to(device)
     return Text(tokens[:TRAIN], tokens[TRAIN:])
 
 
 def windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """What a model reads and what it should say, (len(starts), context) each: the second is one byte further on."""
+    """Return what a model reads and what it should say, (len(starts), context) each, the second one byte further on."""
     places = starts[:, None] + torch.arange(context + 1)
     pieces = tokens[places.to(tokens.device)]
     return pieces[:, :-1], pieces[:, 1:]
 
 
 def draw(tokens: Tensor, batch: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A random batch of `windows`."""
+    """Return a random batch of `windows`."""
     return windows(tokens, torch.randint(len(tokens) - context, (batch,), generator=generator), context)
 
 
@@ -47,5 +47,5 @@ def spaced(tokens: Tensor, count: int, context: int) -> tuple[Tensor, Tensor]:
 
 
 def sha256() -> str:
-    """Of the file."""
+    """Return the sha256 of the file."""
     return hashlib.sha256(FILE.read_bytes()).hexdigest()

@@ -15,8 +15,9 @@ from ampsim import Rule, records, replay
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
 from experiments import exponent_heatmap, runner
-from experiments.exponent_heatmap import CASES, losses, nonempty
+from experiments.exponent_heatmap import CASES, nonempty
 from experiments.training import fp16, tasks
+from experiments.training.what_fp16_did import compare, flat
 from figures import exponent_heatmap as figure
 from tests.experiments import runs
 
@@ -60,26 +61,30 @@ def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_
     assert counts[1:] == [exponents.count(e) for e in range(min(exponents), max(exponents) + 1)]
 
 
-def test_losses_are_shares_of_the_elements_that_are_there() -> None:
+def rounded(truth: Tensor, scale: float) -> float:
+    """Return the share of the elements that rounding once to fp16 would make zero."""
+    return compare(truth, (truth * scale).half(), scale).flushed
+
+
+def test_what_is_lost_is_counted_among_the_elements_that_are_there() -> None:
     truth = torch.tensor([0.0, 0.0, 1.0, 2.0**-20, 2.0**-30, -(2.0**-31), 4.0, 8.0])
     gradient = torch.tensor([0.0, 9.0, 1.0, 0.0, 0.0, -1.0, math.inf, math.nan])
-    lost, rounded, not_finite = losses(truth, gradient, 1.0)
-    assert (lost, rounded, not_finite) == (2 / 6, 2 / 6, 2 / 6)
-    assert losses(truth, gradient, 2.0**6)[1] == 1 / 6  # 2^-30 becomes 2^-24; 2^-31 is a tie, and rounds to zero
-    assert losses(truth, gradient, 2.0**7)[1] == 0
-    assert losses(torch.zeros(3), torch.zeros(3), 1.0) == (0, 0, 0)
+    assert compare(truth, gradient, 1.0) == (2 / 6, 2 / 6, math.inf)
+    assert rounded(truth, 1.0) == 2 / 6
+    assert rounded(truth, 2.0**6) == 1 / 6  # 2^-30 becomes 2^-24; 2^-31 is a tie, and rounds to zero
+    assert rounded(truth, 2.0**7) == 0
+    assert compare(torch.zeros(3), torch.zeros(3), 1.0)[:2] == (0, 0)
 
 
 @given(st.lists(ELEMENTS, min_size=1), st.integers(-40, 40))
 def test_what_rounding_flushes_lies_between_the_bounds_of_the_histogram(values: list[float], exponent: int) -> None:
     truth, scale = torch.tensor(values), 2.0**exponent
     flushed = Histogram.of(truth).lost(scale, FP16).flushed
-    rounded = losses(truth, torch.zeros(len(values)), scale)[1]
-    assert flushed.low <= rounded <= flushed.high
+    assert flushed.low <= rounded(truth, scale) <= flushed.high
 
 
 def test_the_tie_below_the_smallest_subnormal_goes_to_zero() -> None:
-    assert losses(torch.tensor([2.0**-25, 1.0001 * 2.0**-25]), torch.ones(2), 1.0)[1] == 0.5
+    assert rounded(torch.tensor([2.0**-25, 1.0001 * 2.0**-25]), 1.0) == 0.5
 
 
 # ------------------------------------------------------------------------------------------------ the runs
@@ -91,7 +96,7 @@ def truth_of_first_step(arm: str) -> Tensor:
     task = tasks.make(case.task, 0, "cpu", case.batch)
     factor = case.factor(case.batch * tasks.GPT_TINY.context, exponent_heatmap.GLOBAL_TOKENS)
     gradients = torch.autograd.grad(task.loss() * factor, list(task.model.parameters()))
-    return exponent_heatmap.flat(gradients)
+    return flat(gradients)
 
 
 @pytest.mark.parametrize("arm", list(CASES))

@@ -17,6 +17,7 @@ from ampsim.probe import Histogram
 from experiments import gradient_histogram, runner
 from experiments.training import gradient_snapshots, tasks
 from experiments.training.gradient_snapshots import layer, probed, snapshots
+from experiments.training.what_fp16_did import backward_passes, compare
 from figures import gradient_histogram as figure
 from tests.experiments import runs
 
@@ -131,9 +132,9 @@ def test_snapshots_are_points_of_one_training_run() -> None:
 
 def test_lost_elements_are_counted_among_those_that_were_there() -> None:
     truth = torch.tensor([0.0, 1.0, 2.0, -2.0])
-    assert gradient_histogram.compared(truth, torch.tensor([1.0, 0.0, 8.0, -8.0]), 4.0)[:2] == (1 / 3, 0.0)
-    assert gradient_histogram.compared(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (0.0, 2 / 3, INF)
-    _, _, error = gradient_histogram.compared(truth, torch.tensor([0.0, 4.0, 8.0, 4.0]), 4.0)
+    assert compare(truth, torch.tensor([1.0, 0.0, 8.0, -8.0]), 4.0)[:2] == (1 / 3, 0.0)
+    assert compare(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (0.0, 2 / 3, INF)
+    _, _, error = compare(truth, torch.tensor([0.0, 4.0, 8.0, 4.0]), 4.0)
     assert error == pytest.approx(1.0)  # (0, 0, 0, 3) from a vector of length 3
 
 
@@ -141,7 +142,7 @@ def test_lost_elements_are_counted_among_those_that_were_there() -> None:
 @settings(deadline=None)
 def test_rounding_loses_what_the_histogram_says(mean: int, sigma: float, seed: int, k: int) -> None:
     size = torch.exp2(mean + sigma * torch.randn(400, generator=torch.Generator().manual_seed(seed)))
-    flushed, overflowed, _ = gradient_histogram.compared(size, (size * 2.0**k).half(), 2.0**k)
+    flushed, overflowed, _ = compare(size, (size * 2.0**k).half(), 2.0**k)
     foretold = Histogram.of(size).lost(2.0**k, FP16)
     assert foretold.flushed.low - 1e-9 <= flushed <= foretold.flushed.high + 1e-9
     assert foretold.overflowed.low - 1e-9 <= overflowed <= foretold.overflowed.high + 1e-9
@@ -151,7 +152,7 @@ def test_rounding_loses_what_the_histogram_says(mean: int, sigma: float, seed: i
 def test_the_backward_passes_are_those_of_a_run_in_fp16(name: str) -> None:
     task, (x, y) = small(name)
     scales = [2.0**-14, 1.0, 2.0**10]
-    for scale, gradient in zip(scales, gradient_histogram.backward_passes(task, (x, y), scales), strict=True):
+    for scale, gradient in zip(scales, backward_passes(task, (x, y), scales), strict=True):
         task.model.zero_grad()
         with torch.autocast("cpu", dtype=torch.float16):
             loss = task.criterion(task.model(x), y)
@@ -166,8 +167,8 @@ def test_a_share_of_the_loss_moves_everything_by_its_bits_and_changes_nothing_el
     share = shared(task, 2.0**-14)
     for whole, part in zip(probed(task, batch), probed(share, batch), strict=True):
         assert (whole.histogram.times_power(-14).counts == part.histogram.counts).all(), whole.name
-    moved = gradient_histogram.backward_passes(task, batch, [2.0**-14, 2.0**-10])
-    for a, b in zip(moved, gradient_histogram.backward_passes(share, batch, [1.0, 16.0]), strict=True):
+    moved = backward_passes(task, batch, [2.0**-14, 2.0**-10])
+    for a, b in zip(moved, backward_passes(share, batch, [1.0, 16.0]), strict=True):
         assert torch.equal(a, b)
 
 

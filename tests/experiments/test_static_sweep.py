@@ -14,6 +14,7 @@ from ampsim import records
 from experiments import runner, static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import FP32, static
+from experiments.training.what_fp16_did import backward_passes
 from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
@@ -54,7 +55,7 @@ def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
     task, batch, _ = gradients(0)
     before = fp16.flat_gradient(task.model)
     logs = (-14, -4, 0, 10, 24)
-    asked = static_sweep.backward_passes(task, batch, [2.0**k for k in logs])
+    asked = backward_passes(task, batch, [2.0**k for k in logs])
     for k, gradient in zip(logs, asked, strict=True):
         expected = gradients(k)[2]
         assert torch.equal(gradient.nan_to_num(1.5), expected.nan_to_num(1.5)), k

@@ -74,10 +74,18 @@ def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_check_names_a_figure_whose_bytes_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rendering.render("state_machine", tmp_path)
+def test_check_names_a_figure_whose_bytes_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def render(stem: str, folder: Path, data: Path) -> list[Path]:
+        paths = [folder / f"{stem}.svg", folder / f"{stem}.pdf"]
+        for path in paths:
+            path.write_text(f"{stem}, {data.name}")
+        return paths
+
+    monkeypatch.setattr(cli, "render", render)
+    svg, _ = render("state_machine", tmp_path, results.CPU)
     assert cli.check(["state_machine"], tmp_path) == 0
-    svg = tmp_path / "state_machine.svg"
     svg.write_bytes(svg.read_bytes() + b" ")
     assert cli.check(["state_machine"], tmp_path) == 1
     assert "state_machine.svg: expected the bytes" in capsys.readouterr().err

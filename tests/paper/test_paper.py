@@ -120,7 +120,7 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
         "gpt.unscaled": statistics.fmean(of("gpt_fp16", "unscaled", "test_loss")),
         "gpt.sum.scale": statistics.median(x[-1][1] for x in of("gpt_fp16", "sum", "scale_changes")),
         "sigmoid.fp32.max": max(of("sigmoid_underflow", "fp32", "train_loss")),
-        "crash.04.median": statistics.median(of("scale_crash", "fp16 lr=0.04", "crash_step")),
+        "crash.05.median": statistics.median(of("scale_crash", "fp16 lr=0.05", "crash_step")),
         "interval.5.skip": sum(of("growth_interval", "G=5", "skips")) / sum(of("growth_interval", "G=5", "steps")),
         "kit.torch": len(of("conformance", "torch", "failed")[0]),
         "theory.cases": len(rows("theory")),

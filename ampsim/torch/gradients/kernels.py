@@ -33,11 +33,11 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 
 
 class NewAddressesError(RuntimeError):
-    """In the capture of a CUDA graph the table of gradients cannot be copied to the device."""
+    """The table of gradients cannot be copied to the device while a CUDA graph is captured."""
 
 
 class Read(NamedTuple):
-    """What one read of all gradients found; each shape (), float32, on their device."""
+    """The result of one read of all gradients; each shape (), float32, on their device."""
 
     norm: Tensor  # 2-norm of factor * g; inf if it exceeds float32, as of finite gradients it may
     found_inf: Tensor  # 1.0 if any factor * g is inf or NaN in float32, else 0.0

@@ -20,7 +20,7 @@ from ampsim.torch.state.version import DeviceObservation, Outcome
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PolicyVersion(HostScale):
-    """What a pipeline of depth k makes of j updates: the scale of iteration j + k, and the policy's state."""
+    """The version after j updates in a pipeline of depth k: the scale of iteration j + k, and the policy's state."""
 
     carried: PolicyState
 

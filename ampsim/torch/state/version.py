@@ -19,7 +19,7 @@ S = TypeVar("S")  # what a version is made of: a State or a PolicyState
 
 @dataclass(frozen=True)
 class DeviceObservation:
-    """What one optimizer's gradients showed beside found_inf, on their device; see `policies.Observation`."""
+    """The sight of one optimizer's gradients beside found_inf, on their device; see `policies.Observation`."""
 
     amax: Tensor  # (), largest magnitude, unscaled
     at_top: Tensor | None  # (), elements at the format's largest number or beyond
@@ -28,7 +28,7 @@ class DeviceObservation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an iteration's optimizers found in their gradients."""
+    """The findings of an iteration's optimizers in their gradients."""
 
     flags: list[Tensor]  # found_inf of each: (), float32, on any device
     observed: list[DeviceObservation] = field(default_factory=list)

@@ -111,7 +111,7 @@ class StepRecords:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What the steps of one iteration did. Reading it waits for the device; making it does not.
+    """The outcome of one iteration's steps. Reading it waits for the device; making it does not.
 
     True for fused optimizers too, whose ``step`` is called although their kernel skips.
     """
