@@ -10,7 +10,7 @@ from typing import Any, Literal, ParamSpec, get_args
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
 
-from ampsim.core.arguments import as_int
+from ampsim.core.formats import FP32
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
@@ -23,7 +23,6 @@ P = ParamSpec("P")
 AtMinScale = Literal["clamp", "warn", "raise"]
 
 SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
-LARGEST = torch.finfo(torch.float32).max
 
 
 def usable(device: str, enabled: bool) -> bool:
@@ -57,11 +56,6 @@ def check_at_min_scale(choice: AtMinScale, exact_torch: bool) -> AtMinScale:
     if exact_torch and choice != "clamp":
         raise ValueError(f"at_min_scale={choice!r} with exact_torch=True: expected one of the two; torch does neither")
     return choice
-
-
-def check_depth(depth: int) -> int:
-    """Return `depth` if it is a whole number >= 0."""
-    return as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
 
 
 def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, launch: object) -> bool:
@@ -128,7 +122,8 @@ def _as_held(bound: Any) -> Any:
 
 def bounds_of(rule: Rule) -> tuple[float, float]:
     """Return the smallest and the largest scale that a rule admits."""
-    return rule.min_scale or 0.0, LARGEST if rule.max_scale is None else min(rule.max_scale, LARGEST)
+    largest = FP32.max_finite
+    return rule.min_scale or 0.0, largest if rule.max_scale is None else min(rule.max_scale, largest)
 
 
 def version_class(

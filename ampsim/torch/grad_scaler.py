@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.core.arguments import as_int
 from ampsim.core.machine import State, init
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
@@ -114,7 +115,8 @@ class GradScaler:
         capturable: bool = False,
     ) -> None:
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
-        self._exact_torch, self._depth = exact_torch, config.check_depth(depth)
+        self._exact_torch = exact_torch
+        self._depth = as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
         self._at_min_scale = config.check_at_min_scale(at_min_scale, exact_torch)
         self._allow_fp16, self._launch = allow_fp16, launch
         if self._enabled:

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ampsim.core.machine import Rule, State
-from ampsim.torch.gradients.unscale import Groups
-from ampsim.torch.state.version import Outcome
+from ampsim.torch.state.version import Outcome, Version
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceVersion:
+class DeviceVersion(Version[Rule, State]):
     """A state on a device: nothing here waits for it except `read`."""
 
     scale: Tensor  # (), float32, never written again
@@ -33,12 +32,7 @@ class DeviceVersion:
         """Make a version of each state; scales become float32."""
         return tuple(cls(*_filled(state, device), event_on(device)) for state in states)
 
-    def restored(self, states: tuple[State, ...], rule: Rule) -> tuple[Self, ...]:
-        """Make the versions of a loaded state dict, where this one lives."""
-        return self.start(states, rule, self.device)
-
     def scale_on(self, device: torch.device) -> Tensor:
-        """Return the scale, shape (), float32, on `device`; not to be written."""
         self._wait()
         if device == self.scale.device:
             return self.scale
@@ -50,18 +44,15 @@ class DeviceVersion:
         return copy.scale
 
     def inverse_on(self, device: torch.device) -> Tensor:
-        """Return float32(1 / float64(scale)), shape (); inf for scales below 2^-128, as in torch."""
         return self.scale_on(device).double().reciprocal().float()
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of tensors from other streams until this stream is done with them, though they are freed."""
         if self.ready is not None:
             for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     @property
     def device(self) -> torch.device:
-        """Where the state lives."""
         return self.scale.device
 
     @property
@@ -70,19 +61,10 @@ class DeviceVersion:
         return True
 
     def read(self) -> State:
-        """Return the state on the host. Waits for the device."""
         self._wait()
         return State(float(self.scale.item()), int(self.growth_tracker.item()))
 
-    def saved(self) -> State:
-        """Return the state on the host. Waits for the device."""
-        return self.read()
-
-    def observe(self, rule: Rule, groups: Groups) -> None:
-        """Do nothing: a rule needs found_inf alone."""
-
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
-        """Make the version after an update, without waiting for the device."""
         self._wait()
         device = self.scale.device
         found = torch.stack([flag.to(device, non_blocking=True) for flag in outcome.flags]).sum()
@@ -95,7 +77,6 @@ class DeviceVersion:
         return self._made(rule, scale, tracker)
 
     def override(self, rule: Rule, new_scale: float | Tensor) -> "DeviceVersion":
-        """Make the version after the scale was set by hand, without waiting for the device."""
         self._wait()
         device = self.scale.device
         if isinstance(new_scale, Tensor):

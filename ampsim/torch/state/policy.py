@@ -19,7 +19,7 @@ from ampsim.torch.state.version import DeviceObservation, Outcome
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PolicyVersion(HostScale):
+class PolicyVersion(HostScale[Policy, PolicyState]):
     """The version after j updates in a pipeline of depth k: the scale of iteration j + k, and the policy's state."""
 
     carried: PolicyState
@@ -36,16 +36,11 @@ class PolicyVersion(HostScale):
     def _of(cls, carried: PolicyState) -> Self:
         return cls(state=State(carried.newest, carried.growth_tracker), carried=carried)
 
-    def restored(self, states: tuple[PolicyState, ...], rule: Policy) -> tuple[Self, ...]:
-        """Make the versions of a loaded state dict."""
-        return self.start(states, rule, self.device)
-
     def saved(self) -> PolicyState:
         """Return the policy's state, which holds the scales of all depths."""
         return self.carried
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Keep the memory of CUDA tensors from other streams until this one is done with them."""
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -64,12 +59,10 @@ class PolicyVersion(HostScale):
         return DeviceObservation(amax / self.scale_on(home).double(), at_top, sum(grad.numel() for grad in grads))
 
     def next(self, rule: Policy, outcome: Outcome) -> Self:
-        """Make the version after an update; waits for the flags and for what was observed."""
         seen = combined(rule, any_found(outcome), outcome.observed)
         return self._of(update(rule, self.carried, seen, synchronous=not outcome.is_async))
 
     def override(self, rule: Policy, new_scale: float | Tensor) -> Self:
-        """Make the version after the scale was set by hand."""
         return self._of(override(rule, self.carried, float(new_scale)))
 
 

@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Version(Protocol[M, S]):
-    """The state after some updates, and the way to the next one."""
+    """The state after some updates, and the way to the next one. What is written here holds of a rule on the host."""
 
     in_place: ClassVar[bool]
     """Whether updates write this version instead of making another."""
@@ -47,6 +47,7 @@ class Version(Protocol[M, S]):
 
     def restored(self, states: tuple[S, ...], rule: M) -> tuple[Self, ...]:
         """Make what `start` makes, to take this version's place."""
+        return self.start(states, rule, self.device)
 
     def scale_on(self, device: torch.device) -> Tensor:
         """Return the scale, shape (), float32, on `device`; not to be written."""
@@ -56,6 +57,7 @@ class Version(Protocol[M, S]):
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Keep the memory of tensors from other streams until this stream is done with them, though they are freed."""
+        return  # where there are no streams
 
     @property
     def device(self) -> torch.device:
@@ -70,9 +72,12 @@ class Version(Protocol[M, S]):
 
     def saved(self) -> S:
         """Return what `start` makes this version of again. Waits for the device."""
+        state: S = self.read()
+        return state
 
     def observe(self, rule: M, groups: Groups) -> DeviceObservation | None:
         """Read of gradients that are still scaled what `next` needs beside found_inf; None if that is nothing."""
+        return None
 
     def next(self, rule: M, outcome: Outcome) -> "Version[M, S]":
         """Make the version after an update; any nonzero flag is an overflow, NaN too, as in torch."""

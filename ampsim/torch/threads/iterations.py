@@ -152,7 +152,7 @@ class Iterations(Generic[V]):
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
         if not self.launcher.here():
             with suppress(ClosedError):  # a closed thread has done what it was given
-                self.launcher.call(_nothing)
+                self.launcher.call(lambda: None)  # its end says that the work before it is done
         if self.register is not None:
             self.register.check_failed()
 
@@ -179,7 +179,3 @@ class Iterations(Generic[V]):
         self.launcher.after_fork(gone)
         if self.register is not None:
             self.register.after_fork(gone if self.launcher.remote else None)
-
-
-def _nothing() -> None:
-    """Do nothing: its end says that the work before it is done."""

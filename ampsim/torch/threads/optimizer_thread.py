@@ -59,7 +59,7 @@ class OptimizerThread:
         self._running: AnyJob | None = None
         self._failed: tuple[AnyJob, BaseException] | None = None  # the first, until its error was seen
         self._open, self._let_go = True, False
-        self._stream = _new_stream()
+        self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
         # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
         self._thread = sync.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -225,7 +225,3 @@ def _record_event() -> torch.cuda.Event | None:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event
-
-
-def _new_stream() -> torch.cuda.Stream | None:
-    return torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
