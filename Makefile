@@ -155,7 +155,7 @@ gpu-dry:
 	$(MAKE) --keep-going gpu-dry-tests $(GPU_PARTS) GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_JOBS=1
 
 gpu-dry-tests: gpu-tests
-	$(GPU_TEST) -k dry_run tests/torch/test_gpu.py
+	$(GPU_TEST) -m "not gpu" tests/torch/test_gpu.py
 
 deep: $(VENV)/.trackers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q

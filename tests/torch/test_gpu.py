@@ -1,7 +1,7 @@
-"""What only a CUDA device can show. `make gpu` runs the tests marked gpu; the others dry-run the same functions.
+"""What only a CUDA device can show. `make gpu` runs the tests marked gpu; on the CPU the same tests run dry.
 
-Each check is a function of the device. On the CPU there are no streams, no graphs and nothing to wait for, so a
-dry run shows only that the function itself is in order.
+On the CPU there are no streams, no graphs and nothing to wait for, so a dry run shows only that the test itself is in
+order.
 """
 
 import copy
@@ -22,12 +22,13 @@ from ampsim.core.policies import Deduplicated, Headroom, Probe
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.gradients import unscale
 from ampsim.torch.state.device import DeviceVersion
-from tests.torch.helpers import INF, NAN
+from tests.torch.helpers import INF, NAN, bits, no_waits
 
 SIZE = 257
 BATCHES = [1.0, INF, 1.0, 1.0, 1.0, 1e34, 0.3, 1.0, INF, INF] * 5  # 50 iterations; 1e34 overflows at large scales
 
 gpu = pytest.mark.gpu
+on_both = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
 SANITIZED = "TORCH_CUDA_SANITIZER" in os.environ
 # torch warns when an optimizer made for capture is stepped outside of one, as every warm-up does
 warms_up = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True:UserWarning")
@@ -36,10 +37,6 @@ warms_up = pytest.mark.filterwarnings("ignore:This instance was constructed with
 def parameter(device, seed=0, dtype=torch.float32):
     values = torch.randn(SIZE, generator=torch.Generator().manual_seed(seed))
     return torch.nn.Parameter(values.to(device, dtype))
-
-
-def bits(*tensors):
-    return [tensor.detach().cpu().numpy().tobytes() for tensor in tensors]
 
 
 # ---------------------------------------------------------------------------------------------------- graphs
@@ -105,8 +102,13 @@ def train_with_a_graph(device, scaler, capture, *, clip, set_to_none, kinds):
     return seen
 
 
-def check_graph(device, capture, *, clip, set_to_none) -> None:
-    rule = {"init_scale": 2.0**16, "growth_interval": 2}
+@on_both
+@warms_up
+@pytest.mark.parametrize(("clip", "set_to_none"), [(False, True), (False, False), (True, True), (True, False)])
+def test_replays_of_a_cuda_graph_are_iterations(device, clip, set_to_none, monkeypatch) -> None:
+    if clip and set_to_none:  # gradients at new addresses: torch's kernels make the norm in a capture, so here always
+        monkeypatch.setattr(unscale, "KERNEL_DEVICES", set())
+    rule, capture = {"init_scale": 2.0**16, "growth_interval": 2}, cuda_graph if device == "cuda" else Eager
     for kinds in (1, 2):
         options = {"clip": clip, "set_to_none": set_to_none, "kinds": kinds}
         replayed = train_with_a_graph(device, GradScaler(device, **rule, capturable=True), capture, **options)
@@ -118,23 +120,6 @@ def check_graph(device, capture, *, clip, set_to_none) -> None:
         if not clip:
             theirs = train_with_a_graph(device, torch.amp.GradScaler(device, **rule), Eager, **options)
             assert [(scale, params) for scale, _, params in theirs] == [(scale, params) for scale, _, params in eager]
-
-
-WAYS = [(False, True), (False, False), (True, True), (True, False)]
-
-
-@pytest.mark.parametrize(("clip", "set_to_none"), WAYS)
-def test_dry_run_of_the_graph(clip, set_to_none) -> None:
-    check_graph("cpu", Eager, clip=clip, set_to_none=set_to_none)
-
-
-@gpu
-@warms_up
-@pytest.mark.parametrize(("clip", "set_to_none"), WAYS)
-def test_replays_of_a_cuda_graph_are_iterations(clip, set_to_none, monkeypatch) -> None:
-    if clip and set_to_none:  # gradients at new addresses: torch's kernels make the norm in a capture, so here always
-        monkeypatch.setattr(unscale, "KERNEL_DEVICES", set())
-    check_graph("cuda", cuda_graph, clip=clip, set_to_none=set_to_none)
 
 
 @gpu
@@ -212,22 +197,13 @@ def train_with_tickets(device, depth, thread):
     return [version.read().scale for version in scales], bits(master), bool(master.isfinite().all())
 
 
-def check_streams(device, depth) -> None:
+@on_both
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_an_optimizer_on_its_own_stream_changes_nothing(device, depth) -> None:
     scales, parameters, finite = train_on_two_streams(device, depth, threaded=True)
     assert scales == trajectory(Rule(8.0, growth_interval=3), depth, FLAGS)[:-1]
     assert finite
     assert (scales, parameters, finite) == train_on_two_streams(device, depth, threaded=False)
-
-
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_dry_run_of_the_streams(depth) -> None:
-    check_streams("cpu", depth)
-
-
-@gpu
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_an_optimizer_on_its_own_stream_changes_nothing(depth) -> None:
-    check_streams("cuda", depth)
 
 
 @gpu
@@ -272,26 +248,16 @@ def train(device, scaler, kinds, *, unscales, iterations=30):
     return scales, bits(*params)
 
 
-def check_against_torch(device, kinds, *, unscales) -> None:
-    numbers = (1000.0, 3.0, 0.3, 2)
-    theirs = train(device, torch.amp.GradScaler(device, *numbers), kinds, unscales=unscales)
-    assert train(device, GradScaler(device, *numbers), kinds, unscales=unscales) == theirs
-
-
 SETS = [[kind] for kind in OPTIMIZERS] + [["AdamW", "momentum"], ["plain SGD", "Adam", "plain AdamW"]]
 
 
+@on_both
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize("kinds", SETS, ids="+".join)
-def test_dry_run_against_torch(kinds, unscales) -> None:
-    check_against_torch("cpu", kinds, unscales=unscales)
-
-
-@gpu
-@pytest.mark.parametrize("unscales", [False, True])
-@pytest.mark.parametrize("kinds", SETS, ids="+".join)
-def test_trajectory_and_parameters_are_torchs(kinds, unscales) -> None:
-    check_against_torch("cuda", kinds, unscales=unscales)
+def test_trajectory_and_parameters_are_torchs(device, kinds, unscales) -> None:
+    numbers = (1000.0, 3.0, 0.3, 2)
+    theirs = train(device, torch.amp.GradScaler(device, *numbers), kinds, unscales=unscales)
+    assert train(device, GradScaler(device, *numbers), kinds, unscales=unscales) == theirs
 
 
 # -------------------------------------------------------------------------------------------------- lockstep
@@ -311,12 +277,6 @@ calls = st.lists(
     ),
     max_size=12,
 )  # fmt: skip
-lockstep = given(
-    kinds=st.lists(st.sampled_from(LOCKSTEP_KINDS), min_size=1, max_size=3),
-    scale=st.sampled_from([2.0**16, 1700.0, 0.1, 2.0**127, 2.0**-128]),
-    calls=calls,
-)
-few = settings(max_examples=min(settings.default.max_examples, 100))
 
 
 class Side:
@@ -373,26 +333,20 @@ class Side:
         return raised, repr(self.scaler.state_dict()), repr(self.scaler.get_scale()), tensors
 
 
-def check_lockstep(device, kinds, scale, calls) -> None:
+@on_both
+@settings(max_examples=min(settings.default.max_examples, 100))
+@given(
+    kinds=st.lists(st.sampled_from(LOCKSTEP_KINDS), min_size=1, max_size=3),
+    scale=st.sampled_from([2.0**16, 1700.0, 0.1, 2.0**127, 2.0**-128]),
+    calls=calls,
+)
+@example(kinds=["plain SGD"], scale=2.0**-128, calls=[("backward", 0, 1.0, None), ("step", 0), ("update", None)])
+@example(kinds=["AdamW"], scale=2.0**16, calls=[("iterate", INF, False), ("iterate", None, True), ("resume",)])
+def test_with_exact_torch_it_is_in_lockstep_with_torchs_scaler(device, kinds, scale, calls) -> None:
     theirs = Side(torch.amp.GradScaler, device, kinds, scale)
     ours = Side(lambda *args: GradScaler(*args, exact_torch=True), device, kinds, scale)
     for call in calls:
         assert ours.told(*call) == theirs.told(*call), call
-
-
-@few
-@lockstep
-@example(kinds=["plain SGD"], scale=2.0**-128, calls=[("backward", 0, 1.0, None), ("step", 0), ("update", None)])
-@example(kinds=["AdamW"], scale=2.0**16, calls=[("iterate", INF, False), ("iterate", None, True), ("resume",)])
-def test_dry_run_of_the_lockstep(kinds, scale, calls) -> None:
-    check_lockstep("cpu", kinds, scale, calls)
-
-
-@gpu
-@few
-@lockstep
-def test_strictly_torchs_scaler_in_lockstep_with_it(kinds, scale, calls) -> None:
-    check_lockstep("cuda", kinds, scale, calls)
 
 
 # -------------------------------------------------------------------------------------------------- policies
@@ -419,23 +373,14 @@ def train_by_policy(device, policy):
     return seen, param.detach().cpu()
 
 
-def check_policy(device, name) -> None:
+@on_both
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_sees_on_the_device_what_it_sees_on_the_host(device, name) -> None:
     seen, param = train_by_policy(device, POLICIES[name])
     expected, close = train_by_policy("cpu", POLICIES[name])
     assert seen == expected
     assert len(set(seen)) > 2
     torch.testing.assert_close(param, close)
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_dry_run_of_the_policies(name) -> None:
-    check_policy("cpu", name)
-
-
-@gpu
-@pytest.mark.parametrize("name", POLICIES)
-def test_a_policy_sees_on_the_device_what_it_sees_on_the_host(name) -> None:
-    check_policy("cuda", name)
 
 
 # --------------------------------------------------------------------------------------------------- compile
@@ -468,52 +413,15 @@ def compiled(device, scaler, kind):
     return graphs, scales, bits(weight)
 
 
-def check_compile(device, kind) -> None:
+@on_both
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["AdamW", "plain SGD"])
+def test_a_compiled_step_splits_where_it_does_with_torchs_scaler(device, kind) -> None:
     theirs = compiled(device, torch.amp.GradScaler(device, growth_interval=1), kind)
     assert compiled(device, GradScaler(device, growth_interval=1), kind) == theirs
 
 
-compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
-
-
-@compiles
-@pytest.mark.parametrize("kind", ["AdamW", "plain SGD"])
-def test_dry_run_of_compile(kind) -> None:
-    check_compile("cpu", kind)
-
-
-@gpu
-@compiles
-@pytest.mark.parametrize("kind", ["AdamW", "plain SGD"])
-def test_a_compiled_step_splits_where_it_does_with_torchs_scaler(kind) -> None:
-    check_compile("cuda", kind)
-
-
 # ----------------------------------------------------------------------------------------------------- waits
-
-
-@contextmanager
-def no_waits(device):
-    """Whatever waits for the device raises."""
-    if device == "cpu":
-        yield
-        return
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def check_waits(device, loop, **options) -> None:
-    param = parameter(device)
-    optimizer = torch.optim.AdamW([param], fused=True)
-    scaler = GradScaler(device, 8.0, **options)
-    loop(scaler, param, optimizer)  # the optimizer's state is made here, once
-    with no_waits(device):
-        for _ in range(3):
-            loop(scaler, param, optimizer)
-    assert scaler.get_scale() == 8.0
 
 
 def drop_in(scaler, param, optimizer) -> None:
@@ -566,15 +474,17 @@ WAITS = [
 names = [f"{loop.__name__}-{options}" for loop, options in WAITS]
 
 
+@on_both
 @pytest.mark.parametrize(("loop", "options"), WAITS, ids=names)
-def test_dry_run_of_the_loops(loop, options) -> None:
-    check_waits("cpu", loop, **options)
-
-
-@gpu
-@pytest.mark.parametrize(("loop", "options"), WAITS, ids=names)
-def test_nothing_in_the_hot_path_waits_for_the_device(loop, options) -> None:
-    check_waits("cuda", loop, **options)
+def test_nothing_in_the_hot_path_waits_for_the_device(device, loop, options) -> None:
+    param = parameter(device)
+    optimizer = torch.optim.AdamW([param], fused=True)
+    scaler = GradScaler(device, 8.0, **options)
+    loop(scaler, param, optimizer)  # the optimizer's state is made here, once
+    with no_waits(device):
+        for _ in range(3):
+            loop(scaler, param, optimizer)
+    assert scaler.get_scale() == 8.0
 
 
 # --------------------------------------------------------------------------------- torch's deviations on CUDA
@@ -655,21 +565,13 @@ def check_first_momentum(device, record) -> None:
     assert first_step_skipped(device, ours(device)()) == 0.0
 
 
-CLAIMS = [check_tiny_scales, check_scales_below_one, check_float64, check_first_momentum]
-
-
-@pytest.mark.parametrize("check", CLAIMS)
-def test_dry_run_of_the_claims(check, record_property) -> None:
-    check("cpu", record_property)
-
-
-@gpu
-@pytest.mark.parametrize("check", CLAIMS)
-def test_what_is_claimed_of_torchs_scaler_on_the_cpu(check, record_property) -> None:
+@on_both
+@pytest.mark.parametrize("check", [check_tiny_scales, check_scales_below_one, check_float64, check_first_momentum])
+def test_what_is_claimed_of_torchs_scaler_on_the_cpu(device, check, record_property) -> None:
     """Ours is asserted to be right; what torch's does on this device is recorded, and printed for `pytest -s`."""
 
     def record(name, value) -> None:
         print(f"{name}: {value!r}")
         record_property(name, value)
 
-    check("cuda", record)
+    check(device, record)
