@@ -1,14 +1,12 @@
 """What only a CUDA device can show. `make gpu` runs the tests marked gpu; the others dry-run the same functions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ampsim.probe import Histogram, Probe, Row, counting
+from tests.torch.helpers import no_waits
 
 gpu = pytest.mark.gpu
 STEPS = 3
@@ -28,19 +26,6 @@ def backward(model: nn.Module, inputs: tuple[Tensor, Tensor], scale: float) -> N
         logits = model(x) + model.get_parameter("empty").sum()
         loss = nn.functional.cross_entropy(logits.float(), y)
     (loss * scale).backward()
-
-
-@contextmanager
-def no_waits(device: str) -> Iterator[None]:
-    """Whatever waits for the device raises."""
-    if device == "cpu":
-        yield
-        return
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def watched(device: str, **options: bool) -> tuple[list[Row], list[dict[str, Tensor]]]:

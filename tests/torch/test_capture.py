@@ -19,6 +19,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler
@@ -94,18 +95,8 @@ class Graph:
                         old.copy_(new)
 
 
-def tree_map(function, tree):
-    if isinstance(tree, (list, tuple)):
-        return type(tree)([tree_map(function, branch) for branch in tree])
-    if isinstance(tree, dict):
-        return {key: tree_map(function, branch) for key, branch in tree.items()}
-    return function(tree)
-
-
 def tensors_in(tree) -> list[torch.Tensor]:
-    found = []
-    tree_map(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
-    return found
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def run(func, args, kwargs):
@@ -127,14 +118,10 @@ def run(func, args, kwargs):
     args, kwargs = tree_map(memory, args), tree_map(memory, kwargs)
     if _open and wrappers and (func in WAITS or not on_device):
         raise RuntimeError("operation not permitted when stream is capturing")
-    out = (_open[-1].run if _open and on_device else apply)(func, args, kwargs)
+    out = _open[-1].run(func, args, kwargs) if _open and on_device else func(*args, **kwargs)
     if not on_device or func in WAITS:
         return out
     return tree_map(wrap, out)
-
-
-def apply(func, args, kwargs):
-    return func(*args, **kwargs)
 
 
 class Device(TorchDispatchMode):

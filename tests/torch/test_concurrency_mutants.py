@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from ampsim.torch import OptimizerThread, checkpoint, config
 from ampsim.torch.grad_scaler import GradScaler
@@ -247,20 +248,19 @@ def checks_the_stage_without_a_lock(self, ticket, optimizer):
     yield self._records.setdefault(ticket, {}).setdefault(optimizer, Record())
 
 
-@mutant(GradientOwners, "check_owner", INVARIANTS, "test_15_gradients_of_a_fused_optimizer_are_checked_too")
+@mutant(GradientOwners, "check_owner", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise",
+        {"kind": torch.optim.AdamW, "fused": True})  # fmt: skip
 def does_not_look_whose_gradients_they_are(self, optimizer, ticket):
     return None
 
 
-@mutant(GradientOwners, "written", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise")
+@mutant(GradientOwners, "written", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise", {})
 def does_not_look_who_wrote_before(self, grad):
     if grad is not None:
         grad._ampsim_ticket = (next(iter(self._running.values())), grad._version)
 
 
-@mutant(
-    OptimizerStep, "_divide", INVARIANTS, "test_11_no_non_finite_step_where_torch_steps_with_inf_below_scale_1", False
-)
+@mutant(OptimizerStep, "_divide", "test_drop_in", "test_difference_2_gradients_below_scale_1_are_checked_once_divided")
 def checks_scaled_gradients_only(self, honest=OptimizerStep._divide):
     self.exact_torch = True
     honest(self)

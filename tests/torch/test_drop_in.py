@@ -20,7 +20,7 @@ from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
 from tests.examples import examples
 from tests.torch import lockstep
-from tests.torch.helpers import INF, NAN
+from tests.torch.helpers import INF, NAN, told
 
 EXAMPLES = examples(ms=28, least=100)  # three machines
 
@@ -108,32 +108,17 @@ kinds = st.lists(
 )
 
 
-def told(call):
-    """What a call returned or raised."""
-    try:
-        return call()
-    except Exception as error:
-        return type(error), str(error)
-
-
 def same(a, b):
     """Equal in type, dtype and every bit; NaN equals NaN."""
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.layout == b.layout and _same_bits(a, b)
+        return isinstance(b, torch.Tensor) and a.layout == b.layout and all(map(lockstep.same_bits, parts(a), parts(b)))
     if isinstance(a, list | tuple):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and (isinstance(a, map) or repr(a) == repr(b))
 
 
-def _same_bits(a, b):
-    if a.is_sparse:
-        return same(a._indices(), b._indices()) and same(a._values(), b._values())
-    if a.shape != b.shape:
-        return False
-    a, b = a.detach().clone(), b.detach().clone()
-    size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    equal = a.view(size) == b.view(size)
-    return bool((equal | (a.isnan() & b.isnan()) if a.is_floating_point() else equal).all())
+def parts(tensor):
+    return [lockstep.to_numpy(t) for t in ((tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,))]
 
 
 def state_of(optimizer, param):

@@ -164,15 +164,24 @@ def world(monkeypatch):
     return world
 
 
+@contextmanager
+def optimizer_thread(world: World):
+    """A thread whose operations the world sees: modes are per thread."""
+    thread = OptimizerThread()
+    thread.launch(world.__enter__)
+    with world:
+        yield thread
+    thread.launch(lambda: world.__exit__(None, None, None))
+    thread.close()
+
+
 def train(world: World, depth: int, iterations: int = 6) -> list[float]:
     """A loop with the optimizer on its own thread and stream; gradients are handed over. Returns the scales."""
-    thread = OptimizerThread()
-    thread.launch(world.__enter__)  # modes are per thread
-    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch)
     master = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([master], lr=0.1, fused=True)
     tickets = []
-    with world:
+    with optimizer_thread(world) as thread:
+        scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch)
         for i in range(iterations):
             weight = torch.ones(3, requires_grad=True)  # this iteration's own copy
             ticket = scaler.begin()
@@ -191,10 +200,7 @@ def train(world: World, depth: int, iterations: int = 6) -> list[float]:
             del step
             scaler.update(ticket=ticket)
         scaler.synchronize()
-        scales = [ticket.value.scale.item() for ticket in tickets]
-    thread.launch(lambda: world.__exit__(None, None, None))
-    thread.close()
-    return scales
+        return [ticket.value.scale.item() for ticket in tickets]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -235,11 +241,9 @@ def test_a_published_scale_written_in_place_is_seen(world, monkeypatch) -> None:
 
 def run_pipelined(world: World, depth: int) -> list[float]:
     """The loop of `Pipelined`, which hands over gradients one way and weights the other. Returns the last weights."""
-    thread = OptimizerThread()
-    thread.launch(world.__enter__)
     model = torch.nn.Linear(3, 1, bias=False)
     torch.nn.init.ones_(model.weight)
-    with world:
+    with optimizer_thread(world) as thread:
         pipe = Pipelined(model, depth=depth, thread=thread)
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
         for _ in range(6):
@@ -252,10 +256,7 @@ def run_pipelined(world: World, depth: int) -> list[float]:
 
             pipe.step(step)
         pipe.synchronize()
-        weights = model.weight.tolist()[0]
-    thread.launch(lambda: world.__exit__(None, None, None))
-    thread.close()
-    return weights
+        return model.weight.tolist()[0]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])

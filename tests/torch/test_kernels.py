@@ -1,19 +1,13 @@
-"""The Triton kernels: on the CPU in Triton's interpreter, in a process of its own, and by `make gpu` on a device.
+"""The Triton kernels: on the CPU in Triton's interpreter, see test_triton, and by `make gpu` on a device.
 
-The interpreter must be chosen before Triton is imported, so one test runs this file again with TRITON_INTERPRET=1.
 To run one test alone: ``TRITON_INTERPRET=1 python -m pytest tests/torch/test_kernels.py -k name``.
 """
 
 import gc
-import importlib.util
 import math
-import os
 import re
-import subprocess
-import sys
 import threading
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,13 +19,10 @@ from ampsim import _triton
 from ampsim.torch.gradients import kernels, unscale
 from ampsim.torch.gradients.kernels import BLOCK, norm_and_flag, tiles
 from tests.examples import examples
-from tests.torch.helpers import INF, NAN
+from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, compiles, kernel_on_device, no_waits, ptx_of
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
 MAX = torch.finfo(torch.float32).max
 
-on_device = pytest.mark.peer("triton") if INTERPRETED else pytest.mark.gpu
 few = settings(max_examples=examples(ms=20, least=40))  # the interpreter takes 2 ms per tile
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of inf and NaN
 
@@ -95,7 +86,7 @@ def check(grads, factor=None) -> None:
         np.testing.assert_equal(norm, np.float32(exact) if math.isnan(exact) else INF)
 
 
-@on_device
+@kernel_on_device
 @few
 @given(grads=gradients(), exponent=st.none() | st.integers(-126, 20))
 @example(grads=[torch.full((BLOCK + 1,), 2.0**-149)], exponent=None)  # squares that float32 makes 0
@@ -110,7 +101,7 @@ def test_norm_flag_and_largest_are_those_of_float64(grads, exponent) -> None:
     check([grad.to(DEVICE) if grad.device.type != DEVICE else grad for grad in grads], factor)
 
 
-@on_device
+@kernel_on_device
 @few
 @given(
     dtype=dtypes, size=sizes.filter(bool), bad=st.sampled_from([INF, -INF, NAN]), shift=st.booleans(), data=st.data()
@@ -127,19 +118,19 @@ def test_inf_and_nan_are_found_anywhere(dtype, size, bad, shift, data) -> None:
     assert math.isnan(bad) or norm == largest == INF
 
 
-@on_device
+@kernel_on_device
 def test_nan_beside_inf_is_nan() -> None:
     norm, found, largest = norm_and_flag([torch.tensor([INF, NAN, -INF], device=DEVICE)])
     assert norm.isnan() and found == 1 and largest.isnan()  # noqa: PT018
 
 
-@on_device
+@kernel_on_device
 @pytest.mark.parametrize("number", [1, 300 if INTERPRETED else 10_000])
 def test_many_tiny_tensors(number) -> None:
     check([torch.arange(i % 10 + 1.0, device=DEVICE) for i in range(number)])
 
 
-@on_device
+@kernel_on_device
 def test_more_tiles_than_the_second_kernel_takes_at_once() -> None:
     partials = torch.ones(4097, 2, device=DEVICE)  # a 1 in each of 4097 tiles
     partials[0, 0], partials[-1, 0] = 4.0, 2.0  # but a 4 in the first and a 2 in the last
@@ -148,7 +139,7 @@ def test_more_tiles_than_the_second_kernel_takes_at_once() -> None:
     assert found.tolist() == [pytest.approx(math.sqrt(4095 + 16 + 4)), 0.0, 4.0]
 
 
-@on_device
+@kernel_on_device
 def test_gradients_are_read_only_and_the_results_are_scalars() -> None:
     grad = torch.randn(100, device=DEVICE, requires_grad=True)
     before, version = grad.detach().clone(), grad._version
@@ -158,7 +149,7 @@ def test_gradients_are_read_only_and_the_results_are_scalars() -> None:
     assert grad._version == version
 
 
-@on_device
+@kernel_on_device
 def test_the_table_is_kept_while_addresses_and_sizes_are_the_same_and_keeps_no_gradient() -> None:
     kernels._table.cache_clear()
     grads = [torch.ones(5, device=DEVICE), torch.ones(BLOCK + 5, device=DEVICE)]
@@ -177,7 +168,7 @@ def test_the_table_is_kept_while_addresses_and_sizes_are_the_same_and_keeps_no_g
     assert kernels._table.cache_info().currsize <= 8
 
 
-@on_device
+@kernel_on_device
 def test_no_gradients_are_refused_and_subclasses_not_taken(monkeypatch) -> None:
     with pytest.raises(ValueError, match=r"grads=\[\]: expected at least one"):
         norm_and_flag([])
@@ -195,7 +186,7 @@ def by_kernels(monkeypatch) -> None:
     monkeypatch.setattr(kernels, "available", lambda device: device.type == DEVICE)
 
 
-@on_device
+@kernel_on_device
 @given(grads=gradients(), bad=st.sampled_from([None, INF, NAN]), scale=st.sampled_from([2.0**-140, 0.5, 1.0, 2.0**16]))
 @settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_unscale_does_with_the_kernels_what_it_does_without(by_kernels, grads, bad, scale) -> None:
@@ -219,7 +210,7 @@ def test_unscale_does_with_the_kernels_what_it_does_without(by_kernels, grads, b
             np.testing.assert_allclose(norm.item(), np.linalg.norm(wanted), rtol=1e-6, atol=2.0**-149)
 
 
-@on_device
+@kernel_on_device
 def test_in_a_capture_gradients_at_new_addresses_are_left_to_torch(by_kernels, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise kernels.NewAddressesError
@@ -259,83 +250,26 @@ def test_dense_is_what_fills_its_memory(layout, size) -> None:
     assert grad.numel() == 0 or _triton.is_dense(grad) == (grad.numel() == span and not overlaps)
 
 
-def test_without_triton_the_module_loads_and_offers_nothing(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("triton_that_is_not_there", _triton.__file__)
-    alone = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(alone)
-    assert not alone.runs(kernels.norm_and_flag, torch.device("cuda"))
-
-
-@pytest.fixture
-def forgotten():
-    _triton.runs.cache_clear()
-    yield
-    _triton.runs.cache_clear()
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_the_variable_switches_the_kernels_off(monkeypatch) -> None:
-    monkeypatch.setenv("AMPSIM_TRITON", "0")
-    assert not kernels.available(torch.device("cuda"))
-    assert not kernels.available(torch.device("cpu"))
-
-
-@pytest.mark.peer("triton")
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a device that does not work")
-def test_a_device_on_which_triton_fails_is_named_once(recwarn) -> None:
-    with pytest.warns(RuntimeWarning, match=r"Triton on cuda:.*set AMPSIM_TRITON=0"):
-        assert not kernels.available(torch.device("cuda"))
-    recwarn.clear()
-    assert not kernels.available(torch.device("cuda"))
-    assert not recwarn
-
-
-@pytest.mark.peer("triton")
-@pytest.mark.skipif(INTERPRETED, reason="is in the interpreter")
-def test_this_file_in_tritons_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", __file__]
-    root = Path(__file__).parents[2]
-    env = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)  # noqa: S603
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"\d\d passed", done.stdout)
-
-
-@pytest.mark.peer("triton")
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@compiles
 @pytest.mark.parametrize(
     ("capability", "dtype", "loads"), [(80, "float16", 2), (90, "float32", 4), (90, "bfloat16", 2)]
 )
-def test_a_gpu_loads_16_bytes_at_once_and_computes_in_float32(capability, dtype, loads, tmp_path, monkeypatch) -> None:
+def test_a_gpu_loads_16_bytes_at_once_and_computes_in_float32(capability, dtype, loads) -> None:
     """Compiled, not run: no GPU is needed. A flush of subnormals to zero would lose the smallest gradients."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     signature = {"table": "*i64", "partials": "*fp32", "dtype": "constexpr", "BLOCK": "constexpr"}
-    ptx = compiled(kernels._read, signature, {"dtype": getattr(kernels.tl, dtype), "BLOCK": BLOCK}, capability)
+    ptx = ptx_of(kernels, "_read", signature, {"dtype": getattr(kernels.tl, dtype), "BLOCK": BLOCK}, capability)
     assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == loads
     assert BLOCK * getattr(torch, dtype).itemsize == loads * 16 * 32 * kernels.OPTIONS["num_warps"]
     assert not re.search(r"f64|\.ftz", ptx)
 
 
-@pytest.mark.peer("triton")
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@compiles
 @pytest.mark.parametrize("factor", [True, False])
-def test_the_second_kernel_compiles(factor, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def test_the_second_kernel_compiles(factor) -> None:
     kind = "*fp32" if factor else "constexpr"
     signature = {"partials": "*fp32", "number": "i32", "factor": kind, "found": "*fp32", "BLOCK": "constexpr"}
-    ptx = compiled(kernels._combine, signature, {"BLOCK": 4096} | ({} if factor else {"factor": None}), 90)
+    ptx = ptx_of(kernels, "_combine", signature, {"BLOCK": 4096} | ({} if factor else {"factor": None}), 90)
     assert not re.search(r"div\.\w+\.f64|\.ftz", ptx)
-
-
-def compiled(kernel, signature, constants, capability) -> str:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    source = ASTSource(kernel, signature, constants)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernels.OPTIONS).asm["ptx"]
 
 
 # ------------------------------------------------------------------------------------------------- CUDA alone
@@ -352,15 +286,12 @@ def test_on_cuda_the_smallest_subnormals_count(dtype) -> None:
 def test_on_cuda_nothing_waits_for_the_device() -> None:
     sizes, factor = (1, BLOCK + 1, 100_000), torch.tensor(0.5, device="cuda")
     check([torch.ones(size, device="cuda") for size in sizes], factor)  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits("cuda"):
         old = [torch.ones(size, device="cuda") for size in sizes]
         for _ in range(3):
             new = [torch.ones(size, device="cuda") for size in sizes]  # other addresses: other tables
             results = [norm_and_flag(grads, factor) for grads in (old, new, [new[2][::2]])]
             old = new
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert results[1].norm.item() == pytest.approx(0.5 * math.sqrt(sum(sizes)))
 
 

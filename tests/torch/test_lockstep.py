@@ -19,8 +19,6 @@ from ampsim.core.torch_model import protocol
 from tests.examples import examples
 from tests.torch import lockstep
 
-LOSS = (1.0, "float32", ())
-
 
 @pytest.fixture
 def drive():
@@ -36,6 +34,12 @@ def drive():
 
 def put_gradients(machine, i, value, kind="clean", bad=math.inf):
     machine.set_gradients(i, (kind, value, value, bad, 0))
+
+
+def step(machine, i, value, kind="clean", bad=math.inf):
+    """One optimizer's step with new gradients."""
+    put_gradients(machine, i, value, kind, bad)
+    machine.step(i, "plain")
 
 
 def gradient(machine, i=0):
@@ -55,8 +59,7 @@ def test_torch_and_the_protocol_agree_on_everything():
 
 def test_torch_steps_with_inf_at_scale_2_to_minus_128(drive):
     machine = drive("sgd", scale=2.0**-128)  # float32(1 / 2^-128) is inf
-    put_gradients(machine, 0, 2.0**-128)
-    machine.step(0, "plain")
+    step(machine, 0, 2.0**-128)
     machine.update()
     assert gradient(machine) == math.inf
     assert parameter(machine) == -math.inf
@@ -67,8 +70,7 @@ def test_torch_is_144_overflows_from_corruption_and_166_from_zero(drive):
     machine = drive("sgd")
     scales = []
     for _ in range(166):
-        put_gradients(machine, 0, 1.0, "overflow")
-        machine.step(0, "plain")
+        step(machine, 0, 1.0, "overflow")
         machine.update()
         scales.append(machine.scaler.get_scale())
     assert scales[143] == 2.0**-128
@@ -78,8 +80,7 @@ def test_torch_is_144_overflows_from_corruption_and_166_from_zero(drive):
 def test_torch_never_leaves_scale_zero(drive):
     machine = drive("sgd", interval=1)
     machine.update_by_hand(0.0)
-    put_gradients(machine, 0, 1.0)
-    machine.step(0, "plain")
+    step(machine, 0, 1.0)
     machine.update()
     assert machine.scaler.get_scale() == 0.0
     assert parameter(machine) == -math.inf
@@ -87,16 +88,14 @@ def test_torch_never_leaves_scale_zero(drive):
 
 def test_torch_turns_a_finite_gradient_into_inf_below_scale_1(drive):
     machine = drive("sgd", scale=0.5)
-    put_gradients(machine, 0, 3e38)
-    machine.step(0, "plain")
+    step(machine, 0, 3e38)
     assert parameter(machine) == -math.inf
 
 
 def test_torch_steps_with_nan_at_scale_nan(drive):
     machine = drive("sgd")
     machine.update_by_hand(math.nan)
-    put_gradients(machine, 0, 1.0)
-    machine.step(0, "plain")
+    step(machine, 0, 1.0)
     machine.update()
     assert math.isnan(parameter(machine))
 
@@ -160,8 +159,7 @@ def test_torch_fused_step_crashes_when_gradients_came_after_unscale(drive):
     # found by the lockstep machine: sum() of no found_inf is the int 0, and the kernel asks its device
     machine = drive("adamw, fused")
     machine.unscale(0)
-    put_gradients(machine, 0, 1.0)
-    machine.step(0, "plain")
+    step(machine, 0, 1.0)
     with pytest.raises(AttributeError, match="'int' object has no attribute 'device'"):
         machine.scaler.step(machine.sides[0].real)
 
@@ -184,8 +182,7 @@ def test_torch_fused_sgd_takes_uninitialized_memory_for_momentum_if_its_first_st
 def test_torch_skipped_fused_step_creates_the_optimizer_state(drive):
     machine = drive("adamw, fused", "adam")
     for i in range(2):
-        put_gradients(machine, i, 1.0, "overflow")
-        machine.step(i, "plain")
+        step(machine, i, 1.0, "overflow")
     fused, plain = (side.real.state for side in machine.sides)
     assert len(fused) == 2
     assert not plain
@@ -270,8 +267,7 @@ def test_torch_refuses_a_plain_step_without_gradients_and_lets_a_fused_one_pass(
 def test_torch_refuses_float16_gradients_in_unscale_but_not_in_a_fused_step(drive):
     machine = drive("sgd", "adamw, fused", layout="float16")
     for i in range(2):
-        put_gradients(machine, i, 1.0)
-        machine.step(i, "plain")
+        step(machine, i, 1.0)
     assert parameter(machine, 0) == 1.0
     assert gradient(machine, 0) == 1.0  # the float32 gradient before the float16 one is untouched
     assert parameter(machine, 1) != 1.0

@@ -130,14 +130,8 @@ def test_explicit_tickets_from_three_threads(depth, plan):
 @given(depth=st.integers(0, 3), plan=plan, exact_torch=st.booleans())
 @example(depth=0, plan=[{**CLEAN, "growth": 1.5, "interval": 1}, *[CLEAN] * 7], exact_torch=False)
 def test_the_drop_in_loop_with_the_optimizer_on_its_thread(depth, plan, exact_torch, thread):
-    scaler = GradScaler(
-        "cpu",
-        RULE.init_scale,
-        growth_interval=RULE.growth_interval,
-        depth=depth,
-        launch=thread.launch,
-        exact_torch=exact_torch,
-    )
+    options = {"depth": depth, "launch": thread.launch, "exact_torch": exact_torch}
+    scaler = GradScaler("cpu", RULE.init_scale, growth_interval=RULE.growth_interval, **options)
     params = [torch.nn.Parameter(torch.zeros(2)) for _ in plan]
     seen, on_thread = [], []
 

@@ -6,14 +6,10 @@ is joined for ever at exit, so everything runs in a process of its own.
 """
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import ampsim
+from tests.torch.helpers import run_script
 
 pytestmark = pytest.mark.peer("roundpipe")  # pip install --no-deps roundpipe==0.1.1 typing_extensions
 
@@ -97,28 +93,13 @@ def main(seed, count):
 '''
 
 
-def run(script, timeout=120):
-    environment = {**os.environ, "PYTHONPATH": str(Path(ampsim.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-c", LOAD + script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)  # noqa: S603
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
+def run(script):
+    done = run_script(LOAD + script)
+    assert done.stderr == ""
     return done.stdout
 
 
-def test_depth_1_is_roundpipe_to_the_last_bit():
-    result = json.loads(run(PLANS + "main(seed=1, count=400)"))
-    assert result.get("plans") == 400, result
-    assert result["iterations"] > 3_000
-    print(result)
-
-
-def test_the_test_above_sees_a_scaler_that_is_one_update_early():
-    result = json.loads(run(PLANS + "GradScaler.__init__.__kwdefaults__['depth'] = 0; main(seed=1, count=400)"))
-    assert result.get("number", 99) < 20, result
-
-
-def test_the_scaler_works_on_roundpipes_stream_and_nothing_else_does():
-    script = """
+STREAM = """
 scaler = GradScaler()
 param = torch.nn.Parameter(torch.ones(2))
 optimizer = torch.optim.SGD([param], lr=0.1)
@@ -128,9 +109,30 @@ scaler.scale(param.sum()).backward()
 scaler.step(optimizer)
 scaler.update()
 scaler.synchronize()
-print(names, sorted(t.name for t in threading.enumerate()))
+print(json.dumps([names, sorted(t.name for t in threading.enumerate())]))
 """
-    assert run(script) == "['RoundPipe Optimizer Stream'] ['MainThread', 'RoundPipe Optimizer Stream']\n"
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What one process prints: of the plans, of the same plans with an update too early, of the threads."""
+    early = "GradScaler.__init__.__kwdefaults__['depth'] = 0; main(seed=1, count=400)\n"
+    lines = run(f"{PLANS}main(seed=1, count=400)\n{STREAM}{early}").splitlines()
+    return dict(zip(("plans", "threads", "early"), map(json.loads, lines), strict=True))
+
+
+def test_depth_1_is_roundpipe_to_the_last_bit(told):
+    assert told["plans"].get("plans") == 400, told["plans"]
+    assert told["plans"]["iterations"] > 3_000
+    print(told["plans"])
+
+
+def test_the_test_above_sees_a_scaler_that_is_one_update_early(told):
+    assert told["early"].get("number", 99) < 20, told["early"]
+
+
+def test_the_scaler_works_on_roundpipes_stream_and_nothing_else_does(told):
+    assert told["threads"] == [["RoundPipe Optimizer Stream"], ["MainThread", "RoundPipe Optimizer Stream"]]
 
 
 def test_misuse_that_ends_a_roundpipe_process_is_an_exception():

@@ -91,7 +91,7 @@ def make(c, outcome, watch=True, **options):
         c.watch(Register, "_book", "_closed")
         c.watch(iterations.Iterations, "_requested", "register")
         c.watch(records.StepRecords, "_records")
-        c.watch(records.Record, "stage", "holder")
+        c.watch(records.Record, "stage", "is_held")
     options = {"init_scale": RULE.init_scale, "growth_interval": 1, "depth": outcome.depth, **options}
     return type("GradScaler", (GradScaler,), {"_sync": c.sync})("cpu", **options)
 
@@ -162,6 +162,13 @@ def ticket_program(outcome, watch=True):
 
 PROGRAMS = {"register": register_program, "drop in": drop_in_program, "tickets": ticket_program}
 PLAN = [True, False, False]
+
+
+def every_schedule_ends_in(expected, program, preemptions=1):
+    def check(run):
+        assert run.value == expected
+
+    assert conductor.explore(program, preemptions=preemptions, check=check).exhausted
 
 
 def explore(name, depth, plan=PLAN, preemptions=1, is_async=None, watch=True):
@@ -247,10 +254,7 @@ def test_every_schedule_of_two_threads_that_scale_first():
         register = scaler._iterations.register
         return [ticket.index for ticket in seen], register.begun, len(set(map(id, seen)))
 
-    def check(run):
-        assert run.value == ([0, 0], 1, 1)
-
-    assert conductor.explore(program, preemptions=2, check=check).exhausted
+    every_schedule_ends_in(([0, 0], 1, 1), program, preemptions=2)
 
 
 def test_every_schedule_of_two_threads_that_step_one_optimizer():
@@ -328,10 +332,7 @@ def test_every_schedule_of_a_close_wakes_everybody():
             thread.join()
         return told
 
-    def check(run):
-        assert run.value == [ZeroDivisionError] * 3
-
-    assert conductor.explore(program, preemptions=1, check=check).exhausted
+    every_schedule_ends_in([ZeroDivisionError] * 3, program)
 
 
 def failing_program(outcome, fails_at):
@@ -466,26 +467,6 @@ def test_an_interrupted_call_has_done_all_or_nothing_and_can_be_made_again(depth
         done = conductor.attempt(program, interrupt_at={step: "client"})
         assert done.failure is None, str(done)
         assert done.value in ((3, 3), "struck outside a call"), str(done)
-
-
-def test_what_a_schedule_shows_is_what_threads_do():
-    """The same program on real threads: the conductor changes nothing but the order."""
-    for depth in (0, 1, 2):
-        outcome = Outcome(depth, [True, False, True, False, False] * 4)
-        thread, scales, params = OptimizerThread(), [], []
-        scaler = GradScaler("cpu", RULE.init_scale, growth_interval=1, depth=depth, launch=thread.launch)
-        for overflows in outcome.plan:
-            param = torch.nn.Parameter(torch.zeros(2))
-            loss = scaler.scale((param * WEIGHTS).sum())
-            scales.append(scaler.get_scale())
-            loss.backward()
-            thread.launch(a_step, scaler, param, overflows)
-            scaler.update()
-            params.append(param)
-        scaler.synchronize()
-        thread.close()
-        assert scales == outcome.scales
-        assert [param.tolist() for param in params] == outcome.params
 
 
 def test_the_classes_under_test_take_every_lock_from_sync():

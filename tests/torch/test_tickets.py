@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim.core import pipeline
@@ -13,6 +13,7 @@ from ampsim.core.machine import Rule, State
 from ampsim.core.machine import update as advance
 from ampsim.torch.threads import register
 from ampsim.torch.threads.register import ClosedError, Register
+from tests.torch.helpers import told
 
 RULE = Rule(init_scale=1024.0, growth_interval=2)
 calls = st.one_of(
@@ -22,13 +23,6 @@ calls = st.one_of(
     st.tuples(st.just("iterate"), st.booleans(), st.sampled_from([True, True, False])),
     st.tuples(st.just("restore"), st.integers(0, 3)),
 )
-
-
-def told(call):
-    try:
-        return call()
-    except RuntimeError as error:
-        return type(error), str(error)
 
 
 class Pair:
@@ -116,36 +110,6 @@ def test_no_more_versions_are_kept_than_somebody_may_ask_for(depth, modes):
     for is_async in modes:
         register.apply(register.current(), lambda v: v + 1, is_async=is_async)
         assert len(register._book.versions) <= depth + 1
-
-
-@settings(max_examples=30)
-@given(depth=st.integers(0, 3), found_inf=st.lists(st.booleans(), max_size=30))
-def test_three_threads_follow_the_model(depth, found_inf):
-    register = Register(State(RULE.init_scale), depth)
-    seen = [None] * len(found_inf)
-    begun, applied = ([threading.Event() for _ in found_inf] for _ in range(2))
-
-    def begins():
-        for ready in begun:
-            ticket = register.begin(timeout=60)
-            seen[ticket.index] = ticket
-            ready.set()
-
-    def applies(parity):  # two threads, taking turns by ticket
-        for i in range(parity, len(found_inf), 2):
-            begun[i].wait(60)
-            if i:
-                applied[i - 1].wait(60)
-            register.apply(seen[i], lambda s, found=found_inf[i]: advance(RULE, s, found))
-            applied[i].set()
-
-    threads = [threading.Thread(target=begins), *(threading.Thread(target=applies, args=(p,)) for p in (0, 1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    expected = pipeline.trajectory(RULE, depth, found_inf)[:-1]
-    assert [ticket.value.scale for ticket in seen] == expected
 
 
 def test_an_advance_that_raises_changes_nothing():
