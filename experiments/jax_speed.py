@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from ampsim import Rule
 from ampsim.jax import LossScale, all_finite, select_tree
@@ -50,7 +51,7 @@ class Config(runner.Config):
     batch: int = 32
 
 
-SMOKE = Config(steps=3, trials=1, sizes=("2x8",))
+SMOKE = Config(steps=3, trials=1, sizes=("1x8",))
 
 
 def arms(config: Config) -> Mapping[str, runner.Single]:
@@ -188,6 +189,7 @@ def kept_programs() -> Iterator[None]:
         finally:
             for name, value in before.items():
                 jax.config.update(name, value)  # type: ignore[no-untyped-call]
+            reset_cache()  # or jax would go on writing to the folder
 
 
 def measure(size: str, config: Config, seed: int, tick: Callable[[int], None]) -> Record:

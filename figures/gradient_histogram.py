@@ -93,7 +93,7 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
     axes.set(xlim=(LOWEST, HIGHEST), ylim=(-len(names) - 0.1, 0.27 * len(names)), xlabel="size of an element, |g|")
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_xticks(range(-40, 21, 20), [_style.power_of_two(k) for k in range(-40, 21, 20)])
+    _style.power_ticks(axes.xaxis, range(-40, 21, 20))
 
 
 def spoken(name: str) -> str:
@@ -155,7 +155,7 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
         bits = f"{crossings[1] - crossings[0]:.0f} bits"
         axes.plot(crossings, [BEARABLE] * 2, color=_style.BLACK, linewidth=2.2, solid_capstyle="butt", label="apart")
         axes.text(crossings[1] + 2.5, BEARABLE, bits, va="bottom", fontweight="bold")
-    axes.set_xticks(range(-32, 25, 16), [_style.power_of_two(k) for k in range(-32, 25, 16)])
+    _style.power_ticks(axes.xaxis, range(-32, 25, 16))
     axes.set_yticks([1e-4, 1e-2, 1])
     axes.minorticks_off()
     axes.set(xlim=(scales[0], scales[-1]), ylim=(1e-4, 8), xlabel="loss scale")

@@ -61,8 +61,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
                   arrowprops={"arrowstyle": "-", "linewidth": 0.6})  # fmt: skip
     axes.text(230, 7.4, f"{interval} steps per bit", fontsize=7)
     axes.text(395, 21.7, "dots: the ceiling", fontsize=7, color=_style.GREY, ha="right")
-    ticks = range(0, 33, 4)
-    axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
+    _style.power_ticks(axes.yaxis, range(0, 33, 4))
     axes.set(xlabel="step", ylabel="loss scale", xlim=(-4, steps), ylim=(-0.8, 33))
     _style.label_panel(axes, "a", "Many starts, one ceiling")
 
@@ -89,8 +88,7 @@ def draw_costs(axes: Axes, run: Result) -> None:
     axes.text(16.5, squashed([200])[0], "residual", fontsize=7, color=NETWORK["residual"])
     axes.text(16.5, squashed([120])[0], "lines: closed form", fontsize=7, color=_style.GREY)
     axes.set_yticks(squashed(HEIGHTS), [str(n) for n in HEIGHTS])
-    ticks = range(0, 33, 8)
-    axes.set_xticks(ticks, [_style.power_of_two(k) for k in ticks])
+    _style.power_ticks(axes.xaxis, range(0, 33, 8))
     axes.set(xlabel="first loss scale", ylabel="steps", ylim=(-0.15, squashed([560])[0]), xlim=(-1, 33.5))
     _style.label_panel(axes, "b", "Until it has arrived")
 
@@ -120,8 +118,7 @@ def draw_learning(axes: Axes, run: Result) -> None:
         SLOWER.items(), (165, 230, never), ("", "", " (triangle: never)"), strict=True
     ):
         axes.text(3, y, f"G = {interval}{more}", color=tint, fontsize=7, va="center")
-    ticks = range(0, 33, 8)
-    axes.set_xticks(ticks, [_style.power_of_two(k) for k in ticks])
+    _style.power_ticks(axes.xaxis, range(0, 33, 8))
     plateau = run.config["plateau"]
     axes.set(xlabel="first loss scale", ylabel=f"step of loss < {plateau:g}", ylim=(0, never), xlim=(-1, 33))
     _style.label_panel(axes, "c", "Learning begins")
@@ -139,7 +136,7 @@ def draw_losses(axes: Axes, run: Result) -> None:
         axes.plot(steps, loss.T, color=tint, linewidth=0.4, alpha=0.4)
         axes.plot(steps, loss.mean(axis=0), color=tint, label=arm.name)
         ends.append(float(loss[:, -1].mean()))
-    for (k, interval, tint), end, place in zip(shown, ends, _style.spread(ends, 0.06), strict=True):
-        _style.label_right(axes, end, place, f"from {_style.power_of_two(k)}, G = {interval}", tint)
+    names = [f"from {_style.power_of_two(k)}, G = {interval}" for k, interval, _ in shown]
+    _style.name_ends(axes, ends, 0.06, names, [tint for _, _, tint in shown])
     _style.label_panel(axes, "d", "Sigmoid network: steps at a scale too low are lost")
     axes.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, run.config["steps"]), ylim=(1.6, 2.4))

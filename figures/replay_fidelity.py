@@ -60,8 +60,7 @@ def draw_trajectories(axes: Axes, run: Result, network: str) -> None:
         # So that equal ones can be told apart.
         axes.step(np.arange(steps), bits + 0.05 * (place - 2.5), where="post", color=color, linewidth=0.8, label=trace)
         ends.append(bits[-1])
-    ticks = range(12, 22, 2)
-    axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
+    _style.power_ticks(axes.yaxis, range(12, 22, 2))
     axes.set(xlabel="step", ylabel=f"loss scale, G = {shown}", xlim=(0, steps), ylim=(13.6, 20.6))
 
 

@@ -40,8 +40,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
     _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
     _style.limit_line(axes, math.log2(FP16.smallest_subnormal), "fp16 min")
     _style.limit_line(axes, math.log2(SMALLEST_FLOAT32), "fp32 min")
-    ticks = range(0, -151, -50)
-    axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
+    _style.power_ticks(axes.yaxis, range(0, -151, -50))
     _style.label_panel(axes, "a", "Dynamic loss scale")
     axes.set(xlabel="step", ylim=(BOTTOM, 28), xlim=(0, run.steps))
 

@@ -48,8 +48,7 @@ def draw_losses(axes: Axes, arms: Sequence[ArmRecords]) -> None:
         axes.fill_between(steps, loss.min(axis=0), loss.max(axis=0), color=color, alpha=0.18, linewidth=0)
         axes.plot(steps, np.median(loss, axis=0), color=color, label=arm.name)
         ends.append(float(np.median(loss[:, -1])))
-    for arm, end, place in zip(arms, ends, _style.spread(ends, 0.2), strict=True):
-        _style.label_right(axes, end, place, _training.name(arm), _training.color(arm))
+    _style.name_ends(axes, ends, 0.2, map(_training.name, arms), map(_training.color, arms))
     _style.label_panel(axes, "a", "Training loss")
     axes.set(xlabel="step", ylabel="cross entropy (nats)", ylim=(0, 2.6), xlim=(0, len(arms[0].first["loss"])))
 
@@ -101,7 +100,7 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
             _style.label_right(axes, height, height, _training.long_name(arm, " = "), color)
     _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
     axes.text(20, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
-    axes.set_yticks(range(14, 21, 2), [_style.power_of_two(k) for k in range(14, 21, 2)])
+    _style.power_ticks(axes.yaxis, range(14, 21, 2))
     _style.label_panel(axes, "c", "Dynamic loss scale")
     axes.set(xlabel="step", ylim=(9.9, 20.6), xlim=(0, len(line)))
 

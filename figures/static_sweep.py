@@ -36,7 +36,7 @@ def plot(run: Result, sigmoid: Result) -> Figure:
     ):
         _style.label_panel(axes, letter, title)
     for axes in (b, d):
-        axes.set_xticks(range(-16, 25, 8), [_style.power_of_two(k) for k in range(-16, 25, 8)])
+        _style.power_ticks(axes.xaxis, range(-16, 25, 8))
         axes.set(xlabel="fixed loss scale", xlim=(logs.min() - 1, logs.max() + 1))
     return figure
 

@@ -107,8 +107,7 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
         x, form = theory.of_ceilings(pooled(found[interval], "ceilings"), interval)
         axes.plot(x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}")
-    ticks = range(16, 22)
-    axes.set_xticks(ticks, [_style.power_of_two(k) for k in ticks])
+    _style.power_ticks(axes.xaxis, range(16, 22))
     axes.tick_params(axis="x", length=0)
     axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(15.4, 21.6), ylim=(0, 0.95))
     for row, (text, color) in enumerate([("ceilings", "#8A8A8A"), *((f"G = {g}", c) for g, c in SHOWN.items()),
