@@ -6,6 +6,7 @@ threads: in 10,000 runs each, three of the first four failed at most twice.
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import find, settings
@@ -111,12 +112,9 @@ def lazy_init(*, cured: bool) -> Program:
         seen = []
 
         def use() -> None:
-            if cured:
-                with lock:
-                    if scaler.scale is None:
-                        scaler.scale = []
-            elif scaler.scale is None:
-                scaler.scale = []
+            with lock if cured else nullcontext():
+                if scaler.scale is None:
+                    scaler.scale = []
             seen.append(scaler.scale)
 
         together(c, use, use)

@@ -145,14 +145,9 @@ class Worker:
 '''
 
 
-def unmodified() -> ModuleType:
+def test_a_module_is_patched_for_the_run() -> None:
     module = ModuleType("unmodified")
     exec(UNMODIFIED, vars(module))  # noqa: S102  stands for a module of somebody else
-    return module
-
-
-def test_a_module_is_patched_for_the_run() -> None:
-    module = unmodified()
     before = dict(vars(module))
 
     def program(c: Conductor) -> str:
