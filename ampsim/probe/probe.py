@@ -78,12 +78,7 @@ class Probe:
     """
 
     def __init__(
-        self,
-        model: Model,
-        *,
-        every: int = 1,
-        scale: float | HasScale = 1.0,
-        activations: bool = False,
+        self, model: Model, *, every: int = 1, scale: float | HasScale = 1.0, activations: bool = False
     ) -> None:
         self._every = as_int("every", every, 1, "the default is 1")
         self._parameters = {name: param for name, param in _named(model) if param.requires_grad}

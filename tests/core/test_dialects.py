@@ -120,20 +120,8 @@ def test_roundpipe_pays_for_an_overflow_twice() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "history", "error", "text"),
     [
-        (
-            "deepspeed.DynamicLossScaler",
-            {"init": 2.0, "delayed_shift": 1},
-            [1, 1],
-            Exception,
-            "already at minimum",
-        ),
-        (
-            "fairseq.DynamicLossScaler",
-            {"init": 4.0, "min_loss_scale": 1.0},
-            [1, 1],
-            FloatingPointError,
-            r"\(1\.0\)",
-        ),
+        ("deepspeed.DynamicLossScaler", {"init": 2.0, "delayed_shift": 1}, [1, 1], Exception, "already at minimum"),
+        ("fairseq.DynamicLossScaler", {"init": 4.0, "min_loss_scale": 1.0}, [1, 1], FloatingPointError, r"\(1\.0\)"),
         ("mindspore.amp.DynamicLossScaleManager", {}, [1] * 1001, RuntimeError, "Continuous overflow"),
     ],
 )

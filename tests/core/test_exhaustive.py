@@ -440,8 +440,7 @@ def closed_form(rule: Rule, history: list[bool]) -> list[float]:
         with np.errstate(over="ignore", under="ignore"):
             if event > 0:
                 grown = min(
-                    moved(scale, rule, "up"),
-                    np.float32(math.inf if rule.max_scale is None else rule.max_scale),
+                    moved(scale, rule, "up"), np.float32(math.inf if rule.max_scale is None else rule.max_scale)
                 )
                 scale = grown if np.isfinite(grown) else scale
             elif event < 0:
@@ -487,13 +486,7 @@ def exponents(states: list[State]) -> np.ndarray:
 
 
 # growth 2^a, backoff 2^-b, interval G
-PATHS = [
-    (1, 1, 3, {}),
-    (1, 2, 2, {}),
-    (2, 1, 4, {}),
-    (1, 1, 3, {"max_scale": 2.0**17}),
-    (1, 1, 2, {"delay": 2}),
-]
+PATHS = [(1, 1, 3, {}), (1, 2, 2, {}), (2, 1, 4, {}), (1, 1, 3, {"max_scale": 2.0**17}), (1, 1, 2, {"delay": 2})]
 
 
 def path_rule(a: int, b: int, interval: int, fields: dict[str, float]) -> Rule:

@@ -164,19 +164,8 @@ def test_replace_checks_again() -> None:
 
 def test_the_defaults_are_torchs() -> None:
     rule = Rule()
-    assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (
-        65536.0,
-        2.0,
-        0.5,
-        2000,
-    )
-    assert (rule.min_scale, rule.max_scale, rule.hysteresis, rule.delay, rule.growth_test) == (
-        None,
-        None,
-        1,
-        0,
-        "==",
-    )
+    assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (65536.0, 2.0, 0.5, 2000)
+    assert (rule.min_scale, rule.max_scale, rule.hysteresis, rule.delay, rule.growth_test) == (None, None, 1, 0, "==")
     assert Rule(1024.0, 4.0, 0.25, 10) == Rule(
         init_scale=1024.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=10
     )
@@ -268,20 +257,7 @@ def test_an_overflow_backs_off_and_breaks_the_streak() -> None:
 
 @pytest.mark.parametrize(
     "found_inf",
-    [
-        True,
-        1,
-        -1,
-        2,
-        NAN,
-        INF,
-        1e-45,
-        np.float32("nan"),
-        np.float64(1.0),
-        np.bool_(1),
-        np.array([1.0]),
-        np.array(NAN),
-    ],
+    [True, 1, -1, 2, NAN, INF, 1e-45, np.float32("nan"), np.float64(1.0), np.bool_(1), np.array([1.0]), np.array(NAN)],
     ids=repr,
 )
 def test_whatever_is_true_is_an_overflow(found_inf) -> None:
@@ -529,10 +505,7 @@ def test_torchs_reciprocal_is_the_float32_reciprocal() -> None:
 
 @pytest.mark.parametrize(
     ("start", "factor", "same", "torchs", "theirs"),
-    [
-        (1000.0, 0.7, 3, "0x1.e03334p+7", "0x1.e03332p+7"),
-        (65536.0, 0.9, 1, "0x1.9eb852p+15", "0x1.9eb850p+15"),
-    ],
+    [(1000.0, 0.7, 3, "0x1.e03334p+7", "0x1.e03332p+7"), (65536.0, 0.9, 1, "0x1.9eb852p+15", "0x1.9eb850p+15")],
 )
 def test_only_torch_multiplies_by_an_unrounded_factor(start, factor, same, torchs, theirs) -> None:
     # torch's GradScaler and its ShardedGradScaler on CPU: equal for `same` backoffs, then not

@@ -26,6 +26,7 @@ GRIDS: dict[str, list[Any]] = {
     "headroom": [Headroom(margin=m, interval=i) for m in (0, 1, 5, 12) for i in (1, 3)],
     "floor": [FloorSchedule(growth_interval=g, milestones=((4, 2.0**9),)) for g in (1, 2)],
     "one": [Probe(growth_interval=2)],
+    "alike": [Probe(growth_interval=2)] * 2,
 }
 
 

@@ -54,10 +54,7 @@ def test_ours_in_roundpipes_place_conforms():
     thread = OptimizerThread()
     try:
         make = partial(for_roundpipe.GradScaler, launch=thread.launch)
-        check_scaler(
-            Subject(lambda rule: make(*constants(rule)), Traits(delay=1, without=ON_A_THREAD)),
-            examples=5,
-        )
+        check_scaler(Subject(lambda rule: make(*constants(rule)), Traits(delay=1, without=ON_A_THREAD)), examples=5)
     finally:
         thread.close()
 
