@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,10 @@ FAMILIES: dict[str, Family] = {
     "overflow and clean in turns": Family(2.0**16, 2000, lambda coin: runs(coin, (1, 1), (1, 1))),
 }
 SWEEP = "0, 1, 2 ... overflows, then clean"
-MAKERS: dict[str, Callable[..., Any]] = {"torch": torch.amp.GradScaler, "ampsim": GradScaler}
+MAKERS: dict[str, Callable[..., torch.amp.GradScaler | GradScaler]] = {
+    "torch": torch.amp.GradScaler,
+    "ampsim": GradScaler,
+}
 
 
 class Run:

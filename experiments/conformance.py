@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from rich.table import Table
@@ -37,7 +36,7 @@ class Arm:
     depth: int = 0
 
 
-MAKERS: dict[str, Callable[[Arm], Callable[..., Any]]] = {
+MAKERS: dict[str, Callable[[Arm], Callable[..., object]]] = {
     "torch": lambda arm: torch.amp.GradScaler,
     "ampsim": lambda arm: partial(GradScaler, exact_torch=arm.exact_torch, depth=arm.depth),
 }
