@@ -20,6 +20,7 @@ from ampsim.core import formats, theory
 from ampsim.core.machine import Rule
 from figures import __main__ as cli
 from figures import _training, results
+from figures.quantities import t3
 from tests.figures.drawings import drawn, lines, one
 
 F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
@@ -387,7 +388,7 @@ def test_theory_real_draws_every_run_and_t3() -> None:
         dots = np.array([line.get_ydata() for line in axes.lines if line.get_marker() == "o"])
         assert dots == pytest.approx(np.array([[measure(row) for row in arm] for arm in arms.values()]).T)
         own = np.array([line.get_ydata() for line in axes.lines if line.get_marker() == "_"])
-        foretold = [[F.theory_real.t3(dict(row["ceilings"]), g)[number] for row in arm] for g, arm in arms.items()]
+        foretold = [[t3(dict(row["ceilings"]), g)[number] for row in arm] for g, arm in arms.items()]
         assert own == pytest.approx(np.array(foretold).T)
 
 
