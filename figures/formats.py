@@ -75,9 +75,6 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-# ------------------------------------------------------------------------------------------------- histograms
-
-
 def draw_histogram(axes: Axes, units: Sequence[Record]) -> None:
     """Draw binades below the largest element, in the colour of the narrowest format with them, and T9's curve.
 
@@ -109,9 +106,6 @@ def name_formats(panels: Sequence[Axes]) -> None:
     for axes, word in ((panels[4], "key biases"), (panels[5], "first token's\nqueries")):
         axes.text(-47, 0.9, f"{word}: 0 but\nfor rounding", color=_style.GREY, fontsize=SMALL, va="top")
     panels[6].text(-26, 0.1, "log-normal", color=THEORY, fontsize=SMALL, ha="center")
-
-
-# ---------------------------------------------------------------------------------------------------- flushed
 
 
 def draw_flushed(axes: Axes, run: Result, kind: str) -> None:

@@ -55,10 +55,9 @@ class ArmRecords:
         Raises:
             KeyError: the arm was not run with it.
         """
-        for record in self.records:
-            if record["seed"] == seed:
-                return record
-        raise KeyError(f"arm {self.name!r}, seed {seed}: expected one of {self.column('seed')}")
+        if seed not in self.column("seed"):
+            raise KeyError(f"arm {self.name!r}, seed {seed}: expected one of {self.column('seed')}")
+        return self.records[self.column("seed").index(seed)]
 
     def column(self, name: str) -> list[Any]:
         """Return one value per seed."""

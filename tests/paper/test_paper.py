@@ -161,9 +161,7 @@ def test_the_page_has_the_ledgers_text_and_each_entry_is_on_it(built: dict[str, 
         assert {use["name"] for use in uses[kind]} == set(book[kind])
 
 
-def test_the_committed_files_are_what_the_data_gives_whatever_ledger_lay_there(
-    built: dict[str, bytes],
-) -> None:
+def test_the_committed_files_are_what_the_data_gives_whatever_ledger_lay_there(built: dict[str, bytes]) -> None:
     for name, content in built.items():
         assert (ROOT / name).read_bytes() == content, f"{name}: run `python -m paper`"
 
