@@ -24,7 +24,6 @@ PEAK = 0.3  # share of the elements that reaches the next layer's line
 BEARABLE = 0.1  # relative error of a gradient
 DOTTED = (0, (1, 1.2))
 SMALL = 6.5  # points
-CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # no dotted line runs through a word
 NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "enter": "input", "leave": "output",
          "output": "logits"}  # fmt: skip
 
@@ -89,7 +88,7 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
             axes.bar(exponents[seen], heights[seen], bottom=-row, width=1, align="edge", color=colors[seen],
                      alpha=alpha, linewidth=0, label=f"{kind} {name}")  # fmt: skip
         axes.axhline(-row, color=_style.BLACK, linewidth=0.4)
-        axes.text(LOWEST, -row + 0.06, spoken(name), fontsize=SMALL, va="bottom", bbox=CLEAR, zorder=0.5)
+        axes.text(LOWEST, -row + 0.06, spoken(name), fontsize=SMALL, va="bottom", bbox=_style.CLEAR, zorder=0.5)
     axes.set(xlim=(LOWEST, HIGHEST), ylim=(-len(names) - 0.1, 0.27 * len(names)), xlabel="size of an element, |g|")
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -190,11 +189,11 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
         ridges[number].text(
             x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=ridges[number].get_xaxis_transform()
         )
-    for word, height, side in (("parameters", 0.06, "bottom"), ("activations", -0.1, "top")):
-        ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=CLEAR)
+    for word, height, side in (("parameters", 0.36, "bottom"), ("activations", -0.1, "top")):
+        ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=_style.CLEAR)
     lost[0].set_ylabel("elements lost (%)")
     lost[0].text(-3, 60, "flushed", color=FLUSHED, fontsize=7, va="center")
-    lost[3].text(23, 50, "not\nfinite", color=OVERFLOWED, fontsize=7, ha="right", va="center")
+    lost[3].text(23, 27, "not\nfinite", color=OVERFLOWED, fontsize=7, ha="right", va="center")
     errors[0].set_ylabel("relative error")
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
