@@ -68,7 +68,7 @@ class Outcome:
 
 def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
-    config, inputs = run.config.plain(), run.experiment.module.inputs()
+    config, inputs = run.config.plain(), run.experiment.inputs()
     wanted = run.options.force or (run.options.reproduce and not made_here.is_marked(run.path))
     before = made_here.earlier(run.path, config, inputs, replaced=wanted)
     if before and not wanted:

@@ -14,7 +14,7 @@ from ampsim.jax import sweep_policies
 from tests.examples import examples
 
 STEPS = 30
-few = settings(max_examples=examples(ms=40))  # each compiles a grid, or many folds
+few = settings(max_examples=examples(ms=50))  # each compiles a grid, or many folds
 ceiling = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(-4, 24).map(
     lambda e: 2.0**e
 )
