@@ -239,6 +239,11 @@ def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:
     return np.repeat(np.array(values, dtype=np.float64), np.diff([*(int(start) for start in starts), steps]))
 
 
+def log2(scales: Array, zero: float) -> Array:
+    """Return log2 of scales, and `zero` for a scale of 0."""
+    return np.log2(scales, out=np.full_like(scales, zero), where=scales > 0)
+
+
 def _shares(record: Record, every: int) -> Array:
     """Return the share of each of `CLASSES` per regularly counted step, (classes, counted)."""
     regular = np.array(record["counted_steps"]) % every == 0

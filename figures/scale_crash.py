@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.core.formats import FP16
-from figures import _style
+from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("scale_crash",)
@@ -35,7 +35,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
     """Draw one line per seed; a float32 scale ends at 2^-149 and then is 0."""
     for lr, (arm, color) in rates(run).items():
         for scale in arm.scales():
-            log2 = np.where(scale > 0, np.log2(np.maximum(scale, SMALLEST_FLOAT32)), 2 * BOTTOM)
+            log2 = results.log2(scale, zero=2.0 * BOTTOM)
             axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=f"{lr:g}")
     limits = {"fp16 max": FP16.max_finite, "fp16 min": FP16.smallest_subnormal, "fp32 min": SMALLEST_FLOAT32}
     for name, limit in limits.items():
