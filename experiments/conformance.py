@@ -71,10 +71,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {name: ARMS[name] for name in config.scalers}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one scaler; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)

@@ -61,10 +61,6 @@ def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"SGD": runner.Single()}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 # ---------------------------------------------------------------------------------------------------- the arms
 
 

@@ -54,10 +54,6 @@ def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"fused AdamW": runner.Single()}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Time every size."""
     torch.set_num_threads(1)

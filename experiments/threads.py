@@ -123,10 +123,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {f"{name} depth {depth}": Arm(name, depth) for name in MAKERS for depth in config.depths}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Run one scaler at one depth."""
     torch.set_num_threads(1)

@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, and how its data stands to what was there before."""
+    """The end of a run, and how its data stands to what was there before."""
 
     status: int  # of the process: 0 good, 1 a unit failed, 2 wrong use, 130 stopped by the user
     text: str
@@ -68,7 +68,7 @@ class Outcome:
 
 def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
-    config, inputs = run.config.plain(), run.experiment.module.inputs()
+    config, inputs = run.config.plain(), run.experiment.inputs()
     wanted = run.options.force or (run.options.reproduce and not made_here.is_marked(run.path))
     before = made_here.earlier(run.path, config, inputs, replaced=wanted)
     if before and not wanted:

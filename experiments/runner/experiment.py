@@ -1,7 +1,7 @@
 """What an experiment is: its settings, its units, and what its source says before it is imported.
 
 An experiment is a module with a docstring (the question, then time and device), a frozen `Config`, a `SMOKE`
-config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads) and
+config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if it reads anything) and
 `run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
 `arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so
 units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
@@ -132,6 +132,10 @@ class Experiment:
     def module(self) -> Any:
         """The module itself, imported."""
         return importlib.import_module(f"experiments.{self.stem}")
+
+    def inputs(self) -> dict[str, str]:
+        """Return the sha256 of each input, by name."""
+        return self.module.inputs() if hasattr(self.module, "inputs") else {}
 
     def units(self, config: Config) -> list[Unit]:
         """Return arms x seeds, in the order of the file."""

@@ -103,4 +103,4 @@ def why_stale(stem: str, origin: Mapping[str, object]) -> str | None:
         return None
     if origin["config"] != experiment.module.Config().plain():
         return "it was made with other settings"
-    return "its inputs have changed since" if origin["inputs_sha256"] != experiment.module.inputs() else None
+    return "its inputs have changed since" if origin["inputs_sha256"] != experiment.inputs() else None

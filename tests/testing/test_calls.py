@@ -1,5 +1,7 @@
 """One thread calls `conductor.sync` and the real thing in any order: same results, refusals and texts."""
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -32,6 +34,11 @@ CALLS = {
 }
 
 
+@cache
+def call_of(text: str) -> Callable[[Any], Any]:
+    return eval(f"lambda it: it.{text}")  # noqa: S307  a line of the table above
+
+
 @pytest.mark.parametrize("kind", CALLS)
 @settings(max_examples=examples(ms=5))
 @given(data=st.data())
@@ -39,7 +46,7 @@ def test_one_thread_sees_no_difference(kind: str, data: st.DataObject) -> None:
     calls = data.draw(st.lists(st.sampled_from(CALLS[kind]), max_size=12))
 
     def results(sync: Any) -> list[Any]:
-        thing = eval(f"sync.{kind}", {"sync": sync})  # noqa: S307  a line of the table above, as below
-        return [outcome_of(lambda: eval(f"thing.{call}", {"thing": thing})) for call in calls]  # noqa: B023, S307
+        thing = call_of(kind)(sync)
+        return [outcome_of(partial(call_of(call), thing)) for call in calls]
 
     assert run(lambda c: results(c.sync)).value == results(REAL)

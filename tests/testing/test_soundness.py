@@ -142,7 +142,7 @@ rows = st.lists(ops, min_size=1, max_size=3).map(tuple)
 deep = os.environ.get("AMPSIM_DEEP") == "1"
 
 
-@settings(max_examples=2000 if deep else 40)
+@settings(max_examples=2000 if deep else 30)
 @given(st.tuples(rows, rows))
 @example((("acquire", "write", "release"), ("try", "read")))
 @example((("acquire", "put", "release"), ("get", "try")))
@@ -150,5 +150,7 @@ deep = os.environ.get("AMPSIM_DEEP") == "1"
 @example((("try", "wait"), ("acquire", "set")))
 @example((("timed", "set"), ("timed", "set")))
 @example((("put", "clear", "wait"), ("get", "set")))
+@example((("look", "look"), ("put",)))
+@example((("is_set", "is_set"), ("set", "clear")))
 def test_the_outcomes_are_those_of_the_model(source: Source) -> None:
     assert by_the_conductor(source) == by_the_model(source)
