@@ -11,7 +11,6 @@ Takes about 20 s on one CPU core. Device: cpu.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +96,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     }
 
 
-def as_torch(scaler: LossScale) -> dict[str, Any]:
+def as_torch(scaler: LossScale) -> dict[str, object]:
     """Return the JAX side's state in torch's five keys; the floor is the torch side's own."""
     return interop.to_torch_state_dict(scaler, elsewhere=("min_scale",))
 

@@ -52,10 +52,6 @@ def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"numba": runner.Single()}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Measure on every trace, then sweep over the first."""
     rng = np.random.default_rng(seed)

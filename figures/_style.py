@@ -29,6 +29,7 @@ STAMP = 0.13  # inches, for the name of the device
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#6B6B6B"
+CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # the box of a word that no dotted line runs through
 
 # what fp16 made of a gradient element; greys, so that they are no arm's colours
 CLASS = {"zero": "#3A3A3A", "subnormal": "#9A9A9A", "normal": "#E6E6E6", "overflow": "#B2182B"}

@@ -93,7 +93,7 @@ def test_its_committed_data_has_todays_settings_inputs_and_units(experiment: Exp
     if experiment in HERE:
         config, found = experiment.module.Config(), load(experiment.stem)
         assert found.config == config.plain()
-        assert found.provenance["inputs_sha256"] == experiment.module.inputs()
+        assert found.provenance["inputs_sha256"] == experiment.inputs()
         assert_of_units(found.records, experiment.units(config))
 
 
