@@ -24,7 +24,7 @@ from experiments.training import digits_data, fp16, loop, tasks
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 2000  # optimizer steps a unit
+    steps: int = 1200  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch: int = 128  # images a step
     width: int = 32  # units a hidden layer
