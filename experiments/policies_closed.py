@@ -31,7 +31,7 @@ SHOWN_EVERY = 5  # steps between two scales that are kept
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 560  # backward passes per unit
+    steps: int = 420  # backward passes per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     warm_up: int = 20  # of the steps, left out of the means
     batch_cpu: int = 32  # images per step
