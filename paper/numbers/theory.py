@@ -50,6 +50,7 @@ THEORY: dict[str, Number | Formula] = {
 
 REAL = {
     "real.steps": Number("theory_real", real_steps, ",d"),
+    "real.seeds": Number("theory_real", lambda run: len(run.seeds), "words"),
     "real.worst": Number("theory_real", real_error, "%0"),
     "real.worst.fp32": Number("theory_real", lambda run: real_error(run, "fp32"), "%0"),
     "real.level.worst": Number(
