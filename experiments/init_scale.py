@@ -26,7 +26,7 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import fp16, tasks
+from experiments.training import series, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import Step, train
 
@@ -114,11 +114,11 @@ class Log:
         loss = [math.fsum(part) / len(part) for part in blocks(self.losses, self.block)]
         below = [place * self.block for place, mean in enumerate(loss) if mean < plateau]
         return {
-            "block_loss": fp16.six_digits(loss),
+            "block_loss": series.six_digits(loss),
             "left_plateau": below[0] if below else None,
-            "zero": fp16.six_digits(self.zero),
+            "zero": series.six_digits(self.zero),
             "ceilings": self.ceilings,
-            "scale_changes": fp16.changes(self.scales),
+            "scale_changes": series.changes(self.scales),
             "found_inf": self.found_inf,
         }
 

@@ -19,7 +19,7 @@ from ampsim import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import fp16, tasks
+from experiments.training import series, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
 from experiments.training.policies import mean_and_deviation, policies, three_decimals, worst_burst
@@ -99,7 +99,7 @@ def columns(log: list[tuple[float, float, bool]], sampled: list[tuple[float, flo
         "headroom": mean_and_deviation(headroom, three_decimals) if np.isfinite(headroom).all() else None,
         "mean_log2_scale": three_decimals([bits[warm_up:].mean()])[0],
         "zero": mean_and_deviation(zero, three_decimals),
-        "final_loss": fp16.six_digits([losses[-100:].mean()])[0],
+        "final_loss": series.six_digits([losses[-100:].mean()])[0],
         "found_inf": np.flatnonzero(bad).tolist(),
         "shown": three_decimals(bits[::SHOWN_EVERY]),
     }

@@ -27,7 +27,7 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16, loop, tasks
+from experiments.training import digits_data, fp16, loop, series, tasks
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
@@ -52,7 +52,7 @@ def arms(config: Config) -> dict[str, loop.Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -84,7 +84,7 @@ def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
 
 def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
     """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
-    scales, largest, finite, losses = fp16.table(log)
+    scales, largest, finite, losses = series.table(log)
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
     return {
