@@ -1,13 +1,18 @@
 # The doors of the project. `make test` and `make reproduce` work in an empty clone: they make the
 # environment first. Every target may be run again; what is done is not done twice.
 #
-#   make setup      .venv with pinned installs            make check   ruff, mypy, floors, docstrings, doctests
-#   make reproduce  every CPU experiment, figures, paper  make deep    the long versions of the tests
-#   make test       the test suite                        make bench   speed, side by side with torch
-#   make data       every CPU experiment                  make figures figures of the data; paper: the paper
-#   make figures-check, make paper-check  fail where a committed file is not what the data gives
-#   make gpu        what needs a CUDA device (GPU_PY=python to use the machine's own); make gpu-dry tries it on a CPU
-#   make clean      remove caches; data stays
+#   make setup          .venv with pinned installs
+#   make check          ruff, mypy, and the tests of imports, docstrings, doctests and the command line
+#   make test           the test suite
+#   make deep           the long versions of the tests
+#   make reproduce      every CPU experiment, the figures, the paper
+#   make data           every CPU experiment
+#   make figures        the figures, of the data; make figures-check fails where a committed one is another
+#   make paper          the paper, of the data; make paper-check fails where the committed one is another
+#   make bench          speed, side by side with torch
+#   make gpu            what needs a CUDA device (GPU_PY=python: the machine's own Python); make gpu-dry tries it on a CPU
+#   make gpu-kit        what `make gpu` needs on a machine without a network
+#   make clean          remove caches; data stays
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -23,7 +28,7 @@ export MKL_NUM_THREADS = 1
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,3\}//p' Makefile | head -10
+	@sed -n 's/^#   make/make/p' Makefile
 
 setup: $(STAMP)
 
@@ -69,8 +74,7 @@ check: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q tests/test_floors.py tests/test_docstrings.py tests/test_import.py tests/test_doctests.py \
-	  tests/figures/test_lint.py
+	$(PY) -m pytest -q tests/test_*.py tests/figures/test_lint.py
 
 # Other projects' scalers and Triton's interpreter, which a part of the tests runs against. Tests alone wait for them.
 $(VENV)/.peers: $(STAMP)

@@ -89,8 +89,7 @@ def replay_history(
     dialect: Annotated[str, typer.Argument(help="A name from `ampsim dialects`.", show_default=False)],
     history: Annotated[str, typer.Argument(help="One digit per update: 1 overflow, 0 clean.", show_default=False)],
     parameters: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE"),
+        list[str] | None, typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE")
     ] = None,
 ) -> None:
     """Print the scale after each update of HISTORY.

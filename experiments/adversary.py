@@ -12,9 +12,9 @@ Takes about half a minute on two CPU cores. Device: cpu.
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,10 @@ FAMILIES: dict[str, Family] = {
     "overflow and clean in turns": Family(2.0**16, 2000, lambda coin: runs(coin, (1, 1), (1, 1))),
 }
 SWEEP = "0, 1, 2 ... overflows, then clean"
-MAKERS: dict[str, Callable[..., Any]] = {"torch": torch.amp.GradScaler, "ampsim": GradScaler}
+MAKERS: dict[str, Callable[..., torch.amp.GradScaler | GradScaler]] = {
+    "torch": torch.amp.GradScaler,
+    "ampsim": GradScaler,
+}
 
 
 class Run:
@@ -120,10 +123,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {f"{maker}: {family}": Arm(maker, family) for maker in MAKERS for family in (SWEEP, *FAMILIES)}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Run one scaler against one family."""
     torch.set_num_threads(1)
@@ -138,7 +137,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         if not tally.step(current, gradient, tick):
             tally.first_corruption = step if tally.first_corruption is None else tally.first_corruption
             current = Run(arm.scaler, family.init_scale, family.growth_interval)
-    return tally.record()
+    return asdict(tally)
 
 
 @dataclass
@@ -149,29 +148,19 @@ class Tally:
     overflows: int = 0  # gradients that were not finite
     corruptions: int = 0  # runs lost
     first_corruption: int | None = None
-    lowest: float = math.inf  # scales
-    highest: float = 0.0
+    lowest_scale: float = math.inf
+    highest_scale: float = 0.0
 
     def step(self, run: Run, gradient: Tensor, tick: Callable[[int], None]) -> bool:
         """Make one step of a run; return whether it goes on."""
         fine = run.step(gradient)
         scale = run.scaler.get_scale()
-        self.lowest, self.highest = min(self.lowest, scale), max(self.highest, scale)
+        self.lowest_scale, self.highest_scale = min(self.lowest_scale, scale), max(self.highest_scale, scale)
         self.steps += 1
         self.overflows += not math.isfinite(gradient[0])
         self.corruptions += not fine
         tick(self.steps)
         return fine
-
-    def record(self) -> Record:
-        return {
-            "steps": self.steps,
-            "overflows": self.overflows,
-            "corruptions": self.corruptions,
-            "first_corruption": self.first_corruption,
-            "lowest_scale": self.lowest,
-            "highest_scale": self.highest,
-        }
 
 
 def sweep(maker: str, coin: Coin, config: Config, tick: Callable[[int], None]) -> Record:
@@ -186,7 +175,7 @@ def sweep(maker: str, coin: Coin, config: Config, tick: Callable[[int], None]) -
         current = Run(maker)
         for step, gradient in enumerate(gradients(coin, words)):
             if tally.steps == config.steps:
-                return tally.record()
+                return asdict(tally)
             if not tally.step(current, gradient, tick):
                 tally.first_corruption = step if tally.first_corruption is None else min(tally.first_corruption, step)
                 break

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from rich.table import Table
@@ -37,7 +36,7 @@ class Arm:
     depth: int = 0
 
 
-MAKERS: dict[str, Callable[[Arm], Callable[..., Any]]] = {
+MAKERS: dict[str, Callable[[Arm], Callable[..., object]]] = {
     "torch": lambda arm: torch.amp.GradScaler,
     "ampsim": lambda arm: partial(GradScaler, exact_torch=arm.exact_torch, depth=arm.depth),
 }
@@ -70,10 +69,6 @@ SMOKE = Config(steps=1, scalers=("ampsim depth=1",))
 
 def arms(config: Config) -> Mapping[str, Arm]:
     return {name: ARMS[name] for name in config.scalers}
-
-
-def inputs() -> dict[str, str]:
-    return {}
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:

@@ -43,10 +43,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {name: Arm(name) for name in CLAIMS}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Look at one claim; the columns are explained in `data/README.md`."""
     torch.set_num_threads(1)

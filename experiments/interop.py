@@ -11,7 +11,6 @@ Takes about 20 s on one CPU core. Device: cpu.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +96,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     }
 
 
-def as_torch(scaler: LossScale) -> dict[str, Any]:
+def as_torch(scaler: LossScale) -> dict[str, object]:
     """Return the JAX side's state in torch's five keys; the floor is the torch side's own."""
     return interop.to_torch_state_dict(scaler, elsewhere=("min_scale",))
 
@@ -179,8 +178,6 @@ class JaxToTorch(Side):
         super().__init__(model, config)
         self.optimizer = torch.optim.Adam(self.params, lr=config.lr, fused=True)
         self.follower = LossScale.create(rule_of(config))
-        self.grads = jax.jit(jax.grad(scaled_loss, has_aux=True))
-        self.follow = jax.jit(LossScale.update)
 
     @property
     def jax_scaler(self) -> LossScale:
@@ -188,13 +185,13 @@ class JaxToTorch(Side):
 
     def step(self, x: Tensor, y: Tensor) -> tuple[float, bool]:
         scale = to_jax(self.torch_scaler.scale(torch.ones(())))
-        grads, loss = self.grads(to_jax(self.params), scale, to_jax(x), to_jax(y.int()))
+        grads, loss = gradients(to_jax(self.params), scale, to_jax(x), to_jax(y.int()))
         for p, grad in zip(self.params, to_torch(jax.block_until_ready(grads)), strict=True):  # type: ignore[no-untyped-call]
             p.grad = grad.clone()  # the optimizer may write to it, and JAX's arrays are constant
         self.torch_scaler.step(self.optimizer)
         self.torch_scaler.update()
         found = self.torch_scaler.last_step.skipped
-        self.follower = self.follow(self.follower, found)
+        self.follower = follow(self.follower, found)
         return float(loss), found
 
 
@@ -205,6 +202,10 @@ def scaled_loss(params: list[jax.Array], scale: jax.Array, x: jax.Array, y: jax.
     logits = (hidden @ w2.T + b2).astype(jnp.float32)
     loss = -jnp.mean(jax.nn.log_softmax(logits)[np.arange(len(x)), y])
     return loss * scale, loss
+
+
+gradients = jax.jit(jax.grad(scaled_loss, has_aux=True))
+follow = jax.jit(LossScale.update)
 
 
 if __name__ == "__main__":

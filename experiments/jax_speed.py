@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from ampsim import Rule
 from ampsim.jax import LossScale, all_finite, select_tree
@@ -37,7 +38,10 @@ REPEATS = False  # it measures time
 REQUIRES = ("jax", "flax", "jmp")
 RATE, MOMENTUM = 1e-3, 0.9
 Params = list[dict[str, jax.Array]]
-Grads = tuple[Any, jax.Array, Params]  # the new loss scale, whether finite, unscaled gradients
+Scale = Any  # ours, flax's, jmp's or a number
+Grads = tuple[Scale, jax.Array, Params]  # the new loss scale, whether finite, unscaled gradients
+Carry = tuple[Params, Params, Scale]  # parameters, their velocity
+Step = Callable[[Params, Params, Scale, jax.Array], Carry]
 DEVICES = ("cpu",)
 
 
@@ -50,21 +54,17 @@ class Config(runner.Config):
     batch: int = 32
 
 
-SMOKE = Config(steps=3, trials=1, sizes=("2x8",))
+SMOKE = Config(steps=3, trials=1, sizes=("1x8",))
 
 
 def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"SGD": runner.Single()}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 # ---------------------------------------------------------------------------------------------------- the arms
 
 
-def bare(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+def bare(scale: Scale, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
     grads = jax.grad(lambda p: loss(p) * scale)(params)
     return scale, jnp.bool_(1), jax.tree.map(lambda g: g / scale, grads)
 
@@ -80,12 +80,12 @@ def ours_value_and_grad(scale: LossScale, loss: Callable[[Params], jax.Array], p
     return scale, finite, grads
 
 
-def of_flax(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+def of_flax(scale: Scale, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
     scale, finite, _, grads = scale.value_and_grad(loss)(params)
     return scale, finite, grads
 
 
-def of_jmp(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
+def of_jmp(scale: Scale, loss: Callable[[Params], jax.Array], params: Params) -> Grads:
     import jmp
 
     grads = scale.unscale(jax.grad(lambda p: scale.scale(loss(p)))(params))
@@ -93,19 +93,19 @@ def of_jmp(scale: Any, loss: Callable[[Params], jax.Array], params: Params) -> G
     return scale.adjust(finite), finite, grads
 
 
-def flax_scale() -> Any:
+def flax_scale() -> Scale:
     from flax.training.dynamic_scale import DynamicScale
 
     return DynamicScale(fin_steps=jnp.int32(0), scale=jnp.float32(1024))  # type: ignore[no-untyped-call,unused-ignore]
 
 
-def jmp_scale() -> Any:
+def jmp_scale() -> Scale:
     import jmp
 
     return jmp.DynamicLossScale(jnp.float32(1024.0), jnp.int32(0))
 
 
-ARMS: dict[str, tuple[Callable[..., Grads], Callable[[], Any]]] = {  # gradients, first loss scale
+ARMS: dict[str, tuple[Callable[..., Grads], Callable[[], Scale]]] = {  # gradients, first loss scale
     "bare": (bare, lambda: jnp.float32(1024.0)),
     "ours": (ours, lambda: LossScale.create(Rule(1024.0))),
     "ours, value_and_grad": (ours_value_and_grad, lambda: LossScale.create(Rule(1024.0))),
@@ -135,10 +135,10 @@ def loss_of(x: jax.Array) -> Callable[[Params], jax.Array]:
     return loss
 
 
-def compiled(gradients: Callable[..., Grads], *, checks: bool) -> Callable[..., Any]:
+def compiled(gradients: Callable[..., Grads], *, checks: bool) -> Step:
     """Compile the whole step, its buffers donated."""
 
-    def step(params: Params, velocity: Params, scale: Any, x: jax.Array) -> Any:
+    def step(params: Params, velocity: Params, scale: Scale, x: jax.Array) -> Carry:
         scale, finite, grads = gradients(scale, loss_of(x), params)
         moving = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         moved = jax.tree.map(lambda p, v: p - RATE * v, params, moving)
@@ -188,6 +188,7 @@ def kept_programs() -> Iterator[None]:
         finally:
             for name, value in before.items():
                 jax.config.update(name, value)  # type: ignore[no-untyped-call]
+            reset_cache()  # or jax would go on writing to the folder
 
 
 def measure(size: str, config: Config, seed: int, tick: Callable[[int], None]) -> Record:

@@ -64,10 +64,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {f"{size} {dtype}": Arm(size, dtype) for dtype in config.dtypes for size in config.sizes}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Measure one size; the columns are explained in `data/README.md`."""
     size, dtype = arm.size, getattr(torch, arm.dtype)

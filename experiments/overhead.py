@@ -18,7 +18,6 @@ import gc
 import statistics
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +28,7 @@ from experiments import runner
 from experiments.timing import clocks, norm_variants, rounds
 from experiments.timing.roundpipe import load as load_roundpipe
 from experiments.timing.shapes import shapes
+from experiments.timing.step_variants import Scaler
 
 MAX_NORM = 1.0
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
@@ -52,10 +52,6 @@ CUDA_SIZES = ("gpt2-12x768", "gpt2-48x1600")  # GPT-2 small; 1.5 billion paramet
 
 def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"fused AdamW": runner.Single()}
-
-
-def inputs() -> dict[str, str]:
-    return {}
 
 
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -82,7 +78,7 @@ class Trial:
         self.params = [nn.Parameter(torch.randn(shape, device=device)) for shape in shapes(size)]
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-4, fused=True)
         ours = GradScaler(device)
-        self.scalers: dict[str, Any] = {"torch": torch.amp.GradScaler(device), "ours": ours, "hooks": ours}
+        self.scalers: dict[str, Scaler] = {"torch": torch.amp.GradScaler(device), "ours": ours, "hooks": ours}
         self.roundpipe = load_roundpipe()
         if self.roundpipe is not None:
             self.scalers["stream roundpipe"] = self.roundpipe.scaler()
@@ -102,7 +98,7 @@ class Trial:
         self.optimizer.zero_grad(set_to_none=False)
         parts = [torch.dot(p.view(-1), self.pattern[: p.numel()]) for p in self.params]
         losses = [scaler.scale(1e-3 * torch.stack(parts).sum()) for scaler in self.scalers.values()]
-        return losses[0]  # type: ignore[no-any-return]
+        return losses[0]
 
     def step(self, arm: str) -> None:
         """Do what is timed after the backward pass."""
@@ -118,7 +114,7 @@ class Trial:
             scaler.step(self.optimizer)
             scaler.update()
 
-    def clip(self, scaler: Any) -> None:
+    def clip(self, scaler: Scaler) -> None:
         """Clip with ours in one read, and with anyone else's scaler in torch's way."""
         if isinstance(scaler, GradScaler):
             self.total = scaler.unscale_and_clip_(self.optimizer, MAX_NORM)

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import wandb
@@ -83,7 +82,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
 
 
 @contextmanager
-def offline() -> Iterator[Any]:
+def offline() -> Iterator[wandb.Run]:
     """Start a run of wandb that speaks to no server and leaves nothing behind."""
     folders = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
     settings = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True)
@@ -125,7 +124,7 @@ Times = dict[str, list[tuple[Seconds, Seconds]]]  # of each arm, one a round: th
 class Trial:
     """The same model once an arm, and what watches it."""
 
-    def __init__(self, size: str, seed: int, device: str, batch: int, tracker: Any) -> None:
+    def __init__(self, size: str, seed: int, device: str, batch: int, tracker: wandb.Run) -> None:
         self.tasks = {arm: make(size, seed, device, batch) for arm in ARMS}
         self.optimizers = {
             arm: torch.optim.AdamW(task.model.parameters(), lr=1e-4, fused=True) for arm, task in self.tasks.items()

@@ -45,15 +45,11 @@ class Config(runner.Config):
     grid: tuple[int, int, int] = (100, 10, 10)  # of the sweep: growth intervals, growth factors, backoff factors
 
 
-SMOKE = Config(steps=20_000, trials=2, rules=2, grid=(4, 2, 2))
+SMOKE = Config(steps=20_000, trials=1, rules=2, grid=(4, 2, 2))
 
 
 def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"numba": runner.Single()}
-
-
-def inputs() -> dict[str, str]:
-    return {}
 
 
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -135,18 +131,18 @@ class Fold:
         return done
 
 
-def fastest_fold(ceilings: Trace, family: Sequence[Rule]) -> Fold:
+def fastest_fold(ceilings: Trace, family: Sequence[Rule], copies: int) -> Fold:
     """Return the fastest of several copies: where the compiler puts a loop decides over a third of its time."""
-    copies = [Fold(ceilings) for _ in range(6)]
-    for copy in copies:
+    made = [Fold(ceilings) for _ in range(copies)]
+    for copy in made:
         copy(family[0])  # compiles
-    return min(copies, key=lambda copy: timed(copy, family))
+    return min(made, key=lambda copy: timed(copy, family))
 
 
 def measure(ceilings: Trace, config: Config) -> Record:
     """Return microseconds per rule of each way, one number per trial; one round before to compile and to compare."""
     family, index = rules(config.rules), index_ceilings(ceilings)
-    stepwise = fastest_fold(ceilings, family)
+    stepwise = fastest_fold(ceilings, family, min(6, config.trials))
     skips = [check(stepwise, index, rule) for rule in family]
     ways: dict[str, Callable[[Rule], object]] = {
         "fold": stepwise,

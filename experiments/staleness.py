@@ -31,7 +31,11 @@ from experiments import runner
 from experiments.training import digits_data, fp16, series, tasks
 
 TOP = 65504.0  # of fp16
-MAKERS: dict[str, Any] = {"cumulative": Rule, "deduplicated": Deduplicated, "probe": Probe}
+MAKERS: dict[str, Any] = {
+    "cumulative": Rule,
+    "deduplicated": Deduplicated,
+    "probe": Probe,
+}
 PHASES = (1 / 8, 3 / 8, 5 / 8, 7 / 8)  # bits from a power of two up to the ceiling
 DEVICES = ("cpu",)
 

@@ -31,10 +31,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {arm.name: arm for arm in sorted(CASES, key=lambda arm: arm.number)}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Hold one case; the columns are explained in `data/README.md`."""
     rng = np.random.default_rng([seed, *arm.name.encode()])

@@ -31,6 +31,8 @@ from experiments import runner
 REPEATS = False  # ours do; torch's records depend on how the two threads happen to run
 TRUE = 3.0  # every gradient element
 ELEMENTS = 4  # a tensor
+Iteration = dict[str, Any]  # our ticket, or nothing
+Tick = Callable[[int], None]
 INIT_SCALE = 2.0**12
 DEVICES = ("cpu",)  # threads are a matter of the host
 
@@ -48,58 +50,49 @@ class Config(runner.Config):
 SMOKE = Config(steps=40, seeds=(0,), tensors=5, depths=(1, 2))
 
 
-class Tickets:
-    """Our scaler: the ticket travels with the gradients."""
-
-    def __init__(self, growth_interval: int, depth: int) -> None:
-        self.scaler = GradScaler("cpu", INIT_SCALE, growth_interval=growth_interval, depth=depth)
-
-    def scale(self, loss: Tensor) -> tuple[Tensor, Any]:
-        ticket = self.scaler.begin()
-        return self.scaler.scale(loss, ticket=ticket), ticket
-
-    def unscale(self, optimizer: torch.optim.Optimizer, ticket: Any) -> None:
-        self.scaler.unscale_(optimizer, ticket=ticket)
-
-    def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
-        """Step and update; return the newest scale."""
-        self.scaler.step(optimizer, ticket=ticket)
-        self.scaler.update(ticket=ticket)
-        return self.scaler.get_scale()
-
-    def close(self) -> None:
-        self.scaler.close()
-
-
 class Naive:
     """torch's scaler: whichever scale it holds when it is asked."""
 
     def __init__(self, growth_interval: int, depth: int) -> None:
-        self.scaler = torch.amp.GradScaler("cpu", INIT_SCALE, growth_interval=growth_interval)
+        self.scaler: Any = torch.amp.GradScaler("cpu", INIT_SCALE, growth_interval=growth_interval)
 
-    def scale(self, loss: Tensor) -> tuple[Tensor, Any]:
-        return self.scaler.scale(loss), None
+    def begin(self) -> Iteration:
+        """Return what each call about one iteration is given, and what travels with its gradients."""
+        return {}
 
-    def unscale(self, optimizer: torch.optim.Optimizer, ticket: Any) -> None:
-        self.scaler.unscale_(optimizer)
+    def unscale(self, optimizer: torch.optim.Optimizer, iteration: Iteration) -> None:
+        self.scaler.unscale_(optimizer, **iteration)
 
-    def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
+    def finish(self, optimizer: torch.optim.Optimizer, iteration: Iteration) -> float:
         """Step and update; return the newest scale."""
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        return self.scaler.get_scale()
+        self.scaler.step(optimizer, **iteration)
+        self.scaler.update(**iteration)
+        return float(self.scaler.get_scale())
 
     def close(self) -> None:
         """Do nothing: no thread waits for it."""
 
 
-MAKERS: dict[str, Callable[[int, int], Any]] = {"torch": Naive, "ampsim": Tickets}
+class Tickets(Naive):
+    """Our scaler: the ticket travels with the gradients."""
+
+    def __init__(self, growth_interval: int, depth: int) -> None:
+        self.scaler = GradScaler("cpu", INIT_SCALE, growth_interval=growth_interval, depth=depth)
+
+    def begin(self) -> Iteration:
+        return {"ticket": self.scaler.begin()}
+
+    def close(self) -> None:
+        self.scaler.close()
+
+
+MAKERS: dict[str, type[Naive]] = {"torch": Naive, "ampsim": Tickets}
 
 
 class Handed(NamedTuple):
     """An item of the queue."""
 
-    ticket: Any
+    iteration: Iteration
     grads: tuple[Tensor, ...]  # scaled
 
 
@@ -130,10 +123,6 @@ def arms(config: Config) -> Mapping[str, Arm]:
     return {f"{name} depth {depth}": Arm(name, depth) for name in MAKERS for depth in config.depths}
 
 
-def inputs() -> dict[str, str]:
-    return {}
-
-
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Run one scaler at one depth."""
     torch.set_num_threads(1)
@@ -152,14 +141,15 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def compute(
-    scaler: Any, queue: Queue[Handed | None], counts: Counts, config: Config, coin: random.Random, tick: Any
+    scaler: Naive, queue: Queue[Handed | None], counts: Counts, config: Config, coin: random.Random, tick: Tick
 ) -> None:
     """Scale, run the backward pass and hand over: the thread that computes."""
     params = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(config.tensors)]
     for step in range(config.steps):
         try:
-            loss, ticket = scaler.scale((TRUE * torch.stack(params)).sum())  # type: ignore[arg-type]
-            loss.backward()
+            iteration = scaler.begin()
+            loss = (TRUE * torch.stack(params)).sum()  # type: ignore[arg-type]
+            scaler.scaler.scale(loss, **iteration).backward()
         except RuntimeError as error:  # torch's, when update() writes the scale that autograd saved
             counts.computing.append(type(error).__name__)
             for p in params:
@@ -170,11 +160,11 @@ def compute(
             p.grad = None
         if coin.random() < config.overflow_share:
             grads[coin.randrange(len(grads))][0] = float("inf")
-        queue.put(Handed(ticket, grads))
+        queue.put(Handed(iteration, grads))
         tick(step + 1)
 
 
-def optimize(scaler: Any, queue: Queue[Handed | None], counts: Counts, tensors: int) -> None:
+def optimize(scaler: Naive, queue: Queue[Handed | None], counts: Counts, tensors: int) -> None:
     """Unscale, look, step and update: the thread that owns the optimizer."""
     masters = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(tensors)]
     optimizer = torch.optim.Adam(masters, lr=2.0**-20, foreach=True)
@@ -183,9 +173,9 @@ def optimize(scaler: Any, queue: Queue[Handed | None], counts: Counts, tensors: 
             for master, grad in zip(masters, handed.grads, strict=True):
                 master.grad = grad
             before = torch.stack(handed.grads)  # a copy: unscaling writes
-            scaler.unscale(optimizer, handed.ticket)
+            scaler.unscale(optimizer, handed.iteration)
             count(counts, before, torch.stack([m.grad for m in masters if m.grad is not None]))
-            counts.scales.append(scaler.finish(optimizer, handed.ticket))
+            counts.scales.append(scaler.finish(optimizer, handed.iteration))
         except Exception as error:
             counts.optimizing.append(type(error).__name__)
             scaler.close()  # no update will come that the other thread may be waiting for

@@ -4,7 +4,7 @@ Sizes are those of a two-column page, so that a figure is included unscaled and 
 Okabe and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,12 @@ TWO_COLUMNS = 6.9  # inches
 PIXELS = 200  # per inch, of images and of what is rasterized
 STAMP = 0.13  # inches, for the name of the device
 
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
-)  # fmt: skip
-GREY = "#6B6B6B"
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#6B6B6B"
+CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # the box of a word that no dotted line runs through
 
-CLASS = {  # what fp16 made of a gradient element; greys, so that they are no arm's colours
-    "zero": "#3A3A3A",
-    "subnormal": "#9A9A9A",
-    "normal": "#E6E6E6",
-    "overflow": "#B2182B",
-}
+# what fp16 made of a gradient element; greys, so that they are no arm's colours
+CLASS = {"zero": "#3A3A3A", "subnormal": "#9A9A9A", "normal": "#E6E6E6", "overflow": "#B2182B"}
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib
@@ -84,8 +79,8 @@ def stamp(figure: Figure, runs: Sequence[Result]) -> None:
     layout, room = figure.get_layout_engine(), STAMP / figure.get_figheight()
     if names and isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, room, 1, 1 - room))
-        figure.text(1 - 0.03 / figure.get_figwidth(), 0.0, ", ".join(names), color=GREY, fontsize=7, ha="right",
-                    va="bottom")  # fmt: skip
+        right = 1 - 0.03 / figure.get_figwidth()
+        figure.text(right, 0.0, ", ".join(names), color=GREY, fontsize=7, ha="right", va="bottom")
 
 
 def settle(figure: Figure) -> None:
@@ -133,6 +128,12 @@ def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> No
     )  # fmt: skip
 
 
+def name_ends(axes: Axes, ends: Sequence[float], gap: float, names: Iterable[str], colors: Iterable[str]) -> None:
+    """Name curves beside the axes where they end, with at least `gap` between two names."""
+    for end, place, text, color in zip(ends, spread(ends, gap), names, colors, strict=True):
+        label_right(axes, end, place, text, color)
+
+
 def power_of_two(exponent: float) -> str:
     """Return the text for 2^exponent."""
     return f"$2^{{{exponent:g}}}$"
@@ -154,6 +155,18 @@ def number_ticks(axis: Axis, numbers: Sequence[float]) -> None:
     axis.set_ticks([], minor=True)
 
 
+def power_ticks(axis: Axis, exponents: Sequence[int]) -> None:
+    """Put ticks at these log2 of a scale, written as powers of two."""
+    axis.set_ticks(exponents, [power_of_two(k) for k in exponents])
+
+
+def draw_rows(axes: Axes) -> None:
+    """Draw a light line through each row of marks, and no ticks beside their names."""
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
 def seeds(run: Result) -> str:
     """Return how many seeds a figure shows, in words of its title."""
     return f"{len(run.seeds)} seed{'s' * (len(run.seeds) > 1)}"
@@ -161,9 +174,7 @@ def seeds(run: Result) -> str:
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
     """Return label positions at least `gap` apart, each as near to its own as that allows, in the given order."""
-    order = sorted(range(len(positions)), key=lambda i: positions[i])
-    placed = dict.fromkeys(order, 0.0)
-    last = float("-inf")
-    for i in order:
+    placed, last = [0.0] * len(positions), float("-inf")
+    for i in sorted(range(len(positions)), key=positions.__getitem__):
         last = placed[i] = max(positions[i], last + gap)
-    return [placed[i] for i in range(len(positions))]
+    return placed

@@ -76,8 +76,7 @@ def draw_losses(axes: Axes, arms: Sequence[ArmRecords], alpha: float) -> None:
         axes.plot(steps, loss.T, color=color(arm), linewidth=0.4, alpha=alpha)
         axes.plot(steps, loss.mean(axis=0), color=color(arm), label=arm.name)
         ends.append(float(loss[:, -1].mean()))
-    for arm, end, place in zip(arms, ends, _style.spread(ends, 0.24), strict=True):
-        _style.label_right(axes, end, place, name(arm), color(arm))
+    _style.name_ends(axes, ends, 0.24, map(name, arms), map(color, arms))
     axes.set(xlabel="step", xlim=(0, len(arms[0].first["loss"])))
 
 
@@ -89,8 +88,7 @@ def draw_zeros(axes: Axes, shared: dict[str, ArmRecords]) -> None:
         zero = 100 * arm.numbers("zero").mean(axis=0)
         axes.plot(arm.first["counted_steps"], zero, color=color(arm), label=arm.name)
         ends.append(float(zero[-1]))
-    for arm, text, end, place in zip(arms, texts.values(), ends, _style.spread(ends, 14), strict=True):
-        _style.label_right(axes, end, place, text, color(arm))
+    _style.name_ends(axes, ends, 14, texts.values(), map(color, arms))
     _style.label_panel(axes, "c", "Gradients of b that are 0")
     axes.set(xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, len(arms[0].first["loss"])))
     axes.set_yticks(range(0, 101, 25))
@@ -102,16 +100,13 @@ def draw_scales(axes: Axes, run: Result) -> None:
     arms = [*sorted(dynamic, key=init_log2, reverse=True), *run.where(loss="sum")]
     ends = []
     for arm in arms:
-        lines = np.log2(arm.scales())
-        for seed, line in reversed(list(enumerate(lines))):
-            first = seed == 0
-            axes.step(
-                np.arange(len(line)), line, where="post", color=color(arm), linewidth=1.2 if first else 0.4,
-                alpha=1.0 if first else 0.45, label=arm.name if first else f"other seed {arm.name}",
-            )  # fmt: skip
-        ends.append(float(lines[0][-1]))
-    for arm, end, place in zip(arms, ends, _style.spread(ends, 2.1), strict=True):
-        _style.label_right(axes, end, place, long_name(arm, " = "), color(arm))
-    axes.set_yticks(range(8, 33, 4), [_style.power_of_two(k) for k in range(8, 33, 4)])
+        first, *others = np.log2(arm.scales())
+        steps = np.arange(len(first))
+        for line in others[::-1]:
+            axes.step(steps, line, where="post", color=color(arm), linewidth=0.4, alpha=0.45)
+        axes.step(steps, first, where="post", color=color(arm), linewidth=1.2, alpha=1.0, label=arm.name)
+        ends.append(float(first[-1]))
+    _style.name_ends(axes, ends, 2.1, (long_name(arm, " = ") for arm in arms), map(color, arms))
+    _style.power_ticks(axes.yaxis, range(8, 33, 4))
     _style.label_panel(axes, "d", "Dynamic loss scale")
     axes.set(xlabel="step", ylim=(6, 33), xlim=(0, run.steps))

@@ -1,15 +1,10 @@
 """Where a long run of overflows takes the loss scale, and how often histories chosen to hurt kill the parameters."""
 
-import math
-from itertools import pairwise
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from ampsim.records import Record
-from figures import _style
+from figures import _style, results
 from figures.results import Result
 
 DATA = ("adversary",)
@@ -26,18 +21,12 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def log2_scale(record: Record) -> NDArray[np.float64]:
-    """Return log2 of the scale in force at each step of the trace, (steps,); a scale of 0 lies below the axis."""
-    changes = [*record["trace"], [record["trace_steps"], None]]
-    values = [math.log2(scale) if scale > 0 else 2.0 * BOTTOM for _, scale in record["trace"]]
-    return np.repeat(values, [after[0] - now[0] for now, after in pairwise(changes)])
-
-
 def draw_trace(axes: Axes, run: Result) -> None:
     """Draw one line per scaler; torch's ends where its parameters do."""
     for record in (record for record in run.records if "trace" in record):
         scaler = record["settings"]["scaler"]
-        scale, died = log2_scale(record), record["trace_died"]
+        scale = results.log2(results.in_force(record["trace"], record["trace_steps"]), zero=2.0 * BOTTOM)
+        died = record["trace_died"]
         axes.step(np.arange(len(scale)), scale, where="post", color=COLOR[scaler], label=NAME[scaler])
         if died is not None:
             axes.plot(died, BOTTOM + 6, "x", color=COLOR[scaler], markersize=5, clip_on=False)
@@ -47,11 +36,9 @@ def draw_trace(axes: Axes, run: Result) -> None:
             )  # fmt: skip
     axes.text(60, 2, "overflows", fontsize=7, ha="left", color=_style.GREY)
     axes.text(330, 30, "clean steps", fontsize=7, ha="right", color=_style.GREY)
-    _style.limit_line(axes, 127, "fp32 max")
-    _style.limit_line(axes, -126, "ours: least")
-    _style.limit_line(axes, -149, "fp32 min")
-    ticks = range(-150, 101, 50)
-    axes.set_yticks(ticks, [_style.power_of_two(k) for k in ticks])
+    for limit, name in ((127, "fp32 max"), (-126, "ours: least"), (-149, "fp32 min")):
+        _style.limit_line(axes, limit, name)
+    _style.power_ticks(axes.yaxis, range(-150, 101, 50))
     axes.text(395, 60, "ours", fontsize=7, color=COLOR["ampsim"])
     _style.label_panel(axes, "a", "Loss scale in a long run of overflows")
     axes.set(xlabel="step", ylim=(BOTTOM, TOP), xlim=(0, 581))
@@ -61,11 +48,14 @@ def draw_counts(axes: Axes, run: Result) -> None:
     """Draw runs lost by family of histories, torch's above ours, on a scale that shows 0."""
     families = list(dict.fromkeys(record["settings"]["family"] for record in run.records))
     for record in run.records:
-        scaler, family = record["settings"]["scaler"], record["settings"]["family"]
-        y = families.index(family) + (0.2 if scaler == "ampsim" else -0.2)
-        lost = record["corruptions"]
+        scaler, row, lost = (
+            record["settings"]["scaler"],
+            families.index(record["settings"]["family"]),
+            record["corruptions"],
+        )
+        y = row + (0.2 if scaler == "ampsim" else -0.2)
         axes.barh(y, lost, height=0.36, color=COLOR[scaler], label=scaler)
-        text = f"{lost:,}" if families.index(family) else f"{lost:,} {NAME[scaler]}"
+        text = f"{lost:,}" if row else f"{lost:,} {NAME[scaler]}"
         axes.text(lost * 1.15 + 0.15, y, text, va="center", fontsize=6.5, color=COLOR[scaler])
     steps = {record["steps"] for record in run.records}
     axes.set_xscale("symlog", linthresh=1)
@@ -73,8 +63,4 @@ def draw_counts(axes: Axes, run: Result) -> None:
     axes.tick_params(axis="y", length=0)
     _style.number_ticks(axes.xaxis, [0, 1, 10, 100, 1000, 10000])
     _style.label_panel(axes, "b", "Parameters became inf or NaN")
-    axes.set(
-        xlabel=f"times in {steps.pop():,} steps",
-        xlim=(0, 3e5),
-        ylim=(len(families) - 0.5, -0.5),
-    )
+    axes.set(xlabel=f"times in {steps.pop():,} steps", xlim=(0, 3e5), ylim=(len(families) - 0.5, -0.5))

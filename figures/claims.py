@@ -15,28 +15,8 @@ from statistics import fmean
 import numpy as np
 
 from ampsim.core import dialects
+from figures import quantities as q
 from figures import results
-from figures.quantities import (
-    CLOSED,
-    EXACT,
-    INTERVALS,
-    apart,
-    at_share,
-    exact_errors,
-    flushed,
-    foretold_at_worst,
-    gpt_apart,
-    interval_spread,
-    last_scales,
-    per_policy,
-    policy_room,
-    ratios,
-    real_error,
-    real_rate,
-    staleness_spread,
-    swept_intervals,
-    total,
-)
 from figures.results import Result
 
 REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "in part"
@@ -101,9 +81,6 @@ def table(folder: Path = results.CPU) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ------------------------------------------------------------------------------- what claims and numbers are made of
-
-
 def spread(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str:
     """Return ``mean (lowest to highest)``, in significant digits."""
     scaled = factor * np.array(list(values))
@@ -114,9 +91,6 @@ def spread(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str
 def losses(run: Result, *arms: str, column: str = "test_loss") -> str:
     """Return the losses of some arms in words."""
     return ", ".join(f"{name} {spread(run.arm(name).column(column))}" for name in arms)
-
-
-# ------------------------------------------------------------------------------------------------- scalers, threads
 
 
 @claim("traces.all", "traces", "The reference machine repeats every recorded trace to the last bit")
@@ -133,13 +107,13 @@ def every_dialect_was_recorded(run: Result) -> Finding:
 
 @claim("adversary.ours", "adversary", "No gradients make our scaler corrupt a parameter")
 def ours_never_corrupts(run: Result) -> Finding:
-    found = total(run, "ampsim: ", "corruptions")
+    found = q.total(run, "ampsim: ", "corruptions")
     return Finding(f"{found} corruptions", found == 0)
 
 
 @claim("threads.ours", "threads", "No tensor is unscaled wrongly by our scaler, whatever the depth")
 def ours_never_unscales_wrongly(run: Result) -> Finding:
-    wrong = total(run, "ampsim ", "wrong")
+    wrong = q.total(run, "ampsim ", "wrong")
     return Finding(f"{wrong} tensors", wrong == 0)
 
 
@@ -150,23 +124,17 @@ def ours_passes_the_kit(run: Result) -> Finding:
     return Finding(f"{passed} of {checks}", passed == checks)
 
 
-# -------------------------------------------------------------------------------------------------------- theory
-
-
 @claim("theory.exact", "theory", "What the theorems say exactly is so to the last bits")
 def theorems_are_exact(run: Result) -> Finding:
-    worst = max(exact_errors(run))
-    return Finding(f"off by at most {worst:.0e}", worst < EXACT)
+    worst = max(q.exact_errors(run))
+    return Finding(f"off by at most {worst:.0e}", worst < q.EXACT)
 
 
 @claim("real", "theory_real", "T3 foretells the skips of real runs",
        trial=".1434 (G=5), .0762, .0390, .0154, .0080 (100)")  # fmt: skip
 def real_skips(run: Result) -> Finding:
-    now = ", ".join(f"G={g} {real_rate(run, g):.4f}" for g in INTERVALS)
-    return Finding(now, real_error(run) < 0.06, real_error(run, "fp32") < 0.06)
-
-
-# ------------------------------------------------------------------------------------------------------ gradients
+    now = ", ".join(f"G={g} {q.real_rate(run, g):.4f}" for g in q.INTERVALS)
+    return Finding(now, q.real_error(run) < 0.06, q.real_error(run, "fp32") < 0.06)
 
 
 @claim("heat.dynamic", "exponent_heatmap", "At the end of a run a dynamic scale from 1 loses no gradient")
@@ -179,40 +147,39 @@ def dynamic_loses_nothing(run: Result) -> Finding:
        "A real fp16 backward pass loses far more than rounding the fp32 gradient, S = 2^-14",
        trial="26 % by rounding, 99 %")  # fmt: skip
 def backward_against_rounding(run: Result) -> Finding:
-    rounded, real = at_share(run, "rounded_flushed", 0), at_share(run, "real_flushed", 0)
+    rounded, real = q.at_share(run, "rounded_flushed", 0), q.at_share(run, "real_flushed", 0)
     now = f"untrained: {spread(rounded, 3, 100)} % by rounding, {spread(real, 3, 100)} % in the backward pass"
     return Finding(now, max(rounded) < 0.4, min(real) > 0.9)
 
 
 @claim("hist", "gradient_histogram", "Trained, it is off by more than the gradient's length, rounding by a tenth")
 def backward_error(run: Result) -> Finding:
-    rounded, real = at_share(run, "rounded_error", 2), at_share(run, "real_error", 2)
+    rounded, real = q.at_share(run, "rounded_error", 2), q.at_share(run, "real_error", 2)
     return Finding(f"rounding {spread(rounded)}, backward pass {spread(real)}", min(real) > 1, max(rounded) < 0.1)
 
 
 @claim("formats", "formats", "E4M3 flushes most in the sigmoid network, and less than T9 foretells there")
 def sigmoid_flushes_most(run: Result) -> Finding:
-    sigmoid, every, foretold = max(flushed(run, "e4m3", "sigmoid")), max(flushed(run, "e4m3")), foretold_at_worst(run)
+    sigmoid, every, foretold = (
+        max(q.flushed(run, "e4m3", "sigmoid")),
+        max(q.flushed(run, "e4m3")),
+        q.foretold_at_worst(run),
+    )
     now = f"sigmoid {sigmoid:.3g}, at most {every:.3g}, foretold {foretold:.3g}"
     return Finding(now, sigmoid == every, foretold > 1.2 * sigmoid)
 
 
-# ------------------------------------------------------------------------------------------------------- training
-
-
 @claim("sigmoid.unscaled", "sigmoid_underflow", "Unscaled, a deep sigmoid network stays at ln 10", trial="5 of 5")
 def sigmoid_unscaled(run: Result) -> Finding:
-    loss = run.arm("unscaled").column("train_loss")
-    stuck = sum(abs(x - log(10)) < 0.0025 for x in loss)
-    return Finding(f"{stuck} of {len(loss)}", stuck == len(loss))
+    stuck = [abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")]
+    return Finding(f"{sum(stuck)} of {len(stuck)}", all(stuck))
 
 
 @claim("sigmoid.4", "sigmoid_underflow", "Scaled by 2^4 it leaves ln 10 in some runs",
        trial="stays there in 5 of 5", verdict=CONTRADICTED)  # fmt: skip
 def sigmoid_at_16(run: Result) -> Finding:
-    loss = run.arm("static 2^4").column("train_loss")
-    stuck = sum(x > 1 for x in loss)
-    return Finding(f"above 1 in {stuck} of {len(loss)}", stuck < len(loss))
+    stuck = [x > 1 for x in run.arm("static 2^4").column("train_loss")]
+    return Finding(f"above 1 in {sum(stuck)} of {len(stuck)}", not all(stuck))
 
 
 @claim("sigmoid.2000", "sigmoid_underflow", "A dynamic scale trains it no worse than fp32",
@@ -224,7 +191,7 @@ def sigmoid_dynamic(run: Result) -> Finding:
 
 @claim("sigmoid.noise", "sigmoid_underflow", "Seeds differ more than a dynamic scale and fp32 do")
 def sigmoid_noise(run: Result) -> Finding:
-    between = apart(run, ["dynamic G=50"], "fp32", "train_loss")
+    between = q.apart(run, ["dynamic G=50"], "fp32", "train_loss")
     within = run.arm("fp32").max("train_loss") - run.arm("fp32").min("train_loss")
     return Finding(losses(run, "dynamic G=50", "fp32", column="train_loss"), between < within)
 
@@ -232,7 +199,7 @@ def sigmoid_noise(run: Result) -> Finding:
 @claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale",
        trial="2.2619 against 2.2616 in fp32")  # fmt: skip
 def gpt_mean_loss(run: Result) -> Finding:
-    return Finding(losses(run, "unscaled", "dynamic G=50", "fp32"), gpt_apart(run) < 0.03)
+    return Finding(losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.03)
 
 
 @claim("gpt.global", "gpt_fp16", "As a share of a global batch, unscaled fails",
@@ -241,7 +208,7 @@ def gpt_global_batch(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "global fp32"),
         run.arm("global unscaled").min("test_loss") > run.arm("global fp32").max("test_loss") + 1,
-        apart(run, ["global dynamic"], "global fp32") < 0.01,
+        q.apart(run, ["global dynamic"], "global fp32") < 0.01,
     )
 
 
@@ -256,7 +223,7 @@ def gpt_starts(run: Result) -> Finding:
     return Finding(
         losses(run, "init 2^32", "init 2^8", "fp32"),
         run.arm("init 2^32").min("test_loss") > run.arm("fp32").max("test_loss"),
-        apart(run, ["init 2^8"], "fp32") < 0.01,
+        q.apart(run, ["init 2^8"], "fp32") < 0.01,
     )
 
 
@@ -269,7 +236,7 @@ def resnet_share(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "unscaled", "fp32"),
         run.arm("global unscaled").min("test_loss") > 2,
-        apart(run, [*MEAN_LOSS, "global dynamic"], "fp32") < 0.1,
+        q.apart(run, [*MEAN_LOSS, "global dynamic"], "fp32") < 0.1,
     )
 
 
@@ -285,8 +252,8 @@ def sweep_plateau(run: Result) -> Finding:
 @claim("sweep.left", "static_sweep", "Below the plateau the network stands still",
        trial="Adam diverges: loss 50.8 at 2^-16", verdict=CONTRADICTED)  # fmt: skip
 def sweep_left(run: Result) -> Finding:
-    return Finding(f"2^-16 ends at {spread(run.arm('static 2^-16').column('test_loss'))}",
-                   run.arm("static 2^-16").max("test_loss") < 2.5)  # fmt: skip
+    loss = run.arm("static 2^-16").column("test_loss")
+    return Finding(f"2^-16 ends at {spread(loss)}", max(loss) < 2.5)
 
 
 @claim("sweep.right", "static_sweep", "Above it no step is made", trial="2^22 never steps")
@@ -297,17 +264,14 @@ def sweep_right(run: Result) -> Finding:
 
 @claim("interval.loss", "growth_interval", "The growth interval moves the final loss by less than the seed does")
 def interval_loss(run: Result) -> Finding:
-    seeds = fmean(arm.max("final_loss") - arm.min("final_loss") for arm in swept_intervals(run))
-    return Finding(f"by {interval_spread(run):.3f} nats, the seed by {seeds:.3f}", interval_spread(run) < seeds)
+    seeds = fmean(arm.max("final_loss") - arm.min("final_loss") for arm in q.swept_intervals(run))
+    return Finding(f"by {q.interval_spread(run):.3f} nats, the seed by {seeds:.3f}", q.interval_spread(run) < seeds)
 
 
 @claim("init.200", "init_scale", "From scale 1 and with an interval of 200 at most one seed leaves the plateau")
 def init_long_interval(run: Result) -> Finding:
     arm = run.arm("sigmoid 2^0 G=200")
     return Finding(f"{arm.known('left_plateau')} of {len(arm)}", arm.known("left_plateau") <= 1)
-
-
-# ------------------------------------------------------------------------------------------- collapse, policies
 
 
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
@@ -330,7 +294,7 @@ def crash_float32(run: Result) -> Finding:
 @claim("storm", "overflow_storm", "Bad batches at a rate above ln2/G drive the scale down without end",
        trial="simulated only")  # fmt: skip
 def storm(run: Result) -> Finding:
-    ends = {rate: last_scales(run.arm(f"storm {rate}")) for rate in ("0.5", "0.8", "1.25", "2")}
+    ends = {rate: q.last_scales(run.arm(f"storm {rate}")) for rate in ("0.5", "0.8", "1.25", "2")}
     moved = {rate: [log2(scale) - 16 for scale in scales] for rate, scales in ends.items()}
     lost = run.arm("storm 2").min("test_loss")
     return Finding(
@@ -344,23 +308,23 @@ def storm(run: Result) -> Finding:
 
 @claim("policies.headroom", "policies", "One bit of margin leaves no more bits unused than torch's rule does")
 def policies_headroom(run: Result) -> Finding:
-    margin, backoff = policy_room(run, "headroom 1 bit"), policy_room(run, "backoff G=2000")
+    margin, backoff = q.policy_room(run, "headroom 1 bit"), q.policy_room(run, "backoff G=2000")
     return Finding(f"{margin:.2f} bits, torch's {backoff:.2f}", margin <= backoff + 0.1)
 
 
 @claim("policies.2000", "policies", "After a fall torch's interval has not recovered by the end of the run")
 def policies_recovery(run: Result) -> Finding:
-    recovered = sum(x is not None for x in per_policy(run, "backoff G=2000", "recovery"))
+    recovered = sum(x is not None for x in q.per_policy(run, "backoff G=2000", "recovery"))
     return Finding(f"recovered in {recovered}", recovered == 0)
 
 
-@claim("closed.headroom", CLOSED, "In a closed loop one bit of margin skips steps, and three bits skip none")
+@claim("closed.headroom", q.CLOSED, "In a closed loop one bit of margin skips steps, and three bits skip none")
 def closed_headroom(run: Result) -> Finding:
     one, three = (run.arm(f"closed headroom {margin}").column("skips") for margin in ("1 bit", "3 bits"))
     return Finding(f"{spread(one)} and {spread(three)} skips", min(one) > 0, max(three) == 0)
 
 
-@claim("closed.interval", CLOSED, "An interval of 10 wastes steps that 2000 does not", trial="9 % skipped")
+@claim("closed.interval", q.CLOSED, "An interval of 10 wastes steps that 2000 does not", trial="9 % skipped")
 def closed_interval(run: Result) -> Finding:
     ten, long = (run.arm(f"closed backoff G={interval}") for interval in (10, 2000))
     now = (
@@ -371,19 +335,16 @@ def closed_interval(run: Result) -> Finding:
     return Finding(now, ten.min("skip_rate") > 0.06, long.max("skip_rate") < 0.01)
 
 
-# ---------------------------------------------------------------------------------------------------------- depth
-
-
 @claim("stale.loss", "staleness", "A late scale does not change the final loss", trial="no effect")
 def stale_loss(run: Result) -> Finding:
     now = losses(run, "cumulative k=0", "cumulative k=4", column="final_loss")
-    return Finding(f"{now}, SGD", staleness_spread(run) < 0.01)
+    return Finding(f"{now}, SGD", q.staleness_spread(run) < 0.01)
 
 
 @claim("async.scale", "async_depth", "Of what late weights cost, the late scale is less than a fifth")
 def async_scale(run: Result) -> Finding:
     cost = run.arm("depth 4").mean("test_loss") - run.arm("depth 0").mean("test_loss")
-    return Finding(losses(run, "depth 0", "scale 4", "depth 4"), apart(run, ["scale 4"], "depth 0") < 0.2 * cost)
+    return Finding(losses(run, "depth 0", "scale 4", "depth 4"), q.apart(run, ["scale 4"], "depth 0") < 0.2 * cost)
 
 
 @claim("async.same", "async_depth", "A real run does what the model of the protocol says, on every schedule")
@@ -393,15 +354,12 @@ def async_same(run: Result) -> Finding:
     return Finding(f"{unlike} updates unlike the model's", unlike == 0, same)
 
 
-# ---------------------------------------------------------------------------------------------------------- costs
-
-
 @claim("overhead.plain", "overhead", "Without clipping there is little to gain")
 def overhead_plain(run: Result) -> Finding:
-    worst = max(ratios(run, "ours plain whole", "50x400000"))
+    worst = max(q.ratios(run, "ours plain whole", "50x400000"))
     return Finding(f"at most {worst:.2f} times as fast", worst < 1.2)
 
 
 @claim("jax", "jax_speed", "A step costs less than with jmp's scaler")
 def jax_costs_less(run: Result) -> Finding:
-    return Finding(f"at most {max(ratios(run, 'jmp')):.2f} of it", max(ratios(run, "jmp")) < 1)
+    return Finding(f"at most {max(q.ratios(run, 'jmp')):.2f} of it", max(q.ratios(run, "jmp")) < 1)

@@ -37,9 +37,7 @@ def plot(run: Result) -> Figure:
     axes.set_xscale("symlog", linthresh=1, linscale=0.45)
     axes.set_xticks([NONE, 0, 1, 10, 100], ["none", *(f"{x}" for x in (0, 1, 10, 100))])
     axes.set_yticks(range(len(signals)), [spoken(signal) for signal in signals])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
+    _style.draw_rows(axes)
     axes.set(xlabel="first alarm, steps before the crash", xlim=(-0.85, 250), ylim=(len(signals) - 0.4, -1.4))
     axes.set_title(f"Warning before {len(crashed)} crashes in {len(run.records)} runs")
     return figure

@@ -24,7 +24,6 @@ PEAK = 0.3  # share of the elements that reaches the next layer's line
 BEARABLE = 0.1  # relative error of a gradient
 DOTTED = (0, (1, 1.2))
 SMALL = 6.5  # points
-CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # no dotted line runs through a word
 NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "enter": "input", "leave": "output",
          "output": "logits"}  # fmt: skip
 
@@ -64,9 +63,6 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-# ------------------------------------------------------------------------------------------------- histograms
-
-
 def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
     """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after training."""
     counts = np.zeros(277)
@@ -89,11 +85,11 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
             axes.bar(exponents[seen], heights[seen], bottom=-row, width=1, align="edge", color=colors[seen],
                      alpha=alpha, linewidth=0, label=f"{kind} {name}")  # fmt: skip
         axes.axhline(-row, color=_style.BLACK, linewidth=0.4)
-        axes.text(LOWEST, -row + 0.06, spoken(name), fontsize=SMALL, va="bottom", bbox=CLEAR, zorder=0.5)
+        axes.text(LOWEST, -row + 0.06, spoken(name), fontsize=SMALL, va="bottom", bbox=_style.CLEAR, zorder=0.5)
     axes.set(xlim=(LOWEST, HIGHEST), ylim=(-len(names) - 0.1, 0.27 * len(names)), xlabel="size of an element, |g|")
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_xticks(range(-40, 21, 20), [_style.power_of_two(k) for k in range(-40, 21, 20)])
+    _style.power_ticks(axes.xaxis, range(-40, 21, 20))
 
 
 def spoken(name: str) -> str:
@@ -107,21 +103,17 @@ def spoken(name: str) -> str:
 def draw_windows(axes: Axes, panel: Panel) -> None:
     """Draw what fp16 makes of an element of each size at scale 1, and at another."""
     rows = ((0, 0.94, 1.0), (panel.shift, 0.90, panel.at))
+    across = axes.get_xaxis_transform()
     for shift, bottom, place in rows:
         low = LOWEST
         for edge, color in CLASSES:
             high = min(max(edge - shift, low), HIGHEST)
-            axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0,
-                                     transform=axes.get_xaxis_transform()))  # fmt: skip
+            axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0, transform=across))
             low = high
-        text = f"scale {_style.power_of_two(shift)}"
-        axes.text(place, bottom + 0.016, text, color="white", fontsize=SMALL, ha="center", va="center",
-                  transform=axes.get_xaxis_transform())  # fmt: skip
+        words = axes.text(place, bottom + 0.016, f"scale {_style.power_of_two(shift)}", transform=across)
+        words.set(color="white", fontsize=SMALL, ha="center", va="center")
     for edge, _ in CLASSES[:3]:
         axes.axvline(edge, ymax=0.94, color=_style.GREY, linewidth=0.5, linestyle=DOTTED, zorder=0)
-
-
-# ----------------------------------------------------------------------------------------------------- losses
 
 
 def draw_lost(axes: Axes, units: ArmRecords) -> None:
@@ -155,7 +147,7 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
         bits = f"{crossings[1] - crossings[0]:.0f} bits"
         axes.plot(crossings, [BEARABLE] * 2, color=_style.BLACK, linewidth=2.2, solid_capstyle="butt", label="apart")
         axes.text(crossings[1] + 2.5, BEARABLE, bits, va="bottom", fontweight="bold")
-    axes.set_xticks(range(-32, 25, 16), [_style.power_of_two(k) for k in range(-32, 25, 16)])
+    _style.power_ticks(axes.xaxis, range(-32, 25, 16))
     axes.set_yticks([1e-4, 1e-2, 1])
     axes.minorticks_off()
     axes.set(xlim=(scales[0], scales[-1]), ylim=(1e-4, 8), xlabel="loss scale")
@@ -181,25 +173,20 @@ def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
 def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     """Write names beside what they name, each once."""
     ridges, lost, errors = axes
-    for number, x, word, color, side in (
-        (0, LOWEST, "flushed", FLUSHED, "left"),
-        (0, -16, "subnormal", "#B87400", "center"),
-        (0, 5, "normal", NORMAL, "center"),
-        (3, HIGHEST, "overflows", OVERFLOWED, "right"),
-    ):
-        ridges[number].text(
-            x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=ridges[number].get_xaxis_transform()
-        )
-    for word, height, side in (("parameters", 0.06, "bottom"), ("activations", -0.1, "top")):
-        ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=CLEAR)
+    for panel, x, word, color, side in (
+        (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[0], -16, "subnormal", "#B87400", "center"),
+        (ridges[0], 5, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
+    ):  # fmt: skip
+        panel.text(x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=panel.get_xaxis_transform())
+    for word, height, side in (("parameters", 0.36, "bottom"), ("activations", -0.1, "top")):
+        ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=_style.CLEAR)
     lost[0].set_ylabel("elements lost (%)")
     lost[0].text(-3, 60, "flushed", color=FLUSHED, fontsize=7, va="center")
-    lost[3].text(23, 50, "not\nfinite", color=OVERFLOWED, fontsize=7, ha="right", va="center")
+    lost[3].text(23, 27, "not\nfinite", color=OVERFLOWED, fontsize=7, ha="right", va="center")
     errors[0].set_ylabel("relative error")
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
+    shift, text = PANELS[2].shift, "a global\nbatch's\nshare"
     for panel in (lost[2], errors[2]):
-        panel.axvline(PANELS[2].shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
-    errors[2].text(
-        PANELS[2].shift - 1, 1.6e-4, "a global\nbatch's\nshare", color=_style.GREY, fontsize=SMALL, ha="right"
-    )
+        panel.axvline(shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
+    errors[2].text(shift - 1, 1.6e-4, text, color=_style.GREY, fontsize=SMALL, ha="right")

@@ -1,7 +1,7 @@
 """What the growth interval trades, skipped steps against unused bits, held against T1, T3 and T7."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -12,12 +12,12 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from figures import _style
-from figures.results import ArmRecords, Result
+from figures.results import ArmRecords, Array, Result
 
 DATA = ("growth_interval",)
 GRID = np.unique(np.geomspace(5, 2000, 80).round().astype(int))
+DOTTED = (0, (1, 1.5))
 SPLIT = 20  # the arms that split the speed v = a / G otherwise have that of this G
-
 TOGETHER = (200, 500, 2000)  # intervals that lie on one another, named once
 
 
@@ -34,10 +34,6 @@ def plot(run: Result) -> Figure:
 def plain(run: Result) -> dict[int, ArmRecords]:
     """Return the arms with torch's factors, by G."""
     return {arm.settings["growth_interval"]: arm for arm in run.where(growth_bits=1.0, backoff_bits=1.0)}
-
-
-def rate(record: Record) -> float:
-    return float(record["skips"] / record["steps"])
 
 
 def color(interval: int) -> tuple[float, ...]:
@@ -59,71 +55,78 @@ def t3(records: Sequence[Record], interval: int) -> tuple[float, float]:
     return form.skip_rate, float(form.clean @ borne + above)
 
 
+def skipped(arm: ArmRecords) -> Array:
+    """Return the share of skipped steps in percent, (seeds,)."""
+    return 100 * arm.numbers("skips") / arm.numbers("steps")
+
+
+def unused(arm: ArmRecords) -> Array:
+    """Return the unused bits, (seeds,)."""
+    return arm.numbers("headroom")[:, 0]
+
+
+def draw_dots(axes: Axes, run: Result, values: Callable[[ArmRecords], Array]) -> None:
+    """Draw a dot per seed of the arms with torch's factors; G runs along a logarithmic axis."""
+    arms = plain(run)
+    for interval, arm in arms.items():
+        axes.plot([interval] * len(arm), values(arm), "o", color=color(interval), markersize=3.6, markeredgewidth=0,
+                  label=f"G={interval}")  # fmt: skip
+    axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 2400))
+    axes.set_xticks(list(arms), [str(g) for g in arms])
+    axes.minorticks_off()
+
+
 def draw_rates(axes: Axes, run: Result) -> None:
-    """Draw a dot per seed; T1's bound in the long run, T3 from the ceilings."""
-    axes.plot(GRID, [100 * theory.skip_rate(Rule(growth_interval=int(g))) for g in GRID], color=_style.GREY,
-              linestyle=(0, (1, 1.5)), label="T1")  # fmt: skip
+    """Draw the skips; T1's bound in the long run, T3 from the ceilings."""
+    bound = [100 * theory.skip_rate(Rule(growth_interval=int(g))) for g in GRID]
+    axes.plot(GRID, bound, color=_style.GREY, linestyle=DOTTED, label="T1")
     axes.plot(GRID, [100 * t3(run.records, int(g))[0] for g in GRID], color=_style.VERMILION, label="T3")
-    for interval, units in plain(run).items():
-        axes.plot([interval] * len(units), [100 * rate(r) for r in units], "o", color=color(interval), markersize=3.6,
-                  markeredgewidth=0, label=f"G={interval}")  # fmt: skip
+    draw_dots(axes, run, skipped)
     axes.text(9, 12.5, "T1: no more in the long run", color=_style.GREY, fontsize=7)
     axes.text(5.5, 0.55, "T3, from the\nruns' ceilings", color=_style.VERMILION, fontsize=7)
     axes.text(1900, 0.8, "coming down\nfrom the start", color=color(2000), fontsize=7, ha="right", va="bottom")
     axes.set(yscale="log", ylabel="skipped steps (%)", ylim=(0.04, 25))
     _style.number_ticks(axes.yaxis, [0.1, 1, 10])
-    over_intervals(axes, run)
     _style.label_panel(axes, "a", "Skips")
 
 
 def draw_headroom(axes: Axes, run: Result) -> None:
-    """Draw a dot per seed; half a bit if the ceiling stood still, T3 as it is."""
-    axes.axhline(0.5, color=_style.GREY, linestyle=(0, (1, 1.5)), label="T2")
+    """Draw the unused bits; half a bit if the ceiling stood still, T3 as it is."""
+    axes.axhline(0.5, color=_style.GREY, linestyle=DOTTED, label="T2")
     axes.plot(GRID, [t3(run.records, int(g))[1] for g in GRID], color=_style.VERMILION, label="T3")
-    for interval, units in plain(run).items():
-        axes.plot([interval] * len(units), [r["headroom"][0] for r in units], "o", color=color(interval),
-                  markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip
+    draw_dots(axes, run, unused)
     axes.text(2200, 0.42, "T2: a ceiling that stands still", color=_style.GREY, fontsize=7, ha="right", va="top")
     axes.text(30, 3.3, "T3", color=_style.VERMILION, fontsize=7)
     axes.set(ylabel="unused bits", ylim=(0, 4.4))
-    over_intervals(axes, run)
     _style.label_panel(axes, "b", "Headroom")
-
-
-def over_intervals(axes: Axes, run: Result) -> None:
-    """Let G run along a logarithmic axis."""
-    intervals = list(plain(run))
-    axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 2400))
-    axes.set_xticks(intervals, [str(g) for g in intervals])
-    axes.minorticks_off()
 
 
 def draw_trade(axes: Axes, run: Result) -> None:
     """Draw skips against unused bits; dotted, T7's product per speed of climb; squares, one speed split otherwise."""
-    bits = np.geomspace(0.08, 6, 200)
+    bits = np.geomspace(0.08, 8, 200)
     for interval in (5, 20, 100, 500):
-        speed = 1 / interval
+        speed, name = 1 / interval, f"v = 1/{interval}"
         # T2: x = b / 2, y = v / (b + v)
-        axes.plot(bits, 100 * speed / (2 * bits + speed), color=color(interval), linewidth=0.8,
-                  linestyle=(0, (1, 1.5)), label=f"T7 v=1/{interval}")  # fmt: skip
-        axes.text(0.105, 112 * speed / (0.21 + speed), f"v = 1/{interval}", color=color(interval), fontsize=7)
+        axes.plot(bits, 100 * speed / (2 * bits + speed), color=color(interval), linewidth=0.8, linestyle=DOTTED,
+                  label=f"T7 {name}", zorder=0)  # fmt: skip
+        axes.text(0.105, 112 * speed / (0.21 + speed), name, color=color(interval), fontsize=7)
     for arm in run.arms.values():
         draw_point(axes, arm)
-    axes.set(xscale="log", yscale="log", xlabel="unused bits", ylabel="skipped steps (%)", xlim=(0.1, 6),
-             ylim=(0.12, 80))  # fmt: skip
+    axes.set(xscale="log", xlabel="unused bits", xlim=(0.1, 8))
+    axes.set(yscale="log", ylabel="skipped steps (%)", ylim=(0.12, 80))
     _style.number_ticks(axes.xaxis, [0.1, 0.2, 0.5, 1, 2, 5])
     _style.number_ticks(axes.yaxis, [1, 10])
     _style.label_panel(axes, "c", "The trade, and what T7 allows")
 
 
 def draw_point(axes: Axes, arm: ArmRecords) -> None:
-    """Draw the mean over seeds, tied to each of them, and name it."""
+    """Draw the mean over seeds, tied to each of them, and name it where no dotted line runs through the name."""
     interval, growth, backoff = (arm.settings[key] for key in ("growth_interval", "growth_bits", "backoff_bits"))
     split = (growth, backoff) != (1, 1)
     tint = color(SPLIT if split else interval)
-    seeds = np.array([[r["headroom"][0], 100 * rate(r)] for r in arm])
-    x, y = seeds.mean(axis=0)
-    for seed in seeds:
+    xs, ys = unused(arm), skipped(arm)
+    x, y = xs.mean(), ys.mean()
+    for seed in zip(xs, ys, strict=True):
         axes.plot([x, seed[0]], [y, seed[1]], color=tint, linewidth=0.5, alpha=0.7)
     axes.plot(x, y, "s" if split else "o", color=tint, markersize=4.2, markerfacecolor="white" if split else tint,
               markeredgewidth=1.0, label=arm.name)  # fmt: skip
@@ -132,18 +135,17 @@ def draw_point(axes: Axes, arm: ArmRecords) -> None:
         text = f"G = {TOGETHER[0]} to {TOGETHER[-1]}" if interval == TOGETHER[-1] else ""
     left = x < 2 if split else interval >= 50  # where there is room
     axes.annotate(
-        text, (seeds[:, 0].min() if left else seeds[:, 0].max(), y), (-4 if left else 4, 0),
-        textcoords="offset points", fontsize=6.5, color=tint, ha="right" if left else "left", va="center",
+        text, (min(xs) if left else max(xs), y), (-4 if left else 4, 0), textcoords="offset points", fontsize=6.5,
+        color=tint, ha="right" if left else "left", va="center", zorder=1, bbox=_style.CLEAR if text else None,
     )  # fmt: skip
 
 
 def draw_losses(axes: Axes, run: Result) -> None:
-    """Draw where training ends: dots; what fp16 flushed to zero: diamonds."""
-    for interval, units in plain(run).items():
-        axes.plot([interval] * len(units), [r["final_loss"] for r in units], "o", color=color(interval),
-                  markersize=3.6, markeredgewidth=0, label=f"G={interval}")  # fmt: skip
-        axes.plot([interval * 0.88, interval / 0.88], [np.mean([r["final_loss"] for r in units])] * 2,
-                  color=color(interval), linewidth=1.4)  # fmt: skip
-    over_intervals(axes, run)
+    """Draw where training ends: a dot per seed, a bar at their mean."""
+    draw_dots(axes, run, lambda arm: arm.numbers("final_loss"))
+    for interval, arm in plain(run).items():
+        axes.plot(
+            [interval * 0.88, interval / 0.88], [arm.mean("final_loss")] * 2, color=color(interval), linewidth=1.4
+        )
     axes.set(ylabel="training loss at the end", ylim=(1.3, 2.1))
     _style.label_panel(axes, "d", "Training does not notice")

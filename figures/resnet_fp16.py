@@ -40,9 +40,7 @@ def rows_of(axes: Axes, run: Result) -> dict[str, float]:
     places = {name: n + 0.9 * (arm.settings["loss"] == "share") for n, (name, arm) in enumerate(run.arms.items())}
     axes.set_yticks(list(places.values()), [_training.long_name(arm) for arm in run.arms.values()])
     axes.set_ylim(max(places.values()) + 0.6, -0.6)
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(axis="y", length=0)
+    _style.draw_rows(axes)
     return places
 
 

@@ -48,8 +48,7 @@ def draw_losses(axes: Axes, arms: Sequence[ArmRecords]) -> None:
         axes.fill_between(steps, loss.min(axis=0), loss.max(axis=0), color=color, alpha=0.18, linewidth=0)
         axes.plot(steps, np.median(loss, axis=0), color=color, label=arm.name)
         ends.append(float(np.median(loss[:, -1])))
-    for arm, end, place in zip(arms, ends, _style.spread(ends, 0.2), strict=True):
-        _style.label_right(axes, end, place, _training.name(arm), _training.color(arm))
+    _style.name_ends(axes, ends, 0.2, map(_training.name, arms), map(_training.color, arms))
     _style.label_panel(axes, "a", "Training loss")
     axes.set(xlabel="step", ylabel="cross entropy (nats)", ylim=(0, 2.6), xlim=(0, len(arms[0].first["loss"])))
 
@@ -101,7 +100,7 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
             _style.label_right(axes, height, height, _training.long_name(arm, " = "), color)
     _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
     axes.text(12, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
-    axes.set_yticks(range(14, 21, 2), [_style.power_of_two(k) for k in range(14, 21, 2)])
+    _style.power_ticks(axes.yaxis, range(14, 21, 2))
     _style.label_panel(axes, "c", "Dynamic loss scale")
     axes.set(xlabel="step", ylim=(9.9, 20.6), xlim=(0, len(line)))
 
@@ -110,11 +109,8 @@ def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
     """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
     steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
-    areas = axes.stackplot(
-        steps, [100 * share[name] for name in names], colors=[_style.CLASS[name] for name in names], linewidth=0
-    )
-    for area, name in zip(areas, names, strict=True):
-        area.set_label(name)
+    colors = [_style.CLASS[name] for name in names]
+    axes.stackplot(steps, [100 * share[name] for name in names], colors=colors, linewidth=0, labels=names)
     skips = units.seed(SEED)["found_inf"]
     axes.plot(skips, [104] * len(skips), "|", color=_style.CLASS["overflow"], markersize=4.5, label="overflow")
     axes.set(xlabel="step", ylabel="elements (%)", xlim=(0, len(units.first["loss"])), ylim=(0, 108))
@@ -127,10 +123,8 @@ def name_classes(unscaled: Axes, dynamic: Axes) -> None:
     unscaled.text(780, 84, "subnormal", color="black", ha="center", va="center")
     unscaled.text(12, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)
     dynamic.text(600, 50, "normal", color="black", ha="center", va="center")
-    dynamic.annotate(
-        "zero (blank pixels)", (600, 2), (600, 20), ha="center", fontsize=7,
-        arrowprops={"arrowstyle": "-", "linewidth": 0.5},
-    )  # fmt: skip
+    line = {"arrowstyle": "-", "linewidth": 0.5}
+    dynamic.annotate("zero (blank pixels)", (600, 2), (600, 20), ha="center", fontsize=7, arrowprops=line)
     _style.label_right(dynamic, 104, 104, "overflow", _style.CLASS["overflow"])
 
 

@@ -36,7 +36,7 @@ def plot(run: Result, sigmoid: Result) -> Figure:
     ):
         _style.label_panel(axes, letter, title)
     for axes in (b, d):
-        axes.set_xticks(range(-16, 25, 8), [_style.power_of_two(k) for k in range(-16, 25, 8)])
+        _style.power_ticks(axes.xaxis, range(-16, 25, 8))
         axes.set(xlabel="fixed loss scale", xlim=(logs.min() - 1, logs.max() + 1))
     return figure
 
@@ -45,10 +45,6 @@ def static(run: Result) -> dict[float, ArmRecords]:
     """Return the runs of each fixed scale by its log2."""
     arms = run.where(dtype="float16", growth_interval=None)
     return {math.log2(arm.settings["init_scale"]): arm for arm in arms}
-
-
-def mean(run: Result, column: str) -> float:
-    return float(np.mean([record[column] for record in run.records]))
 
 
 def untrained(run: Result) -> float:
@@ -96,10 +92,8 @@ def name_cliffs(axes: Axes, run: Result) -> None:
         ("right cliff:\nsteps are\nskipped", places[1:][-1:], -8.5),
     ):
         for x in place:
-            axes.annotate(
-                text, (x, level), (x + away, 1.15 * level), ha="center", va="center", color=_style.GREY,
-                arrowprops=ARROW,
-            )  # fmt: skip
+            axes.annotate(text, (x, level), (x + away, 1.15 * level), ha="center", va="center", color=_style.GREY,
+                          arrowprops=ARROW)  # fmt: skip
 
 
 def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:

@@ -58,13 +58,11 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
 
 def encode(book: Book) -> bytes:
     """Return the ledger as it is committed: one line per entry, so that a change shows."""
-    lines = []
+    kinds = []
     for kind, entries in book.items():
-        inner = ",\n".join(
-            f"  {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in entries.items()
-        )
-        lines.append(f'"{kind}": {{\n{inner}\n}}')
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+        lines = [f"  {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in entries.items()]
+        kinds.append(f'"{kind}": {{\n' + ",\n".join(lines) + "\n}")
+    return ("{\n" + ",\n".join(kinds) + "\n}\n").encode()
 
 
 def compile_text(root: Path, notice: str = "") -> bytes:
@@ -74,12 +72,8 @@ def compile_text(root: Path, notice: str = "") -> bytes:
         PaperError: Typst's errors and warnings, such as a citation that leads nowhere.
     """
     try:
-        pdf, warnings = typst.compile_with_warnings(
-            str(root / "paper" / "paper.typ"),
-            root=str(root),
-            ignore_system_fonts=True,
-            sys_inputs={"draft": notice},
-        )
+        text, inputs = str(root / "paper" / "paper.typ"), {"draft": notice}
+        pdf, warnings = typst.compile_with_warnings(text, root=str(root), ignore_system_fonts=True, sys_inputs=inputs)
     except RuntimeError as error:  # TypstError is one
         raise PaperError(f"paper/paper.typ: {error}") from None
     if warnings:
@@ -90,9 +84,8 @@ def compile_text(root: Path, notice: str = "") -> bytes:
 def used(root: Path) -> Uses:
     """Return what the compiled text has, by kind and in its order."""
     try:
-        found = typst.query(
-            str(root / "paper" / "paper.typ"), "<used>", field="value", root=str(root), ignore_system_fonts=True
-        )
+        text = str(root / "paper" / "paper.typ")
+        found = typst.query(text, "<used>", field="value", root=str(root), ignore_system_fonts=True)
     except RuntimeError as error:
         raise PaperError(f"paper/paper.typ: {error}") from None
     kinds: dict[str, list[Use]] = {kind: [] for kind in KINDS}
@@ -114,9 +107,8 @@ def check(root: Path = ROOT) -> list[str]:
         copy(root, clean)
         made = [path for stem in declared().figures for path in render(stem, clean / "figures")]
         files = build(clean) | {f"figures/{path.name}": path.read_bytes() for path in made}
-    return [
-        name for name, new in sorted(files.items()) if not (root / name).exists() or (root / name).read_bytes() != new
-    ]
+    old = {name: (root / name).read_bytes() for name in files if (root / name).exists()}
+    return [name for name, new in sorted(files.items()) if old.get(name) != new]
 
 
 def copy(root: Path, clean: Path) -> None:

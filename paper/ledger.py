@@ -147,13 +147,12 @@ def _describe(run: Result, root: Path) -> Entry:
 
 
 def _entry(number: Number | Formula, root: Path) -> Entry:
-    origin, value = (
-        ("formula", number.value())
-        if isinstance(number, Formula)
-        else (number.stem, number.value(sources.load(number.stem, root)))
-    )
+    if isinstance(number, Formula):
+        stem, value = "formula", number.value()
+    else:
+        stem, value = number.stem, number.value(sources.load(number.stem, root))
     plain, markup = printed.show(value, number.form)
-    return {"text": plain, "typst": markup, "value": value, "stem": origin, "code": source_of(number.value)}
+    return {"text": plain, "typst": markup, "value": value, "stem": stem, "code": source_of(number.value)}
 
 
 def _hold(name: str, root: Path) -> Entry:

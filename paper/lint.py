@@ -22,26 +22,13 @@ class Use(TypedDict, total=False):
 
 Uses = Mapping[str, Sequence[Use]]  # by kind
 
-# Numbers of three digits and more that formulas are written with; others there are results.
-IN_FORMULAS = {
-    "1024": "ranks in an example",
-    "2000": "torch's growth interval",
-    "200": "a growth interval that was tried",
-    "800": "an interval in an example",
-    "128": "exponents of float32",
-    "126": "exponents of float32",
-}
+# Numbers of three digits and more that formulas are written with; others there are results: ranks in an example,
+# growth intervals (torch's is 2000) and exponents of float32.
+IN_FORMULAS = {"1024", "2000", "800", "200", "128", "126"}
+IN_PROSE = {"65504", "65520"}  # the largest number of fp16, and from where on it overflows
 THEORY = "tests/core/test_theory.py"
-IN_PROSE = {"65504": "the largest number of fp16", "65520": "from here on fp16 overflows"}
 _NUMBER = re.compile(r"(?<![\w.\-_])\d[\d.,]*\d|(?<![\w.\-_])\d")
-_NOT_PROSE = (
-    r"//[^\n]*",
-    r"`[^`]*`",
-    r"#given\[[^\]]*\]",
-    r"@[\w:.\-]+",
-    r"<[\w:.\-]+>",
-    r"(?:size|space): [\d.]+pt",
-)
+_NOT_PROSE = r"//[^\n]*", r"`[^`]*`", r"#given\[[^\]]*\]", r"@[\w:.\-]+", r"<[\w:.\-]+>", r"(?:size|space): [\d.]+pt"
 
 
 def claims(root: Path = ROOT) -> list[str]:

@@ -28,10 +28,8 @@ def load(stem: str, root: Path = ROOT) -> Result:
     Raises:
         PaperError: no such file, or one that cannot be read.
     """
-    if stem == "traces":
-        return traces(root)
-    if stem == "runs":
-        return runs(root)
+    if stem in SUMMARIES:
+        return SUMMARIES[stem](root)
     try:
         return results.load(stem, root / DATA)
     except (FileNotFoundError, records.DamagedFileError) as error:
@@ -56,6 +54,9 @@ def runs(root: Path) -> Result:
     return Result("runs", root / DATA, _made_by("experiments/__main__.py"), found)
 
 
+SUMMARIES = {"traces": traces, "runs": runs}
+
+
 def _made_by(script: str) -> records.Record:
     return {"script": script, "device": {"name": "any"}, "seeds": [], "commit": None}
 
@@ -64,13 +65,8 @@ def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
     """Name the data files that their experiments would not write today, each with the reason and the cure."""
     from experiments.runner import provenance  # it loads what runs experiments
 
-    reasons = {
-        stem: provenance.why_stale(stem, load(stem, root).provenance)
-        for stem in stems
-        if stem not in ("traces", "runs")
-    }
     return [
         f"{DATA / stem}.jsonl: stale, {why}; `python -m experiments.{stem} --force`"
-        for stem, why in reasons.items()
-        if why
+        for stem in stems
+        if stem not in SUMMARIES and (why := provenance.why_stale(stem, load(stem, root).provenance))
     ]

@@ -1,5 +1,7 @@
 """The tables of results, cell by cell; a cell is text, or a number with its function."""
 
+from statistics import fmean
+
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
@@ -7,7 +9,7 @@ from figures.quantities import EXACT, INTERVALS, real_level, real_steps, t3_leve
 from figures.results import Result
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
-from paper.numbers.training import elements, skips, zeros
+from paper.numbers.training import elements, zeros
 
 
 def _real() -> Table:
@@ -42,7 +44,7 @@ def _sigmoid() -> Table:
             Number("sigmoid_underflow", lambda run: run.arm(arm).min("train_loss")),
             Number("sigmoid_underflow", lambda run: run.arm(arm).max("train_loss")),
             Number("sigmoid_underflow", lambda run: run.arm(arm).mean("test_accuracy")),
-            Number("sigmoid_underflow", lambda run: skips(run.arm(arm)), ",.0f"),
+            Number("sigmoid_underflow", lambda run: fmean(run.arm(arm).skips()), ",.0f"),
             Number("sigmoid_underflow", lambda run: 100 * zeros(run.arm(arm), -1) / elements(run.arm(arm)), ".0f"),
         )
 
@@ -52,23 +54,21 @@ def _sigmoid() -> Table:
 
 def _held() -> Table:
     """Return, per theorem, the cases and numbers, then the largest error among the exact and among the others."""
-    has_exact = {"T1", "T2", "T3", "T4", "T5", "T7", "T10"}
-    has_other = {"T1", "T2", "T3", "T6", "T8", "T9"}
+    has = {True: ("T1", "T2", "T3", "T4", "T5", "T7", "T10"), False: ("T1", "T2", "T3", "T6", "T8", "T9")}
+
+    def largest(theorem: str, column: str, exact: bool) -> Cell:
+        if theorem not in has[exact]:
+            return "–"
+        return Number("theory", lambda run: max(held(run, theorem, column, exact=exact)), "e0")
 
     def cells(theorem: str) -> tuple[Cell, ...]:
         return (
             f'#thm("{theorem}")',
             Number("theory", lambda run: sum(row["theorem"] == theorem for row in run.records), "d"),
             Number("theory", lambda run: len(held(run, theorem, "error")), "d"),
-            Number("theory", lambda run: max(held(run, theorem, "error", exact=True)), "e0")
-            if theorem in has_exact
-            else "–",
-            Number("theory", lambda run: max(held(run, theorem, "error", exact=False)), "e0")
-            if theorem in has_other
-            else "–",
-            Number("theory", lambda run: max(held(run, theorem, "tolerance", exact=False)), "e0")
-            if theorem in has_other
-            else "–",
+            largest(theorem, "error", exact=True),
+            largest(theorem, "error", exact=False),
+            largest(theorem, "tolerance", exact=False),
         )
 
     head = ("", "cases", "numbers", "exact", "others", "tolerance")
@@ -140,10 +140,4 @@ def _artefact() -> Table:
     return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
 
 
-TABLES: dict[str, Table] = {
-    "real": _real(),
-    "sigmoid": _sigmoid(),
-    "held": _held(),
-    "dialects": _dialects(),
-    "artefact": _artefact(),
-}
+TABLES = {"real": _real(), "sigmoid": _sigmoid(), "held": _held(), "dialects": _dialects(), "artefact": _artefact()}

@@ -10,11 +10,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LOCKSTEP_STEPS = 25  # rules an example
-_COMMON = {
-    "deadline": None,
-    "stateful_step_count": LOCKSTEP_STEPS,
-    "suppress_health_check": [HealthCheck.too_slow],
-}
+_COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_COMMON)
 # The same examples every time: a commit is not red because of another commit's luck. `deep` explores.
 settings.register_profile("ci", max_examples=1000, derandomize=True, print_blob=True, **_COMMON)

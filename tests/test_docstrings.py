@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.test_floors import MODULES, ROOT
+
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
 
 # Decorators of what is no call: a value, or a law or claim whose docstring is the sentence that a report prints.
@@ -19,9 +20,6 @@ PER = re.compile(
     r"\b(?:(?:bytes|bits|n?s|[mu]s|(?:milli|micro)?seconds|minutes|one (?!at |by |for |in |of |to |with )[a-z]+) an?"
     r"|an? (?:bar|column|dot|file|lane|line|row|step|test|tick) an?) [a-z]+\b"
 )
-
-TOPS = ("ampsim", "experiments", "figures", "paper")
-MODULES = sorted(str(p.relative_to(ROOT)) for top in TOPS for p in (ROOT / top).rglob("*.py"))
 
 
 def offenders(path: str, source: str) -> Iterator[str]:

@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+GRADIENTS, STATE, STEP = "ampsim.torch.gradients", "ampsim.torch.state", "ampsim.torch.step"
+
 # part of the tree -> what it may import beside the standard library; the most specific part counts
 FLOORS = {
     "ampsim/__init__.py": {"ampsim.core"},
@@ -24,20 +26,13 @@ FLOORS = {
     "ampsim/torch": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch"},
     "ampsim/torch/threads": {"ampsim.core.pipeline", "ampsim.core.torch_model.refusals", "ampsim.torch.threads"},
     "ampsim/torch/threads/optimizer_thread.py": {"torch", "ampsim.torch.threads"},  # for streams
-    "ampsim/torch/gradients": {
-        "numpy",
-        "torch",
-        "ampsim._triton",
-        "ampsim.core",
-        "ampsim.torch.dynamo",
-        "ampsim.torch.gradients",
-    },
-    "ampsim/torch/state": {"torch", "ampsim.core", "ampsim.torch.gradients", "ampsim.torch.state"},
+    "ampsim/torch/gradients": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch.dynamo", GRADIENTS},
+    "ampsim/torch/state": {"torch", "ampsim.core", GRADIENTS, STATE},
     "ampsim/torch/step": {
         "torch",
         "ampsim.core",
-        "ampsim.torch.gradients",
-        "ampsim.torch.state",
+        GRADIENTS,
+        STATE,
         "ampsim.torch.step",
         "ampsim.torch.threads.register",
     },

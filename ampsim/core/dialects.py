@@ -72,12 +72,8 @@ class Dialect:
         options = {name: given.get(name, default) for name, default in self.options.items()}
         fields: dict[str, object] = {}
         for name, target in self.parameters.items():
-            if name not in given:
-                continue
-            if target == "factor":
-                fields |= _both_factors(name, given[name])
-            else:
-                fields[target] = given[name]
+            if name in given:
+                fields |= _both_factors(name, given[name]) if target == "factor" else {target: given[name]}
         rule = self.rule.replace(**fields)
         return self.build(rule, options) if self.build else rule
 
@@ -89,25 +85,17 @@ def _both_factors(name: str, value: object) -> dict[str, float]:
     return {"growth_factor": factor, "backoff_factor": 1.0 / factor}
 
 
-def _fixed(name: str, value: object, only: object) -> None:
-    if value != only:
-        raise ValueError(f"{name}={value!r}: this framework fixes it; expected {only!r}, or leave it out")
-
-
 def _fixed_factor(rule: Rule, options: Options) -> Rule:
-    _fixed("factor", options["factor"], 2.0)
+    if options["factor"] != 2.0:
+        raise ValueError(f"factor={options['factor']!r}: this framework fixes it; expected 2.0, or leave it out")
     return rule
 
 
 # ---------------------------------------------------------------------------------------------- torch and kin
 
-_GROWTH_BACKOFF = {
-    "init": "init_scale",
-    "growth": "growth_factor",
-    "backoff": "backoff_factor",
-    "interval": "growth_interval",
-}
-_FACTOR = {"init": "init_scale", "factor": "factor", "interval": "growth_interval"}
+_INIT = {"init": "init_scale", "interval": "growth_interval"}
+_GROWTH_BACKOFF = {**_INIT, "growth": "growth_factor", "backoff": "backoff_factor"}
+_FACTOR = {**_INIT, "factor": "factor"}
 
 TORCH = Dialect(
     "torch.amp.GradScaler",
@@ -183,31 +171,23 @@ DEEPSPEED = Dialect(
     "deepspeed.DynamicLossScaler",
     "deepspeed 0.19.8 deepspeed/runtime/fp16/loss_scaler.py:219-288; precision_config.py:85-89",
     _DEEPSPEED_RULE.replace(hysteresis=2),
-    {
-        "init": "init_scale",
-        "interval": "growth_interval",
-        "min_scale": "min_scale",
-        "delayed_shift": "hysteresis",
-    },
+    {**_INIT, "min_scale": "min_scale", "delayed_shift": "hysteresis"},
     {"consecutive_hysteresis": False, "raise_error_at_min_scale": True, "factor": 2.0},
     _deepspeed,
 )
-_DEEPSPEED_OWN = {"init": "init_scale", "interval": "growth_interval", "min_scale": "min_scale"}
 DEEPSPEED_FP16 = Dialect(  # a second copy of the rule: no hysteresis, never raises
     "deepspeed.FP16_Optimizer",
     "deepspeed 0.19.8 deepspeed/runtime/fp16/fused_optimizer.py:404-429",
     _DEEPSPEED_RULE.replace(init_scale=2.0**32),
-    _DEEPSPEED_OWN,
+    {**_INIT, "min_scale": "min_scale"},
     {"factor": 2.0},
     _fixed_factor,
 )
-DEEPSPEED_UNFUSED = Dialect(
-    "deepspeed.FP16_UnfusedOptimizer",
-    "deepspeed 0.19.8 deepspeed/runtime/fp16/unfused_optimizer.py:277-",
-    _DEEPSPEED_RULE.replace(min_scale=0.25),
-    _DEEPSPEED_OWN,
-    {"factor": 2.0},
-    _fixed_factor,
+DEEPSPEED_UNFUSED = dataclasses.replace(
+    DEEPSPEED_FP16,
+    name="deepspeed.FP16_UnfusedOptimizer",
+    source="deepspeed 0.19.8 deepspeed/runtime/fp16/unfused_optimizer.py:277-",
+    rule=_DEEPSPEED_RULE.replace(min_scale=0.25),
 )
 
 
@@ -230,18 +210,15 @@ FAIRSEQ = Dialect(
 
 def _apex(rule: Rule, options: Options) -> Rule:
     high = as_float("max_loss_scale", options["max_loss_scale"])
-    return rule.replace(
-        init_scale=min(high, rule.init_scale),  # the constructor clamps it
-        max_scale=high,
-        min_scale=rule.min_scale or None,  # `if self._min_loss_scale`: 0 is none
-    )
+    low = rule.min_scale or None  # `if self._min_loss_scale`: 0 is none
+    return rule.replace(init_scale=min(high, rule.init_scale), max_scale=high, min_scale=low)  # clamps at construction
 
 
 APEX = Dialect(
     "apex.amp.LossScaler",
     "apex e13873de apex/amp/scaler.py:33-55,197-217",
     Rule(arithmetic=_dividing(F64)),
-    {"init": "init_scale", "interval": "growth_interval", "min_loss_scale": "min_scale"},
+    {**_INIT, "min_loss_scale": "min_scale"},
     {"factor": 2.0, "max_loss_scale": 2.0**24},  # apex accepts the factor and ignores it: always 2
     _apex,
 )
@@ -254,10 +231,7 @@ APEX_FP16_UTILS = Dialect(
 
 
 def _bmtrain(rule: Rule, options: Options) -> Rule:
-    low, high = (
-        as_float("min_loss_scale", options["min_loss_scale"]),
-        as_float("max_loss_scale", options["max_loss_scale"]),
-    )
+    low, high = (as_float(name, options[name]) for name in ("min_loss_scale", "max_loss_scale"))
     return rule.replace(quirks=(HoldAtBounds(low, high),))
 
 
@@ -322,12 +296,11 @@ MPX = Dialect(
 # --------------------------------------------------------------------------------------- Keras and TensorFlow
 
 _KERAS = "keras 3.15.1 keras/src/optimizers/loss_scale_optimizer.py:144-244"
-_KERAS_NAMES = {"init": "init_scale", "interval": "growth_interval"}
 KERAS_TORCH = Dialect(
     "keras.LossScaleOptimizer[torch]",
     _KERAS,
     Rule(2.0**15, arithmetic=F32_UNGUARDED),
-    _KERAS_NAMES,
+    _INIT,
     {"factor": 2.0},
     _fixed_factor,
 )
@@ -345,11 +318,7 @@ TF_KERAS_STATE = Dialect(
     _FACTOR,
 )
 TF_KERAS = dataclasses.replace(
-    TF_KERAS_STATE,
-    name="tf_keras.LossScaleOptimizer",
-    parameters=_KERAS_NAMES,
-    options={"factor": 2.0},
-    build=_fixed_factor,
+    TF_KERAS_STATE, name="tf_keras.LossScaleOptimizer", parameters=_INIT, options={"factor": 2.0}, build=_fixed_factor
 )
 TF_V1 = Dialect(
     "tf.compat.v1.mixed_precision.DynamicLossScale",
@@ -433,7 +402,7 @@ MXNET = Dialect(
     "mxnet.contrib.amp.LossScaler",
     "mxnet 1.9.1 mxnet/contrib/amp/loss_scaler.py:45-68; gluon/trainer.py:431-433",
     Rule(delay=1, arithmetic=_dividing(F64)),
-    {"init": "init_scale", "interval": "growth_interval"},
+    _INIT,
     {"factor": 2.0, "max_loss_scale": 2.0**24},
     _mxnet,
 )
@@ -455,49 +424,12 @@ CHAINER = Dialect(
         arithmetic=F64,
         quirks=(RampUntilOverflow(2.0),),
     ),
-    {"init": "init_scale", "interval": "growth_interval", "scale_min": "min_scale", "scale_max": "max_scale"},
+    {**_INIT, "scale_min": "min_scale", "scale_max": "max_scale"},
     build=_chainer,
 )
 
-ALL: Mapping[str, Dialect] = {
-    d.name: d
-    for d in (
-        TORCH,
-        SHARDED,
-        COMPOSER,
-        NEMO,
-        ROUNDPIPE_ASYNC,
-        ROUNDPIPE_MIXED,
-        ROUNDPIPE_SYNC,
-        MEGATRON,
-        COLOSSALAI,
-        DEEPSPEED,
-        DEEPSPEED_FP16,
-        DEEPSPEED_UNFUSED,
-        FAIRSEQ,
-        APEX,
-        APEX_FP16_UTILS,
-        BMTRAIN,
-        FLAX,
-        JMP,
-        MPX,
-        KERAS_TORCH,
-        KERAS_TENSORFLOW,
-        KERAS_JAX,
-        TF_KERAS_STATE,
-        TF_KERAS,
-        TF_V1,
-        TF_CONTRIB,
-        OPENSEQ2SEQ,
-        PADDLE,
-        PADDLE_STATIC,
-        MINDSPORE_AMP,
-        MINDSPORE_CELL,
-        MINDSPORE_MANAGER,
-        MXNET,
-        CHAINER,
-    )
-}
+ALL: Mapping[str, Dialect] = {d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)}
+"""Every dialect above, by name."""
 
 
 def names() -> list[str]:

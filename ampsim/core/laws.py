@@ -80,11 +80,8 @@ def overflow_never_raises_the_scale(u: Update) -> str | None:
 
 def overflow_restarts_the_streak(u: Update) -> str | None:
     """An overflow sets the count of clean steps back to zero."""
-    return (
-        f"streak {u.growth_tracker} -> {u.new_growth_tracker}"
-        if u.found_inf and u.new_growth_tracker not in (None, 0)
-        else None
-    )
+    kept = u.found_inf and u.new_growth_tracker not in (None, 0)
+    return f"streak {u.growth_tracker} -> {u.new_growth_tracker}" if kept else None
 
 
 def clean_step_keeps_the_scale(u: Update) -> str | None:
@@ -117,11 +114,8 @@ def clean_step_counts_once(u: Update) -> str | None:
     if u.found_inf or u.growth_tracker is None or u.new_growth_tracker is None:
         return None
     expected = 0 if u.growth_tracker + 1 == u.rule.growth_interval else u.growth_tracker + 1
-    return (
-        None
-        if u.new_growth_tracker == expected
-        else f"streak {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
-    )
+    seen = f"streak {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
+    return None if u.new_growth_tracker == expected else seen
 
 
 def scale_stays_finite(u: Update) -> str | None:

@@ -37,34 +37,14 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Literal, Protocol, Self
 
 from ampsim.core.arguments import as_int, check_arithmetic, check_choice, check_factors, check_pieces, check_scales
+from ampsim.core.state import Carried as Carried
+from ampsim.core.state import S as S
+from ampsim.core.state import State as State
 
-Advance = Callable[["Rule", "State", bool], "State"]
-
-
-class Carried(Protocol):
-    """Any state: a `State`, or that of a policy."""
-
-    @property
-    def scale(self) -> float:
-        """In force: what the next loss is multiplied by."""
-
-    @property
-    def newest(self) -> float:
-        """Computed last."""
-
-    @property
-    def pending(self) -> tuple[float, ...]:
-        """Computed and not yet in force, oldest first."""
-
-    @property
-    def growth_tracker(self) -> int:
-        """Clean steps counted towards the next growth."""
-
-
-S = TypeVar("S", bound=Carried)
+Advance = Callable[["Rule", State, bool], State]
 
 
 class Machine(Protocol[S]):
@@ -151,11 +131,11 @@ class Quirk:
     ``State.memory`` under its own names.
     """
 
-    def init(self, rule: "Rule", state: "State") -> "State":
+    def init(self, rule: "Rule", state: State) -> State:
         """Return the first state, given the plain machine's."""
         return state
 
-    def update(self, advance: Advance, rule: "Rule", state: "State", found_inf: bool) -> "State":
+    def update(self, advance: Advance, rule: "Rule", state: State, found_inf: bool) -> State:
         """Return the next state; the default adds nothing."""
         return advance(rule, state, found_inf)
 
@@ -205,20 +185,20 @@ class Rule:
         """Return this rule with some fields changed; it is checked again."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
-    def init(self) -> "State":
+    def init(self) -> State:
         """Return the state before the first update."""
         state = State(self.arithmetic.round(self.init_scale))
         for quirk in self.quirks:
             state = quirk.init(self, state)
         return state
 
-    def update(self, state: "State", found_inf: object, *, synchronous: bool = False) -> "State":
+    def update(self, state: State, found_inf: object, *, synchronous: bool = False) -> State:
         """Return the state after an iteration; see the function `update`."""
         step: Advance = reduce(lambda inner, quirk: partial(quirk.update, inner), self.quirks, advance)
         before = State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory)
         return _publish(self, state, step(self, before, bool(found_inf)), synchronous)
 
-    def override(self, state: "State", new_scale: float, *, synchronous: bool = False) -> "State":
+    def override(self, state: State, new_scale: float, *, synchronous: bool = False) -> State:
         """Return the state after the scale was set by hand; see the function `override`."""
         after = dataclasses.replace(state, scale=self.arithmetic.round(new_scale))
         return _publish(self, state, after, synchronous)
@@ -233,36 +213,6 @@ class Rule:
         if fields:
             raise TypeError(f"unknown fields {sorted(fields)}: expected some of {[*cls.__dataclass_fields__]}")
         return rule
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """All that goes from update to update, and that a checkpoint must hold. Hashable."""
-
-    scale: float
-    """In force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``."""
-    growth_tracker: int = 0
-    """Clean steps since the last overflow or growth; an overflow and a growth reset it to 0."""
-    overflow_tracker: int = 0
-    """Overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_refill`` resets it."""
-    pending: tuple[float, ...] = ()
-    """Scales already computed and not yet in force, oldest first; at most ``delay`` of them."""
-    memory: tuple[tuple[str, float], ...] = ()
-    """What the rule's quirks remember, sorted by name; empty for a rule without quirks."""
-
-    @property
-    def newest(self) -> float:
-        """The scale computed last; equal to `scale` unless updates are delayed."""
-        return self.pending[-1] if self.pending else self.scale
-
-    def recall(self, name: str, default: float = 0) -> float:
-        """Return what a quirk remembered under `name`."""
-        return next((value for key, value in self.memory if key == name), default)
-
-    def remember(self, **values: float) -> "State":
-        """Return this state with quirks' values stored."""
-        memory: Mapping[str, float] = {**dict(self.memory), **values}
-        return dataclasses.replace(self, memory=tuple(sorted(memory.items())))
 
 
 def advance(rule: Rule, state: State, found_inf: bool) -> State:

@@ -156,8 +156,6 @@ class RaiseAfterConsecutive(Quirk):
         in_a_row = state.recall("overflows_in_a_row") + 1 if found_inf else 0
         if in_a_row > self.overflows:
             raise RuntimeError(
-                "Dynamic loss scale Continuous overflow ",
-                int(in_a_row),
-                " times, has exceeded maximum threshold.",
+                "Dynamic loss scale Continuous overflow ", int(in_a_row), " times, has exceeded maximum threshold."
             )
         return after.remember(overflows_in_a_row=in_a_row)

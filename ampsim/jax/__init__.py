@@ -20,7 +20,7 @@ from ampsim.jax.loss_scale import LossScale as LossScale
 from ampsim.jax.optax import SkipState as SkipState
 from ampsim.jax.optax import skip_nonfinite as skip_nonfinite
 from ampsim.jax.policy import PolicyScale as PolicyScale
-from ampsim.jax.policy_sweep import PolicySummary as PolicySummary
-from ampsim.jax.policy_sweep import sweep_policies as sweep_policies
+from ampsim.jax.sweep import PolicySummary as PolicySummary
 from ampsim.jax.sweep import Summary as Summary
 from ampsim.jax.sweep import sweep as sweep
+from ampsim.jax.sweep import sweep_policies as sweep_policies

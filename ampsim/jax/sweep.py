@@ -1,8 +1,13 @@
-"""Many rules over one history, or each over its own: a vmap of a scan."""
+"""Many rules, or many policies, over one trace or each over its own: a vmap of a scan.
 
+`sweep` runs rules of the machine and `sweep_policies` policies of one kind; both are one scan over the steps with
+another stepper in it. Every step is computed: the grid is what runs side by side.
+"""
+
+import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array, lax
 
+from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule, init
+from ampsim.core.policies.base import Observation, Policy
 from ampsim.jax import exact_product, machine
-from ampsim.jax.exact_product import FORMATS, Format
+from ampsim.jax.exact_product import FLOAT32, FORMATS, Format
 from ampsim.jax.finite import Tree
 
 
@@ -23,6 +30,14 @@ class Summary(NamedTuple):
     growth_tracker: Array  # int32
     overflow_tracker: Array  # int32
     skipped: Array  # int32: overflows
+
+
+class PolicySummary(NamedTuple):
+    """The end of each policy's run; JAX arrays of shape (policies,)."""
+
+    scale: Array  # float32, in force at the end
+    skipped: Array  # int32: overflows
+    mean_log2_scale: Array  # float32: of the scale in force after each update
 
 
 def sweep(
@@ -51,31 +66,112 @@ def sweep(
         ValueError, TypeError: as `LossScale.create`, or arguments that do not fit each other.
     """
     rules = list(rules)
-    form, delay = _shared(rules)
+    form, delay = _shared_by_rules(rules)
     if (found_inf is None) == (ceilings is None):
         raise ValueError("expected found_inf or ceilings, and not both; pass one of them")
     # A found_inf of NaN is an overflow.
-    inputs = keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
+    inputs = _keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
         raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row per rule")
     start = np.array([init(rule).scale for rule in rules], form.dtype)
-    done: Array | Summary = _run(form, delay, summary, machine.stacked(rules), start, inputs)
+    done: Array | Summary = _run(_rule, (form, delay), summary, (-1, 0), (machine.stacked(rules), start), inputs)
     return done
 
 
-def _shared(rules: Sequence[Rule]) -> tuple[Format, int]:
-    for rule in rules:
-        machine.check(rule)
-    shapes = {(rule.arithmetic.dtype, rule.delay) for rule in rules}
-    if len(shapes) != 1:
-        raise ValueError(
-            f"rules of (dtype, delay) {sorted(shapes)}: expected one or more rules that share them; sweep each apart"
-        )
-    dtype, delay = shapes.pop()
-    return FORMATS[dtype], delay
+def sweep_policies(
+    policies: Sequence[Policy], ceilings: npt.ArrayLike, *, top: float = FP16.max_finite, summary: bool = False
+) -> Array | PolicySummary:
+    """Return the scales of many policies after each update; row i equals ``replay_ceilings(policies[i], ceilings)``.
+
+    To the last bit, except for `LogMax`, see `ampsim.jax.policy`. Numbers in which the policies differ are data, so
+    that a grid is compiled once.
+
+    Args:
+        policies: of one type, one ``delay``, and equal in all that is no number.
+        ceilings: shape (steps,) for all, or (policies, steps): the largest scale that does not overflow, >= 0.
+        top: largest number of the gradients' format; the largest gradient of a step is ``top / ceiling``.
+        summary: return a `PolicySummary`, which needs no memory for the steps.
+
+    Returns:
+        float32 array of shape (policies, steps), or a `PolicySummary`.
+
+    Raises:
+        ValueError, TypeError: policies that do not belong together; ceilings that are NaN, negative or none.
+    """
+    policies, trace = list(policies), np.asarray(ceilings, np.float64)
+    numbers = _differing(policies)
+    if trace.size == 0 or trace.ndim not in (1, 2) or (trace.ndim == 2 and len(trace) != len(policies)):
+        raise ValueError(f"ceilings of shape {trace.shape}: expected (steps,) or ({len(policies)}, steps)")
+    if not (trace >= 0).all():
+        where = tuple(np.argwhere(~(trace >= 0))[0].tolist())
+        raise ValueError(f"ceilings[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0")
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+        amax = (top / trace).astype(np.float32)
+    done: Array | PolicySummary = _run(_policy, policies[0], summary, 0, numbers, (_keys(FLOAT32, trace), amax))
+    return done
 
 
-def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[np.signedinteger]:
+Row = tuple[Tree, Callable[[Tree, Tree], tuple[Tree, Array, Array]], Callable[[Tree, Array], Tree]]
+"""First state; (state, given) -> (state, scale, found_inf); (last state, skipped) -> summary."""
+
+
+@functools.partial(jax.jit, static_argnames=("stepper", "shared", "summary", "axes"))
+def _run(
+    stepper: Callable[[Tree, Tree], Row], shared: Hashable, summary: bool, axes: Tree, numbers: Tree, inputs: Tree
+) -> Tree:
+    """Scan the steps of every row; what `shared` leaves open are its `numbers`, along `axes`."""
+
+    def one(numbers: Tree, inputs: Tree) -> Tree:
+        first, step, end = stepper(shared, numbers)
+
+        def body(carry: tuple[Tree, Array], given: Tree) -> Tree:
+            state, scale, found = step(carry[0], given)
+            return (state, carry[1] + found), None if summary else scale
+
+        last, scales = lax.scan(body, (first, jnp.int32(0)), inputs)
+        return end(*last) if summary else scales
+
+    each = 0 if jax.tree.leaves(inputs)[0].ndim == 2 else None
+    return jax.vmap(one, in_axes=(axes, each))(numbers, inputs)
+
+
+def _rule(shared: tuple[Format, int], numbers: tuple[machine.Constants, Array]) -> Row:
+    (form, delay), (constants, start) = shared, numbers
+    zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
+
+    def step(state: Tree, given: Array) -> tuple[Tree, Array, Array]:
+        queue, trackers = state
+        found = given if given.dtype == jnp.bool_ else _above(form, queue.scale, given)
+        queue, trackers = machine.step(form, constants, queue, trackers, found)
+        return (queue, trackers), exact_product.from_bits(form, queue.scale), found
+
+    def end(state: Tree, skipped: Array) -> Summary:
+        queue, (growth, overflow) = state
+        return Summary(exact_product.from_bits(form, queue.scale), growth, overflow, skipped)
+
+    return (machine.Queue(bits, jnp.full((delay,), bits), zero), (zero, zero)), step, end
+
+
+def _policy(like: Policy, numbers: dict[str, Array]) -> Row:
+    policy = object.__new__(type(like))  # no check can look at traced numbers
+    for field in dataclasses.fields(like):
+        object.__setattr__(policy, field.name, numbers.get(field.name, getattr(like, field.name)))
+
+    def step(state: Tree, given: tuple[Array, Array]) -> tuple[Tree, Array, Array]:
+        (before, bits, steps), (key, largest) = state, given
+        found = _above(FLOAT32, exact_product.to_bits(FLOAT32, jnp.asarray(before.scale)), key)
+        arrays: list[Any] = [found, largest, found.astype(np.float32)]  # an Observation is typed for Python's numbers
+        after = policy.update_in(jnp, before, Observation(*arrays))
+        return (after, bits + jnp.log2(after.scale), steps + 1), jnp.asarray(after.scale), found
+
+    def end(state: Tree, skipped: Array) -> PolicySummary:
+        last, bits, steps = state
+        return PolicySummary(last.scale, skipped, bits / steps)
+
+    return (jax.tree.map(jnp.asarray, policy.init_in(jnp)), jnp.float32(0), jnp.int32(0)), step, end
+
+
+def _keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[np.signedinteger]:
     """Return ceilings as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
 
     Rounded down, since no scale lies between c and the next smaller number of its format.
@@ -88,22 +184,36 @@ def keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[np.sign
     return np.where(np.isnan(ceilings), np.iinfo(signed).max, keys).astype(signed)
 
 
-@functools.partial(jax.jit, static_argnames=("form", "delay", "summary"))
-def _run(form: Format, delay: int, summary: bool, constants: machine.Constants, start: Array, inputs: Array) -> Tree:
-    one = functools.partial(_run_one, form, delay, summary)
-    return jax.vmap(one, in_axes=(-1, 0, 0 if inputs.ndim == 2 else None))(constants, start, inputs)
+def _above(form: Format, bits: Array, key: Array) -> Array:
+    return lax.bitcast_convert_type(bits, f"int{form.width}") > key
 
 
-def _run_one(form: Format, delay: int, summary: bool, c: machine.Constants, start: Array, inputs: Array) -> Tree:
-    zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
-    queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
+def _shared_by_rules(rules: Sequence[Rule]) -> tuple[Format, int]:
+    for rule in rules:
+        machine.check(rule)
+    shapes = {(rule.arithmetic.dtype, rule.delay) for rule in rules}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"rules of (dtype, delay) {sorted(shapes)}: expected one or more rules that share them; sweep each apart"
+        )
+    dtype, delay = shapes.pop()
+    return FORMATS[dtype], delay
 
-    def body(carry: Tree, given: Array) -> Tree:
-        queue, trackers, skipped = carry
-        signed = lax.bitcast_convert_type(queue.scale, f"int{form.width}")
-        found = given if given.dtype == jnp.bool_ else signed > given
-        queue, trackers = machine.step(form, c, queue, trackers, found)
-        return (queue, trackers, skipped + found), None if summary else exact_product.from_bits(form, queue.scale)
 
-    (queue, trackers, skipped), scales = lax.scan(body, (queue, (zero, zero), zero), inputs)
-    return Summary(exact_product.from_bits(form, queue.scale), *trackers, skipped) if summary else scales
+def _differing(policies: Sequence[Policy]) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the numbers in which policies differ, (policies,), and always the first scale."""
+    if not policies or not all(isinstance(policy, Policy) for policy in policies):
+        raise TypeError(f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; sweep takes rules")
+    names = sorted({type(policy).__name__ for policy in policies})
+    if len(names) > 1:
+        raise ValueError(f"policies of types {', '.join(names)}: expected one type; sweep each apart")
+    numbers: dict[str, npt.NDArray[np.generic]] = {}
+    for name in (field.name for field in dataclasses.fields(policies[0])):
+        values = [getattr(policy, name) for policy in policies]
+        if len(set(values)) == 1 and name != "init_scale":
+            continue
+        if name == "delay" or not all(type(value) in (int, float) for value in values):
+            raise ValueError(f"{name} is {values[0]!r} and others: expected one and the same; sweep each apart")
+        whole = name != "init_scale" and all(type(value) is int for value in values)
+        numbers[name] = np.array(values, np.int32 if whole else np.float32)
+    return numbers

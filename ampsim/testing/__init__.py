@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from ampsim.testing.extras import missing
 
 if TYPE_CHECKING:
-    from ampsim.testing.kit.judge import check_scaler, check_threads
-    from ampsim.testing.kit.parametrize import parametrize_with_checks
-    from ampsim.testing.kit.subject import FromFlag, Subject, Traits
+    from ampsim.testing.kit.judge import check_scaler as check_scaler
+    from ampsim.testing.kit.judge import check_threads as check_threads
+    from ampsim.testing.kit.parametrize import parametrize_with_checks as parametrize_with_checks
+    from ampsim.testing.kit.subject import FromFlag as FromFlag
+    from ampsim.testing.kit.subject import Subject as Subject
+    from ampsim.testing.kit.subject import Traits as Traits
 
 _HOMES = {  # public name -> the module that holds it, or that it is
     "FromFlag": "ampsim.testing.kit.subject",
@@ -30,17 +33,7 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "parametrize_with_checks": "ampsim.testing.kit.parametrize",
 }
 
-__all__ = [
-    "FromFlag",
-    "Subject",
-    "Traits",
-    "check_scaler",
-    "check_threads",
-    "conductor",
-    "kit",
-    "known",
-    "parametrize_with_checks",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:

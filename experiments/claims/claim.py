@@ -46,9 +46,13 @@ def into(claims: dict[str, Claim]) -> Callable[[str, object], Callable[[See], Se
     return claim
 
 
-def parameter(device: str, value: float = 0.0, size: int = 1, dtype: torch.dtype = torch.float32) -> nn.Parameter:
-    """Return a parameter of one dimension whose elements are all equal."""
-    return nn.Parameter(torch.full((size,), value, device=device, dtype=dtype))
+def trainee(
+    device: str, kind: str = "SGD", gradient: float | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[nn.Parameter, torch.optim.Optimizer]:
+    """Return a parameter of one element, which is 0, with a gradient if one is given, and its optimizer."""
+    param = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+    param.grad = None if gradient is None else torch.full_like(param, gradient)
+    return param, OPTIMIZERS[kind]([param])
 
 
 def at_scale(scaler: S, scale: float, device: str) -> S:
@@ -69,16 +73,11 @@ def iterate(scaler: Scaler, optimizer: torch.optim.Optimizer, gradient: float) -
 
 
 def after_one_step(
-    make: Maker,
-    device: str,
-    kind: str,
-    gradient: float,
-    scale: float,
-    dtype: torch.dtype = torch.float32,
+    make: Maker, device: str, kind: str, gradient: float, scale: float, dtype: torch.dtype = torch.float32
 ) -> float:
     """Return what a parameter that was 0 is after one step with a gradient that is still scaled."""
-    param = parameter(device, dtype=dtype)
-    iterate(at_scale(make(device), scale, device), OPTIMIZERS[kind]([param]), gradient)
+    param, optimizer = trainee(device, kind, dtype=dtype)
+    iterate(at_scale(make(device), scale, device), optimizer, gradient)
     return param.item()
 
 

@@ -1,10 +1,9 @@
 """Claims about torch's scaler at the ends of the scale, and about fused optimizers; see `experiments.device_claims`."""
 
 import math
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from experiments.claims.claim import (
     OPTIMIZERS,
@@ -16,9 +15,9 @@ from experiments.claims.claim import (
     into,
     iterate,
     ours,
-    parameter,
     theirs,
     told,
+    trainee,
 )
 
 INF = math.inf
@@ -61,44 +60,46 @@ def ours_below_scale_1(device: str) -> object:
     return {kind: after_one_step(ours, device, kind, 3e38, 0.25) for kind in OPTIMIZERS}
 
 
+def overflowing(scaler: Scaler, device: str) -> list[float]:
+    """Return the scale after each of 166 overflows."""
+    optimizer, scales = trainee(device)[1], []
+    for _ in range(166):
+        iterate(scaler, optimizer, INF)
+        scales.append(scaler.get_scale())
+    return scales
+
+
 @claim(
     "From the default scale torch is 144 overflows from 2^-128, 165 from 2^-149 and 166 from 0.",
     [2.0**-128, 2.0**-149, 0.0],
 )
 def torch_collapse(device: str) -> object:
-    scaler, optimizer = theirs(device), OPTIMIZERS["SGD"]([parameter(device)])
-    scales = []
-    for _ in range(166):
-        iterate(scaler, optimizer, INF)
-        scales.append(scaler.get_scale())
+    scales = overflowing(theirs(device), device)
     return [scales[143], scales[164], scales[165]]
 
 
 @claim("The same 166 overflows leave ours at 2^-126.", 2.0**-126)
 def ours_does_not_collapse(device: str) -> object:
-    scaler, optimizer = ours(device), OPTIMIZERS["SGD"]([parameter(device)])
-    for _ in range(166):
-        iterate(scaler, optimizer, INF)
-    return scaler.get_scale()
+    return overflowing(ours(device), device)[-1]
 
 
 @claim("At scale 0 torch steps with inf or NaN and stays at 0, growing or not.", {"finite": False, "scale": 0.0})
 def torch_at_scale_0(device: str) -> object:
-    scaler, param = at_scale(torch.amp.GradScaler(device, growth_interval=1), 0.0, device), parameter(device)
-    iterate(scaler, OPTIMIZERS["SGD"]([param]), 1.0)
+    scaler, (param, optimizer) = at_scale(torch.amp.GradScaler(device, growth_interval=1), 0.0, device), trainee(device)
+    iterate(scaler, optimizer, 1.0)
     return {"finite": math.isfinite(param.item()), "scale": scaler.get_scale()}
 
 
 @claim("A growth out of float32 leaves torch's scale at 2^127 and restarts the count.", {"scale": 2.0**127, "count": 0})
 def torch_at_the_highest_scale(device: str) -> object:
     scaler = at_scale(torch.amp.GradScaler(device, growth_interval=1), 2.0**127, device)
-    iterate(scaler, OPTIMIZERS["SGD"]([parameter(device)]), 1.0)
+    iterate(scaler, trainee(device)[1], 1.0)
     return {"scale": scaler.get_scale(), "count": scaler.state_dict()["_growth_tracker"]}
 
 
 @claim("Once the count is past a shortened interval torch never grows again.", {"scale after 20 clean steps": 2.0**16})
 def torch_past_its_interval(device: str) -> object:
-    scaler, optimizer = theirs(device), OPTIMIZERS["SGD"]([parameter(device)])
+    scaler, optimizer = theirs(device), trainee(device)[1]
     for _ in range(5):
         iterate(scaler, optimizer, 1.0)
     scaler.set_growth_interval(3)
@@ -112,7 +113,7 @@ def torch_past_its_interval(device: str) -> object:
 
 def first_step_skipped(scaler: Scaler, device: str) -> float:
     """Return the parameter after a skipped first step and one with gradient 0, where new memory holds 777."""
-    empty_like, param = torch.empty_like, parameter(device)
+    empty_like, param = torch.empty_like, nn.Parameter(torch.zeros(1, device=device))
     optimizer = torch.optim.SGD([param], lr=0.5, momentum=0.5, fused=True)
     vars(torch)["empty_like"] = lambda *args, **options: empty_like(*args, **options).fill_(777.0)
     try:
@@ -131,15 +132,13 @@ def momentum_of_a_skipped_first_step(device: str) -> object:
     return {"torch": first_step_skipped(theirs(device), device), "ours": first_step_skipped(ours(device), device)}
 
 
-def after_a_step_that_raised(scaler: Scaler, device: str) -> dict[str, Any]:
-    param = parameter(device)
-    optimizer = OPTIMIZERS["fused SGD"]([param])
+def after_a_step_that_raised(scaler: Scaler, device: str) -> dict[str, object]:
+    param, optimizer = trainee(device, "fused SGD", gradient=1.0)
     at_scale(scaler, 4.0, device).scale(torch.ones((), device=device))
-    param.grad = torch.ones_like(param)
     raised = told(lambda: scaler.step(optimizer, nonsense=1))
     left = hasattr(optimizer, "grad_scale")
     scaler.step(optimizer)
-    return {"raised": raised, "grad_scale left": left, "gradient": param.grad.item()}
+    return {"raised": raised, "grad_scale left": left, "gradient": None if param.grad is None else param.grad.item()}
 
 
 @claim(
@@ -157,12 +156,10 @@ def fused_step_that_raised(device: str) -> object:
     }
 
 
-def overflowed(device: str, kind: str) -> tuple[torch.amp.GradScaler, torch.optim.Optimizer, nn.Parameter, Any]:
+def overflowed(device: str, kind: str) -> tuple[torch.amp.GradScaler, torch.optim.Optimizer, nn.Parameter, Tensor]:
     """Return a scaler that has unscaled an overflow, and the found_inf that it will look at."""
-    scaler, param = theirs(device), parameter(device)
-    optimizer = OPTIMIZERS[kind]([param])
+    scaler, (param, optimizer) = theirs(device), trainee(device, kind, INF)
     scaler.scale(torch.ones((), device=device))
-    param.grad = torch.full_like(param, INF)
     scaler.unscale_(optimizer)
     found = next(iter(scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()))  # noqa: SLF001
     return scaler, optimizer, param, found
@@ -185,9 +182,7 @@ def found_inf_that_is_not_1(device: str) -> object:
 @claim("Flags of +1 and -1 cancel in torch's update: the scale stays, although both overflowed.", 2.0**16)
 def found_infs_that_cancel(device: str) -> object:
     scaler, first, _, found = overflowed(device, "SGD")
-    param = parameter(device)
-    second = OPTIMIZERS["SGD"]([param])
-    param.grad = torch.full_like(param, INF)
+    _, second = trainee(device, gradient=INF)
     scaler.unscale_(second)
     found.fill_(-1.0)
     scaler.update()
@@ -201,9 +196,7 @@ def found_infs_that_cancel(device: str) -> object:
 )
 def update_that_raised(device: str) -> object:
     scaler, optimizer, param, found = overflowed(device, "fused SGD")
-    other = parameter(device)
-    other.grad = torch.full_like(other, INF)
-    second = OPTIMIZERS["SGD"]([other])
+    _, second = trainee(device, gradient=INF)
     scaler.unscale_(second)
     scaler.set_growth_interval(2.0)  # type: ignore[arg-type]
     raised = told(scaler.update)
@@ -218,7 +211,7 @@ def update_that_raised(device: str) -> object:
 def state_of_a_skipped_first_step(device: str) -> object:
     seen = {}
     for kind in ("fused AdamW", "AdamW"):
-        optimizer = OPTIMIZERS[kind]([parameter(device)])
+        optimizer = trainee(device, kind)[1]
         iterate(theirs(device), optimizer, INF)
         steps = [state["step"].item() for state in optimizer.state.values()]
         seen[kind] = {"states": len(steps), "step": steps[0] if steps else None}

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,10 +18,10 @@ from experiments.claims.claim import (
     into,
     iterate,
     ours,
-    parameter,
     same,
     theirs,
     told,
+    trainee,
 )
 from experiments.timing import clocks
 
@@ -41,7 +42,7 @@ def last_digit_of_an_unscaled_gradient(device: str) -> object:
     values = torch.randn(10_000, generator=torch.Generator().manual_seed(0))
     unscaled = {}
     for kind in ("SGD", "fused SGD"):
-        param = parameter(device, size=len(values))
+        param = nn.Parameter(torch.zeros_like(values, device=device))
         scaler = at_scale(theirs(device), 1700.0, device)
         param.grad = values.clone().to(device)
         scaler.step(OPTIMIZERS[kind]([param]))
@@ -55,10 +56,9 @@ def last_digit_of_an_unscaled_gradient(device: str) -> object:
 
 @claim("A float32 subnormal is not flushed when it is unscaled: 2^-130 at scale 2^10, in units of 2^-149:", 512.0)
 def subnormal_gradient(device: str) -> object:
-    param = parameter(device)
-    optimizer, scaler = OPTIMIZERS["SGD"]([param]), at_scale(theirs(device), 2.0**10, device)
-    param.grad = torch.full_like(param, 2.0**-130)
-    scaler.unscale_(optimizer)
+    param, optimizer = trainee(device, gradient=2.0**-130)
+    at_scale(theirs(device), 2.0**10, device).unscale_(optimizer)
+    assert param.grad is not None  # noqa: S101 - it was given
     return param.grad.double().item() * 2.0**149
 
 
@@ -83,8 +83,7 @@ def float64_gradient_beyond_float32(device: str) -> object:
 )
 def float16_gradients(device: str) -> object:
     def step(kind: str) -> str:
-        optimizer = OPTIMIZERS[kind]([parameter(device, dtype=torch.float16)])
-        return told(lambda: iterate(theirs(device), optimizer, 1.0))
+        return told(lambda: iterate(theirs(device), trainee(device, kind, dtype=torch.float16)[1], 1.0))
 
     return {kind: step(kind) for kind in ("SGD", "fused SGD")}
 
@@ -105,10 +104,8 @@ def float16_loss(device: str) -> object:
 
 def backward_after_update(scaler: Scaler, device: str) -> str:
     """Scale one iteration's loss before the update of another one; return what its backward pass raises."""
-    param = parameter(device)
-    optimizer = OPTIMIZERS["SGD"]([param])
+    param, optimizer = trainee(device, gradient=1.0)
     scaled = scaler.scale(param.sum())
-    param.grad = torch.ones_like(param)
     scaler.step(optimizer)
     scaler.update()
     return told(scaled.backward)
@@ -120,14 +117,13 @@ def backward_after_update(scaler: Scaler, device: str) -> str:
 )
 def update_before_backward(device: str) -> object:
     torchs, scaler = theirs(device), ours(device)
-    optimizers = [OPTIMIZERS["SGD"]([parameter(device)]) for _ in range(2)]
-    scales = []
+    other, (param, optimizer), scales = trainee(device)[1], trainee(device), []
     for _ in range(3):
-        iterate(torchs, optimizers[0], 1.0)
+        iterate(torchs, other, 1.0)
         ticket = scaler.begin()
         scales.append(ticket.value.scale_on(torch.device(device)))
-        optimizers[1].param_groups[0]["params"][0].grad = torch.ones(1, device=device)
-        scaler.step(optimizers[1], ticket=ticket)
+        param.grad = torch.ones_like(param)
+        scaler.step(optimizer, ticket=ticket)
         scaler.update(ticket=ticket)
     return {
         "torch": backward_after_update(theirs(device), device),
@@ -142,16 +138,14 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         self.count += func is torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
         return func(*args, **(kwargs or {}))
 
 
 def waits(scaler: Scaler, device: str, kind: str, *, clips: bool) -> int:
     """Count the waits of a second iteration: what the host reads, or on CUDA what torch's debug mode sees, if more."""
-    param = parameter(device)
-    optimizer = OPTIMIZERS[kind]([param])
-    param.grad = torch.ones_like(param)
+    param, optimizer = trainee(device, kind, gradient=1.0)
 
     def work() -> None:
         scaler.scale(param.sum())

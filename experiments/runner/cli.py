@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.console import Console
 
 from ampsim import records
 from experiments.runner import device
-from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute, show
+from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
 from experiments.runner.pool import Workers
-from experiments.runner.progress import Bar, Slot
+from experiments.runner.progress import Bar
 
 STYLE = (tyro.conf.FlagCreatePairsOff,)
 INLINE = tyro.conf.arg(name="")  # its fields are options of the command; those within a field keep its name
@@ -24,21 +25,31 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     """Run one experiment from a command line, with its table at the end; return the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     with Workers() as workers, Bar(1.0) as bar:
-        outcome = attempt(stem, argv, workers, Slot(bar, 0.0, 1.0))
-    if outcome.status == 0 and outcome.run and not outcome.run.options.smoke:
-        show(outcome.run)
-    return outcome.status
+        bar.expect(1.0)
+        return attempt(stem, argv, workers, bar, show=True).status
 
 
-def attempt(stem: str, argv: Sequence[str], workers: Workers, slot: Slot) -> Outcome:
+def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show: bool = False) -> Outcome:
     """Run one experiment; an error becomes its message and an exit status."""
     try:
-        if "--help" not in argv and "-h" not in argv:
-            Experiment(stem).require_packages()  # before they are imported
-        return execute(parse(stem, argv), workers, slot)
+        run = parse(stem, argv)
+        outcome = execute(run, workers, bar)
     except (UsageError, records.DamagedFileError, UnitsFailedError) as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return Outcome(2 if isinstance(error, UsageError) else 1, "failed")
+    if show and outcome.status == 0 and not run.options.smoke:
+        print_table(run)
+    return outcome
+
+
+def print_table(run: Run) -> None:
+    """Print the table of an experiment that has one."""
+    if hasattr(run.experiment.module, "table"):
+        origin, rows = records.read(run.path)
+        table = run.experiment.module.table(rows)
+        width = max(120, Console().width)
+        Console(width=width, highlight=False, soft_wrap=isinstance(table, str)).print(table, markup=False)
+        print(f"{run.stem}: measured on {origin['device']['name']}")
 
 
 def parse(stem: str, argv: Sequence[str]) -> Run:
@@ -49,19 +60,16 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
         SystemExit: a field that there is not, or ``--help``.
     """
     experiment = Experiment(stem)
-    try:
-        module = experiment.module
-    except ModuleNotFoundError:
-        experiment.require_packages()  # says which, and the cure
-        raise
+    experiment.require_packages()  # before they are imported
+    module = experiment.module
     default = module.SMOKE if "--smoke" in argv else module.Config()
     fields = [
         ("options", Annotated[Options, INLINE], Options()),
         ("config", Annotated[module.Config, INLINE], default),
         ("out", Path | None, None),  # data file; needed where the settings differ from the defaults
     ]
-    command: Any = dataclasses.make_dataclass("Command", fields, frozen=True)
-    parsed = tyro.cli(
+    command = dataclasses.make_dataclass("Command", fields, frozen=True)
+    parsed: Any = tyro.cli(
         command, args=list(argv), prog=f"python -m experiments.{stem}", description=module.__doc__, config=STYLE
     )
     options, config = parsed.options, parsed.config

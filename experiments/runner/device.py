@@ -1,7 +1,7 @@
 """Which device computes: whether it is there, its name in a path, and its description in a data file."""
 
 import platform
-import sys
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,8 +30,7 @@ def slug(device: str) -> str:
     require(device)
     import torch
 
-    words = "".join(c if c.isalnum() else " " for c in torch.cuda.get_device_name().lower())
-    return "-".join(words.split())
+    return "-".join(re.findall("[a-z0-9]+", torch.cuda.get_device_name().lower()))
 
 
 def describe(device: str) -> dict[str, str | None]:
@@ -40,26 +39,19 @@ def describe(device: str) -> dict[str, str | None]:
         return {"type": "cpu", "name": cpu_name()}
     import torch
 
-    capability = torch.cuda.get_device_capability()
+    driver = Path("/proc/driver/nvidia/version")
     return {
         "type": "cuda",
         "name": torch.cuda.get_device_name(),
-        "capability": f"{capability[0]}.{capability[1]}",
+        "capability": ".".join(map(str, torch.cuda.get_device_capability())),
         "cuda": torch.version.cuda,
-        "driver": _driver(),
+        "driver": driver.read_text(encoding="utf-8").splitlines()[0] if driver.exists() else None,
     }
 
 
 def cpu_name() -> str:
     """Return the processor's name as Linux has it; elsewhere what Python knows."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _driver() -> str | None:
-    path = Path("/proc/driver/nvidia/version")
-    return path.read_text(encoding="utf-8").splitlines()[0] if path.exists() and sys.platform == "linux" else None
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()

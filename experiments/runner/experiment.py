@@ -1,7 +1,7 @@
 """What an experiment is: its settings, its units, and what its source says before it is imported.
 
 An experiment is a module with a docstring (the question, then time and device), a frozen `Config`, a `SMOKE`
-config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads) and
+config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if it reads anything) and
 `run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
 `arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so
 units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
@@ -75,6 +75,10 @@ class Unit:
         """The unit's name in a journal and in messages."""
         return f"{self.arm}, seed {self.seed}"
 
+    def named(self) -> records.Record:
+        """Return what stands first in the unit's record."""
+        return {"arm": self.arm, "seed": self.seed, "settings": dataclasses.asdict(self.settings)}
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -101,26 +105,37 @@ class Experiment:
         """The first paragraph of the docstring, on one line."""
         return " ".join((ast.get_docstring(self.tree) or "").split("\n\n")[0].split())
 
+    def constant(self, name: str, default: T) -> T:
+        """Return the literal that the source assigns to a name, or `default` where it assigns none."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                return ast.literal_eval(node.value)  # type: ignore[no-any-return]
+        return default
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Where it can run."""
-        return constant(self.tree, "DEVICES", ("cpu", "cuda"))
+        return self.constant("DEVICES", ("cpu", "cuda"))
 
     @property
     def repeats(self) -> bool:
         """Whether a second run on the same machine gives the same records."""
-        return constant(self.tree, "REPEATS", default=True)
+        return self.constant("REPEATS", default=True)
 
     @property
     def missing_packages(self) -> list[str]:
         """The packages that it needs and that are not installed."""
-        required: tuple[str, ...] = constant(self.tree, "REQUIRES", ())
-        return [name for name in required if importlib.util.find_spec(name) is None]
+        required: tuple[str, ...] = ()
+        return [name for name in self.constant("REQUIRES", required) if importlib.util.find_spec(name) is None]
 
     @property
     def module(self) -> Any:
         """The module itself, imported."""
         return importlib.import_module(f"experiments.{self.stem}")
+
+    def inputs(self) -> dict[str, str]:
+        """Return the sha256 of each input, by name."""
+        return self.module.inputs() if hasattr(self.module, "inputs") else {}
 
     def units(self, config: Config) -> list[Unit]:
         """Return arms x seeds, in the order of the file."""
@@ -136,13 +151,3 @@ class Experiment:
 def stems() -> list[str]:
     """Return the name of every experiment, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
-
-
-def constant(tree: ast.Module, name: str, default: T) -> T:
-    """Return the literal that a module's source assigns to a name, or `default` where it assigns none."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                return ast.literal_eval(node.value)  # type: ignore[no-any-return]
-    return default

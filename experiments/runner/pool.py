@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 from ampsim.records import Record
 from experiments.runner.experiment import Config, Experiment, Unit
@@ -45,7 +45,7 @@ class Failed(NamedTuple):
 
     unit: Unit
     reason: str  # one line, with a cure where one is known
-    details: str  # the traceback, if there is one
+    details: str = ""  # the traceback, if there is one
 
 
 def run(job: Job, on_step: OnStep) -> Done | Failed:
@@ -69,10 +69,37 @@ def run(job: Job, on_step: OnStep) -> Done | Failed:
 def _reason(error: Exception) -> str:
     """Return what an exception says, in one line; torch's OutOfMemoryError is a RuntimeError with many."""
     first = str(error).partition("\n")[0]
-    cure = ""
-    if isinstance(error, MemoryError) or "out of memory" in first.lower():
-        cure = "; expected enough memory: pass --jobs 1, or a smaller batch with --out FILE"
+    no_room = isinstance(error, MemoryError) or "out of memory" in first.lower()
+    cure = "; expected enough memory: pass --jobs 1, or a smaller batch with --out FILE" if no_room else ""
     return f"{type(error).__name__}: {first}{cure}"
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process, and our end of its pipe."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    @classmethod
+    def start(cls) -> Self:
+        """Return a new one."""
+        context = get_context("spawn")  # fork would copy torch's thread pool in whatever state it is
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()  # the worker alone holds its end, so its death is our end-of-file
+        return cls(process, ours)
+
+    def receive(self, unit: Unit) -> Done | Failed | tuple[str, int]:
+        """Return the next message about a unit: a step, or how it ended; if the process died, that it failed."""
+        try:
+            return cast("Done | Failed | tuple[str, int]", self.pipe.recv())
+        except EOFError:
+            self.process.join()
+            code = self.process.exitcode
+            cure = "; killed, often for lack of memory: pass --jobs 1" if code == -signal.SIGKILL else ""
+            return Failed(unit, f"its process ended with exit code {code}{cure}")
 
 
 class Workers:
@@ -83,70 +110,37 @@ class Workers:
 
     def __init__(self) -> None:
         self._idle: list[Worker] = []
-        self._busy: dict[Connection, Worker] = {}
+        self._busy: dict[Connection, tuple[Worker, Unit]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in (*self._idle, *self._busy.values()):
+        for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
             worker.process.kill()  # it holds nothing: what it did is with us
             worker.process.join()
 
     def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Done | Failed]:
         """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
         if processes == 1:
-            for job in jobs:
-                yield run(job, on_step)
+            yield from (run(job, on_step) for job in jobs)
             return
         todo = list(jobs)[::-1]
         while todo or self._busy:
             while todo and len(self._busy) < processes:
-                self._give(self._idle.pop() if self._idle else _start(), todo.pop())
+                worker, job = self._idle.pop() if self._idle else Worker.start(), todo.pop()
+                worker.pipe.send(job)
+                self._busy[worker.pipe] = worker, job.unit
             for pipe in wait(list(self._busy)):
-                message = self._receive(self._busy[cast("Connection", pipe)])
-                if isinstance(message, (Done, Failed)):
-                    yield message
-                else:
+                worker, unit = self._busy[cast("Connection", pipe)]
+                message = worker.receive(unit)
+                if not isinstance(message, Done | Failed):
                     on_step(*message)
-
-    def _give(self, worker: "Worker", job: Job) -> None:
-        worker.job = job
-        worker.pipe.send(job)
-        self._busy[worker.pipe] = worker
-
-    def _receive(self, worker: "Worker") -> Any:
-        """Return the worker's next message; if it died, that its unit failed, and forget the worker."""
-        try:
-            message = worker.pipe.recv()
-        except EOFError:
-            del self._busy[worker.pipe]
-            worker.process.join()
-            assert worker.job is not None  # noqa: S101 - it was busy
-            code = worker.process.exitcode
-            cure = "; killed, often for lack of memory: pass --jobs 1" if code == -signal.SIGKILL else ""
-            return Failed(worker.job.unit, f"its process ended with exit code {code}{cure}", "")
-        if isinstance(message, (Done, Failed)):
-            self._idle.append(self._busy.pop(worker.pipe))
-        return message
-
-
-@dataclass
-class Worker:
-    """A process, our end of its pipe, and the job that it has or had."""
-
-    process: BaseProcess
-    pipe: Connection
-    job: Job | None = None
-
-
-def _start() -> Worker:
-    context = get_context("spawn")  # fork would copy torch's thread pool in whatever state it is
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()  # the worker alone holds its end, so its death is our end-of-file
-    return Worker(process, ours)
+                    continue
+                del self._busy[worker.pipe]
+                if worker.process.exitcode is None:
+                    self._idle.append(worker)
+                yield message
 
 
 def _work(pipe: Connection) -> None:
@@ -154,7 +148,6 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     try:
         while True:
-            job = pipe.recv()
-            pipe.send(run(job, lambda unit, step: pipe.send((unit, step))))
+            pipe.send(run(pipe.recv(), lambda unit, step: pipe.send((unit, step))))
     except (EOFError, OSError):
         return  # the parent is gone

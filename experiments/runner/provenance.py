@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from ampsim.records import Record
 from experiments.runner import device
@@ -22,12 +21,13 @@ PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba", "hypothesi
 
 def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], name: str) -> Record:
     """Return what is known before the run on the device `name` starts."""
-    commit, dirty = commit_and_dirty()
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
     return {
         "script": f"experiments/{stem}.py",
         "argv": argv,
-        "commit": commit,  # null where there is no git or no commit yet
-        "dirty": dirty,
+        "commit": commit,
+        "dirty": None if commit is None or changes is None else bool(changes),
         "source_sha256": source_sha256(stem),
         "config": config,
         "seeds": list(config["seeds"]),
@@ -54,25 +54,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def commit_and_dirty() -> tuple[str | None, bool | None]:
-    """Return HEAD, and whether the code that runs differs from it; (None, None) without git."""
-    commit = _git("rev-parse", "HEAD")
-    status = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
-    return commit, None if commit is None or status is None else bool(status)
-
-
 def _git(*args: str) -> str | None:
+    """Return what git prints; None where there is no git, or no commit yet."""
+    command = ["git", *args]  # whichever git the user has
     try:
-        done = subprocess.run(  # noqa: S603 - fixed arguments
-            ["git", *args],  # noqa: S607 - whichever git the user has
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip()
 
 
 def source_sha256(stem: str) -> str:
@@ -88,14 +77,14 @@ def sources(path: Path) -> set[Path]:
     found, waiting = set(), [path]
     while waiting:
         path = waiting.pop()
-        if path in found or path.parent.name == "runner" or not path.exists():
-            continue
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("experiments"):
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-                paths = [ROOT / str(name).replace(".", "/") for name in names if name != "experiments"]
-                waiting += [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+        if path not in found and path.parent.name != "runner" and path.exists():
+            found.add(path)
+            nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ImportFrom)]
+            names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
+            for name in (*names, *(str(node.module) for node in nodes)):
+                if name.startswith("experiments."):
+                    file = ROOT / name.replace(".", "/")
+                    waiting += [file.with_suffix(".py"), file / "__init__.py"]
     return found
 
 
@@ -105,7 +94,7 @@ def identity(origin: Record) -> Record:
     return {key: origin[key] for key in keys}
 
 
-def why_stale(stem: str, origin: Mapping[str, Any]) -> str | None:
+def why_stale(stem: str, origin: Mapping[str, object]) -> str | None:
     """Return why a data file is not what its experiment would write today; None if it is."""
     experiment = Experiment(stem)
     if origin["source_sha256"] != source_sha256(stem):
@@ -114,4 +103,4 @@ def why_stale(stem: str, origin: Mapping[str, Any]) -> str | None:
         return None
     if origin["config"] != experiment.module.Config().plain():
         return "it was made with other settings"
-    return "its inputs have changed since" if origin["inputs_sha256"] != experiment.module.inputs() else None
+    return "its inputs have changed since" if origin["inputs_sha256"] != experiment.inputs() else None

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec
 
 from numpy.random import Generator
 
 from ampsim.core.machine import Arithmetic
 from experiments import runner
 
+P = ParamSpec("P")
 EXACT = 1e-12  # relative
 THEOREMS = {**{f"T{number}": number for number in range(1, 11)}, "T3 b": 3}
 WIDE = Arithmetic(dtype="float64")  # room for 2000 bits of scale
@@ -57,3 +58,12 @@ class Held(NamedTuple):
 
 
 Case = Callable[[Config, Generator], list[Held]]
+
+
+def case_of(hold: Callable[Concatenate[Config, Generator, P], list[Held]]) -> Callable[P, Case]:
+    """Return a function that makes cases: called with the parameters of `hold`, it waits for settings and chance."""
+
+    def make(*args: P.args, **options: P.kwargs) -> Case:
+        return lambda config, rng: hold(config, rng, *args, **options)
+
+    return make

@@ -1,4 +1,4 @@
-"""Cases of `experiments.theory` for `ampsim.core.theory.pathwise`: T1, T2, T4 to T7, Return a case of T10."""
+"""Cases of `experiments.theory` for `ampsim.core.theory.pathwise`: T1, T2, T4 to T7, T10."""
 
 import math
 from fractions import Fraction
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from experiments.theorems import simulate
-from experiments.theorems.case import WIDE, Arm, Case, Config, Held
+from experiments.theorems.case import WIDE, Arm, Case, Config, Held, case_of
 from experiments.theorems.simulate import Array, Batch
 
 # ------------------------------------------------------------------------------------------------ T1: any history
@@ -84,26 +84,22 @@ def longest_run(found: NDArray[np.bool_]) -> int:
     return int(np.diff(ends).max() - 1)
 
 
-def ceiling_at_rest(growth: float, backoff: float, interval: int, period: int) -> Case:
-    """Return a case of T2 where rho is rational, so that the machine is periodic."""
+@case_of
+def ceiling_at_rest(
+    config: Config, rng: Generator, growth: float, backoff: float, interval: int, period: int
+) -> list[Held]:
+    """Hold T2 where rho is rational, so that the machine is periodic."""
+    rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
+    rate, room, _ = constant(rule, period, phases=4)
+    return [Held("skip rate", theory.skip_rate(rule), rate), Held("headroom", theory.headroom(rule), room)]
 
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
-        rate, room, _ = constant(rule, period, phases=4)
-        return [Held("skip rate", theory.skip_rate(rule), rate), Held("headroom", theory.headroom(rule), room)]
 
-    return case
-
-
-def traded(growth: float, backoff: float, interval: int, period: int) -> Case:
-    """Return a case of T7 where the machine is periodic."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
-        rate, room, _ = constant(rule, period, phases=4)
-        return [Held("skip rate x headroom", theory.trade_off(rule), rate * room)]
-
-    return case
+@case_of
+def traded(config: Config, rng: Generator, growth: float, backoff: float, interval: int, period: int) -> list[Held]:
+    """Hold T7 where the machine is periodic."""
+    rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
+    rate, room, _ = constant(rule, period, phases=4)
+    return [Held("skip rate x headroom", theory.trade_off(rule), rate * room)]
 
 
 def irrational(config: Config, rng: Generator) -> list[Held]:
@@ -113,65 +109,57 @@ def irrational(config: Config, rng: Generator) -> list[Held]:
     return [Held("skip rate", theory.skip_rate(rule), rate, 0.003), Held("headroom", theory.headroom(rule), room, 0.01)]
 
 
-def late(interval: int, k: int) -> Case:
-    """Return a case of T5 for the cumulative policy."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0**16, growth_interval=interval, delay=k)
-        rate, room, burst = constant(rule, period=(k + 1) * (interval + 1) + k, phases=2)
-        predicted = theory.stale("cumulative", interval, k)
-        return [Held(*row) for row in zip(("skip rate", "headroom", "burst"), predicted, (rate, room, burst),
-                                          strict=True)]  # fmt: skip
-
-    return case
+@case_of
+def late(config: Config, rng: Generator, interval: int, k: int) -> list[Held]:
+    """Hold T5 for the cumulative policy."""
+    rule = Rule(2.0**16, growth_interval=interval, delay=k)
+    rate, room, burst = constant(rule, period=(k + 1) * (interval + 1) + k, phases=2)
+    predicted = theory.stale("cumulative", interval, k)
+    return [Held(*row) for row in zip(("skip rate", "headroom", "burst"), predicted, (rate, room, burst),
+                                      strict=True)]  # fmt: skip
 
 
 Refill = Literal["clean", "growth", "backoff"]
 REFILLS: list[tuple[int, Refill]] = [(1, "growth"), (2, "growth"), (2, "clean"), (2, "backoff"), (4, "growth")]
 
 
-def patient(interval: int, hysteresis: int, refill: Refill) -> Case:
-    """Return a case of T10."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill}))
-        rate, _, burst = constant(rule, period=interval + hysteresis, phases=1)
-        return [Held("skip rate", theory.hysteresis_skip_rate(rule), rate), Held("burst", hysteresis, burst)]
-
-    return case
+@case_of
+def patient(config: Config, rng: Generator, interval: int, hysteresis: int, refill: Refill) -> list[Held]:
+    """Hold T10."""
+    rule = Rule(2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill}))
+    rate, _, burst = constant(rule, period=interval + hysteresis, phases=1)
+    return [Held("skip rate", theory.hysteresis_skip_rate(rule), rate), Held("burst", hysteresis, burst)]
 
 
 # -------------------------------------------------------------------------------------------- T4, T6: on the move
 
 
-def spike(growth: float, backoff: float, interval: int, height: float, steps: int) -> Case:
-    """Return a case of T4: a spike, then no ceiling until the scale is back."""
+@case_of
+def spike(
+    config: Config, rng: Generator, growth: float, backoff: float, interval: int, height: float, steps: int
+) -> list[Held]:
+    """Hold T4: a spike, then no ceiling until the scale is back."""
+    rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
+    predicted = theory.recovery(rule, height, steps)
+    ceilings = np.full(predicted.steps + 1, np.inf)
+    ceilings[:steps] = 2.0 ** (16 - height)
+    found, x = simulate.follow(rule, ceilings)
+    back = steps + int(np.argmax(x[steps:] >= 16))
+    measured = (int(found.sum()), back, float((16 - x[:back]).sum()))
+    return [Held(*row) for row in zip(("skips", "steps", "bit-steps"), predicted, measured, strict=True)]
 
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
-        predicted = theory.recovery(rule, height, steps)
-        ceilings = np.full(predicted.steps + 1, np.inf)
-        ceilings[:steps] = 2.0 ** (16 - height)
-        found, x = simulate.follow(rule, ceilings)
-        back = steps + int(np.argmax(x[steps:] >= 16))
-        measured = (int(found.sum()), back, float((16 - x[:back]).sum()))
-        return [Held(*row) for row in zip(("skips", "steps", "bit-steps"), predicted, measured, strict=True)]
 
-    return case
-
-
-def drift(interval: int, delta: Fraction, growth: float = 2.0, backoff: float = 0.5) -> Case:
-    """Return a case of T6: a rate within 2.5 skips of the predicted number, for the two ends."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0 ** (-800 if delta > 0 else 800), growth, backoff, interval, arithmetic=WIDE)
-        steps = min(40_000, int(1500 / abs(delta)))
-        ceilings = math.log2(rule.init_scale) + 0.3 + np.arange(steps) * float(delta)
-        found, _ = simulate.follow(rule, np.exp2(ceilings))
-        predicted = theory.drifting_skip_rate(rule, delta)
-        return [Held("skip rate", predicted, float(found.mean()), 2.5 / (predicted * steps))]
-
-    return case
+@case_of
+def drift(
+    config: Config, rng: Generator, interval: int, delta: Fraction, growth: float = 2.0, backoff: float = 0.5
+) -> list[Held]:
+    """Hold T6: a rate within 2.5 skips of the predicted number, for the two ends."""
+    rule = Rule(2.0 ** (-800 if delta > 0 else 800), growth, backoff, interval, arithmetic=WIDE)
+    steps = min(40_000, int(1500 / abs(delta)))
+    ceilings = math.log2(rule.init_scale) + 0.3 + np.arange(steps) * float(delta)
+    found, _ = simulate.follow(rule, np.exp2(ceilings))
+    predicted = theory.drifting_skip_rate(rule, delta)
+    return [Held("skip rate", predicted, float(found.mean()), 2.5 / (predicted * steps))]
 
 
 CASES: dict[Arm, Case] = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from experiments.theorems.case import WIDE, Arm, Case, Config, Held
+from experiments.theorems.case import WIDE, Arm, Case, Config, Held, case_of
 from experiments.theorems.simulate import Array, Batch
 
 
@@ -39,22 +39,19 @@ def chain(p: Array, interval: int, backoff: int) -> Array:
     return np.linalg.solve(system, np.eye(size)[0]).reshape(levels, interval)
 
 
-def normal_ceilings(interval: int, sigma: float, backoff_bits: int = 1) -> Case:
-    """Return a case of T3 where log2 of the ceiling is normal(16.5, sigma)."""
+@case_of
+def normal_ceilings(config: Config, rng: Generator, interval: int, sigma: float, backoff_bits: int = 1) -> list[Held]:
+    """Hold T3 where log2 of the ceiling is normal(16.5, sigma)."""
+    x, p = theory.normal_ceilings(16.5, sigma)
+    form = theory.stationary(p, interval, backoff_bits)
+    rule = Rule(2.0 ** int(x @ form.levels), 2.0, 2.0**-backoff_bits, interval, arithmetic=WIDE)
 
-    def case(config: Config, rng: Generator) -> list[Held]:
-        x, p = theory.normal_ceilings(16.5, sigma)
-        form = theory.stationary(p, interval, backoff_bits)
-        rule = Rule(2.0 ** int(x @ form.levels), 2.0, 2.0**-backoff_bits, interval, arithmetic=WIDE)
+    def overflows(scale: Array) -> NDArray[np.bool_]:
+        return np.asarray(np.log2(scale) > rng.normal(16.5, sigma, len(scale)))
 
-        def overflows(scale: Array) -> NDArray[np.bool_]:
-            return np.asarray(np.log2(scale) > rng.normal(16.5, sigma, len(scale)))
-
-        rate, mean = settle(rule, overflows, config, rng)
-        below = 16.5 - float(x @ form.clean)
-        return [Held("skip rate", form.skip_rate, rate, 0.03), Held("headroom", below, 16.5 - mean, 0.01)]
-
-    return case
+    rate, mean = settle(rule, overflows, config, rng)
+    below = 16.5 - float(x @ form.clean)
+    return [Held("skip rate", form.skip_rate, rate, 0.03), Held("headroom", below, 16.5 - mean, 0.01)]
 
 
 def settle(
@@ -77,15 +74,12 @@ def settle(
     return skipped / everything, total / (everything - skipped)
 
 
-def ranks(count: int) -> Case:
-    """Return a case of T3 b: the tracked quantile's shift against the exact mean levels; a limit, so to 0.06 bits."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        x, p = theory.normal_ceilings(16.5, 2.0)
-        one, many = (theory.stationary(any_of(p, n), 2000).levels @ x for n in (1, count))
-        return [Held("bits lost", theory.cost_of_ranks(2.0, 2000, count), float(one - many), 0.02)]
-
-    return case
+@case_of
+def ranks(config: Config, rng: Generator, count: int) -> list[Held]:
+    """Hold T3 b: the tracked quantile's shift against the exact mean levels; a limit, so to 0.06 bits."""
+    x, p = theory.normal_ceilings(16.5, 2.0)
+    one, many = (theory.stationary(any_of(p, n), 2000).levels @ x for n in (1, count))
+    return [Held("bits lost", theory.cost_of_ranks(2.0, 2000, count), float(one - many), 0.02)]
 
 
 def any_of(p: Array, count: int) -> Array:
@@ -94,57 +88,46 @@ def any_of(p: Array, count: int) -> Array:
         return np.asarray(-np.expm1(count * np.log1p(-p)))
 
 
-def bad_steps(interval: int, rate: float) -> Case:
-    """Return a case of T8: bad steps under a constant ceiling, below the critical rate."""
+@case_of
+def bad_steps(config: Config, rng: Generator, interval: int, rate: float) -> list[Held]:
+    """Hold T8: bad steps under a constant ceiling, below the critical rate."""
 
-    def case(config: Config, rng: Generator) -> list[Held]:
-        def overflows(scale: Array) -> NDArray[np.bool_]:
-            return np.asarray((scale > 2.0**16.5) | (rng.random(len(scale)) < rate))
+    def overflows(scale: Array) -> NDArray[np.bool_]:
+        return np.asarray((scale > 2.0**16.5) | (rng.random(len(scale)) < rate))
 
-        rule = Rule(growth_interval=interval, arithmetic=WIDE)
-        measured, mean = settle(rule, overflows, config, rng, times=5)
-        return [Held("skip rate", theory.bad_step_skip_rate(interval, rate), measured, 0.03),
-                Held("levels lost", theory.bad_step_headroom(interval, rate), 16 - mean, 0.05)]  # fmt: skip
-
-    return case
+    rule = Rule(growth_interval=interval, arithmetic=WIDE)
+    measured, mean = settle(rule, overflows, config, rng, times=5)
+    return [Held("skip rate", theory.bad_step_skip_rate(interval, rate), measured, 0.03),
+            Held("levels lost", theory.bad_step_headroom(interval, rate), 16 - mean, 0.05)]  # fmt: skip
 
 
-def falling(interval: int, rate: float) -> Case:
-    """Return a case of T8: bad steps above the critical rate, no ceiling in reach."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        rule = Rule(2.0**900, growth_interval=interval, arithmetic=WIDE)
-        batch, steps = Batch(rule, config.runs), 10 * interval
-        for step in range(steps + 10 * config.steps):
-            if step == steps:
-                start = np.log2(batch.scale).mean()
-            batch.update(rng.random(config.runs) < rate)
-        measured = (np.log2(batch.scale).mean() - start) / (10 * config.steps)
-        return [Held("bits a step", theory.bad_step_drift(rule, rate), float(measured), 0.03)]
-
-    return case
+@case_of
+def falling(config: Config, rng: Generator, interval: int, rate: float) -> list[Held]:
+    """Hold T8: bad steps above the critical rate, no ceiling in reach."""
+    rule = Rule(2.0**900, growth_interval=interval, arithmetic=WIDE)
+    batch, steps = Batch(rule, config.runs), 10 * interval
+    for step in range(steps + 10 * config.steps):
+        if step == steps:
+            start = np.log2(batch.scale).mean()
+        batch.update(rng.random(config.runs) < rate)
+    measured = (np.log2(batch.scale).mean() - start) / (10 * config.steps)
+    return [Held("bits a step", theory.bad_step_drift(rule, rate), float(measured), 0.03)]
 
 
-def best(price: float, rate: float, tolerance: float) -> Case:
-    """Return a case of T8: the exact best interval against 1 / sqrt(price lambda), a limit for lambda G << 1."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        return [Held("G", 1 / math.sqrt(price * rate), theory.best_interval(rate, price), tolerance)]
-
-    return case
+@case_of
+def best(config: Config, rng: Generator, price: float, rate: float, tolerance: float) -> list[Held]:
+    """Hold T8: the exact best interval against 1 / sqrt(price lambda), a limit for lambda G << 1."""
+    return [Held("G", 1 / math.sqrt(price * rate), theory.best_interval(rate, price), tolerance)]
 
 
-def flushed(sigma: float, lost: float) -> Case:
-    """Return a case of T9: log-normal elements, multiplied by the scale in float64 and rounded to fp16 once."""
-
-    def case(config: Config, rng: Generator) -> list[Held]:
-        score = 4.753424  # Phi^-1(1 - 1e-6): the largest of a million elements
-        log2 = rng.normal(0, sigma, config.elements) + 16 - lost - sigma * score
-        with np.errstate(over="ignore"):
-            share = float((np.exp2(log2).astype(np.float16) == 0).mean())
-        return [Held("share", theory.flushed_share(sigma, score, lost), share, 0.1)]
-
-    return case
+@case_of
+def flushed(config: Config, rng: Generator, sigma: float, lost: float) -> list[Held]:
+    """Hold T9: log-normal elements, multiplied by the scale in float64 and rounded to fp16 once."""
+    score = 4.753424  # Phi^-1(1 - 1e-6): the largest of a million elements
+    log2 = rng.normal(0, sigma, config.elements) + 16 - lost - sigma * score
+    with np.errstate(over="ignore"):
+        share = float((np.exp2(log2).astype(np.float16) == 0).mean())
+    return [Held("share", theory.flushed_share(sigma, score, lost), share, 0.1)]
 
 
 def whole_loop(config: Config, rng: Generator) -> list[Held]:

@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from experiments.timing.rounds import in_turn
 
 Work = Callable[[], object]
+Event = Mapping[str, Any]  # of torch's profiler
 
 
 class Seconds(NamedTuple):
@@ -88,7 +89,7 @@ def calls(work: Work, device: str) -> Calls:
     return calls_in(trace(work, torch.cuda.synchronize, [ProfilerActivity.CPU, ProfilerActivity.CUDA]))
 
 
-def trace(work: Work, after: Work, activities: list[ProfilerActivity]) -> list[dict[str, Any]]:
+def trace(work: Work, after: Work, activities: list[ProfilerActivity]) -> list[Event]:
     """Return the profiler's events of the work, marked as a region, and of what comes after it."""
     with profile(activities=activities, acc_events=True) as seen:  # one cycle; without, torch 2.11 warns
         with record_function(REGION):
@@ -97,11 +98,11 @@ def trace(work: Work, after: Work, activities: list[ProfilerActivity]) -> list[d
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         seen.export_chrome_trace(str(path))
-        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        events: list[Event] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     return events
 
 
-def calls_in(events: Sequence[Mapping[str, Any]]) -> Calls:
+def calls_in(events: Sequence[Event]) -> Calls:
     """Return all that the device did in a trace, and the waits that began within the region."""
     region = next(e for e in events if e.get("cat") == "user_annotation" and e.get("name") == REGION)
     start, end = region["ts"], region["ts"] + region["dur"]

@@ -4,7 +4,8 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ class Model:
 
 
 @contextlib.contextmanager
-def replaced(module: Any, **values: Any) -> Iterator[None]:
+def replaced(module: ModuleType, **values: object) -> Iterator[None]:
     """Replace some of a module's names for a while."""
     before = {name: getattr(module, name) for name in values}
     vars(module).update(values)
@@ -127,7 +128,7 @@ def read_with(grads: list[Tensor], block: int, warps: int) -> Work:
     """Return `norm_and_flag` with two of its constants replaced; its table of tiles is made at its first call."""
     table, made = kernels._table.__wrapped__, {}  # noqa: SLF001
 
-    def keep(*key: Any) -> Any:
+    def keep(*key: object) -> object:
         if key not in made:
             made[key] = table(*key)
         return made[key]
@@ -175,7 +176,7 @@ def unscale_clip_and_step(scaler: Scaler, model: Model) -> None:
 
 def on_roundpipe(model: Model) -> Work:
     """Return a step with RoundPipe's scaler, loaded at the first call, so that a failure is this way's alone."""
-    loaded: list[tuple[roundpipe.RoundPipe, Any]] = []
+    loaded: list[tuple[roundpipe.RoundPipe, Scaler]] = []
 
     def work() -> None:
         if not loaded:

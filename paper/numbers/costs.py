@@ -8,35 +8,12 @@ from figures.results import Result
 from paper.ledger import Number
 
 SMALL, LARGE = "400x1000", "50x400000"
-OVERHEAD = {
-    "overhead.small.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", SMALL)), ".1f"),
-    "overhead.small.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", SMALL)), ".1f"),
-    "overhead.small.cost.max": Number("overhead", lambda run: max(ratios(run, "ours clip cost", SMALL)), ".1f"),
-    "overhead.large.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", LARGE)), ".1f"),
-    "overhead.large.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", LARGE)), ".1f"),
-    "overhead.large.cost.max": Number("overhead", lambda run: max(ratios(run, "ours clip cost", LARGE)), ".1f"),
-    "overhead.large.hooks": Number("overhead", lambda run: median(ratios(run, "hooks clip cost", LARGE)), ".1f"),
-    "overhead.small.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", SMALL)), ".1f"),
-    "overhead.large.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", LARGE)), ".1f"),
-    "overhead.plain.small": Number("overhead", lambda run: median(ratios(run, "ours plain whole", SMALL))),
-    "overhead.plain.large": Number("overhead", lambda run: median(ratios(run, "ours plain whole", LARGE))),
-}
 
 
 def walk(run: Result) -> Record:
     """Return what replay_speed measured on the random walk."""
     (found,) = (row for row in run.records[0]["rows"] if row["trace"] == "walk")
     return dict(found)
-
-
-REPLAY = {
-    "replay.fold": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["fold"]) / 1000),
-    "replay.jump": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["replay"]) / 1000),
-    "replay.index": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["index"]) / 1000),
-    "replay.plain": Number("replay_speed", lambda run: walk(run)["without numba"] / 1000, ".1f"),
-    "replay.rules": Number("replay_speed", lambda run: run.records[0]["sweep"]["rules"], ",d"),
-    "replay.sweep": Number("replay_speed", lambda run: run.records[0]["sweep"]["seconds"], ".1f"),
-}
 
 
 def run_skips(run: Result, interval: int) -> float:
@@ -50,14 +27,6 @@ def replay_skips(run: Result, interval: int) -> float:
     return fmean(replay["skips"] for replay in found if replay["interval"] == interval)
 
 
-FIDELITY = {
-    "fidelity.5.run": Number("replay_fidelity", lambda run: run_skips(run, 5), ".0f"),
-    "fidelity.5.replay": Number("replay_fidelity", lambda run: replay_skips(run, 5), ".0f"),
-    "fidelity.200.run": Number("replay_fidelity", lambda run: run_skips(run, 200), ".0f"),
-    "fidelity.200.replay": Number("replay_fidelity", lambda run: replay_skips(run, 200), ".0f"),
-}
-
-
 def probe_ratios(run: Result) -> list[float]:
     """Return how often the probe's cost fits into that of wandb.watch, per network."""
     return [median(row["ratios"]["wandb"]) for row in run.records[0]["rows"]]
@@ -68,7 +37,28 @@ def probe_shares(run: Result) -> list[float]:
     return [median(row["above"]["probe"]) / median(row["bare"]) for row in run.records[0]["rows"]]
 
 
-OTHERS = {
+NUMBERS: dict[str, Number] = {
+    "overhead.small.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", SMALL)), ".1f"),
+    "overhead.small.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", SMALL)), ".1f"),
+    "overhead.small.cost.max": Number("overhead", lambda run: max(ratios(run, "ours clip cost", SMALL)), ".1f"),
+    "overhead.large.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", LARGE)), ".1f"),
+    "overhead.large.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", LARGE)), ".1f"),
+    "overhead.large.cost.max": Number("overhead", lambda run: max(ratios(run, "ours clip cost", LARGE)), ".1f"),
+    "overhead.large.hooks": Number("overhead", lambda run: median(ratios(run, "hooks clip cost", LARGE)), ".1f"),
+    "overhead.small.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", SMALL)), ".1f"),
+    "overhead.large.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", LARGE)), ".1f"),
+    "overhead.plain.small": Number("overhead", lambda run: median(ratios(run, "ours plain whole", SMALL))),
+    "overhead.plain.large": Number("overhead", lambda run: median(ratios(run, "ours plain whole", LARGE))),
+    "replay.fold": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["fold"]) / 1000),
+    "replay.jump": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["replay"]) / 1000),
+    "replay.index": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["index"]) / 1000),
+    "replay.plain": Number("replay_speed", lambda run: walk(run)["without numba"] / 1000, ".1f"),
+    "replay.rules": Number("replay_speed", lambda run: run.records[0]["sweep"]["rules"], ",d"),
+    "replay.sweep": Number("replay_speed", lambda run: run.records[0]["sweep"]["seconds"], ".1f"),
+    "fidelity.5.run": Number("replay_fidelity", lambda run: run_skips(run, 5), ".0f"),
+    "fidelity.5.replay": Number("replay_fidelity", lambda run: replay_skips(run, 5), ".0f"),
+    "fidelity.200.run": Number("replay_fidelity", lambda run: run_skips(run, 200), ".0f"),
+    "fidelity.200.replay": Number("replay_fidelity", lambda run: replay_skips(run, 200), ".0f"),
     "jax.flax": Number("jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "%1"),
     "jax.jmp.min": Number("jax_speed", lambda run: min(ratios(run, "jmp"))),
     "jax.jmp.max": Number("jax_speed", lambda run: max(ratios(run, "jmp"))),
@@ -78,5 +68,3 @@ OTHERS = {
     "probe.share.max": Number("probe_overhead", lambda run: max(probe_shares(run)), "%0"),
     "artefact.minutes": Number("runs", lambda run: sum(row["unit_seconds"] for row in run.records) / 60, ".0f"),
 }
-
-NUMBERS: dict[str, Number] = {**OVERHEAD, **REPLAY, **FIDELITY, **OTHERS}

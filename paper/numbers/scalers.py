@@ -6,24 +6,6 @@ from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
 
-FIELD = {
-    "dialects": Formula(lambda: len(survey()), "d"),
-    "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
-    "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
-    "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in survey().values()), "words"),
-    "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
-    "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
-    "field.delayed": Formula(lambda: sum(row.delay == 1 for row in survey().values()), "words"),
-    "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
-}
-TRACES = {
-    "traces.count": Number("traces", lambda run: len(run.records), ",d"),
-    "traces.repeated": Number("traces", lambda run: sum(row["repeated"] for row in run.records), ",d"),
-    "traces.updates": Number("traces", lambda run: sum(row["updates"] for row in run.records), ",d"),
-}
-
-# defects, threads
-
 SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
@@ -33,7 +15,18 @@ def _wrong(run: Result, depth: int) -> float:
     return float(sum(arm.column("wrong")) / sum(arm.column("checked")))
 
 
-DEFECTS = {
+NUMBERS: dict[str, Number | Formula] = {
+    "dialects": Formula(lambda: len(survey()), "d"),
+    "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
+    "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
+    "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in survey().values()), "words"),
+    "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
+    "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
+    "field.delayed": Formula(lambda: sum(row.delay == 1 for row in survey().values()), "words"),
+    "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
+    "traces.count": Number("traces", lambda run: len(run.records), ",d"),
+    "traces.repeated": Number("traces", lambda run: sum(row["repeated"] for row in run.records), ",d"),
+    "traces.updates": Number("traces", lambda run: sum(row["updates"] for row in run.records), ",d"),
     "adversary.sweep": Number("adversary", lambda run: run.arm(SWEEP).the("trace_died"), "d"),
     "adversary.steps": Number("adversary", lambda run: run.config["steps"], ",d"),
     "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
@@ -43,8 +36,6 @@ DEFECTS = {
     "threads.torch.1": Number("threads", lambda run: _wrong(run, 1), "%0"),
     "threads.torch.4": Number("threads", lambda run: _wrong(run, 4), "%0"),
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
-}
-KIT = {
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
     "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "words"),
     "kit.ours": Number(
@@ -54,5 +45,3 @@ KIT = {
     ),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
 }
-
-NUMBERS: dict[str, Number | Formula] = {**FIELD, **TRACES, **DEFECTS, **KIT}

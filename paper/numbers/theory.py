@@ -1,11 +1,16 @@
 """The theorems, the real run that T3 foretells, and what depth costs."""
 
+from functools import partial
+
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from ampsim.records import Record
 from figures.quantities import INTERVALS, exact_errors, real_error, real_level, real_steps, staleness_spread, t3_level
 from figures.results import Result
 from paper.ledger import Formula, Number
+
+theory = partial(Number, "theory")
+real = partial(Number, "theory_real")
 
 RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
 DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
@@ -23,47 +28,33 @@ def worst_best_interval(run: Result) -> float:
     return max(float(held["error"]) for row in rows for held in row["held"] if held["name"] == "G")
 
 
-THEORY: dict[str, Number | Formula] = {
-    "theory.cases": Number("theory", lambda run: len(run.records), "d"),
-    "theory.exact.worst": Number("theory", lambda run: max(exact_errors(run)), "e0"),
+NUMBERS: dict[str, Number | Formula] = {
+    "theory.cases": theory(lambda run: len(run.records), "d"),
+    "theory.exact.worst": theory(lambda run: max(exact_errors(run)), "e0"),
     "t1.default": Formula(lambda: skip_rate(Rule()), "%5"),
     "t1.default.in": Formula(lambda: 1 / skip_rate(Rule()), ".0f"),
     "t3.quantile": Formula(lambda: tracked_quantile(2000), "%3"),
-    "t3.ranks.closed": Number("theory", lambda run: case(run, RANKS, "bits lost")["predicted"]),
-    "t3.ranks.exact": Number("theory", lambda run: case(run, RANKS, "bits lost")["measured"]),
-    "t4.skips": Number("theory", lambda run: case(run, SPIKE, "skips")["measured"], "words"),
-    "t4.steps": Number("theory", lambda run: case(run, SPIKE, "steps")["measured"], ",d"),
+    "t3.ranks.closed": theory(lambda run: case(run, RANKS, "bits lost")["predicted"]),
+    "t3.ranks.exact": theory(lambda run: case(run, RANKS, "bits lost")["measured"]),
+    "t4.skips": theory(lambda run: case(run, SPIKE, "skips")["measured"], "words"),
+    "t4.steps": theory(lambda run: case(run, SPIKE, "steps")["measured"], ",d"),
     "t8.critical.in": Formula(lambda: 1 / critical_bad_rate(Rule()), ",.0f"),
-    "t8.drift.800": Number("theory", lambda run: case(run, DRIFT_800, "bits a step")["measured"], "e2"),
-    "t8.drift.800.closed": Number("theory", lambda run: case(run, DRIFT_800, "bits a step")["predicted"], "e2"),
-    "t8.drift.2000": Number("theory", lambda run: case(run, DRIFT_2000, "bits a step")["measured"], "e2"),
-    "t8.best.worst": Number("theory", worst_best_interval, "%0"),
-    "t9.5": Number("theory", lambda run: case(run, "T9: sigma=5, 0 bits", "share")["measured"], "e1"),
-    "t9.8": Number("theory", lambda run: case(run, "T9: sigma=8, 0 bits", "share")["measured"], "%0"),
-    "t10.1": Number(
-        "theory", lambda run: case(run, "T10: G=50, H=1, refilled at growth", "skip rate")["measured"], "%2"
-    ),
-    "t10.2": Number(
-        "theory", lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["measured"], "%2"
-    ),
-}
-
-REAL = {
-    "real.steps": Number("theory_real", real_steps, ",d"),
-    "real.seeds": Number("theory_real", lambda run: len(run.seeds), "words"),
-    "real.worst": Number("theory_real", real_error, "%0"),
-    "real.worst.fp32": Number("theory_real", lambda run: real_error(run, "fp32"), "%0"),
-    "real.level.worst": Number(
-        "theory_real", lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS)
-    ),
-    "real.unforeseen": Number("theory_real", lambda run: sum(row["unforeseen"] for row in run.records), "words"),
-    "real.correlation.min": Number("theory_real", lambda run: min(row["ceiling_correlation"] for row in run.records)),
-    "real.correlation.max": Number("theory_real", lambda run: max(row["ceiling_correlation"] for row in run.records)),
-}
-
-# depth
-
-DEPTH = {
+    "t8.drift.800": theory(lambda run: case(run, DRIFT_800, "bits a step")["measured"], "e2"),
+    "t8.drift.800.closed": theory(lambda run: case(run, DRIFT_800, "bits a step")["predicted"], "e2"),
+    "t8.drift.2000": theory(lambda run: case(run, DRIFT_2000, "bits a step")["measured"], "e2"),
+    "t8.best.worst": theory(worst_best_interval, "%0"),
+    "t9.5": theory(lambda run: case(run, "T9: sigma=5, 0 bits", "share")["measured"], "e1"),
+    "t9.8": theory(lambda run: case(run, "T9: sigma=8, 0 bits", "share")["measured"], "%0"),
+    "t10.1": theory(lambda run: case(run, "T10: G=50, H=1, refilled at growth", "skip rate")["measured"], "%2"),
+    "t10.2": theory(lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["measured"], "%2"),
+    "real.steps": real(real_steps, ",d"),
+    "real.seeds": real(lambda run: len(run.seeds), "words"),
+    "real.worst": real(real_error, "%0"),
+    "real.worst.fp32": real(lambda run: real_error(run, "fp32"), "%0"),
+    "real.level.worst": real(lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS)),
+    "real.unforeseen": real(lambda run: sum(row["unforeseen"] for row in run.records), "words"),
+    "real.correlation.min": real(lambda run: min(row["ceiling_correlation"] for row in run.records)),
+    "real.correlation.max": real(lambda run: max(row["ceiling_correlation"] for row in run.records)),
     "stale.cumulative.4.headroom": Number("staleness", lambda run: run.arm("cumulative k=4").mean("headroom"), ".1f"),
     "stale.cumulative.0.headroom": Number("staleness", lambda run: run.arm("cumulative k=0").mean("headroom"), ".1f"),
     "stale.dedup.4.skip": Number("staleness", lambda run: run.arm("deduplicated k=4").mean("skip_rate"), "%1"),
@@ -73,5 +64,3 @@ DEPTH = {
     "async.4": Number("async_depth", lambda run: run.arm("depth 4").mean("test_loss")),
     "async.scale.4": Number("async_depth", lambda run: run.arm("scale 4").mean("test_loss")),
 }
-
-NUMBERS: dict[str, Number | Formula] = {**THEORY, **REAL, **DEPTH}

@@ -1,11 +1,19 @@
 """The trained networks: underflow, a transformer, collapse, other rules."""
 
+from functools import partial
 from statistics import fmean, median
 
 from ampsim.core.formats import FP16
 from figures.quantities import CLOSED, gpt_apart, last_scales, per_policy, policy_room
 from figures.results import ArmRecords
 from paper.ledger import Number
+
+sigmoid = partial(Number, "sigmoid_underflow")
+gpt = partial(Number, "gpt_fp16")
+resnet = partial(Number, "resnet_fp16")
+crash = partial(Number, "scale_crash")
+policies = partial(Number, "policies")
+closed = partial(Number, CLOSED)
 
 
 def elements(arm: ArmRecords) -> int:
@@ -18,101 +26,73 @@ def zeros(arm: ArmRecords, step: int) -> int:
     return sum(sum(row["zero"][step]) for row in arm)
 
 
-def skips(arm: ArmRecords) -> float:
-    """Return the skipped steps per run."""
-    return fmean(arm.skips())
-
-
 def mean_zero(arm: ArmRecords) -> float:
     """Return the mean share of zeros over all counted steps of all seeds."""
     return fmean(share for row in arm for share in row["zero"])
 
 
-SIGMOID = {
-    "sigmoid.seeds": Number("sigmoid_underflow", lambda run: len(run.seeds), "words"),
-    "sigmoid.unscaled.zero0": Number(
-        "sigmoid_underflow", lambda run: zeros(run.arm("unscaled"), 0) / elements(run.arm("unscaled")), "%0"
-    ),
-    "sigmoid.unscaled.zero": Number(
-        "sigmoid_underflow", lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"
-    ),
-    "sigmoid.unscaled.loss": Number("sigmoid_underflow", lambda run: run.arm("unscaled").mean("train_loss")),
-    "sigmoid.fp32.loss": Number("sigmoid_underflow", lambda run: run.arm("fp32").mean("train_loss")),
-    "sigmoid.fp32.min": Number("sigmoid_underflow", lambda run: run.arm("fp32").min("train_loss")),
-    "sigmoid.fp32.max": Number("sigmoid_underflow", lambda run: run.arm("fp32").max("train_loss")),
-    "sigmoid.20.skips": Number(
-        "sigmoid_underflow",
-        lambda run: sum(run.arm("static 2^20").skips()) / (len(run.seeds) * run.config["steps"]),
-        "%0",
-    ),
-    "sigmoid.4.lost": Number(
-        "sigmoid_underflow", lambda run: sum(loss > 1 for loss in run.arm("static 2^4").column("train_loss")), "words"
-    ),
-}
-GPT = {
-    "gpt.steps": Number("gpt_fp16", lambda run: run.config["steps"], "d"),
-    "gpt.unscaled": Number("gpt_fp16", lambda run: run.arm("unscaled").mean("test_loss")),
-    "gpt.fp32": Number("gpt_fp16", lambda run: run.arm("fp32").mean("test_loss")),
-    "gpt.apart": Number("gpt_fp16", gpt_apart),
-    "gpt.unscaled.zero": Number("gpt_fp16", lambda run: mean_zero(run.arm("unscaled")), "%2"),
-    "gpt.global.unscaled": Number("gpt_fp16", lambda run: run.arm("global unscaled").mean("test_loss")),
-    "gpt.global.fp32": Number("gpt_fp16", lambda run: run.arm("global fp32").mean("test_loss")),
-    "gpt.global.dynamic": Number("gpt_fp16", lambda run: run.arm("global dynamic").mean("test_loss")),
-    "gpt.global.unscaled.zero": Number("gpt_fp16", lambda run: mean_zero(run.arm("global unscaled")), "%0"),
-    "gpt.global.fp32.zero": Number("gpt_fp16", lambda run: mean_zero(run.arm("global fp32")), "%0"),
-    "gpt.sum.scale": Number("gpt_fp16", lambda run: median(last_scales(run.arm("sum"))), "2^"),
-    "gpt.sum.skips": Number("gpt_fp16", lambda run: skips(run.arm("sum")), ".0f"),
-    "gpt.init32": Number("gpt_fp16", lambda run: run.arm("init 2^32").mean("test_loss")),
-    "gpt.init32.skips": Number("gpt_fp16", lambda run: skips(run.arm("init 2^32")), ".0f"),
-}
-RESNET = {
-    "resnet.steps": Number("resnet_fp16", lambda run: run.config["steps"], "d"),
-    "resnet.unscaled": Number("resnet_fp16", lambda run: run.arm("unscaled").mean("test_loss")),
-    "resnet.fp32": Number("resnet_fp16", lambda run: run.arm("fp32").mean("test_loss")),
-    "resnet.global.unscaled": Number("resnet_fp16", lambda run: run.arm("global unscaled").mean("test_loss")),
-    "resnet.global.dynamic": Number("resnet_fp16", lambda run: run.arm("global dynamic").mean("test_loss")),
-    "resnet.static.worst": Number("resnet_fp16", lambda run: run.arm("static 2^16").max("test_loss")),
-}
-CRASH = {
-    "crash.seeds": Number("scale_crash", lambda run: len(run.seeds), "words"),
-    "crash.035": Number("scale_crash", lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
-    "crash.04": Number("scale_crash", lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
-    "crash.05.median": Number("scale_crash", lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
-    "crash.fp32.above": Number(
-        "scale_crash",
-        lambda run: sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05")),
-        "words",
-    ),
-    "crash.fp32.max": Number(
-        "scale_crash", lambda run: max(max(row["stream_max"]) for row in run.arm("fp32 lr=0.05")), "e0"
-    ),
-}
-
 # policies: each record has all policies on one task's recorded ceilings; the closed loop trains with each
 
 TEN, FIFTY, DEFAULT, HEADROOM = "backoff G=10", "backoff G=50", "backoff G=2000", "headroom 1 bit"
-POLICIES = {
-    "policies.sd": Number(
-        "policies", lambda run: fmean(sd for _, sd in run.arm("digits").column("ceiling_log2")), ".1f"
+
+NUMBERS: dict[str, Number] = {
+    "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
+    "sigmoid.unscaled.zero0": sigmoid(lambda run: zeros(run.arm("unscaled"), 0) / elements(run.arm("unscaled")), "%0"),
+    "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
+    "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),
+    "sigmoid.fp32.loss": sigmoid(lambda run: run.arm("fp32").mean("train_loss")),
+    "sigmoid.fp32.min": sigmoid(lambda run: run.arm("fp32").min("train_loss")),
+    "sigmoid.fp32.max": sigmoid(lambda run: run.arm("fp32").max("train_loss")),
+    "sigmoid.20.skips": sigmoid(
+        lambda run: sum(run.arm("static 2^20").skips()) / (len(run.seeds) * run.config["steps"]), "%0"
     ),
-    "policies.10.skip": Number("policies", lambda run: fmean(per_policy(run, TEN, "skip_rate")), "%1"),
-    "policies.2000.skip": Number("policies", lambda run: fmean(per_policy(run, DEFAULT, "skip_rate")), "%2"),
-    "policies.10.room": Number("policies", lambda run: policy_room(run, TEN), ".1f"),
-    "policies.2000.room": Number("policies", lambda run: policy_room(run, DEFAULT), ".1f"),
-    "policies.headroom.room": Number("policies", lambda run: policy_room(run, HEADROOM), ".1f"),
-    "policies.headroom.skips": Number("policies", lambda run: sum(per_policy(run, HEADROOM, "skips")), "words"),
-    "policies.fall": Number("policies", lambda run: run.config["fall"], ".0f"),
-    "policies.fall.steps": Number("policies", lambda run: run.config["fall_steps"], "words"),
-    "policies.50.recovery": Number("policies", lambda run: fmean(per_policy(run, FIFTY, "recovery")), ".0f"),
-    "closed.headroom.1": Number(CLOSED, lambda run: run.arm("closed headroom 1 bit").mean("skips"), ".0f"),
-    "closed.steps": Number(
-        CLOSED,
+    "sigmoid.4.lost": sigmoid(
+        lambda run: sum(loss > 1 for loss in run.arm("static 2^4").column("train_loss")), "words"
+    ),
+    "gpt.steps": gpt(lambda run: run.config["steps"], "d"),
+    "gpt.unscaled": gpt(lambda run: run.arm("unscaled").mean("test_loss")),
+    "gpt.fp32": gpt(lambda run: run.arm("fp32").mean("test_loss")),
+    "gpt.apart": gpt(gpt_apart),
+    "gpt.unscaled.zero": gpt(lambda run: mean_zero(run.arm("unscaled")), "%2"),
+    "gpt.global.unscaled": gpt(lambda run: run.arm("global unscaled").mean("test_loss")),
+    "gpt.global.fp32": gpt(lambda run: run.arm("global fp32").mean("test_loss")),
+    "gpt.global.dynamic": gpt(lambda run: run.arm("global dynamic").mean("test_loss")),
+    "gpt.global.unscaled.zero": gpt(lambda run: mean_zero(run.arm("global unscaled")), "%0"),
+    "gpt.global.fp32.zero": gpt(lambda run: mean_zero(run.arm("global fp32")), "%0"),
+    "gpt.sum.scale": gpt(lambda run: median(last_scales(run.arm("sum"))), "2^"),
+    "gpt.sum.skips": gpt(lambda run: fmean(run.arm("sum").skips()), ".0f"),
+    "gpt.init32": gpt(lambda run: run.arm("init 2^32").mean("test_loss")),
+    "gpt.init32.skips": gpt(lambda run: fmean(run.arm("init 2^32").skips()), ".0f"),
+    "resnet.steps": resnet(lambda run: run.config["steps"], "d"),
+    "resnet.unscaled": resnet(lambda run: run.arm("unscaled").mean("test_loss")),
+    "resnet.fp32": resnet(lambda run: run.arm("fp32").mean("test_loss")),
+    "resnet.global.unscaled": resnet(lambda run: run.arm("global unscaled").mean("test_loss")),
+    "resnet.global.dynamic": resnet(lambda run: run.arm("global dynamic").mean("test_loss")),
+    "resnet.static.worst": resnet(lambda run: run.arm("static 2^16").max("test_loss")),
+    "crash.seeds": crash(lambda run: len(run.seeds), "words"),
+    "crash.035": crash(lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
+    "crash.04": crash(lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
+    "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
+    "crash.fp32.above": crash(
+        lambda run: sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05")), "words"
+    ),
+    "crash.fp32.max": crash(lambda run: max(max(row["stream_max"]) for row in run.arm("fp32 lr=0.05")), "e0"),
+    "policies.sd": policies(lambda run: fmean(sd for _, sd in run.arm("digits").column("ceiling_log2")), ".1f"),
+    "policies.10.skip": policies(lambda run: fmean(per_policy(run, TEN, "skip_rate")), "%1"),
+    "policies.2000.skip": policies(lambda run: fmean(per_policy(run, DEFAULT, "skip_rate")), "%2"),
+    "policies.10.room": policies(lambda run: policy_room(run, TEN), ".1f"),
+    "policies.2000.room": policies(lambda run: policy_room(run, DEFAULT), ".1f"),
+    "policies.headroom.room": policies(lambda run: policy_room(run, HEADROOM), ".1f"),
+    "policies.headroom.skips": policies(lambda run: sum(per_policy(run, HEADROOM, "skips")), "words"),
+    "policies.fall": policies(lambda run: run.config["fall"], ".0f"),
+    "policies.fall.steps": policies(lambda run: run.config["fall_steps"], "words"),
+    "policies.50.recovery": policies(lambda run: fmean(per_policy(run, FIFTY, "recovery")), ".0f"),
+    "closed.headroom.1": closed(lambda run: run.arm("closed headroom 1 bit").mean("skips"), ".0f"),
+    "closed.steps": closed(
         lambda run: run.arm("closed headroom 1 bit").mean("skips") / run.arm("closed headroom 1 bit").mean("skip_rate"),
         ".0f",
     ),
-    "closed.logmax": Number(CLOSED, lambda run: run.arm("closed LogMax as published").max("final_loss")),
-    "policies.checked": Number("policies", lambda run: sum(run.arm("digits").column("checked")), "d"),
-    "policies.wrong": Number("policies", lambda run: sum(run.arm("digits").column("wrong")), "words"),
+    "closed.logmax": closed(lambda run: run.arm("closed LogMax as published").max("final_loss")),
+    "policies.checked": policies(lambda run: sum(run.arm("digits").column("checked")), "d"),
+    "policies.wrong": policies(lambda run: sum(run.arm("digits").column("wrong")), "words"),
 }
-
-NUMBERS: dict[str, Number] = {**SIGMOID, **GPT, **RESNET, **CRASH, **POLICIES}

@@ -143,7 +143,7 @@ def ones(*ceilings: float) -> np.ndarray:
     return np.array(ceilings, np.float32)
 
 
-FEW = settings(max_examples=examples(ms=4))
+FEW = settings(max_examples=examples(ms=8))
 BLOCKS, ROOMS = st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 5, 4096])
 START = State(1.0)
 

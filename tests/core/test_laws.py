@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ampsim import Rule, State, dialects, init, update
 from ampsim.core.laws import HISTORY_LAWS, STEP_LAWS, UPDATE_LAWS, History, Step, broken
 from ampsim.core.trace import read
+from tests.core.helpers import run
+from tests.core.helpers import scales as scales_of
 from tests.examples import examples
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -165,10 +167,7 @@ def test_the_good_steps_break_nothing() -> None:
 def test_skip_budget_is_tight() -> None:
     """Grow, overflow, grow, overflow: the bound of T1 is met with equality."""
     rule, cycle = Rule(growth_interval=4), [False] * 4 + [True]
-    run = [init(rule)]
-    for flag in cycle * 10:
-        run.append(update(rule, run[-1], flag))
-    history = History(rule, cycle * 10, [s.scale for s in run])
+    history = History(rule, cycle * 10, [rule.init_scale, *scales_of(rule, cycle * 10)])
     (law,) = [law for law in HISTORY_LAWS if law.__name__ == "skip_budget"]
     assert law(history) is None
     one_more = History(rule, [*cycle * 10, True], [*history.scale, history.scale[-1]])  # a skip that cost nothing
@@ -183,10 +182,6 @@ def test_every_law_says_what_it_demands() -> None:
 def test_laws_tell_the_fields_scalers_apart() -> None:
     """What the recorded frameworks break of the law of torch's rule, under their own names."""
     late = dialects.get("flax.DynamicScale", interval=2, init=4.0)
-    run = [init(late)]
-    flags = [False] * 3
-    for flag in flags:
-        run.append(update(late, run[-1], flag))
-    asked = Rule(init_scale=4.0, growth_interval=2)
-    said = broken(History(asked, flags, [s.scale for s in run]), [s.growth_tracker for s in run])
+    asked, seen = Rule(init_scale=4.0, growth_interval=2), [init(late), *run(late, "000")]
+    said = broken(History(asked, [False] * 3, [s.scale for s in seen]), [s.growth_tracker for s in seen])
     assert set(said) == {"growth_waits_for_the_interval", "clean_step_counts_once"}

@@ -1,6 +1,5 @@
 """Each policy does what its docstring says, stays in its bounds, and costs what theory says it costs."""
 
-import dataclasses
 import math
 import pickle
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampsim.core import machine, pipeline
+from ampsim.core import pipeline
 from ampsim.core.machine import Rule, init, override, update
 from ampsim.core.policies import (
     Deduplicated,
@@ -19,7 +18,6 @@ from ampsim.core.policies import (
     LogMax,
     Observation,
     Policy,
-    PolicyState,
     Probe,
     Ratio,
 )
@@ -70,10 +68,6 @@ seens = st.builds(
 histories = st.lists(seens, max_size=40)
 
 
-def numbers(state: PolicyState) -> list[float]:
-    return flatten(state)
-
-
 @few
 @given(policies(), histories)
 @example(Headroom(), [Observation(found_inf=False, amax=0.0)])
@@ -83,12 +77,12 @@ def numbers(state: PolicyState) -> list[float]:
 @example(Probe(max_scale=2.0**17, growth_interval=1), [Observation(found_inf=False)] * 6)
 def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, history: list[Observation]) -> None:
     for state in states(policy, history):
-        assert all(map(math.isfinite, numbers(state)))
+        assert all(map(math.isfinite, flatten(state)))
         assert all(policy.min_scale <= scale <= policy.max_scale for scale in (state.scale, *state.pending))
         assert len(state.pending) == policy.delay
         if isinstance(policy, Probe):
             assert policy.min_scale <= state.memory.base <= policy.max_scale
-        assert all(float(np.float32(number)) == number for number in numbers(state))
+        assert all(float(np.float32(number)) == number for number in flatten(state))
 
 
 @few
@@ -103,16 +97,7 @@ def test_a_resumed_run_is_the_unbroken_one(policy: Policy, history: list[Observa
         before = state
         state = update(policy, state, seen)
         assert (state, before) == (wanted, before)
-        assert list(map(type, numbers(state))) == list(map(type, numbers(wanted)))
-
-
-@few
-@given(policies(), histories)
-def test_a_delay_moves_every_decision_behind_a_queue(policy: Policy, history: list[Observation]) -> None:
-    """Iteration i's scale is what was newest after i - k updates: the pipeline's view of the same numbers."""
-    after = [init(policy), *states(policy, history)]
-    for i, state in enumerate(after):
-        assert state.scale == after[max(0, i - policy.delay)].newest
+        assert list(map(type, flatten(state))) == list(map(type, flatten(wanted)))
 
 
 @few
@@ -362,14 +347,6 @@ def test_seen_is_true_for_an_overflow_and_every_rule_takes_it() -> None:
 def test_nonsense_is_refused_with_value_expectation_and_cure(make: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         make()
-
-
-@few
-@given(policies())
-def test_a_policy_is_a_hashable_value(policy: Policy) -> None:
-    assert hash(dataclasses.replace(policy)) == hash(policy)
-    assert dataclasses.replace(policy) == policy
-    assert machine.init(policy) == machine.init(dataclasses.replace(policy))
 
 
 @few

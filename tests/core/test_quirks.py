@@ -26,15 +26,7 @@ from ampsim.core.quirks import (
     StreakStartsAt,
     Tolerance,
 )
-
-
-def scales(rule: Rule, history: str) -> list[float]:
-    """The scale after each update of a history such as "1001" (1: overflow)."""
-    state, out = init(rule), []
-    for flag in history:
-        state = update(rule, state, flag == "1")
-        out.append(state.scale)
-    return out
+from tests.core.helpers import scales
 
 
 def growths(rule: Rule, updates: int) -> list[int]:
@@ -371,7 +363,7 @@ def _attempt(rule: Rule, state: State, flag: str) -> State | None:
 def test_what_a_quirk_remembers_is_in_the_state() -> None:
     rule = Rule(16.0, growth_interval=2, quirks=(Tolerance(0.6), RaiseAfterConsecutive(6), RampUntilOverflow(4.0)))
     for history in itertools.product("01", repeat=6):
-        straight = scales(rule, "".join(history))
+        straight = scales(rule, history)
         state, resumed = init(rule), []
         for flag in history:
             state = State(state.scale, state.growth_tracker, state.overflow_tracker, state.pending, state.memory)

@@ -45,7 +45,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@settings(max_examples=examples(ms=4))
+@settings(max_examples=examples(ms=8))
 @given(VALUES)
 def test_a_line_gives_back_what_was_written(value: Any) -> None:
     line = records.encode(value)

@@ -37,11 +37,6 @@ def test_histories_of_different_lengths_are_refused() -> None:
         replay(Rule(), [0, 1], is_async=[True])
 
 
-def test_what_is_no_rule_is_refused() -> None:
-    with pytest.raises(TypeError, match="is no rule: expected a Rule"):
-        replay("torch", [0])
-
-
 def test_first_divergence() -> None:
     assert first_divergence([1.0, 2.0], [1.0, 2.0]) is None
     assert first_divergence([1.0, 2.0], [1.0, math.nextafter(2.0, 3.0)]) == 1

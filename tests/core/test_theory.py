@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import laws, theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from tests.core.helpers import run, scales
 from tests.examples import examples
 
 WIDE = Arithmetic(dtype="float64")  # 2000 bits of scale
@@ -42,10 +43,7 @@ def follow(rule: Rule, ceilings: Iterable[float]) -> tuple[list[bool], list[floa
 
 
 def final(rule: Rule, found: list[bool]) -> State:
-    state = init(rule)
-    for flag in found:
-        state = update(rule, state, flag)
-    return state
+    return [init(rule), *run(rule, found)][-1]
 
 
 def window(rule: Rule, ceiling: float, period: int, warm: int) -> tuple[list[bool], list[float]]:
@@ -57,6 +55,7 @@ def window(rule: Rule, ceiling: float, period: int, warm: int) -> tuple[list[boo
 # ------------------------------------------------------------------------------------------------------------ T1
 
 
+@settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, flags, st.integers(0, 4))
 @example(1, 1, 1, [True], 0)
 def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(interval, a, b, found, delay) -> None:
@@ -67,6 +66,7 @@ def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(interval, a
     assert sum(found) <= theory.skips(rule, len(found), descent) + 1e-9
 
 
+@settings(max_examples=examples(ms=3))
 @given(intervals, flags, st.integers(16, 20))
 def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
     rule = plain(interval, max_scale=2.0**top)
@@ -74,15 +74,16 @@ def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
     assert sum(found) <= theory.skips(rule, len(found), descent) + 1e-9
 
 
+@settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, flags)
 def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
     rule = plain(interval, a, b)
-    scales = [START, *(final(rule, found[: i + 1]).scale for i in range(len(found)))]
-    assert laws.skip_budget(laws.History(rule, found, scales)) is None
-    bound = theory.skips(rule, len(found), math.log2(scales[0] / scales[-1]))
-    assume(min(scales) > 2.0**-100)
+    trace = [START, *scales(rule, found)]
+    assert laws.skip_budget(laws.History(rule, found, trace)) is None
+    bound = theory.skips(rule, len(found), math.log2(trace[0] / trace[-1]))
+    assume(min(trace) > 2.0**-100)
     too_many = [True] * min(len(found), math.floor(bound + 1.01)) + [False] * len(found)
-    broken = laws.skip_budget(laws.History(rule, too_many[: len(found)], scales))
+    broken = laws.skip_budget(laws.History(rule, too_many[: len(found)], trace))
     assert (broken is not None) == (sum(too_many[: len(found)]) > bound + 1e-6)
 
 
@@ -397,6 +398,7 @@ def test_t8_below_the_critical_rate_is_t3(interval, share) -> None:
     assert theory.bad_step_headroom(interval, rate) == pytest.approx(lost, rel=1e-6, abs=1e-12)
 
 
+@settings(max_examples=examples(ms=3))
 @given(st.integers(1, 3000), powers, powers)
 def test_t8_at_the_critical_rate_the_scale_stands_and_above_it_falls(interval, a, b) -> None:
     rule = plain(interval, a, b)

@@ -46,10 +46,7 @@ def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     write(second, read(first), {"origin": "test"})
     assert list(read(second)) == traces
     assert first.read_bytes() == second.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        first.name,
-        second.name,
-    ]  # no temporary file is left
+    assert sorted(p.name for p in tmp_path.iterdir()) == [first.name, second.name]  # no temporary file is left
 
 
 @pytest.mark.parametrize(
@@ -57,10 +54,7 @@ def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     [
         ({"scale": (4.0, 8.0, 8.0)}, "update 2: expected 8.0, the machine says 4.0"),
         ({"found_inf": (False, False, False)}, "update 2: expected 4.0, the machine says 8.0"),
-        (
-            {"scale": (4.0, 8.0), "raised": Raised(2, "Exception", "x")},
-            "update 2: expected Exception at update 2",
-        ),
+        ({"scale": (4.0, 8.0), "raised": Raised(2, "Exception", "x")}, "update 2: expected Exception at update 2"),
         ({"params": {"init": 4.0, "interval": 3}}, "update 1: expected 8.0, the machine says 4.0"),
         ({"scale": (4.0, 8.0 * (1 + 2**-52), 4.0)}, "update 1: expected"),
     ],
@@ -135,10 +129,7 @@ def test_bytes_changed_in_a_gzip_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [
-        ({"system": "torch.amp.GradScale"}, "unknown dialect"),
-        ({"params": {"int": 1}}, "has no parameter 'int'"),
-    ],
+    [({"system": "torch.amp.GradScale"}, "unknown dialect"), ({"params": {"int": 1}}, "has no parameter 'int'")],
 )
 def test_an_unknown_dialect_or_parameter_is_wrong_use(tmp_path: Path, change: dict[str, object], said: str) -> None:
     write(tmp_path / "t.jsonl", [dataclasses.replace(TRACE, **change)])

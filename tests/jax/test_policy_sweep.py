@@ -14,7 +14,7 @@ from ampsim.jax import sweep_policies
 from tests.examples import examples
 
 STEPS = 30
-few = settings(max_examples=examples(ms=40))  # each compiles a grid, or many folds
+few = settings(max_examples=examples(ms=50))  # each compiles a grid, or many folds
 ceiling = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(-4, 24).map(
     lambda e: 2.0**e
 )
@@ -25,7 +25,7 @@ GRIDS: dict[str, list[Any]] = {
     "ratio": [Ratio(growth_interval=g, max_scale=m) for g in (1, 4) for m in (2.0**17, 2.0**20)],
     "headroom": [Headroom(margin=m, interval=i) for m in (0, 1, 5, 12) for i in (1, 3)],
     "floor": [FloorSchedule(growth_interval=g, milestones=((4, 2.0**9),)) for g in (1, 2)],
-    "one": [Probe(growth_interval=2)],
+    "alike": [Probe(growth_interval=2)] * 2,
 }
 
 

@@ -13,7 +13,7 @@ from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import StreakStartsAt
 from ampsim.jax import sweep
 from tests.examples import examples
-from tests.jax.test_loss_scale import rules
+from tests.jax.helpers import rules
 
 BATCH, STEPS = 8, 40
 
@@ -26,29 +26,21 @@ def batches(draw: st.DrawFn) -> list[Rule]:
     ]
 
 
-@settings(max_examples=examples(ms=25))
+@settings(max_examples=examples(ms=50))
 @given(batches(), st.integers(0, 2**32 - 1))
-def test_every_row_is_a_replay(batch, seed) -> None:
-    found = np.random.default_rng(seed).random((BATCH, STEPS)) < 0.3
-    scales = np.asarray(sweep(batch, found), np.float64)
+def test_every_row_is_a_replay_of_flags_or_of_ceilings(batch, seed) -> None:
+    rng = np.random.default_rng(seed)
+    found = rng.random((BATCH, STEPS)) < 0.3
+    ceilings = 2.0 ** rng.uniform(-10, 20, STEPS)
+    ceilings[rng.random(STEPS) < 0.2] = rng.choice([0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1])
+    scales, capped = (np.asarray(x, np.float64) for x in (sweep(batch, found), sweep(batch, ceilings=ceilings)))
     end = sweep(batch, found, summary=True)
     for i, rule in enumerate(batch):
         assert scales[i].tolist() == replay(rule, found[i]).tolist()
+        state = init(rule)
+        assert capped[i].tolist() == [(state := update(rule, state, state.scale > c)).scale for c in ceilings]
     assert np.asarray(end.scale, np.float64).tolist() == scales[:, -1].tolist()
     assert end.skipped.tolist() == found.sum(axis=1).tolist()
-
-
-@settings(max_examples=examples(ms=25))
-@given(batches(), st.integers(0, 2**32 - 1))
-def test_ceilings(batch, seed) -> None:
-    rng = np.random.default_rng(seed)
-    ceilings = 2.0 ** rng.uniform(-10, 20, STEPS)
-    ceilings[rng.random(STEPS) < 0.2] = rng.choice([0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1])
-    scales = np.asarray(sweep(batch, ceilings=ceilings), np.float64)
-    for i, rule in enumerate(batch):
-        state = init(rule)
-        expected = [(state := update(rule, state, state.scale > c)).scale for c in ceilings]
-        assert scales[i].tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -71,8 +63,9 @@ def test_float64_rules() -> None:
     with jax.enable_x64(True):
         rule = Rule(3.0, 3.0, 1 / 3, 2, arithmetic=Arithmetic(dtype="float64", backoff="divide"))
         found = np.arange(50) % 3 > 0
-        assert np.asarray(sweep([rule], found))[0].tolist() == replay(rule, found).tolist()
-        assert np.asarray(sweep([rule], ceilings=np.full(50, 0.1))).dtype == np.float64
+        expected = replay(rule, found)
+        ceilings = np.array([rule.init_scale, *expected[:-1]]) * np.where(found, 1 - 2.0**-52, 1.0)
+        assert np.asarray(sweep([rule], ceilings=ceilings))[0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -11,26 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.probe import Histogram, counting
-from ampsim.probe.binades import BINS, INF, NAN, SMALLEST, ZERO
+from ampsim.probe.binades import BINS
 from ampsim.probe.counting import counter_of_many, exponent_counts, merge_counts
-
-EVERY_16 = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
-HALVES = [torch.float16, torch.bfloat16]
-
-
-def reference(values: torch.Tensor) -> Histogram:
-    """By float64's frexp."""
-    wide = values.detach().reshape(-1).to(torch.float64).numpy()
-    finite = wide[np.isfinite(wide) & (wide != 0)]
-    counts = np.zeros(BINS, np.int64)
-    np.add.at(counts, np.frexp(finite)[1] - 1 - SMALLEST + 1, 1)
-    counts[[ZERO, INF, NAN]] = (wide == 0).sum(), np.isinf(wide).sum(), np.isnan(wide).sum()
-    return Histogram(counts, float(np.abs(wide).max(initial=0.0)))
-
-
-def same(a: Histogram, b: Histogram) -> None:
-    np.testing.assert_array_equal(a.counts, b.counts)
-    np.testing.assert_equal(a.largest, b.largest)
+from tests.examples import examples
+from tests.probe.helpers import EVERY_16, HALVES, random_bits, reference, same
 
 
 def check(*tensors: torch.Tensor) -> None:
@@ -44,11 +28,6 @@ def check(*tensors: torch.Tensor) -> None:
         same(Histogram.of(values), expected)
         same(Histogram.from_counts(row.numpy()), expected)
         assert Histogram.of(values).size == values.numel()
-
-
-def random_bits(seed: int, size: int) -> torch.Tensor:
-    bits = np.random.default_rng(seed).integers(0, 2**32, size, dtype=np.uint32)
-    return torch.from_numpy(bits.view(np.float32).copy())
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -73,6 +52,7 @@ def test_one_kind_of_element_alone(size: int) -> None:
     check(*(mixed[i : i + size] for i in range(10)))
 
 
+@settings(max_examples=examples(ms=5))
 @given(st.lists(st.lists(st.floats(width=32), max_size=9), min_size=1, max_size=9))
 @example([[]])
 @example([[], [0.0, -0.0], []])
@@ -154,6 +134,7 @@ def test_the_path_of_devices_waits_for_nothing() -> None:
     assert counter_of_many(torch.device("meta")) is None
 
 
+@settings(max_examples=examples(ms=4))
 @given(st.lists(st.floats(width=32), max_size=8), st.lists(st.floats(width=32), max_size=8))
 @example([1.0], [math.nan])
 @example([math.nan], [math.inf])

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -20,26 +19,16 @@ from hypothesis import strategies as st
 
 from ampsim import _triton
 from ampsim.probe import Histogram, counting, kernels
-from ampsim.probe.binades import BINS, INF, NAN, SMALLEST, ZERO
+from ampsim.probe.binades import BINS
 from ampsim.probe.kernels import BLOCK
+from tests.examples import examples
+from tests.probe.helpers import EVERY_16, HALVES, random_bits, reference, same
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
-EVERY_16 = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
-HALVES = [torch.float16, torch.bfloat16]
 
 on_device = pytest.mark.peer("triton") if INTERPRETED else pytest.mark.gpu
 few = settings(max_examples=min(settings.default.max_examples, 20))  # the interpreter takes milliseconds a tile
-
-
-def reference(values: torch.Tensor) -> Histogram:
-    """By float64's frexp."""
-    wide = values.detach().cpu().reshape(-1).to(torch.float64).numpy()
-    finite = wide[np.isfinite(wide) & (wide != 0)]
-    counts = np.zeros(BINS, np.int64)
-    np.add.at(counts, np.frexp(finite)[1] - 1 - SMALLEST + 1, 1)
-    counts[[ZERO, INF, NAN]] = (wide == 0).sum(), np.isinf(wide).sum(), np.isnan(wide).sum()
-    return Histogram(counts, float(np.abs(wide).max(initial=0.0)))
 
 
 def check(*tensors: torch.Tensor) -> None:
@@ -47,14 +36,7 @@ def check(*tensors: torch.Tensor) -> None:
     counts = kernels.exponent_counts([values.to(DEVICE) for values in tensors])
     assert (counts.shape, counts.dtype, counts.device.type) == ((len(tensors), BINS + 1), torch.int64, DEVICE)
     for values, row in zip(tensors, counts.cpu().numpy(), strict=True):
-        expected = reference(values)
-        np.testing.assert_array_equal(row[:BINS], expected.counts)
-        np.testing.assert_equal(Histogram.from_counts(row).largest, expected.largest)
-
-
-def random_bits(seed: int, size: int) -> torch.Tensor:
-    bits = np.random.default_rng(seed).integers(0, 2**32, size, dtype=np.uint32)
-    return torch.from_numpy(bits.view(np.float32).copy())
+        same(Histogram.from_counts(row), reference(values))
 
 
 @on_device
@@ -105,6 +87,7 @@ def test_one_kind_of_element_alone() -> None:
 # ------------------------------------------------------------------------------------------------- without Triton
 
 
+@settings(max_examples=examples(ms=4))
 @given(st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=9))
 @example([1])
 @example([BLOCK] * 8)
@@ -178,13 +161,7 @@ def test_a_gpu_counts_in_shared_memory_and_flushes_nothing(
     from triton.compiler import ASTSource
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    signature = {
-        "tensors": "*i64",
-        "counts": "*i64",
-        "dtype": "constexpr",
-        "TENSORS": "constexpr",
-        "BLOCK": "constexpr",
-    }
+    signature = {"tensors": "*i64", "counts": "*i64"} | dict.fromkeys(("dtype", "TENSORS", "BLOCK"), "constexpr")
     source = ASTSource(kernels._count, signature, {"dtype": dtype, "TENSORS": 256, "BLOCK": BLOCK})
     ptx = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernels.OPTIONS).asm["ptx"]
     assert re.search(r"atom\.\S*shared\S*\.add", ptx)

@@ -14,6 +14,7 @@ from ampsim.core.machine import Rule
 from ampsim.core.replay.ceilings import replay_ceilings
 from ampsim.probe import Histogram, Probe, Row, batch, ceilings
 from ampsim.torch import GradScaler
+from tests.probe.helpers import same
 
 
 def mlp(seed: int = 0) -> nn.Sequential:
@@ -36,8 +37,12 @@ def probed(scale: float, *, fp16: bool = True, told: Any = None, **options: Any)
     return probe.drain()
 
 
-def same(a: Histogram, b: Histogram) -> bool:
-    return np.array_equal(a.counts, b.counts) and a.largest == b.largest
+def are_gradients(rows: list[Row], model: nn.Module, scale: float = 1.0) -> None:
+    """The rows are the histograms of the model's gradients, divided by the scale."""
+    for row in rows:
+        grad = model.get_parameter(row.name).grad
+        assert grad is not None
+        same(row.histogram, Histogram.of(grad / scale))
 
 
 def test_every_element_is_counted_once() -> None:
@@ -49,15 +54,13 @@ def test_every_element_is_counted_once() -> None:
         assert rows[name][:4] == (0, "parameter", name, 1024.0)
 
 
-@pytest.mark.parametrize("fp16", [False, True])
-def test_the_histogram_is_that_of_the_gradient_in_backward(fp16: bool) -> None:
+@pytest.mark.parametrize(("fp16", "scale"), [(False, 512.0), (True, 512.0), (False, 1700.0)])
+def test_the_histogram_is_that_of_the_gradient_in_backward(fp16: bool, scale: float) -> None:
+    """A power of two moves the histogram, any other scale is divided out in float32."""
     model = mlp()
-    with Probe(model, scale=512.0) as probe:
-        (loss_of(model, fp16=fp16) * 512.0).backward()
-    for row in probe.drain():
-        grad = model.get_parameter(row.name).grad
-        assert grad is not None
-        assert same(row.histogram, Histogram.of(grad / 512.0))
+    with Probe(model, scale=scale) as probe:
+        (loss_of(model, fp16=fp16) * scale).backward()
+    are_gradients(probe.drain(), model, scale)
 
 
 @pytest.mark.parametrize("activations", [False, True])
@@ -66,7 +69,8 @@ def test_the_scale_is_divided_out_whatever_power_of_two_it_is(activations: bool)
     for exponent in (-10, 3, 16, 40):
         rows = probed(2.0**exponent, fp16=False, activations=activations)
         assert [row.name for row in rows] == [row.name for row in reference]
-        assert all(same(a.histogram, b.histogram) for a, b in zip(rows, reference, strict=True))
+        for one, other in zip(rows, reference, strict=True):
+            same(one.histogram, other.histogram)
 
 
 def test_fp16_gradients_too_where_none_is_lost() -> None:
@@ -75,16 +79,6 @@ def test_fp16_gradients_too_where_none_is_lost() -> None:
     assert sum(row.histogram.size for row in a) == sum(row.histogram.size for row in b)
     for one, two in zip(a, b, strict=True):
         assert one.histogram.largest == pytest.approx(two.histogram.largest, rel=1e-2)
-
-
-def test_any_other_scale_is_divided_out_in_float32() -> None:
-    model = mlp()
-    with Probe(model, scale=1700.0) as probe:
-        (loss_of(model, fp16=False) * 1700.0).backward()
-    for row in probe.drain():
-        grad = model.get_parameter(row.name).grad
-        assert grad is not None
-        assert same(row.histogram, Histogram.of(grad / 1700.0))
 
 
 def test_gradients_of_activations() -> None:
@@ -138,10 +132,7 @@ def test_with_accumulation_the_complete_gradient_counts() -> None:
     with Probe(model) as probe:
         loss_of(model, 0).backward()
         loss_of(model, 1).backward()
-    for row in probe.drain():
-        grad = model.get_parameter(row.name).grad
-        assert grad is not None
-        assert same(row.histogram, Histogram.of(grad))
+    are_gradients(probe.drain(), model)
 
 
 def test_named_parameters_and_frozen_ones() -> None:
@@ -173,7 +164,8 @@ def test_a_backward_pass_that_fails_leaves_the_next_one_whole() -> None:
         nn.utils.clip_grad_value_(model.parameters(), 1e-3)
     rows = {row.name: row.histogram for row in probe.drain()}
     assert rows.keys() == expected.keys()
-    assert all(same(rows[name], expected[name]) for name in expected)
+    for name, histogram in expected.items():
+        same(rows[name], histogram)
 
 
 def test_a_backward_pass_within_another() -> None:
@@ -182,11 +174,9 @@ def test_a_backward_pass_within_another() -> None:
     with Probe(model) as probe:
         hidden = checkpoint(model[:3], x, use_reentrant=True)
         nn.functional.cross_entropy(model[3:](hidden) + model[2](hidden).mean(), y).backward()
-    rows = {row.name: row.histogram for row in probe.drain()}
+    rows = probe.drain()
     assert len(rows) == 6
-    for name, param in model.named_parameters():
-        assert param.grad is not None
-        assert same(rows[name], Histogram.of(param.grad))
+    are_gradients(rows, model)
 
 
 def test_an_optimizer_within_the_backward_pass_comes_too_early() -> None:
@@ -213,10 +203,7 @@ def test_what_is_done_at_the_end_of_the_backward_pass_comes_first() -> None:
             lambda _: torch.autograd.Variable._execution_engine.queue_callback(average)
         )
         loss_of(model).backward()
-        for row in probe.drain():
-            grad = model.get_parameter(row.name).grad
-            assert grad is not None
-            assert same(row.histogram, Histogram.of(grad))
+        are_gradients(probe.drain(), model)
 
 
 def test_gradients_are_as_the_backward_pass_left_them() -> None:
@@ -228,7 +215,8 @@ def test_gradients_are_as_the_backward_pass_left_them() -> None:
             assert param.grad is not None
             param.grad.mul_(3.0)
         probe.step()
-    assert all(same(row.histogram, expected[row.name]) for row in probe.drain())
+    for row in probe.drain():
+        same(row.histogram, expected[row.name])
 
 
 def test_what_counts_one_tensor_at_a_time_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +224,8 @@ def test_what_counts_one_tensor_at_a_time_counts_the_same(monkeypatch: pytest.Mo
     monkeypatch.setattr(batch, "counter_of_many", lambda _: None)
     singly = {row[:3]: row.histogram for row in probed(1024.0, activations=True)}
     assert len(singly) == len(together)
-    assert all(same(row.histogram, singly[row[:3]]) for row in together)
+    for row in together:
+        same(row.histogram, singly[row[:3]])
 
 
 class Late:

@@ -219,10 +219,7 @@ def test_a_missing_extra_names_its_cure(package: str, monkeypatch: pytest.Monkey
         use()
 
 
-def test_the_package_loads_the_conductor_by_name_and_little_else() -> None:
-    code = "import ampsim.testing as t, sys; t.conductor.run; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
-    assert not {"torch", "hypothesis"} & set(done.stdout.split())
+def test_the_package_has_the_conductor_by_name() -> None:
     import ampsim.testing
 
     assert "conductor" in dir(ampsim.testing)

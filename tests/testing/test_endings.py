@@ -1,15 +1,25 @@
 """How runs end: well, by an exception, stuck, or in the middle. The next run is never disturbed."""
 
 import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
-from ampsim.testing.conductor.runs import Conductor, DeadlockError, LivelockError, attempt, explore, run
+from ampsim.testing.conductor.runs import Conductor, DeadlockError, LivelockError, Program, attempt, explore, run
+from tests.testing.programs import nothing_special
 
 
-def nothing_special(c: Conductor) -> None:
-    c.spawn("worker", c.point, "here")
+def polling(pause: Callable[[Conductor], None]) -> Program:
+    """One task sets what another looks at again and again."""
+
+    def program(c: Conductor) -> None:
+        event = c.sync.Event()
+        c.spawn("setter", event.set)
+        while not event.is_set():
+            pause(c)
+
+    return program
 
 
 def test_an_exception_in_a_task_is_raised_with_its_name_and_the_schedule() -> None:
@@ -60,25 +70,13 @@ def test_a_deadlock_of_the_main_task() -> None:
 
 
 def test_a_livelock_is_reported_at_max_steps() -> None:
-    def program(c: Conductor) -> None:
-        event = c.sync.Event()
-        c.spawn("setter", event.set)
-        while not event.is_set():
-            pass
-
     with pytest.raises(LivelockError, match="no end after 50 steps") as caught:
-        run(program, max_steps=50)
+        run(polling(lambda c: None), max_steps=50)
     assert "main: is_set Event-1" in str(caught.value)
 
 
 def test_a_loop_that_sleeps_lets_the_others_go_on() -> None:
-    def program(c: Conductor) -> None:
-        event = c.sync.Event()
-        c.spawn("setter", event.set)
-        while not event.is_set():
-            c.sync.sleep(0.01)
-
-    assert explore(program, preemptions=1).exhausted
+    assert explore(polling(lambda c: c.sync.sleep(0.01)), preemptions=1).exhausted
 
 
 def test_daemons_are_not_waited_for() -> None:

@@ -9,11 +9,7 @@ import pytest
 
 from ampsim.testing.conductor import scheduler
 from ampsim.testing.conductor.runs import Conductor, attempt, run
-
-
-def nothing_special(c: Conductor) -> None:
-    c.spawn("worker", c.point, "here")
-
+from tests.testing.programs import nothing_special
 
 in_main_thread = pytest.mark.skipif(
     not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ampsim.testing.conductor.runs import Conductor, explore, run, schedules
+from ampsim.testing.conductor.runs import Conductor, run, schedules
 from tests.examples import examples
-from tests.testing.test_calls import REAL, outcome_of
+from tests.testing.programs import REAL, outcome_of, outcomes
 
 
 def together(sync: Any, *bodies: Callable[[], Any]) -> None:
@@ -91,10 +91,6 @@ def one_wakes(sync: Any) -> Any:
             out.append(name)
             condition.notify()
 
-    def start() -> None:
-        with condition:
-            condition.notify()
-
     first = sync.Thread(target=wait, args=("first",))
     first.start()
     waiting.acquire()
@@ -117,7 +113,6 @@ def limited(sync: Any) -> Any:
         with gate:
             with lock:
                 inside[0] += 1
-                most[0] = max(most)
                 most[0] = max(most[0], inside[0])
             with lock:
                 inside[0] -= 1
@@ -162,7 +157,7 @@ def refusals(sync: Any) -> Any:
         early,
         outcome_of(thread.start),
         outcome_of(sync.current_thread().join),
-        foreign,
+        *foreign,
         outcome_of(lambda: sync.Semaphore(-1)),
     )
 
@@ -185,15 +180,12 @@ def try_lock(sync: Any) -> Any:
     return tuple(out)
 
 
-PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, limited, events, identity, refusals]
+PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, one_wakes, limited, events, identity, refusals]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_schedule_gives_what_real_threads_give(program: Callable[[Any], Any]) -> None:
-    outcomes: list[Any] = []
-    explore(lambda c: program(c.sync), preemptions=1, check=lambda done: outcomes.append(done.value))
-    assert all(outcome == outcomes[0] for outcome in outcomes)
-    assert program(REAL) == outcomes[0]
+    assert outcomes(lambda c: program(c.sync), preemptions=1) == {program(REAL)}
 
 
 @settings(max_examples=examples(ms=6))
@@ -206,19 +198,8 @@ def test_random_schedules_agree_too(schedule: dict[int, int]) -> None:
 program_results = {ping_pong: (0, 1, 0, 1), broadcast: ("a", "b"), one_wakes: ("first", "second")}
 
 
-@pytest.mark.parametrize("program", program_results)
-def test_the_results_above_are_those_of_real_threads(program: Callable[[Any], Any]) -> None:
-    assert program(REAL) == program_results[program]
-
-
-def outcomes_of(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:
-    seen: set[Any] = set()
-    explore(program, check=lambda done: seen.add(done.value), **options)
-    return seen
-
-
 def test_a_lock_about_to_be_released_can_be_met() -> None:
-    seen = outcomes_of(lambda c: try_lock(c.sync))
+    seen = outcomes(lambda c: try_lock(c.sync))
     assert seen == {("held", True), (True, "held"), ("held", False)}
     assert {try_lock(REAL) for _ in range(20)} <= seen
 

@@ -1,24 +1,11 @@
 """Timeouts are choices: they fire or not, whatever their length."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from ampsim.testing.conductor.runs import Conductor, explore, run
-
-
-def outcomes_of(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:
-    seen: set[Any] = set()
-    explore(program, check=lambda done: seen.add(done.value), **options)
-    return seen
-
-
-def get(c: Conductor, q: Any) -> bool:
-    try:
-        return bool(q.get(timeout=1.0))
-    except c.sync.Empty:
-        return False
+from tests.testing.programs import outcomes
 
 
 def alive_after_join(c: Conductor) -> bool:
@@ -48,7 +35,10 @@ def notified_in_time(c: Conductor) -> bool:
 def item_in_time(c: Conductor) -> bool:
     q = c.sync.Queue()
     c.spawn("putter", q.put, "item")
-    return get(c, q)
+    try:
+        return bool(q.get(timeout=1.0))
+    except c.sync.Empty:
+        return False
 
 
 def lock_in_time(c: Conductor) -> bool:
@@ -74,22 +64,17 @@ TIMED = [alive_after_join, event_in_time, notified_in_time, item_in_time, lock_i
 
 @pytest.mark.parametrize("program", TIMED)
 def test_a_timeout_fires_or_not(program: Callable[[Conductor], bool]) -> None:
-    assert outcomes_of(program, preemptions=2) == {True, False}
+    assert outcomes(program, preemptions=2) == {True, False}
 
 
 def test_a_timeout_that_need_not_fire_counts_as_a_preemption() -> None:
-    def program(c: Conductor) -> bool:
-        event = c.sync.Event()
-        c.spawn("setter", event.set)
-        return event.wait(1.0)
-
-    assert outcomes_of(program, preemptions=0) == {True}
-    assert outcomes_of(program, preemptions=1) == {True, False}
+    assert outcomes(event_in_time, preemptions=0) == {True}
+    assert outcomes(event_in_time, preemptions=1) == {True, False}
 
 
 def test_a_timeout_that_nobody_can_prevent_fires() -> None:
-    assert run(lambda c: c.sync.Event().wait(1e9)).value is False
     done = run(lambda c: c.sync.Event().wait(1e9))
+    assert done.value is False
     assert str(done.trace[0]) == "main: wait Event-1 timed out"
 
 
@@ -133,4 +118,4 @@ def test_a_lock_about_to_be_given_up_by_a_wait_can_be_met() -> None:
             condition.notify()
         return got
 
-    assert outcomes_of(program) == {True, False}
+    assert outcomes(program) == {True, False}

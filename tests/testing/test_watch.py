@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.runs import Conductor, FailingScheduleError, Program, attempt, explore, run
+from tests.testing.programs import together
 
 
 class Plain:
@@ -21,18 +23,12 @@ class Plain:
     def __init__(self) -> None:
         self.n = 0
 
-    def add(self) -> None:
-        self.n += 1
-
 
 class Slots:
     __slots__ = ("n",)
 
     def __init__(self) -> None:
         self.n = 0
-
-    def add(self) -> None:
-        self.n += 1
 
 
 class Property:
@@ -47,16 +43,14 @@ class Property:
     def n(self, value: int) -> None:
         self._n = value
 
-    def add(self) -> None:
-        self.n += 1
-
 
 @dataclass
 class Data:
     n: int = 0
 
-    def add(self) -> None:
-        self.n += 1
+
+def add(counter: Any) -> None:
+    counter.n += 1
 
 
 def adding(kind: Any, *watched: str) -> Program:
@@ -64,9 +58,7 @@ def adding(kind: Any, *watched: str) -> Program:
         if watched:
             c.watch(kind, *watched)
         counter = kind()
-        threads = [c.spawn(name, counter.add) for name in "ab"]
-        for thread in threads:
-            thread.join()
+        together(c, partial(add, counter), partial(add, counter))
         assert counter.n == 2, "an addition was lost"
 
     return program
@@ -106,8 +98,8 @@ def test_a_watched_attribute_behaves_as_before() -> None:
 
 
 def test_a_method_cannot_be_watched() -> None:
-    with pytest.raises(TypeError, match=r"Plain\.add is a method: expected"):
-        run(lambda c: c.watch(Plain, "add"))
+    with pytest.raises(TypeError, match=r"Plain\.__init__ is a method: expected"):
+        run(lambda c: c.watch(Plain, "__init__"))
     with pytest.raises(TypeError, match=r"watch\(Plain\): expected names"):
         run(lambda c: c.watch(Plain))
 
@@ -153,14 +145,9 @@ class Worker:
 '''
 
 
-def unmodified() -> ModuleType:
+def test_a_module_is_patched_for_the_run() -> None:
     module = ModuleType("unmodified")
     exec(UNMODIFIED, vars(module))  # noqa: S102  stands for a module of somebody else
-    return module
-
-
-def test_a_module_is_patched_for_the_run() -> None:
-    module = unmodified()
     before = dict(vars(module))
 
     def program(c: Conductor) -> str:
@@ -194,9 +181,7 @@ def halving(*, watched: bool) -> Program:
             lowered = view * 0.5
             scale.copy_(lowered[0])
 
-        threads = [c.spawn(name, halve) for name in "ab"]
-        for thread in threads:
-            thread.join()
+        together(c, halve, halve)
         assert scale.item() == 2.0, "a backoff was lost"
 
     return program

@@ -85,10 +85,10 @@ class GrowsByTheInverseOfBackoff(Base):
 class GrowsToInf(Base):
     def update(self, new_scale=None):
         due = new_scale is None and self._due()
-        grown = self._scale * self._growth_factor if due and type(self._growth_factor) is float else None
+        grown = self._scale.double() * self._growth_factor if due and type(self._growth_factor) is float else None
         super().update(new_scale)
         if grown is not None and not self._found():
-            self._scale.copy_(grown)
+            self._scale.copy_(grown)  # rounded once, as the kernel does: it is inf alone that is planted
 
 
 class CreepsUpOnCleanSteps(Base):

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ampsim.core.arguments import as_float, as_int
+from ampsim.core.arguments import as_float, as_int, check_factors
 from ampsim.core.machine import round_to_float32
 
 Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers are arrays
@@ -173,6 +173,20 @@ class Policy:
             after = self.override_in(np, _map(_as_scalar, state), new_scale)
             after = self.synchronized(np, after) if synchronous else after
         return _map(_as_python, after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing(Policy):
+    """A policy that grows by a factor after an interval of clean steps and backs off by another, as torch's machine."""
+
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000  # clean steps before a growth
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_factors(self.growth_factor, self.backoff_factor)
+        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
 
 
 def held(name: str, scale: object) -> float:

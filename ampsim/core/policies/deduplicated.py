@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
-from ampsim.core.arguments import as_float, as_int, check_factors
+from ampsim.core.arguments import as_float
 from ampsim.core.formats import FP16
-from ampsim.core.policies.base import Memory, Observation, Policy
+from ampsim.core.policies.base import Growing, Memory, Observation
 
 
 class DeduplicatedState(NamedTuple):
@@ -17,7 +17,7 @@ class DeduplicatedState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deduplicated(Policy):
+class Deduplicated(Growing):
     """A policy that backs off once for all the overflows of one scale.
 
     With delay k one scale that was too large makes k + 1 iterations overflow, and a `Rule` backs off at each. Here
@@ -26,26 +26,22 @@ class Deduplicated(Policy):
     With delay 0 this is torch's machine.
     """
 
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000  # clean steps before a growth
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_factors(self.growth_factor, self.backoff_factor)
-        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
-
     def start(self, xp: ModuleType) -> DeduplicatedState:
         return DeduplicatedState(xp.int32(0))
 
     def decide(
         self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
     ) -> tuple[float, DeduplicatedState]:
-        return _backed_off_once(self, xp, used, newest, memory, seen.found_inf)
+        (clean,), bad = memory, seen.found_inf
+        growth_tracker = xp.where(bad, 0, clean + (used == newest))
+        grows = growth_tracker >= self.growth_interval
+        kept = xp.where(grows, newest * self.growth_factor, newest)
+        scale = xp.where(bad, xp.minimum(newest, used * self.backoff_factor), kept)
+        return scale, DeduplicatedState(xp.where(grows, 0, growth_tracker))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratio(Policy):
+class Ratio(Deduplicated):
     """A policy that backs off when too many elements saturate: the rule of FP8-LM (arXiv:2310.18313, section 2.1).
 
     Halves when more than 0.001 % of the elements stand at the format's maximum, doubles after 1000 steps below. The
@@ -54,8 +50,6 @@ class Ratio(Policy):
     has a constant 1/sqrt(ranks) in its place. A non-finite gradient counts as saturated.
     """
 
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
     growth_interval: int = 1000
     threshold: float = 1e-5  # share of saturated elements from which on the scale is too large
     top: float = FP16.max_finite  # for whoever counts: the largest number of the gradients' format; 448 for E4M3
@@ -64,31 +58,14 @@ class Ratio(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_factors(self.growth_factor, self.backoff_factor)
-        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
         if not 0 <= as_float("threshold", self.threshold) < 1:
             raise ValueError(f"threshold={self.threshold!r}: expected a share in [0, 1); FP8-LM's is 1e-5")
         if not 0 < as_float("top", self.top) < math.inf:
             raise ValueError(f"top={self.top!r}: expected a positive finite number; fp16's is {FP16.max_finite}")
 
-    def start(self, xp: ModuleType) -> DeduplicatedState:
-        return DeduplicatedState(xp.int32(0))
-
     def decide(
         self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
     ) -> tuple[float, DeduplicatedState]:
         assert seen.saturated is not None  # noqa: S101 - it is needed, so it was looked for
-        saturated = seen.saturated > self.threshold
-        return _backed_off_once(self, xp, used, newest, memory, seen.found_inf | saturated)
-
-
-def _backed_off_once(
-    policy: Deduplicated | Ratio, xp: ModuleType, used: float, newest: float, memory: Memory, bad: bool
-) -> tuple[float, DeduplicatedState]:
-    """Return what `Policy.decide` does; `bad` says whether the scale that was used was too large."""
-    (clean,) = memory
-    growth_tracker = xp.where(bad, 0, clean + (used == newest))
-    grows = growth_tracker >= policy.growth_interval
-    kept = xp.where(grows, newest * policy.growth_factor, newest)
-    scale = xp.where(bad, xp.minimum(newest, used * policy.backoff_factor), kept)
-    return scale, DeduplicatedState(xp.where(grows, 0, growth_tracker))
+        too_large = Observation(seen.found_inf | (seen.saturated > self.threshold))
+        return super().decide(xp, used, newest, memory, too_large)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
-from ampsim.core.arguments import as_int, check_factors
-from ampsim.core.policies.base import Memory, Observation, Policy, held
+from ampsim.core.arguments import as_int
+from ampsim.core.policies.base import Growing, Memory, Observation, held
 
 
 class FloorScheduleState(NamedTuple):
@@ -16,7 +16,7 @@ class FloorScheduleState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FloorSchedule(Policy):
+class FloorSchedule(Growing):
     """A policy that is torch's machine with a floor that rises at milestones.
 
     ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` lifts the scale to at least 8192 with the 40 000th update:
@@ -24,15 +24,10 @@ class FloorSchedule(Policy):
     with a delay, as with ``Rule(delay=k)``, of which this is the whole for no milestones.
     """
 
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000  # clean steps before a growth
     milestones: tuple[tuple[int, float], ...] = ()  # (updates, floor)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_factors(self.growth_factor, self.backoff_factor)
-        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
         object.__setattr__(self, "milestones", tuple((step, floor) for step, floor in self.milestones))
         steps = [as_int("milestone", step, 1, "to start with a floor pass min_scale") for step, _ in self.milestones]
         floors = [held("floor", floor) for _, floor in self.milestones]

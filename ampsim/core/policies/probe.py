@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
-from ampsim.core.arguments import as_int, check_factors
-from ampsim.core.policies.base import Memory, Observation, Policy
+from ampsim.core.policies.base import Growing, Memory, Observation
 
 
 class ProbeState(NamedTuple):
@@ -17,7 +16,7 @@ class ProbeState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe(Policy):
+class Probe(Growing):
     """A policy that sends a single step at the larger scale and keeps the old one until that step is judged.
 
     After G clean steps one iteration runs at base * growth_factor. If it is clean that becomes the base; if it
@@ -26,15 +25,6 @@ class Probe(Policy):
     then counts like any step's, and lowers the base to at most used * backoff_factor. With delay 0 on a stationary
     ceiling this is torch's machine.
     """
-
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000  # clean steps before a probe
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_factors(self.growth_factor, self.backoff_factor)
-        as_int("growth_interval", self.growth_interval, 1, "to never grow pass growth_factor=1.0")
 
     def start(self, xp: ModuleType) -> ProbeState:
         return ProbeState(xp.float32(self.init_scale), xp.int32(0), xp.int32(0))

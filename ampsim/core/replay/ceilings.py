@@ -8,10 +8,9 @@ have overflowed. ``found_inf = scale > ceiling``; inf never overflows, 0 always 
 import itertools
 import math
 import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, Literal, TypeVar, cast
+from typing import Generic, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,6 @@ from ampsim.core.replay import engine
 from ampsim.core.replay.engine import Engine
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-T = TypeVar("T", bound=np.generic)
 CHANGE = np.dtype([("step", np.int64), ("scale", np.float64)])
 _CHUNK = 2**24  # steps looked at before their memory is given back
 _KEPT = 2**28  # bytes of a memory map that may stay resident
@@ -106,7 +104,11 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
         chunk, out = values[start : start + stride], minima[start // size : (start + stride) // size]
         least, most = engine.fastest().block_minima(chunk.view(integers), size, out.view(integers))
         if least < 0 or most > highest:
-            _check_values(chunk, start)
+            for step in np.flatnonzero(~(chunk >= 0))[:1]:
+                raise ValueError(
+                    f"ceilings[{start + step}]={float(chunk[step])!r}: expected a number >= 0, inf if the step never "
+                    "overflows; pass 0.0 if it overflows at every scale"
+                )
         _give_back(values)
     return CeilingIndex(values, minima, size)
 
@@ -160,14 +162,6 @@ def _floats(ceilings: npt.ArrayLike) -> Floats:
     return np.ascontiguousarray(values)
 
 
-def _check_values(chunk: Floats, start: int) -> None:
-    for step in np.flatnonzero(~(chunk >= 0))[:1]:
-        raise ValueError(
-            f"ceilings[{start + step}]={float(chunk[step])!r}: expected a number >= 0, inf if the step never "
-            "overflows; pass 0.0 if it overflows at every scale"
-        )
-
-
 def _give_back(values: Floats) -> None:
     """Drop a large memory map's pages from resident memory; the next look brings them back from the file."""
     base: object = values
@@ -219,11 +213,7 @@ def run_events(rule: Rule, index: CeilingIndex, state: State, loop: Engine) -> C
         _give_back(index.ceilings)
     pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
     after = State(float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory)
-    return CeilingReplay(len(index), state.scale, _joined(skipped), _joined(changes), after)
-
-
-def _joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return CeilingReplay(len(index), state.scale, np.concatenate(skipped), np.concatenate(changes), after)
 
 
 def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
@@ -245,23 +235,17 @@ def _pending(carry: engine.Carry, waiting: npt.NDArray[np.void], many: int, dela
 def _fold(rule: Machine[S], index: CeilingIndex, state: S, top: float) -> CeilingReplay[S]:
     skipped: list[int] = []
     changes: list[tuple[int, float]] = []
-    first, observe = state.scale, _observer(rule, top)
+    first, kind = state.scale, cast("type", type(rule))
     for step, ceiling in enumerate(map(float, index.ceilings)):
         before, found_inf = state.scale, state.scale > ceiling
         if found_inf:
             skipped.append(step)
         try:
-            state = update(rule, state, observe(found_inf, ceiling))
+            amax = top / ceiling if ceiling else math.inf
+            state = update(rule, state, found_inf if kind is Rule else Observation(found_inf, amax, float(found_inf)))
         except Exception as error:
             error.add_note(f"raised by update {step} of {len(index)} (counted from 0)")
             raise
         if engine.differ(before, state.scale):
             changes.append((step, state.scale))
     return CeilingReplay(len(index), first, np.array(skipped, np.int64), np.array(changes, CHANGE), state)
-
-
-def _observer(rule: object, top: float) -> Callable[[bool, float], object]:
-    """Return what an update is told of a step: found_inf, and policies the largest gradient."""
-    if type(rule) is Rule:
-        return lambda found_inf, ceiling: found_inf
-    return lambda found_inf, ceiling: Observation(found_inf, top / ceiling if ceiling else math.inf, float(found_inf))

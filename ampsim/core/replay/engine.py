@@ -83,14 +83,7 @@ def constants(rule: Rule) -> Constants:
 
 
 def run(
-    ceilings: Array,
-    minima: Array,
-    bits: int,
-    c: Constants,
-    carry: Carry,
-    skipped: Array,
-    steps: Array,
-    scales: Array,
+    ceilings: Array, minima: Array, bits: int, c: Constants, carry: Carry, skipped: Array, steps: Array, scales: Array
 ) -> Carry:
     """Run to the end of the trace, or until `skipped` or the log of scales is full.
 

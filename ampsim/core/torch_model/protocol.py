@@ -180,12 +180,7 @@ def unscale_(p: Protocol, optimizer: Optimizer) -> Result:
 
 
 def step(
-    p: Protocol,
-    optimizer: Optimizer,
-    *,
-    closure: bool = False,
-    returns: object = None,
-    fails: Refusal | None = None,
+    p: Protocol, optimizer: Optimizer, *, closure: bool = False, returns: object = None, fails: Refusal | None = None
 ) -> Result:
     """Do ``step(optimizer)``. `closure`: one is passed by keyword (torch lets a positional one through).
 

@@ -88,11 +88,6 @@ def no_tensor(value: object) -> Refusal:
     raise TypeError(f"new_scale={value!r} on {kind}: expected a float; describe a tensor as protocol.Tensor")
 
 
-def _type_name(value: object) -> str:
-    prefix = "numpy." if type(value).__module__ == "numpy" else ""  # only a static type names its module
-    return prefix + type(value).__name__
-
-
 KERNEL_ARGUMENTS: Mapping[str, tuple[str, int]] = {
     "growth_factor": ("scale_growth_factor", 4),
     "backoff_factor": ("scale_backoff_factor", 5),
@@ -107,7 +102,8 @@ def kernel_argument(rule: Rule) -> Refusal | None:
         whole = name == "growth_interval"
         fits = isinstance(value, Integral) and not isinstance(value, bool) if whole else isinstance(value, Real)
         if not fits:
-            expected = f"must be {'int' if whole else 'float'}, not {_type_name(value)}"
+            module = "numpy." if type(value).__module__ == "numpy" else ""  # only a static type names its module
+            expected = f"must be {'int' if whole else 'float'}, not {module}{type(value).__name__}"
             text = f"_amp_update_scale_(): argument '{argument}' (position {position}) {expected}"
             return Refusal(TypeError, text)
     if not -(2**63) <= rule.growth_interval < 2**63:

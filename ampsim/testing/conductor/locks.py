@@ -3,7 +3,6 @@
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ampsim.testing.conductor.scheduler import active
@@ -37,7 +36,20 @@ class Primitive:
         return f"<{self._label} {self.status}>"
 
 
-class _Lockable(Primitive):
+class _Guard(Primitive):
+    """A primitive that ``with`` acquires and releases."""
+
+    acquire: Callable[..., bool]
+    release: Callable[..., None]
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Lockable(_Guard):
     """The common part of `Lock` and `RLock`. `depth` counts how often the owner acquired it."""
 
     def __init__(self) -> None:
@@ -82,15 +94,6 @@ class _Lockable(Primitive):
         """Become the owner once more after `drop`, waiting if need be."""
         self._scheduler.switch("acquire", self, self.free)
         self.take(depth)
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        raise NotImplementedError
 
 
 class Lock(_Lockable):
@@ -142,7 +145,7 @@ class _Waiter:
     notified = False
 
 
-class Condition(Primitive):
+class Condition(_Guard):
     """`threading.Condition`."""
 
     def __init__(self, lock: Lock | RLock | None = None) -> None:
@@ -155,13 +158,6 @@ class Condition(Primitive):
     @property
     def status(self) -> str:
         return f"{self._lock} {self._lock.status}"
-
-    def __enter__(self) -> bool:
-        return self._lock.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:  # fmt: skip
-        self._lock.__exit__(kind, error, traceback)
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._lock.owned():
@@ -239,7 +235,7 @@ class Event(Primitive):
         return self._flag
 
 
-class Semaphore(Primitive):
+class Semaphore(_Guard):
     """`threading.Semaphore`."""
 
     def __init__(self, value: int = 1) -> None:
@@ -267,9 +263,3 @@ class Semaphore(Primitive):
             raise ValueError("n must be one or more")
         self._scheduler.switch("post", self)
         self._value += n
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()

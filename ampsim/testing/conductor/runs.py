@@ -46,7 +46,6 @@ Assumes:
     One run at a time in a process. Python's memory model: no reordering below the level of operations.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -286,25 +285,3 @@ def _branch(done: Run, schedule: Mapping[int, int], waiting: Waiting, cost: int)
             total = cost + (choice >= free)
             if total < len(waiting):
                 waiting[total].append({**schedule, step: choice})
-
-
-def _demo() -> None:
-    """Explore three threads of ten switch points each, and print the rate."""
-
-    def program(c: Conductor) -> None:
-        def work() -> None:
-            for i in range(10):
-                c.point(f"{i}")
-
-        for name in "abc":
-            c.spawn(name, work)
-
-    with one_core():
-        start = time.perf_counter()
-        seen = explore(program)
-        rate = seen.schedules / (time.perf_counter() - start)
-    print(f"{seen}\n{rate:.0f} schedules per second")
-
-
-if __name__ == "__main__":
-    _demo()

@@ -87,12 +87,7 @@ def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
     Locks that the module made when it was imported stay real: patch, then reload or make them anew.
     """
     slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
-    stand_ins: list[tuple[object, object]] = [
-        (threading, sync),
-        (queue, sync),
-        (time, slow),
-        (time.sleep, sync.sleep),
-    ]
+    stand_ins: list[tuple[object, object]] = [(threading, sync), (queue, sync), (time, slow), (time.sleep, sync.sleep)]
     for home in (threading, queue):
         public = [name for name in dir(home) if name in vars(sync) and not name.startswith("_")]
         stand_ins += [(getattr(home, name), getattr(sync, name)) for name in public]

@@ -6,25 +6,19 @@ it takes beside the trial hypothesis draws, always the same for the same check, 
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import example as always
 from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing.kit.subject import Traits, as_subject
 from ampsim.testing.kit.trial import BrokenError, Trial
 
-LEVELS = (
-    "state machine",
-    "torch drop-in: calls and errors",
-    "several optimizers",
-    "threads",
-    "checkpoint",
-    "numerics",
-)
+LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
 EXAMPLES = 60
-SEED = 1  # hypothesis would make one of this file's text, so that an edit would draw other examples
+SEED = 1  # any number: without one, hypothesis makes it of this file's text, and an edit would draw other examples
 SETTINGS = settings(
     derandomize=True,
     database=None,
@@ -51,6 +45,8 @@ class Check:
     needs: tuple[str, ...] = field(default=(), repr=False)
     """Names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run."""
     draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
+    found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    """What broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are drawn."""
 
     def __call__(self, target: object, *, examples: int = EXAMPLES) -> None:
         """Run this check on a scaler; raise AssertionError, whose text begins with the name, if the law is broken."""
@@ -64,6 +60,8 @@ class Check:
         test = example
         if self.draws:
             test = seed(SEED)(settings(SETTINGS, max_examples=examples)(given(**self.draws)(example)))
+            for drawn in self.found:
+                test = always(**drawn)(test)
         try:
             test()
         except Exception as error:
@@ -86,21 +84,30 @@ def _is_finding(error: Exception) -> bool:
 CHECKS: dict[str, Check] = {}  # by name, in the order of levels
 
 
-def check(level: int, *, issue: str = "", needs: str = "", **draws: SearchStrategy[object]) -> Callable[..., Check]:
+def check(
+    level: int,
+    *,
+    issue: str = "",
+    needs: str = "",
+    found: Sequence[Mapping[str, object]] = (),
+    **draws: SearchStrategy[object],
+) -> Callable[..., Check]:
     """Make a check of a function of a Trial and of what `draws` draws. Its name and docstring are the law's.
 
     Args:
         level: index into `LEVELS`.
         issue: ``owner/repository#number`` on GitHub, or an address.
         needs: features, separated by spaces.
+        found: examples that are always run, by the function's parameters.
         draws: strategies, by the function's parameters.
     """
 
     def register(function: Callable[..., None], name: str = "", law: str = "") -> Check:
         name, law = name or function.__name__, law or inspect.getdoc(function) or ""
         first = law.split("\n\n")[0].replace("\n", " ")
-        made = CHECKS[name] = Check(name, level, first, function, address(issue), tuple(needs.split()), draws)
-        return made
+        need = tuple(needs.split())
+        CHECKS[name] = Check(name, level, first, function, address(issue), need, draws, found)
+        return CHECKS[name]
 
     return register
 

@@ -8,20 +8,16 @@ from importlib import metadata
 from ampsim.testing.kit.check import LEVELS, Check
 from ampsim.testing.kit.judge import Outcome, Result
 
-SIGNS: dict[Outcome, str] = {
-    "passed": "✓",
-    "failed": "✗",
-    "expected": "✗ expected",
-    "surprise": "✓ unexpected",
-    "declared": "–",
+# outcome -> its sign and colour in a table, and what a summary calls it
+_SHOWN: dict[Outcome, tuple[str, str, str]] = {
+    "passed": ("✓", "green", "passed"),
+    "failed": ("✗", "bold red", "failed"),
+    "expected": ("✗ expected", "yellow", "failed as expected"),
+    "surprise": ("✓ unexpected", "bold red", "passed unexpectedly"),
+    "declared": ("–", "dim", "not asked, by its traits"),
 }
-COLOURS: dict[Outcome, str] = {
-    "passed": "green",
-    "failed": "bold red",
-    "expected": "yellow",
-    "surprise": "bold red",
-    "declared": "dim",
-}
+SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
+COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem; border-bottom: 1px solid #ddd }
@@ -54,7 +50,7 @@ class Report:
         lines = []
         for name in self.scalers:
             outcomes = [result.outcome for result in self.results if result.subject == name]
-            counts = [(outcomes.count(outcome), word) for outcome, word in _WORDS.items()]
+            counts = [(outcomes.count(outcome), word) for outcome, (_, _, word) in _SHOWN.items()]
             parts = [f"{count} {word}" for count, word in counts if count]
             lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
         return lines
@@ -102,13 +98,6 @@ class Report:
         return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
 
 
-_WORDS: dict[Outcome, str] = {
-    "passed": "passed",
-    "failed": "failed",
-    "expected": "failed as expected",
-    "surprise": "passed unexpectedly",
-    "declared": "not asked, by its traits",
-}
 FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html}
 
 

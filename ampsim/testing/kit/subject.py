@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -109,13 +109,10 @@ def load(target: str) -> object:
         raise ValueError(f"{target!r}: no module {error.name!r}; run from its folder, or install it") from error
     for name in path.split("."):
         if not hasattr(found, name):
-            raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, _public(found))}")
+            public = [each for each in dir(found) if not each.startswith("_")]
+            raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, public)}")
         found = getattr(found, name)
     return found
-
-
-def _public(found: object) -> Iterable[str]:
-    return [name for name in dir(found) if not name.startswith("_")]
 
 
 class FromFlag:

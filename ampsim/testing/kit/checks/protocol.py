@@ -88,13 +88,7 @@ class Pair:
         return None if grad is None else grad.clone().numpy()
 
 
-@check(
-    1,
-    issue="redai-studio/Relax#44",
-    needs="refusals unscale_ override",
-    rule=rules(growth=False),
-    calls=CALLS,
-)
+@check(1, issue="redai-studio/Relax#44", needs="refusals unscale_ override", rule=rules(growth=False), calls=CALLS)
 def any_calls_do_what_torchs_do(t: Trial, rule: Rule, calls: list[tuple[str, int]]) -> None:
     """Any sequence of calls returns, raises, divides and steps as torch's protocol says."""
     pair = Pair(t, rule)

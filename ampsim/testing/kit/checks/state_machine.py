@@ -9,49 +9,42 @@ from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.trial import Trial
 
-ISSUES = {
-    "overflow_backs_off_once": "redai-studio/Relax#44",
-    "scale_stays_finite": "pytorch/pytorch#98828",
-}
+FOUND = {"scale_stays_finite": [{"rule": Rule(init_scale=2.0**127, growth_interval=1), "found_inf": [False]}]}
+ISSUES = {"overflow_backs_off_once": "redai-studio/Relax#44", "scale_stays_finite": "pytorch/pytorch#98828"}
 
 
-def updates(history: History, shown: list[int | None]) -> Iterator[Update]:
-    """Yield a run's updates. The streak before each is counted here; the one after it is what the scaler showed."""
+def updates(history: History, shown: list[int | None]) -> Iterator[tuple[str, Update]]:
+    """Yield where and what a run's updates were. The streak before one is counted, after it as the scaler showed."""
     streak = 0
     for t, flag in enumerate(history.found_inf):
         before, after = history.scale[t : t + 2]
-        yield Update(history.rule, flag, before, after, streak, shown[t])
+        yield f" (update {t})", Update(history.rule, flag, before, after, streak, shown[t])
         streak = 0 if flag or streak + 1 == history.rule.growth_interval else streak + 1
 
 
-def _every_update(law: Callable[[Update], str | None]) -> Callable[..., None]:
+def run(history: History, shown: list[int | None]) -> Iterator[tuple[str, History]]:
+    """Yield the run itself, which is nowhere in particular."""
+    yield "", history
+
+
+def _register(law: Callable[[Any], str | None], parts: Callable[[History, list[int | None]], Iterator[Any]]) -> None:
+    """Make a check of a law, which is to hold of each of the `parts` of a run."""
+
     def holds(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
         t.start(rule)
-        for number, update in enumerate(updates(*t.observe(found_inf))):
-            if seen := law(update):
-                t.fail(f"{seen} (update {number})")
+        for where, part in parts(*t.observe(found_inf)):
+            if seen := law(part):
+                t.fail(f"{seen}{where}")
 
-    return holds
-
-
-def _every_run(law: Callable[[History], str | None]) -> Callable[..., None]:
-    def holds(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
-        t.start(rule)
-        if seen := law(t.observe(found_inf)[0]):
-            t.fail(seen)
-
-    return holds
-
-
-def _register(law: Callable[[Any], str | None], holds: Callable[..., None]) -> None:
-    make = check(0, issue=ISSUES.get(law.__name__, ""), rule=rules(), found_inf=histories())
-    make(holds, name=law.__name__, law=law.__doc__)
+    name = law.__name__
+    make = check(0, issue=ISSUES.get(name, ""), found=FOUND.get(name, ()), rule=rules(), found_inf=histories())
+    make(holds, name=name, law=law.__doc__)
 
 
 for _update_law in UPDATE_LAWS:
-    _register(_update_law, _every_update(_update_law))
+    _register(_update_law, updates)
 for _history_law in HISTORY_LAWS:
-    _register(_history_law, _every_run(_history_law))
+    _register(_history_law, run)
 
 
 @check(0, issue="NVIDIA/apex#179", found_inf=histories(longest=8))

@@ -1,0 +1,36 @@
+"""What the tests of the conductor share: the real thing beside `conductor.sync`, and small programs."""
+
+import queue
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from ampsim.testing.conductor.runs import Conductor, explore
+
+REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """Return what a call returned, or the type and text of what it raised."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001, RUF100  it is the result
+        return f"{type(error).__name__}: {error}"
+
+
+def outcomes(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:
+    """Return everything that a program returns under some schedule."""
+    seen: set[Any] = set()
+    explore(program, check=lambda done: seen.add(done.value), **options)
+    return seen
+
+
+def nothing_special(c: Conductor) -> None:
+    c.spawn("worker", c.point, "here")
+
+
+def together(c: Conductor, *bodies: Callable[[], object]) -> None:
+    """Run a task per body, named a, b and so on, to their ends."""
+    for thread in [c.spawn(name, body) for name, body in zip("abc", bodies, strict=False)]:
+        thread.join()
