@@ -1,15 +1,10 @@
 """Where a long run of overflows takes the loss scale, and how often histories chosen to hurt kill the parameters."""
 
-import math
-from itertools import pairwise
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from ampsim.records import Record
-from figures import _style
+from figures import _style, results
 from figures.results import Result
 
 DATA = ("adversary",)
@@ -26,18 +21,12 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def log2_scale(record: Record) -> NDArray[np.float64]:
-    """Return log2 of the scale in force at each step of the trace, (steps,); a scale of 0 lies below the axis."""
-    changes = [*record["trace"], [record["trace_steps"], None]]
-    values = [math.log2(scale) if scale > 0 else 2.0 * BOTTOM for _, scale in record["trace"]]
-    return np.repeat(values, [after[0] - now[0] for now, after in pairwise(changes)])
-
-
 def draw_trace(axes: Axes, run: Result) -> None:
     """Draw one line per scaler; torch's ends where its parameters do."""
     for record in (record for record in run.records if "trace" in record):
         scaler = record["settings"]["scaler"]
-        scale, died = log2_scale(record), record["trace_died"]
+        scale = results.log2(results.in_force(record["trace"], record["trace_steps"]), zero=2.0 * BOTTOM)
+        died = record["trace_died"]
         axes.step(np.arange(len(scale)), scale, where="post", color=COLOR[scaler], label=NAME[scaler])
         if died is not None:
             axes.plot(died, BOTTOM + 6, "x", color=COLOR[scaler], markersize=5, clip_on=False)

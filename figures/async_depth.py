@@ -54,10 +54,9 @@ def draw_losses(axes: Axes, run: Result) -> None:
 
 def draw_ends(axes: Axes, run: Result) -> None:
     """Draw the final loss, a dot per seed and a bar at their mean."""
-    depths = run.config["depths"]
+    depths, control = run.config["depths"], run.config["control"]
     for x, k in enumerate(depths):
         dots(axes, x, run.one(weights=k, latest=False, scale=k), "o")
-    control = run.config["control"]
     latest = run.one(weights=control, latest=True)
     for shift, arm, marker in ((0.3, latest, "+"), (-0.3, scale_alone(run), "D")):
         dots(axes, depths.index(control) + shift, arm, marker)
@@ -73,9 +72,8 @@ def draw_ends(axes: Axes, run: Result) -> None:
 
 def dots(axes: Axes, x: float, arm: ArmRecords, marker: str) -> None:
     """Draw a dot per seed of one arm."""
-    y = arm.column("test_loss")
-    edge = {"markeredgewidth": 0.9} if marker == "+" else {"markeredgewidth": 0}
-    axes.plot([x] * len(y), y, marker, color=color(arm), markersize=5 if marker == "+" else 3.4, label=arm.name, **edge)
+    y, (size, edge) = arm.column("test_loss"), (5, 0.9) if marker == "+" else (3.4, 0)
+    axes.plot([x] * len(y), y, marker, color=color(arm), markersize=size, markeredgewidth=edge, label=arm.name)
     if marker != "+":
         axes.plot([x - 0.2, x + 0.2], [float(np.mean(y))] * 2, color=color(arm), linewidth=1.6)
 

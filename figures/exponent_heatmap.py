@@ -21,11 +21,7 @@ OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
 SHADE = "#E9E9E9"  # outside of the window
 NOT_FINITE = "#5E3C99"
-XYZ_TO_RGB = (
-    (3.2406255, -1.5372080, -0.4986286),
-    (-0.9689307, 1.8757561, 0.0415175),
-    (0.0557101, -0.2040211, 1.0569959),
-)
+XYZ_TO_RGB = (3.2406255, -1.5372080, -0.4986286), (-0.9689307, 1.8757561, 0.0415175), (0.0557101, -0.2040211, 1.0569959)
 DOTTED = (0, (1, 1.5))
 
 
@@ -64,9 +60,6 @@ def plot(run: Result) -> Figure:
     draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
     name_parts(figure.axes, crash=last_streak(drawn))
     return figure
-
-
-# ------------------------------------------------------------------------------------------------- colours
 
 
 def linear_srgb(lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float) -> NDArray[np.float64]:
@@ -112,9 +105,6 @@ def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]
     image = np.where(kept[..., None], INSIDE(level), OUTSIDE(level))
     image[..., 3] = share > 0
     return np.asarray(image)
-
-
-# ------------------------------------------------------------------------------------------------- panels
 
 
 def log2_scales(record: Record) -> NDArray[np.float64]:

@@ -42,6 +42,11 @@ NONE = 1.5e-7  # where a share of 0 stands, and one below `FEWEST`
 SUFFICES = 1e-3
 SMALL = 6.5  # points
 WHOLE, OWN, THEORY = _style.BLACK, _style.GREEN, _style.VERMILION
+MARKS = (  # name, marker, colour, size
+    ("one scale per model", "o", WHOLE, 3.6),
+    ("one scale per tensor", "o", OWN, 3.6),
+    ("per model, by T9", "|", THEORY, 6.0),
+)
 
 
 def plot(run: Result) -> Figure:
@@ -68,9 +73,6 @@ def plot(run: Result) -> Figure:
         axes.tick_params(axis="y", labelleft=column == 0, length=0)
     name_marks(axes)
     return figure
-
-
-# ------------------------------------------------------------------------------------------------- histograms
 
 
 def draw_histogram(axes: Axes, units: Sequence[Record]) -> None:
@@ -106,9 +108,6 @@ def name_formats(panels: Sequence[Axes]) -> None:
     panels[6].text(-26, 0.1, "log-normal", color=THEORY, fontsize=SMALL, ha="center")
 
 
-# ---------------------------------------------------------------------------------------------------- flushed
-
-
 def draw_flushed(axes: Axes, run: Result, kind: str) -> None:
     """Draw a line per format and model: with one scale for all, one per tensor, and what T9 says of one for all."""
     rows = [(look, arm) for look in reversed(LOOKS) for arm in TITLES]
@@ -119,25 +118,12 @@ def draw_flushed(axes: Axes, run: Result, kind: str) -> None:
             np.array([fmt[name] for fmt in lost]) for name in ("flushed", "flushed_per_tensor", "predicted")
         )
         axes.plot(shown([own.mean(), whole.mean()]), [y, y], color=WHOLE, linewidth=0.6, zorder=1)
-        for shares, color, marker, size in ((theory, THEORY, "|", 6), (own, OWN, "o", 3.6), (whole, WHOLE, "o", 3.6)):
-            axes.plot(
-                shown(shares),
-                [y] * len(shares),
-                marker,
-                color=color,
-                markersize=0.45 * size,
-                alpha=0.6,
-                markeredgewidth=0 if marker == "o" else 0.5,
-            )
-            axes.plot(
-                shown([shares.mean()]),
-                [y],
-                marker,
-                color=color,
-                markersize=size,
-                label=f"{look} {arm}",
-                markeredgewidth=0 if marker == "o" else 1.2,
-            )
+        for shares, (_, marker, color, size) in zip((whole, own, theory)[::-1], MARKS[::-1], strict=True):
+            edge = 0 if marker == "o" else 0.5
+            axes.plot(shown(shares), [y] * len(shares), marker, color=color, markersize=0.45 * size, alpha=0.6,
+                      markeredgewidth=edge)  # fmt: skip
+            axes.plot(shown([shares.mean()]), [y], marker, color=color, markersize=size, label=f"{look} {arm}",
+                      markeredgewidth=2.4 * edge)  # fmt: skip
     for look, y in zip(reversed(LOOKS), places[:: len(TITLES)], strict=True):
         axes.text(FEWEST, y + 0.55, LOOKS[look].name, fontweight="bold", fontsize=7)
     axes.axvline(SUFFICES, color=_style.GREY, linewidth=0.6, linestyle=(0, (1, 1.2)), zorder=0)
@@ -157,8 +143,7 @@ def shown(shares: Any) -> NDArray[np.float64]:
 
 def name_marks(axes: Axes) -> None:
     """Name the marks where nothing else stands."""
-    marks = (("one scale per model", "o", WHOLE), ("one scale per tensor", "o", OWN), ("per model, by T9", "|", THEORY))
-    for y, (word, marker, color) in zip((-1, -2, -3), marks, strict=True):
-        axes.plot([4e-3], [y], marker, color=color, markersize=3.6 if marker == "o" else 6, label="key",
-                  markeredgewidth=0 if marker == "o" else 1.2)  # fmt: skip
+    for y, (word, marker, color, size) in zip((-1, -2, -3), MARKS, strict=True):
+        edge = 0 if marker == "o" else 1.2
+        axes.plot([4e-3], [y], marker, color=color, markersize=size, label="key", markeredgewidth=edge)
         axes.text(7e-3, y, word, color=color, fontsize=7, va="center")

@@ -63,9 +63,6 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-# ------------------------------------------------------------------------------------------------- histograms
-
-
 def shares(units: ArmRecords, kind: str, layer: int) -> NDArray[np.float64]:
     """Return the share of a layer's nonzero elements in each binade from `LOWEST` on, after training."""
     counts = np.zeros(277)
@@ -106,21 +103,17 @@ def spoken(name: str) -> str:
 def draw_windows(axes: Axes, panel: Panel) -> None:
     """Draw what fp16 makes of an element of each size at scale 1, and at another."""
     rows = ((0, 0.94, 1.0), (panel.shift, 0.90, panel.at))
+    across = axes.get_xaxis_transform()
     for shift, bottom, place in rows:
         low = LOWEST
         for edge, color in CLASSES:
             high = min(max(edge - shift, low), HIGHEST)
-            axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0,
-                                     transform=axes.get_xaxis_transform()))  # fmt: skip
+            axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0, transform=across))
             low = high
-        text = f"scale {_style.power_of_two(shift)}"
-        axes.text(place, bottom + 0.016, text, color="white", fontsize=SMALL, ha="center", va="center",
-                  transform=axes.get_xaxis_transform())  # fmt: skip
+        words = axes.text(place, bottom + 0.016, f"scale {_style.power_of_two(shift)}", transform=across)
+        words.set(color="white", fontsize=SMALL, ha="center", va="center")
     for edge, _ in CLASSES[:3]:
         axes.axvline(edge, ymax=0.94, color=_style.GREY, linewidth=0.5, linestyle=DOTTED, zorder=0)
-
-
-# ----------------------------------------------------------------------------------------------------- losses
 
 
 def draw_lost(axes: Axes, units: ArmRecords) -> None:
@@ -180,15 +173,11 @@ def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
 def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     """Write names beside what they name, each once."""
     ridges, lost, errors = axes
-    for number, x, word, color, side in (
-        (0, LOWEST, "flushed", FLUSHED, "left"),
-        (0, -16, "subnormal", "#B87400", "center"),
-        (0, 5, "normal", NORMAL, "center"),
-        (3, HIGHEST, "overflows", OVERFLOWED, "right"),
-    ):
-        ridges[number].text(
-            x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=ridges[number].get_xaxis_transform()
-        )
+    for panel, x, word, color, side in (
+        (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[0], -16, "subnormal", "#B87400", "center"),
+        (ridges[0], 5, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
+    ):  # fmt: skip
+        panel.text(x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=panel.get_xaxis_transform())
     for word, height, side in (("parameters", 0.36, "bottom"), ("activations", -0.1, "top")):
         ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=_style.CLEAR)
     lost[0].set_ylabel("elements lost (%)")
@@ -197,8 +186,7 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     errors[0].set_ylabel("relative error")
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
+    shift, text = PANELS[2].shift, "a global\nbatch's\nshare"
     for panel in (lost[2], errors[2]):
-        panel.axvline(PANELS[2].shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
-    errors[2].text(
-        PANELS[2].shift - 1, 1.6e-4, "a global\nbatch's\nshare", color=_style.GREY, fontsize=SMALL, ha="right"
-    )
+        panel.axvline(shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
+    errors[2].text(shift - 1, 1.6e-4, text, color=_style.GREY, fontsize=SMALL, ha="right")

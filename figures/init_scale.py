@@ -53,12 +53,11 @@ def draw_scales(axes: Axes, run: Result) -> None:
     for record in shown[::-1]:
         line = np.log2(results.in_force(record["scale_changes"], steps))
         k, first = start(record), record["seed"] == run.config["seeds"][0]
-        axes.step(
-            np.arange(steps), line, where="post", color=color(k), linewidth=1.3 if first else 0.5,
-            alpha=1.0 if first else 0.5, label=f"2^{k}, seed {record['seed']}",
-        )  # fmt: skip
-    axes.annotate("a step per bit", (14, 26.5), (50, 28.2), fontsize=7, va="center",
-                  arrowprops={"arrowstyle": "-", "linewidth": 0.6})  # fmt: skip
+        width, alpha = (1.3, 1.0) if first else (0.5, 0.5)
+        axes.step(np.arange(steps), line, where="post", color=color(k), linewidth=width, alpha=alpha,
+                  label=f"2^{k}, seed {record['seed']}")  # fmt: skip
+    thin = {"arrowstyle": "-", "linewidth": 0.6}
+    axes.annotate("a step per bit", (14, 26.5), (50, 28.2), fontsize=7, va="center", arrowprops=thin)
     axes.text(230, 7.4, f"{interval} steps per bit", fontsize=7)
     axes.text(395, 21.7, "dots: the ceiling", fontsize=7, color=_style.GREY, ha="right")
     _style.power_ticks(axes.yaxis, range(0, 33, 4))
@@ -84,9 +83,10 @@ def draw_costs(axes: Axes, run: Result) -> None:
             )  # fmt: skip
     axes.text(0.5, squashed([17])[0], "climbing", fontsize=7, ha="left")
     axes.text(32.6, squashed([34])[0], "skipped", fontsize=7, ha="right")
-    axes.text(16.5, squashed([330])[0], "sigmoid", fontsize=7, color=NETWORK["sigmoid"])
-    axes.text(16.5, squashed([200])[0], "residual", fontsize=7, color=NETWORK["residual"])
-    axes.text(16.5, squashed([120])[0], "lines: closed form", fontsize=7, color=_style.GREY)
+    for height, (text, tint) in zip(
+        (330, 200, 120), [*NETWORK.items(), ("lines: closed form", _style.GREY)], strict=True
+    ):
+        axes.text(16.5, squashed([height])[0], text, fontsize=7, color=tint)
     axes.set_yticks(squashed(HEIGHTS), [str(n) for n in HEIGHTS])
     _style.power_ticks(axes.xaxis, range(0, 33, 8))
     axes.set(xlabel="first loss scale", ylabel="steps", ylim=(-0.15, squashed([560])[0]), xlim=(-1, 33.5))
@@ -102,22 +102,17 @@ def draw_learning(axes: Axes, run: Result) -> None:
     """Draw when the sigmoid network leaves ln 10: a dot per seed."""
     never = run.config["steps"]
     for interval, tint in SLOWER.items():
-        units = named(run, "sigmoid", interval)
-        x = [start(r) + (r["seed"] - 1) * 0.5 for r in units]
-        y = [never if r["left_plateau"] is None else r["left_plateau"] for r in units]
-        late = [r["left_plateau"] is None for r in units]
-        for mark, chosen in (("o", False), ("^", True)):
-            picked = [i for i, flag in enumerate(late) if flag is chosen]
-            if not picked:
-                continue  # an empty line would still ask the layout for room
-            axes.plot(
-                [x[i] for i in picked], [y[i] for i in picked], mark, color=tint, markersize=3.6, markeredgewidth=0,
-                label=f"G={interval}", clip_on=False,
-            )  # fmt: skip
-    for (interval, tint), y, more in zip(
-        SLOWER.items(), (165, 230, never), ("", "", " (triangle: never)"), strict=True
-    ):
-        axes.text(3, y, f"G = {interval}{more}", color=tint, fontsize=7, va="center")
+        for mark, is_late in (("o", False), ("^", True)):
+            picked = [r for r in named(run, "sigmoid", interval) if (r["left_plateau"] is None) is is_late]
+            x = [start(r) + (r["seed"] - 1) * 0.5 for r in picked]
+            y = [never if is_late else r["left_plateau"] for r in picked]
+            if picked:  # an empty line would still ask the layout for room
+                axes.plot(
+                    x, y, mark, color=tint, markersize=3.6, markeredgewidth=0, label=f"G={interval}", clip_on=False
+                )
+    places = ((165, ""), (230, ""), (never, " (triangle: never)"))
+    for (interval, tint), (height, more) in zip(SLOWER.items(), places, strict=True):
+        axes.text(3, height, f"G = {interval}{more}", color=tint, fontsize=7, va="center")
     _style.power_ticks(axes.xaxis, range(0, 33, 8))
     plateau = run.config["plateau"]
     axes.set(xlabel="first loss scale", ylabel=f"step of loss < {plateau:g}", ylim=(0, never), xlim=(-1, 33))

@@ -1,5 +1,7 @@
 """Overflows that no scale prevents drive it to zero above a critical rate; two cures."""
 
+from collections.abc import Callable
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,13 +14,8 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("overflow_storm",)
-STORMS = {  # rate over the critical one -> colour
-    0.25: "#9FD0F0",
-    0.5: _style.SKY,
-    0.8: _style.BLUE,
-    1.25: _style.ORANGE,
-    2.0: _style.VERMILION,
-}
+# rate over the critical one -> colour
+STORMS = {0.25: "#9FD0F0", 0.5: _style.SKY, 0.8: _style.BLUE, 1.25: _style.ORANGE, 2.0: _style.VERMILION}
 DASHED = (0, (4, 2))
 
 
@@ -56,12 +53,6 @@ def half_flushed(run: Result) -> float:
     return float(max(log2[: len(zero)][zero >= 0.5].max(initial=-np.inf) for log2, zero in seen))
 
 
-def relative_rate(record: Record) -> float:
-    """Return the rate of bad batches over the critical one of the run's own growth interval."""
-    critical = theory.critical_bad_rate(Rule(growth_interval=record["interval"]))
-    return float(record["rate"] / critical)
-
-
 def drift(record: Record) -> float:
     """Return the bits per step, from the first scale to the last."""
     line = trajectory(record)
@@ -94,6 +85,15 @@ def draw_scales(axes: Axes, run: Result) -> None:
     _style.label_panel(axes, "a", r"Loss scale; bad batches at rate $\lambda$")
 
 
+def draw_storms(axes: Axes, run: Result, measure: Callable[[Record], float]) -> None:
+    """Draw a dot per seed at the rate of bad batches over the critical one of the run's own growth interval."""
+    for ratio, color in STORMS.items():
+        arm = storm(run, ratio)
+        x = [r["rate"] / theory.critical_bad_rate(Rule(growth_interval=r["interval"])) for r in arm]
+        axes.plot(x, [measure(record) for record in arm], "o", color=color, markersize=3, markeredgewidth=0,
+                  label=f"{ratio:g}")  # fmt: skip
+
+
 def draw_drift(axes: Axes, run: Result) -> None:
     """Draw a dot per seed against T8; below the critical rate the ceiling stops the climb."""
     rule = Rule(growth_interval=run.config["growth_interval"])
@@ -101,9 +101,7 @@ def draw_drift(axes: Axes, run: Result) -> None:
     critical = theory.critical_bad_rate(rule)
     predicted = [min(0.0, theory.bad_step_drift(rule, x * critical)) for x in grid]
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
-    for ratio, color in STORMS.items():
-        x, y = zip(*((relative_rate(record), drift(record)) for record in storm(run, ratio)), strict=True)
-        axes.plot(x, y, "o", color=color, markersize=3, markeredgewidth=0, label=f"{ratio:g}")
+    draw_storms(axes, run, drift)
     axes.text(1.55, -0.045, "T8", fontsize=7)
     axes.tick_params(axis="x", labelbottom=False)
     axes.set(ylabel="bits per step", xlim=(0, 2.4), ylim=(-0.135, 0.02))
@@ -112,22 +110,12 @@ def draw_drift(axes: Axes, run: Result) -> None:
 
 def draw_final(axes: Axes, run: Result) -> None:
     """Draw a dot per seed, with the two cures beside the arm that they cure."""
-    for ratio, color in STORMS.items():
-        x, y = zip(*((relative_rate(record), record["test_loss"]) for record in storm(run, ratio)), strict=True)
-        axes.plot(x, y, "o", color=color, markersize=3, markeredgewidth=0, label=f"{ratio:g}")
+    draw_storms(axes, run, lambda record: float(record["test_loss"]))
     for arm, color, marker, place, text in cures(run):
-        axes.plot(
-            [place] * len(arm),
-            arm.column("test_loss"),
-            marker,
-            color=color,
-            markersize=2.8,
-            markeredgewidth=0,
-            label=arm.name,
-        )
+        losses = arm.column("test_loss")
+        axes.plot([place] * len(arm), losses, marker, color=color, markersize=2.8, markeredgewidth=0, label=arm.name)
         height = arm.mean("test_loss") + (0.08 if marker == "s" else -0.08)
         _style.label_right(axes, height, height, text, color)
-    axes.set(
-        xlabel=r"rate of bad batches, $\lambda / \lambda_c$", ylabel="test loss (nats)", xlim=(0, 2.4), ylim=(0, 1.2)
-    )
+    axes.set(xlabel=r"rate of bad batches, $\lambda / \lambda_c$", xlim=(0, 2.4))
+    axes.set(ylabel="test loss (nats)", ylim=(0, 1.2))
     _style.label_panel(axes, "c", "Final loss")

@@ -1,7 +1,7 @@
 """What claims and numbers are made of: quantities that are no plain column of a data file, each with its definition."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ampsim.core.theory import of_ceilings
@@ -66,23 +66,28 @@ def real_level(run: Result, interval: int) -> float:
     return fmean(levels.keys(), levels.values())
 
 
+def t3(ceilings: Mapping[int, int], interval: int) -> tuple[float, float]:
+    """Return T3's skip rate and mean log2 scale for these ceilings."""
+    x, form = of_ceilings(ceilings, interval)
+    return form.skip_rate, float(x @ form.levels)
+
+
 def t3_rate(run: Result, interval: int, ceilings: str) -> float:
     """Return T3's skip rate from the ceilings of an arm, the run's own or float32's."""
-    return of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)[1].skip_rate
+    return t3(counted(run.arm(ceilings), "ceilings"), interval)[0]
 
 
 def t3_level(run: Result, interval: int, ceilings: str) -> float:
     """Return T3's mean log2 scale from the ceilings of an arm."""
-    x, form = of_ceilings(counted(run.arm(ceilings), "ceilings"), interval)
-    return float(x @ form.levels)
+    return t3(counted(run.arm(ceilings), "ceilings"), interval)[1]
 
 
-def counted(arm: ArmRecords, column: str) -> Counter[int]:
-    """Return the steps at each level, of all seeds together."""
+def counted(arm: ArmRecords, column: str) -> dict[int, int]:
+    """Return the steps at each level of `ceilings` or `scales`, of all seeds together."""
     levels: Counter[int] = Counter()
     for pairs in arm.column(column):
         levels.update(dict(pairs))
-    return levels
+    return dict(sorted(levels.items()))
 
 
 def at_share(run: Result, name: str, point: int) -> list[float]:

@@ -55,10 +55,9 @@ class ArmRecords:
         Raises:
             KeyError: the arm was not run with it.
         """
-        for record in self.records:
-            if record["seed"] == seed:
-                return record
-        raise KeyError(f"arm {self.name!r}, seed {seed}: expected one of {self.column('seed')}")
+        if seed not in self.column("seed"):
+            raise KeyError(f"arm {self.name!r}, seed {seed}: expected one of {self.column('seed')}")
+        return self.records[self.column("seed").index(seed)]
 
     def column(self, name: str) -> list[Any]:
         """Return one value per seed."""
@@ -238,6 +237,11 @@ def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:
     """Return the value at each step, (steps,), from the pairs (step, value) at which it changes."""
     starts, values = zip(*changes, strict=True)
     return np.repeat(np.array(values, dtype=np.float64), np.diff([*(int(start) for start in starts), steps]))
+
+
+def log2(scales: Array, zero: float) -> Array:
+    """Return log2 of scales, and `zero` for a scale of 0."""
+    return np.log2(scales, out=np.full_like(scales, zero), where=scales > 0)
 
 
 def _shares(record: Record, every: int) -> Array:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.core.formats import FP16
-from figures import _style
+from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("scale_crash",)
@@ -35,11 +35,11 @@ def draw_scales(axes: Axes, run: Result) -> None:
     """Draw one line per seed; a float32 scale ends at 2^-149 and then is 0."""
     for lr, (arm, color) in rates(run).items():
         for scale in arm.scales():
-            log2 = np.where(scale > 0, np.log2(np.maximum(scale, SMALLEST_FLOAT32)), 2 * BOTTOM)
+            log2 = results.log2(scale, zero=2.0 * BOTTOM)
             axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=f"{lr:g}")
-    _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
-    _style.limit_line(axes, math.log2(FP16.smallest_subnormal), "fp16 min")
-    _style.limit_line(axes, math.log2(SMALLEST_FLOAT32), "fp32 min")
+    limits = {"fp16 max": FP16.max_finite, "fp16 min": FP16.smallest_subnormal, "fp32 min": SMALLEST_FLOAT32}
+    for name, limit in limits.items():
+        _style.limit_line(axes, math.log2(limit), name)
     _style.power_ticks(axes.yaxis, range(0, -151, -50))
     _style.label_panel(axes, "a", "Dynamic loss scale")
     axes.set(xlabel="step", ylim=(BOTTOM, 28), xlim=(0, run.steps))
@@ -47,7 +47,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 def draw_skips(axes: Axes, run: Result) -> None:
     """Draw a row per run: ticks are skipped steps, a bar is a crash, from which on all steps are skipped."""
-    row, centres, texts = 0.0, [], []
+    row, centres = 0.0, []
     for units, color in rates(run).values():
         for record in units:
             steps = len(record["loss"])
@@ -58,11 +58,8 @@ def draw_skips(axes: Axes, run: Result) -> None:
                 axes.barh(row, steps - crash, left=crash, height=0.76, color=color, linewidth=0)
             row += 1
         centres.append(row - (len(units) + 1) / 2)
-        crashes = sum(record["crash_step"] is not None for record in units)
-        texts.append((row - (len(units) + 1) / 2, f"{crashes} of {len(units)}", color))
+        _style.label_right(axes, centres[-1], centres[-1], f"{units.known('crash_step')} of {len(units)}", color)
         row += 0.8
-    for y, text, color in texts:
-        _style.label_right(axes, y, y, text, color)
     axes.set_yticks(centres, [f"{lr:g}" for lr in rates(run)])
     axes.tick_params(axis="y", length=0)
     _style.label_panel(axes, "b", "Skipped steps and crashes")
@@ -73,10 +70,8 @@ def draw_streams(axes: Axes, run: Result) -> None:
     """Draw the largest activation at the highest rate, fp16 and fp32, up to where it is no longer a number."""
     lr = max(rates(run))
     fp16, crash_color = rates(run)[lr]
-    for precision, units, color in (
-        ("fp32", run.one(dtype="float32", lr=lr), _style.BLACK),
-        ("fp16", fp16, crash_color),
-    ):
+    fp32 = run.one(dtype="float32", lr=lr)
+    for precision, units, color in (("fp32", fp32, _style.BLACK), ("fp16", fp16, crash_color)):
         for record in units:
             stream = np.array(record["stream_max"], dtype=np.float64)
             steps = np.arange(len(stream))

@@ -109,11 +109,8 @@ def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
     """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
     steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
-    areas = axes.stackplot(
-        steps, [100 * share[name] for name in names], colors=[_style.CLASS[name] for name in names], linewidth=0
-    )
-    for area, name in zip(areas, names, strict=True):
-        area.set_label(name)
+    colors = [_style.CLASS[name] for name in names]
+    axes.stackplot(steps, [100 * share[name] for name in names], colors=colors, linewidth=0, labels=names)
     skips = units.seed(SEED)["found_inf"]
     axes.plot(skips, [104] * len(skips), "|", color=_style.CLASS["overflow"], markersize=4.5, label="overflow")
     axes.set(xlabel="step", ylabel="elements (%)", xlim=(0, len(units.first["loss"])), ylim=(0, 108))
@@ -126,10 +123,8 @@ def name_classes(unscaled: Axes, dynamic: Axes) -> None:
     unscaled.text(1300, 84, "subnormal", color="black", ha="center", va="center")
     unscaled.text(20, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)
     dynamic.text(1000, 50, "normal", color="black", ha="center", va="center")
-    dynamic.annotate(
-        "zero (blank pixels)", (1000, 2), (1000, 20), ha="center", fontsize=7,
-        arrowprops={"arrowstyle": "-", "linewidth": 0.5},
-    )  # fmt: skip
+    line = {"arrowstyle": "-", "linewidth": 0.5}
+    dynamic.annotate("zero (blank pixels)", (1000, 2), (1000, 20), ha="center", fontsize=7, arrowprops=line)
     _style.label_right(dynamic, 104, 104, "overflow", _style.CLASS["overflow"])
 
 

@@ -47,10 +47,6 @@ def static(run: Result) -> dict[float, ArmRecords]:
     return {math.log2(arm.settings["init_scale"]): arm for arm in arms}
 
 
-def mean(run: Result, column: str) -> float:
-    return float(np.mean([record[column] for record in run.records]))
-
-
 def untrained(run: Result) -> float:
     """Return the mean loss of the first step."""
     return float(np.mean([record["loss"][0] for record in run.records]))
@@ -96,10 +92,8 @@ def name_cliffs(axes: Axes, run: Result) -> None:
         ("right cliff:\nsteps are\nskipped", places[1:][-1:], -8.5),
     ):
         for x in place:
-            axes.annotate(
-                text, (x, level), (x + away, 1.15 * level), ha="center", va="center", color=_style.GREY,
-                arrowprops=ARROW,
-            )  # fmt: skip
+            axes.annotate(text, (x, level), (x + away, 1.15 * level), ha="center", va="center", color=_style.GREY,
+                          arrowprops=ARROW)  # fmt: skip
 
 
 def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:

@@ -57,13 +57,11 @@ def draw_agreement(axes: Axes, run: Result) -> None:
                 color=color, markersize=4, markeredgewidth=0.7, markerfacecolor=color if exact else "white",
                 label=theorem,
             )  # fmt: skip
-        at = list(LOOK).index(theorem)
-        axes.plot(0.05 + 0.11 * (at // 5), 0.94 - 0.085 * (at % 5), marker, color=color, markersize=4,
-                  transform=axes.transAxes)  # fmt: skip
-        axes.text(0.075 + 0.11 * (at // 5), 0.94 - 0.085 * (at % 5), theorem, color=color, fontsize=7,
-                  va="center_baseline", transform=axes.transAxes)  # fmt: skip
-    axes.text(0.98, 0.06, "full: exact theorem\nempty: to a tolerance", ha="right", fontsize=7,
-              transform=axes.transAxes)  # fmt: skip
+        column, row = divmod(list(LOOK).index(theorem), 5)
+        x, y, across = 0.11 * column, 0.94 - 0.085 * row, axes.transAxes
+        axes.plot(0.05 + x, y, marker, color=color, markersize=4, transform=across)
+        axes.text(0.075 + x, y, theorem, color=color, fontsize=7, va="center_baseline", transform=across)
+    axes.text(0.98, 0.06, "full: exact theorem\nempty: to a tolerance", ha="right", fontsize=7, transform=across)
     axes.set(xscale="log", yscale="log", xlim=(1e-4, 1e6), ylim=(1e-4, 1e6), xlabel="predicted", ylabel="measured")
     _style.label_panel(axes, "a", "Predicted and measured")
 

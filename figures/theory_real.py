@@ -1,7 +1,7 @@
 """A real fp16 run against T3, which has nothing to fit: how often it skips, where its scale is."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
+from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +11,7 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from figures import _style
+from figures.quantities import counted, t3
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)
@@ -31,38 +32,20 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
     return {arm.settings["growth_interval"]: arm for arm in run.where(dtype="float16")}
 
 
-def pooled(arm: ArmRecords, column: str) -> dict[int, int]:
-    """Return how often each level of a column (`ceilings` or `scales`) occurred, all seeds together."""
-    total: Counter[int] = Counter()
-    for record in arm:
-        total.update(dict(record[column]))
-    return dict(sorted(total.items()))
-
-
-def steps(record: Record) -> int:
-    return sum(count for _, count in record["ceilings"])
-
-
-def t3(ceilings: Mapping[int, int], growth_interval: int) -> tuple[float, float]:
-    """Return T3's skip rate and mean log2 scale for these ceilings."""
-    x, form = theory.of_ceilings(ceilings, growth_interval)
-    return form.skip_rate, float(x @ form.levels)
-
-
 def mean_scale(record: Record) -> float:
-    return float(sum(level * count for level, count in record["scales"]) / steps(record))
+    return fmean(*zip(*record["scales"], strict=True))
 
 
 def skip_rate(record: Record) -> float:
-    return float(record["skipped"] / steps(record))
+    return float(record["skipped"] / sum(count for _, count in record["ceilings"]))
 
 
 def draw_against_t3(axes: Axes, run: Result, number: int, measure: Callable[[Record], float]) -> None:
     """Draw a number of T3 from two sources of ceilings, and as measured: a mark per seed."""
-    found, reference = by_interval(run), pooled(run.one(dtype="float32"), "ceilings")
+    found, reference = by_interval(run), counted(run.one(dtype="float32"), "ceilings")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
-    axes.plot(grid, [t3(reference, int(g))[number] for g in grid], color=_style.VERMILION,
-              label="T3, fp32 run's ceilings")  # fmt: skip
+    foretold = [t3(reference, int(g))[number] for g in grid]
+    axes.plot(grid, foretold, color=_style.VERMILION, label="T3, fp32 run's ceilings")
     own = [[t3(dict(record["ceilings"]), g)[number] for record in arm] for g, arm in found.items()]
     seeds = ["T3, own ceilings", *[""] * (len(own[0]) - 1)]
     axes.plot(list(found), own, "_", color=_style.BLACK, markersize=11, label=seeds)
@@ -75,8 +58,8 @@ def draw_against_t3(axes: Axes, run: Result, number: int, measure: Callable[[Rec
 def draw_rates(axes: Axes, run: Result) -> None:
     """Draw the skip rate, with T1's bound."""
     grid = np.unique(np.geomspace(min(by_interval(run)), max(by_interval(run)), 40).round().astype(int))
-    axes.plot(grid, [theory.skip_rate(Rule(growth_interval=int(g))) for g in grid], color=_style.GREY, label="T1 bound",
-              linestyle=(0, (1, 1.5)))  # fmt: skip
+    bound = [theory.skip_rate(Rule(growth_interval=int(g))) for g in grid]
+    axes.plot(grid, bound, color=_style.GREY, label="T1 bound", linestyle=(0, (1, 1.5)))
     draw_against_t3(axes, run, 0, skip_rate)
     axes.set(yscale="log", ylabel="skipped steps / steps", ylim=(2e-3, 0.3))
     axes.legend(loc="lower left", handlelength=1.6, borderaxespad=0.2)
@@ -99,18 +82,18 @@ def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
 def draw_distributions(axes: Axes, run: Result) -> None:
     """Draw the share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 runs."""
     found = by_interval(run)
-    axes.bar(*share(pooled(run.one(dtype="float32"), "ceilings")), width=0.96, color="#E6E6E6", label="ceilings")
+    axes.bar(*share(counted(run.one(dtype="float32"), "ceilings")), width=0.96, color="#E6E6E6", label="ceilings")
     width = 0.8 / len(SHOWN)
     for place, (interval, color) in enumerate(SHOWN.items()):
         shift = (place - (len(SHOWN) - 1) / 2) * width
-        level, height = share(pooled(found[interval], "scales"))
+        level, height = share(counted(found[interval], "scales"))
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
-        x, form = theory.of_ceilings(pooled(found[interval], "ceilings"), interval)
+        x, form = theory.of_ceilings(counted(found[interval], "ceilings"), interval)
         axes.plot(x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}")
     _style.power_ticks(axes.xaxis, range(16, 22))
     axes.tick_params(axis="x", length=0)
     axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(15.4, 21.6), ylim=(0, 0.95))
-    for row, (text, color) in enumerate([("ceilings", "#8A8A8A"), *((f"G = {g}", c) for g, c in SHOWN.items()),
-                                         ("T3 (ticks)", _style.BLACK)]):  # fmt: skip
+    named = {"ceilings": "#8A8A8A", **{f"G = {g}": color for g, color in SHOWN.items()}, "T3 (ticks)": _style.BLACK}
+    for row, (text, color) in enumerate(named.items()):
         axes.text(0.02, 0.97 - 0.085 * row, text, color=color, transform=axes.transAxes, va="top", fontsize=7)
     _style.label_panel(axes, "c", "Where the scale is")

@@ -59,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, and how its data stands to what was there before."""
+    """The end of a run, and how its data stands to what was there before."""
 
     status: int  # of the process: 0 good, 1 a unit failed, 2 wrong use, 130 stopped by the user
     text: str

@@ -33,7 +33,7 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a data file held before a run: its provenance and its records."""
+    """The content of a data file before a run: its provenance and its records."""
 
     origin: Record
     rows: Sequence[Record]

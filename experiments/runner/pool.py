@@ -24,7 +24,7 @@ OnStep = Callable[[str, int], None]
 
 
 class Job(NamedTuple):
-    """What a worker needs to know; the experiment itself is imported there."""
+    """All that a worker needs to know; the experiment itself is imported there."""
 
     stem: str
     config: Config

@@ -20,6 +20,7 @@ from ampsim.core import formats, theory
 from ampsim.core.machine import Rule
 from figures import __main__ as cli
 from figures import _training, results
+from figures.quantities import t3
 from tests.figures.drawings import drawn, lines, one
 
 F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
@@ -78,13 +79,13 @@ def policies(values: Values) -> Callable[[results.Result], Shown]:
     return lambda run: {arm.name: values(arm) for arm in run.arms.values() if arm.settings["family"]}
 
 
+def replays(run: results.Result, network: str) -> Shown:
+    return {"fp32 G=200": [F.replay_fidelity.replay(row, "fp32", 200)["distance"] for row in run.arm(network)]}
+
+
 def standing(run: results.Result, key: str, factor: float) -> Shown:
     rows = run.arm("standing").first["rows"]
     return {name: [factor * row[key] for row in rows if row["policy"] == name] for name in F.staleness.COLOR}
-
-
-def replays(run: results.Result, network: str) -> Shown:
-    return {"fp32 G=200": [F.replay_fidelity.replay(row, "fp32", 200)["distance"] for row in run.arm(network)]}
 
 
 def leads(run: results.Result) -> Shown:
@@ -228,11 +229,9 @@ def counted(arm: str | None = None) -> list[Any]:
 
 
 def test_lightness_falls_in_equal_steps_and_no_colour_is_cut_off() -> None:
-    for hue, slope, bump, colors in (
-        (268, 10, 144, F.exponent_heatmap.INSIDE),
-        (42, 45, 120, F.exponent_heatmap.OUTSIDE),
-    ):
-        t = np.linspace(0, 1, 256)
+    t = np.linspace(0, 1, 256)
+    looks = ((268, 10, 144, F.exponent_heatmap.INSIDE), (42, 45, 120, F.exponent_heatmap.OUTSIDE))
+    for hue, slope, bump, colors in looks:
         linear = F.exponent_heatmap.linear_srgb(95 - 75 * t, 3 + slope * t + bump * t * (1 - t), hue)
         assert linear.min() > -0.002
         assert linear.max() < 1
@@ -275,12 +274,11 @@ def test_the_window_and_the_skips_are_drawn_where_they_are() -> None:
         assert [segment[0][0] - 0.5 for segment in ticks.get_segments()] == row["found_inf"]
 
 
-def test_the_strips_show_every_seed() -> None:
+@pytest.mark.parametrize("name", ["lost", "rounded", "not_finite"])
+def test_the_strips_show_every_seed(name: str) -> None:
     run = results.load("exponent_heatmap")
     for panel, strip in zip(F.exponent_heatmap.PANELS, drawn("exponent_heatmap").axes[1:8:2], strict=True):
-        for name in ("lost", "rounded", "not_finite"):
-            found = np.array([line.get_ydata() for line in lines(strip, name)])
-            assert (found == 100 * run.arm(panel.arm).numbers(name)).all()
+        assert ([x.get_ydata() for x in lines(strip, name)] == 100 * run.arm(panel.arm).numbers(name)).all()
 
 
 def test_formats_are_as_wide_as_their_numbers_and_shares_of_nothing_have_a_place() -> None:
@@ -387,7 +385,7 @@ def test_theory_real_draws_every_run_and_t3() -> None:
         dots = np.array([line.get_ydata() for line in axes.lines if line.get_marker() == "o"])
         assert dots == pytest.approx(np.array([[measure(row) for row in arm] for arm in arms.values()]).T)
         own = np.array([line.get_ydata() for line in axes.lines if line.get_marker() == "_"])
-        foretold = [[F.theory_real.t3(dict(row["ceilings"]), g)[number] for row in arm] for g, arm in arms.items()]
+        foretold = [[t3(dict(row["ceilings"]), g)[number] for row in arm] for g, arm in arms.items()]
         assert own == pytest.approx(np.array(foretold).T)
 
 
