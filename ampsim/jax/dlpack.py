@@ -38,7 +38,7 @@ def _to_jax(leaf: object, tensor_type: type) -> Array:
             f"a tensor of strides {tuple(tensor.stride())} and shape {tuple(tensor.shape)}: expected a contiguous "
             "one; pass tensor.contiguous()"
         )
-    if _is_64_bit(tensor) and not has_64_bits():
+    if tensor.element_size() // (2 if tensor.is_complex() else 1) > 4 and not has_64_bits():
         raise TypeError(
             f"a tensor of {tensor.dtype}, which JAX would round to 32 bits: expected at most 32 bits a number; "
             "convert it, or set jax_enable_x64"
@@ -50,10 +50,6 @@ def _to_jax(leaf: object, tensor_type: type) -> Array:
     if str(array.dtype) != str(tensor.dtype).removeprefix("torch."):
         raise TypeError(f"a tensor of {tensor.dtype}, which JAX makes {array.dtype}: expected one that both have")
     return array
-
-
-def _is_64_bit(tensor: Any) -> bool:
-    return bool(tensor.element_size() // (2 if tensor.is_complex() else 1) > 4)
 
 
 def _refusal(tensor: Any, error: Exception) -> Exception:

@@ -15,7 +15,6 @@ quotient which is no tie differs from one in them.
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
@@ -141,11 +140,7 @@ def _multiply(form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinte
     *rest, c, b, a, _ = lows
     below = functools.reduce(lambda high, low: (high << form.limb) | low, (a, b, c))
     below = below << (form.width - 3 * form.limb)
-    return word, below, _any(form, rest[form.ignored(count) :])
-
-
-def _any(form: Format, words: Sequence[Array]) -> Array:
-    return jnp.not_equal(functools.reduce(jnp.bitwise_or, words), form.word(0))
+    return word, below, functools.reduce(jnp.bitwise_or, rest[form.ignored(count) :]) != form.word(0)
 
 
 def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Array) -> Array:

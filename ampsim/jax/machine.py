@@ -38,14 +38,6 @@ class Constants(NamedTuple):
     flush_subnormals: Array  # (), bool
 
 
-class Carry(NamedTuple):
-    """The arrays that `advance` changes."""
-
-    bits: Array  # (), word: of the newest scale
-    growth_tracker: Array  # (), int32
-    overflow_tracker: Array  # (), int32
-
-
 def check(rule: object) -> None:
     """Refuse a rule that this package cannot follow to the last bit."""
     if not isinstance(rule, Rule) or type(rule.arithmetic) is not Arithmetic:
@@ -140,12 +132,14 @@ def stacked(rules: Sequence[Rule]) -> Constants:
 
 
 @functools.partial(jax.jit, static_argnames="form", inline=True)
-def advance(form: Format, c: Constants, carry: Carry, found_inf: Array) -> Carry:
-    """Take one step of the plain machine, without delay; `found_inf` of shape (), bool."""
-    old, overflows = carry.bits, carry.overflow_tracker
+def advance(
+    form: Format, c: Constants, old: Array, trackers: tuple[Array, Array], found_inf: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    """Take one step of the plain machine without delay, from the newest scale's bits; `found_inf` of shape (), bool."""
+    clean, overflows = trackers
     patient = found_inf & (overflows + 1 < c.hysteresis)
     backs_off = found_inf & ~patient
-    growth_tracker = jnp.where(found_inf, 0, carry.growth_tracker + 1)
+    growth_tracker = jnp.where(found_inf, 0, clean + 1)
     reached = jnp.where(c.at_least, growth_tracker >= c.growth_interval, growth_tracker == c.growth_interval)
     grows = ~found_inf & reached
 
@@ -158,7 +152,7 @@ def advance(form: Format, c: Constants, carry: Carry, found_inf: Array) -> Carry
 
     refilled = (~found_inf & c.refill_clean) | (grows & c.refill_growth) | (backs_off & c.refill_backoff)
     overflows = jnp.where(refilled, 0, jnp.where(patient, overflows + 1, overflows))
-    return Carry(new, jnp.where(grows, 0, growth_tracker), overflows)
+    return new, (jnp.where(grows, 0, growth_tracker), overflows)
 
 
 class Queue(NamedTuple):
@@ -167,11 +161,6 @@ class Queue(NamedTuple):
     scale: Array  # (), word
     pending: Array  # (delay,), word: oldest first; places not yet taken hold the scale in force
     waiting: Array  # (), int32: how many wait
-
-
-def newest(queue: Queue) -> Array:
-    """Return the scale computed last."""
-    return queue.pending[-1] if queue.pending.shape[0] else queue.scale
 
 
 def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
@@ -193,5 +182,6 @@ def step(
     form: Format, c: Constants, queue: Queue, trackers: tuple[Array, Array], found_inf: Array, *, at_once: bool = False
 ) -> tuple[Queue, tuple[Array, Array]]:
     """Do one update with its delay; return (queue, (growth_tracker, overflow_tracker)) after it."""
-    after = advance(form, c, Carry(newest(queue), *trackers), found_inf)
-    return publish(queue, after.bits, at_once=at_once), (after.growth_tracker, after.overflow_tracker)
+    newest = queue.pending[-1] if queue.pending.shape[0] else queue.scale
+    computed, trackers = advance(form, c, newest, trackers, found_inf)
+    return publish(queue, computed, at_once=at_once), trackers

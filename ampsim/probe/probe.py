@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -93,10 +94,10 @@ class Probe:
 
     def __enter__(self) -> Self:
         for name, param in self._parameters.items():
-            hook = self._parameter_hook(name)
+            hook = partial(self._on_parameter, ("parameter", name))
             self._hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
         for name, module in self._modules.items():
-            self._hooks.callback(module.register_forward_hook(self._forward_hook(name)).remove)
+            self._hooks.callback(module.register_forward_hook(partial(self._on_forward, name)).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,35 +134,22 @@ class Probe:
     def _finish(self) -> None:
         self._counted += [(self._step, counted) for counted in self._batch.finish()]
 
-    def _parameter_hook(self, name: str) -> Callable[[Tensor], None]:
-        key: Key = ("parameter", name)
+    def _on_parameter(self, key: Key, param: Tensor) -> None:
+        if self.sampling:
+            self._batch.leave(key, param)
 
-        def hook(param: Tensor) -> None:
-            if self.sampling:
-                self._batch.leave(key, param)
+    def _on_forward(self, name: str, _module: nn.Module, _inputs: object, outputs: Any) -> None:
+        if not self.sampling:
+            return
+        many = isinstance(outputs, (tuple, list))
+        for i, output in enumerate(outputs if many else [outputs]):
+            # A module's hooks on its gradients would forbid to change its output in place; a tensor's do not.
+            if getattr(output, "requires_grad", False):
+                output.register_hook(partial(self._on_activation, ("activation", f"{name}[{i}]" if many else name)))
 
-        return hook
-
-    def _forward_hook(self, name: str) -> Callable[[nn.Module, object, Any], None]:
-        def hook(_module: nn.Module, _inputs: object, outputs: Any) -> None:
-            if not self.sampling:
-                return
-            many = isinstance(outputs, (tuple, list))
-            for i, output in enumerate(outputs if many else [outputs]):
-                # A module's hooks on its gradients would forbid to change its output in place; a tensor's do not.
-                if getattr(output, "requires_grad", False):
-                    output.register_hook(self._activation_hook(f"{name}[{i}]" if many else name))
-
-        return hook
-
-    def _activation_hook(self, name: str) -> Callable[[Tensor], None]:
-        key: Key = ("activation", name)
-
-        def hook(grad: Tensor) -> None:
-            if self.sampling and grad.dtype in DTYPES:
-                self._batch.add(key, grad)
-
-        return hook
+    def _on_activation(self, key: Key, grad: Tensor) -> None:
+        if self.sampling and grad.dtype in DTYPES:
+            self._batch.add(key, grad)
 
 
 def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]:

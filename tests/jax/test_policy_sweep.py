@@ -25,7 +25,6 @@ GRIDS: dict[str, list[Any]] = {
     "ratio": [Ratio(growth_interval=g, max_scale=m) for g in (1, 4) for m in (2.0**17, 2.0**20)],
     "headroom": [Headroom(margin=m, interval=i) for m in (0, 1, 5, 12) for i in (1, 3)],
     "floor": [FloorSchedule(growth_interval=g, milestones=((4, 2.0**9),)) for g in (1, 2)],
-    "one": [Probe(growth_interval=2)],
     "alike": [Probe(growth_interval=2)] * 2,
 }
 

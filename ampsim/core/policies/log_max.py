@@ -67,7 +67,9 @@ class LogMax(Policy):
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
         least = xp.float32(2.0**self.log_max) if self.faithful else self.log_max + 1 - xp.log2(used)
         x = xp.where(lost, least, xp.log2(seen.amax))
-        after = self._averaged(LogMaxState(*memory), x)
+        m, b1, b2 = LogMaxState(*memory), self.beta1, self.beta2
+        mean, slow_mean = b1 * m.mean + (1 - b1) * x, b2 * m.slow_mean + (1 - b2) * x
+        after = LogMaxState(mean, slow_mean, b2 * m.square + (1 - b2) * (x * x), m.weight1 * b1, m.weight2 * b2)
         mu, slow = after.mean / (1 - after.weight1), after.slow_mean / (1 - after.weight2)
         # sigma^2 = E[x^2] - E[x]^2, both over the long window
         sigma = xp.sqrt(xp.maximum(after.square / (1 - after.weight2) - slow * slow, xp.float32(0)))
@@ -77,13 +79,3 @@ class LogMax(Policy):
         empty = ~lost & (seen.amax == 0)
         kept = (xp.where(empty, old, new) for old, new in zip(memory, after, strict=True))
         return xp.where(empty, newest, scale), LogMaxState(*kept)
-
-    def _averaged(self, m: LogMaxState, x: float) -> LogMaxState:
-        b1, b2 = self.beta1, self.beta2
-        return LogMaxState(
-            b1 * m.mean + (1 - b1) * x,
-            b2 * m.slow_mean + (1 - b2) * x,
-            b2 * m.square + (1 - b2) * (x * x),
-            m.weight1 * b1,
-            m.weight2 * b2,
-        )

@@ -27,10 +27,6 @@ def _opmath(array: Array) -> Array:
     return array if array.dtype == np.float64 else array.astype(np.float32)
 
 
-def _is_floating(array: Array) -> bool:
-    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"  # ml_dtypes' bfloat16 has kind 'V'
-
-
 def scaled_loss(output: Array, scale: float) -> Array:
     """Return ``output * scale`` with the scale a 0-d float32 tensor.
 
@@ -39,8 +35,8 @@ def scaled_loss(output: Array, scale: float) -> Array:
     """
     with np.errstate(all="ignore"):
         product = np.asarray(_opmath(output) * np.float32(scale))
-        keeps = output.ndim > 0 and _is_floating(output)
-        return product.astype(output.dtype) if keeps else product
+        floating = output.dtype.kind == "f" or output.dtype.name == "bfloat16"  # ml_dtypes' bfloat16 has kind 'V'
+        return product.astype(output.dtype) if output.ndim > 0 and floating else product
 
 
 def reciprocal(scale: float) -> np.float32:
