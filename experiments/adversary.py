@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import fp16
+from experiments.training import series
 
 LEARNING_RATE = 2.0**-30  # a million steps with gradients of 3e38 sum up to 3e35
 TRACE = (180, 400)  # overflows, then clean steps, whose scales are kept for the figure
@@ -194,7 +194,7 @@ def trace(maker: str) -> Record:
         if not fine:
             died = step
             break
-    return {"trace": fp16.changes(scales), "trace_steps": len(scales), "trace_died": died}
+    return {"trace": series.changes(scales), "trace_steps": len(scales), "trace_died": died}
 
 
 if __name__ == "__main__":

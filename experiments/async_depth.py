@@ -28,7 +28,7 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler, OptimizerThread, Pipelined
 from experiments import runner
-from experiments.training import fp16, tasks
+from experiments.training import fp16, series, tasks
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ def run(config: Config, arm: Delay, seed: int, device: str, tick: Callable[[int]
     rule = Rule(2.0**config.init_log2, growth_interval=config.interval)
     modelled = pipeline.trajectory(rule, arm.scale, pipe.found_inf)[: config.steps]
     return {
-        "loss": fp16.six_digits(pipe.losses),
+        "loss": series.six_digits(pipe.losses),
         "test_loss": task.test_loss(),
-        "scale_changes": fp16.changes(pipe.scales),
+        "scale_changes": series.changes(pipe.scales),
         "found_inf": [step for step, bad in enumerate(pipe.found_inf) if bad],
         "skipped": sum(pipe.skipped),
         "unlike_model": sum(a != b for a, b in zip(pipe.scales, modelled, strict=True)),

@@ -18,7 +18,7 @@ from rich.table import Table
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import crash, fp16, signals, tasks
+from experiments.training import crash, series, signals, tasks
 
 BATCH = 64  # images per step, as in `scale_crash`
 
@@ -64,8 +64,8 @@ def over(latest: list[signals.Seen], patience: int) -> bool:
 
 def watched(run: signals.Series) -> Record:
     """Return the columns, the crash, and each signal's alarms: of the whole run, and from step 10 on."""
-    found_inf = fp16.flagged(run.found_inf.tolist())
-    forward_overflow = fp16.flagged(np.isinf(run.activation).tolist())
+    found_inf = series.flagged(run.found_inf.tolist())
+    forward_overflow = series.flagged(np.isinf(run.activation).tolist())
     return {
         "watched": len(run.found_inf),
         "batch_losses": short(run.loss),

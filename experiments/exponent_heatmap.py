@@ -24,7 +24,7 @@ from ampsim.probe.binades import INF, SMALLEST
 from ampsim.records import Record
 from experiments import runner
 from experiments.models.gpt import GPT2_SMALL
-from experiments.training import fp16, loop, tasks
+from experiments.training import loop, series, tasks
 from experiments.training.what_fp16_did import compare, flat
 
 GLOBAL_TOKENS = 2**22  # of a global batch
@@ -89,11 +89,11 @@ def run(config: Config, case: Case, seed: int, device: str, tick: Callable[[int]
             if seed == config.seeds[0]:
                 counts.append(nonempty(Histogram.of(truth)))
             tick(step.number // case.every + 1)
-    lost, rounded, not_finite = (fp16.six_digits(column) for column in fp16.table(samples))
+    lost, rounded, not_finite = (series.six_digits(column) for column in series.table(samples))
     return {
         "every": case.every,
         "elements": sum(p.numel() for p in parameters),
-        "scale_changes": fp16.changes(scales),
+        "scale_changes": series.changes(scales),
         "found_inf": found_inf,
         "lost": lost,
         "rounded": rounded,

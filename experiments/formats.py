@@ -23,7 +23,7 @@ from ampsim.probe import Histogram
 from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import fp16, gradient_snapshots
+from experiments.training import gradient_snapshots, series
 from experiments.training.gradient_snapshots import CASES, probed, snapshots, total
 
 FORMATS = (BF16, FP16, E5M2, E4M3)
@@ -68,10 +68,10 @@ def measured(tensors: Mapping[str, Histogram]) -> Record:
     return {
         "tensors": len(tensors),
         "elements": spread.elements,
-        "log2_mean": fp16.six_digits([spread.mean])[0],
-        "log2_sigma": fp16.six_digits([spread.sigma])[0],
-        "log2_sigma_within": fp16.six_digits([within(list(tensors.values()))])[0],
-        "log2_largest": fp16.six_digits([math.log2(whole.largest)])[0],
+        "log2_mean": series.six_digits([spread.mean])[0],
+        "log2_sigma": series.six_digits([spread.sigma])[0],
+        "log2_sigma_within": series.six_digits([within(list(tensors.values()))])[0],
+        "log2_largest": series.six_digits([math.log2(whole.largest)])[0],
         "counts": from_the_largest(whole),
         "formats": {fmt.name: against(fmt, tensors, whole, spread) for fmt in FORMATS},
     }
@@ -89,14 +89,14 @@ def against(fmt: Format, tensors: Mapping[str, Histogram], whole: Histogram, spr
     return {
         "log2_scale": round(math.log2(scale)),
         "log2_scales": sorted(round(math.log2(best_scale(t, fmt))) for t in tensors.values() if t.largest),
-        "flushed": fp16.six_digits([flushed(whole, scale, fmt)])[0],
+        "flushed": series.six_digits([flushed(whole, scale, fmt)])[0],
         "most_flushed": [[name, n] for name, n in sorted(shared.items(), key=lambda item: -item[1])[:MOST] if n],
-        "flushed_per_tensor": fp16.six_digits([own / spread.elements])[0],
-        "predicted": fp16.six_digits([theory.flushed_share(spread.sigma, expected, headroom, binades(fmt))])[0],
-        "from_largest": fp16.six_digits([theory.flushed_share(spread.sigma, found, headroom, binades(fmt))])[0],
-        "widest_sigma": fp16.six_digits([theory.widest_spread(expected, SHARE, headroom, binades(fmt))])[0],
+        "flushed_per_tensor": series.six_digits([own / spread.elements])[0],
+        "predicted": series.six_digits([theory.flushed_share(spread.sigma, expected, headroom, binades(fmt))])[0],
+        "from_largest": series.six_digits([theory.flushed_share(spread.sigma, found, headroom, binades(fmt))])[0],
+        "widest_sigma": series.six_digits([theory.widest_spread(expected, SHARE, headroom, binades(fmt))])[0],
         "log2_least": log2_least,
-        "least_lost": fp16.six_digits([least])[0],
+        "least_lost": series.six_digits([least])[0],
     }
 
 

@@ -63,7 +63,7 @@ def arms(config: Config) -> dict[str, loop.Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"topics": text_data.sha256()}
+    return tasks.inputs("gpt")
 
 
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:

@@ -24,7 +24,7 @@ from ampsim.probe import Histogram, Row
 from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import fp16, gradient_snapshots
+from experiments.training import gradient_snapshots, series
 from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total
 from experiments.training.tasks import Batch, Task
 from experiments.training.what_fp16_did import backward_passes, compare, flat
@@ -107,11 +107,11 @@ def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[i
     real = [compare(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)]
     columns = {}
     for name, measured in (("rounded", once), ("real", real)):
-        for what, column in zip(("flushed", "overflowed", "error"), fp16.table(measured), strict=True):
-            columns[f"{name}_{what}"] = fp16.six_digits(column)
+        for what, column in zip(("flushed", "overflowed", "error"), series.table(measured), strict=True):
+            columns[f"{name}_{what}"] = series.six_digits(column)
     # `low` leaves out the one magnitude that is flushed in a binade of which all else is not
     would_be = [activations.lost(2.0**k, FP16).flushed.low for k in log2_scales]
-    return {**columns, "activations_flushed": fp16.six_digits(would_be)}
+    return {**columns, "activations_flushed": series.six_digits(would_be)}
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--dev
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import fp16, tasks
+from experiments.training import series, tasks
 from experiments.training.ceilings import ceiling
-from experiments.training.loop import Step, train
+from experiments.training.loop import Log, train
 from experiments.training.policies import mean_and_deviation
 
 HALVINGS = 3  # the ceiling is known to 1/16 bit
@@ -83,57 +83,40 @@ def run(config: Config, arm: GrowthRule, seed: int, device: str, tick: Callable[
     scaler = GradScaler(
         device, 2.0**config.start_log2, rule.growth_factor, rule.backoff_factor, rule.growth_interval
     )  # fmt: skip
-    log = Log()
+    log, ceilings, clean = Log(), [], []
     for step in train(task, optimizer, scaler, config.steps):
-        log.step(step)
+        log.add(step)
         if step.number >= config.warm_up and step.number % config.sample_every == 0:
-            log.sample(step, ceiling(task, step.batch, math.log2(step.scale), HALVINGS))
+            bits = math.log2(step.scale)
+            ceilings.append(ceiling(task, step.batch, bits, HALVINGS))
+            if not step.found_inf:
+                clean.append((ceilings[-1] - bits, (step.gradient == 0).float().mean().item()))
         tick(step.number + 1)
-    return {**log.record(rule, config.warm_up), "test_loss": task.test_loss()}
+    return {**columns(rule, log, config.warm_up, ceilings, clean), "test_loss": task.test_loss()}
 
 
-@dataclass
-class Log:
-    """The log of one unit."""
-
-    losses: list[float] = field(default_factory=list)
-    scales: list[float] = field(default_factory=list)
-    found_inf: list[bool] = field(default_factory=list)
-    ceilings: list[float] = field(default_factory=list)  # of the sampled steps, bits
-    headroom: list[float] = field(default_factory=list)  # of those that were clean, bits
-    zero: list[float] = field(default_factory=list)  # of the same
-
-    def step(self, step: Step) -> None:
-        self.losses.append(step.loss)
-        self.scales.append(step.scale)
-        self.found_inf.append(step.found_inf)
-
-    def sample(self, step: Step, bits: float) -> None:
-        """Note a sampled step; `bits` is log2 of its ceiling."""
-        self.ceilings.append(bits)
-        if not step.found_inf:
-            self.headroom.append(bits - math.log2(step.scale))
-            self.zero.append((step.gradient == 0).float().mean().item())
-
-    def record(self, rule: Rule, warm_up: int) -> Record:
-        bits = [math.log2(scale) for scale in self.scales]
-        found, steps = self.found_inf[warm_up:], len(self.found_inf) - warm_up
-        return {
-            "steps": steps,
-            "skips": sum(found),
-            "mean_log2_scale": fp16.six_digits([float(np.mean(bits[warm_up:]))])[0],
-            "headroom": mean_and_deviation(self.headroom),
-            "zero": mean_and_deviation(self.zero),
-            "ceiling": mean_and_deviation([bits for bits in self.ceilings if math.isfinite(bits)]),
-            "ceilings": sorted(
-                [level, count]
-                for level, count in Counter(map(math.floor, filter(math.isfinite, self.ceilings))).items()
-            ),
-            "budget": budget(rule, bits[warm_up:], found),
-            "final_loss": fp16.six_digits([float(np.mean(self.losses[-100:]))])[0],
-            "scale_changes": fp16.changes(self.scales),
-            "found_inf": [step for step, bad in enumerate(self.found_inf) if bad],
-        }
+def columns(
+    rule: Rule, log: Log, warm_up: int, ceilings: Sequence[float], clean: Sequence[tuple[float, float]]
+) -> Record:
+    """Return the record of a run: `ceilings` are those sampled, `clean` has (headroom, zeros) of the clean ones."""
+    bits = [math.log2(scale) for scale in log.scales[warm_up:]]
+    skipped = set(log.found_inf)
+    found = [step in skipped for step in range(warm_up, len(log.scales))]
+    headroom, zero = np.array(clean).reshape(-1, 2).T
+    finite = [level for level in ceilings if math.isfinite(level)]
+    return {
+        "steps": len(found),
+        "skips": sum(found),
+        "mean_log2_scale": series.six_digits([float(np.mean(bits))])[0],
+        "headroom": mean_and_deviation(headroom),
+        "zero": mean_and_deviation(zero),
+        "ceiling": mean_and_deviation(finite),
+        "ceilings": sorted([level, count] for level, count in Counter(map(math.floor, finite)).items()),
+        "budget": budget(rule, bits, found),
+        "final_loss": series.six_digits([float(np.mean(log.losses[-100:]))])[0],
+        "scale_changes": series.changes(log.scales),
+        "found_inf": log.found_inf,
+    }
 
 
 def budget(rule: Rule, bits: list[float], found: list[bool]) -> dict[str, float]:

@@ -15,9 +15,9 @@ Takes about 35 s on one CPU core (native fp16). Device: cpu, or cuda with `--dev
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -26,9 +26,9 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import fp16, tasks
+from experiments.training import series, tasks
 from experiments.training.ceilings import ceiling
-from experiments.training.loop import Step, train
+from experiments.training.loop import Log, train
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,11 @@ class Config(runner.Config):
     residual_log2: tuple[int, ...] = (0, 16, 32)
     interval: int = 20  # G
     slower: tuple[int, ...] = (50, 200)  # G of more arms of the sigmoid network, from 2^0
-    on_cpu: tuple[int, int] = (40, 8)  # images a step, sigmoid and residual
-    on_cuda: tuple[int, int] = (256, 256)
-    lrs: tuple[float, float] = (1e-2, 1e-3)  # of Adam
+    batch_sigmoid: int = 40  # images per step on a CPU
+    batch_residual: int = 8
+    batch_cuda: int = 256  # of either network
+    lr_sigmoid: float = 1e-2  # of Adam
+    lr_residual: float = 1e-3
     eps: float = 1e-15  # of Adam
     block: int = 10  # steps a mean of the loss
     seek_every: int = 20  # steps between two searches for the ceiling
@@ -75,52 +77,35 @@ def inputs() -> dict[str, str]:
 
 def run(config: Config, arm: Start, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train from one start; the columns are explained in `data/README.md`."""
-    place = ("sigmoid", "residual").index(arm.task)
-    batch = (config.on_cpu if device == "cpu" else config.on_cuda)[place]
-    task = tasks.make(arm.task, seed, device, batch)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lrs[place], eps=config.eps, fused=True)
+    sigmoid = arm.task == "sigmoid"
+    on_cpu = config.batch_sigmoid if sigmoid else config.batch_residual
+    task = tasks.make(arm.task, seed, device, on_cpu if device == "cpu" else config.batch_cuda)
+    lr = config.lr_sigmoid if sigmoid else config.lr_residual
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=lr, eps=config.eps, fused=True)
     scaler = GradScaler(device, init_scale=2.0**arm.init_log2, growth_interval=arm.growth_interval)
-    log = Log(config.block, config.seek_every)
+    log = Log(config.block)
+    ceilings: list[float] = []
     for step in train(task, optimizer, scaler, config.steps):
-        log.step(step)
+        log.add(step)
         if step.number % config.seek_every == 0:
-            near = (log.ceilings or [arm.init_log2])[-1]
-            log.ceilings.append(ceiling(task, step.batch, near))
+            ceilings.append(ceiling(task, step.batch, (ceilings or [arm.init_log2])[-1]))
         tick(step.number + 1)
-    return {**log.record(config.plateau), **costs(arm, log), "test_loss": task.test_loss()}
+    return {
+        **losses(log, config.block, config.plateau),
+        "zero": series.six_digits(log.zero),
+        "ceilings": ceilings,
+        "scale_changes": series.changes(log.scales),
+        "found_inf": log.found_inf,
+        **costs(arm, log, ceilings, config.seek_every),
+        "test_loss": task.test_loss(),
+    }
 
 
-@dataclass
-class Log:
-    """The columns of one unit."""
-
-    block: int
-    seek_every: int
-    losses: list[float] = field(default_factory=list)
-    scales: list[float] = field(default_factory=list)
-    found_inf: list[int] = field(default_factory=list)
-    zero: list[float] = field(default_factory=list)  # at the start of each block: share of the elements
-    ceilings: list[float] = field(default_factory=list)  # at each search: log2 of the largest power of two
-
-    def step(self, step: Step) -> None:
-        self.losses.append(step.loss)
-        self.scales.append(step.scale)
-        if step.found_inf:
-            self.found_inf.append(step.number)
-        if step.number % self.block == 0:
-            self.zero.append((step.gradient == 0).float().mean().item())
-
-    def record(self, plateau: float) -> Record:
-        loss = [math.fsum(part) / len(part) for part in blocks(self.losses, self.block)]
-        below = [place * self.block for place, mean in enumerate(loss) if mean < plateau]
-        return {
-            "block_loss": fp16.six_digits(loss),
-            "left_plateau": below[0] if below else None,
-            "zero": fp16.six_digits(self.zero),
-            "ceilings": self.ceilings,
-            "scale_changes": fp16.changes(self.scales),
-            "found_inf": self.found_inf,
-        }
+def losses(log: Log, block: int, plateau: float) -> Record:
+    """Return the mean loss of each block, and the first step of the first that lies below the plateau."""
+    means = [math.fsum(part) / len(part) for part in blocks(log.losses, block)]
+    below = (place * block for place, mean in enumerate(means) if mean < plateau)
+    return {"block_loss": series.six_digits(means), "left_plateau": next(below, None)}
 
 
 def blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
@@ -128,19 +113,19 @@ def blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def costs(arm: Start, log: Log) -> dict[str, Any]:
+def costs(arm: Start, log: Log, ceilings: Sequence[float], seek_every: int) -> Record:
     """Return what the start cost, and what the first batch's ceiling foretold."""
     skipped, steps = set(log.found_inf), range(len(log.scales))
     lost = len(list(takewhile(skipped.__contains__, steps)))
     # the scale has arrived where the next power of two would overflow, or this one did
-    gaps = [log.ceilings[step // log.seek_every] - math.log2(log.scales[step]) for step in steps[lost:]]
+    gaps = [ceilings[step // seek_every] - math.log2(log.scales[step]) for step in steps[lost:]]
     climb = list(takewhile(lambda gap: gap > 0, (0 if t in skipped else gap for t, gap in enumerate(gaps, lost))))
     arrived = len(climb) < len(gaps)
     return {
         "lost_steps": lost,
         "climb_steps": len(climb) if arrived else None,
         "climb_bits": math.fsum(climb) if arrived else None,
-        "predicted": predict(arm, log.ceilings[0]),
+        "predicted": predict(arm, ceilings[0]),
     }
 
 

@@ -25,7 +25,7 @@ from ampsim.jax import LossScale, SkipState, interop, skip_nonfinite, to_jax, to
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, series, tasks
 
 REQUIRES = ("jax", "optax")
 DEVICES = ("cpu",)  # the one device that both frameworks see
@@ -60,7 +60,7 @@ def arms(config: Config) -> Mapping[str, Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def rule_of(config: Config) -> Rule:
@@ -86,8 +86,8 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         found_inf += [step] * found
         tick(step + 1)
     return {
-        "loss": fp16.six_digits(losses[::10]),
-        "scale_changes": fp16.changes(scales),
+        "loss": series.six_digits(losses[::10]),
+        "scale_changes": series.changes(scales),
         "found_inf": found_inf,
         "equal": True,  # or require_equal had raised
         "torch_state": side.torch_scaler.state_dict(),

@@ -21,7 +21,7 @@ from ampsim.core.machine import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import digits_data, fp16, loop, tasks
+from experiments.training import fp16, loop, series, tasks
 
 PIXEL, BAD = 27, 1e6  # in the middle of an image, whose pixels are 0 to 1
 EVERY = 20  # steps in one mean of the loss, and from one count of zeros to the next
@@ -59,7 +59,7 @@ def arms(config: Config) -> dict[str, Storm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -70,22 +70,19 @@ def run(config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int]
     bad = bad_steps(config.steps, rate, seed)
     floor = None if arm.floor_log2 is None else 2.0**arm.floor_log2
     scaler = GradScaler(device, growth_interval=arm.growth_interval, min_scale=floor)
-    log, zeros = [], []
+    log = loop.Log(EVERY)
     for step in loop.train(corrupted(task, bad), optimizer, scaler, config.steps):
-        log.append((step.loss, step.scale, step.found_inf))
-        if step.number % EVERY == 0:
-            zeros.append(int((step.gradient == 0).sum()) / step.gradient.numel())
+        log.add(step)
         tick(step.number + 1)
-    losses, scales, found_inf = fp16.table(log)
     return {
         "rate": rate,
         "interval": arm.growth_interval,
         "every": EVERY,
-        "mean_losses": block_means(losses),
-        "scale_changes": fp16.changes([*scales, scaler.get_scale()]),
-        "found_inf": fp16.flagged(found_inf),
-        "bad": fp16.flagged(bad),
-        "zero": fp16.six_digits(zeros),
+        "mean_losses": block_means(log.losses),
+        "scale_changes": series.changes([*log.scales, scaler.get_scale()]),
+        "found_inf": log.found_inf,
+        "bad": series.flagged(bad),
+        "zero": series.six_digits(log.zero),
         "test_loss": task.test_loss(),
     }
 
@@ -113,7 +110,7 @@ def corrupted(task: tasks.Task, bad: Sequence[bool]) -> tasks.Task:
 
 def block_means(values: list[float]) -> list[float]:
     """Return means of `EVERY` steps; a last, shorter block counts as one."""
-    return fp16.six_digits([float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)])
+    return series.six_digits([float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)])
 
 
 if __name__ == "__main__":

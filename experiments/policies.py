@@ -26,7 +26,7 @@ from ampsim.core.formats import FP16
 from ampsim.core.policies import Observation
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, tasks
 from experiments.training.policies import mean_and_deviation, policies, three_decimals, worst_burst
 
 LOW = 2.0**10  # the scale of the recorded run
@@ -62,7 +62,7 @@ def arms(config: Config) -> dict[str, Recording]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: Recording, seed: int, device: str, tick: Callable[[int], None]) -> Record:

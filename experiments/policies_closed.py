@@ -19,7 +19,7 @@ from ampsim import Rule
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import fp16, tasks
+from experiments.training import series, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
 from experiments.training.policies import mean_and_deviation, policies, three_decimals, worst_burst
@@ -31,7 +31,7 @@ SHOWN_EVERY = 5  # steps between two scales that are kept
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 560  # backward passes per unit
+    steps: int = 420  # backward passes per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     warm_up: int = 20  # of the steps, left out of the means
     batch_cpu: int = 32  # images per step
@@ -99,7 +99,7 @@ def columns(log: list[tuple[float, float, bool]], sampled: list[tuple[float, flo
         "headroom": mean_and_deviation(headroom, three_decimals) if np.isfinite(headroom).all() else None,
         "mean_log2_scale": three_decimals([bits[warm_up:].mean()])[0],
         "zero": mean_and_deviation(zero, three_decimals),
-        "final_loss": fp16.six_digits([losses[-100:].mean()])[0],
+        "final_loss": series.six_digits([losses[-100:].mean()])[0],
         "found_inf": np.flatnonzero(bad).tolist(),
         "shown": three_decimals(bits[::SHOWN_EVERY]),
     }

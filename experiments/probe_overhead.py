@@ -63,7 +63,7 @@ def arms(config: Config) -> Mapping[str, runner.Single]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256(), "topics": text_data.sha256()}
+    return tasks.inputs("sigmoid", "gpt")
 
 
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:

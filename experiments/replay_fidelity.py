@@ -28,7 +28,7 @@ from ampsim.core.machine import Rule
 from ampsim.probe import Probe, ceilings
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16, loop, tasks
+from experiments.training import digits_data, fp16, loop, series, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
 
@@ -135,9 +135,9 @@ def columns(done: Run) -> dict[str, Any]:
     """Return what a real run did."""
     return {
         "skips": int(done.found_inf.sum()),
-        "mean_log2_scale": fp16.six_digits([float(done.bits.mean())])[0],
-        "final_loss": fp16.six_digits([done.final_loss])[0],
-        "log2_changes": fp16.changes(done.bits.tolist()),
+        "mean_log2_scale": series.six_digits([float(done.bits.mean())])[0],
+        "final_loss": series.six_digits([done.final_loss])[0],
+        "log2_changes": series.changes(done.bits.tolist()),
     }
 
 
@@ -154,9 +154,9 @@ def compare(name: str, interval: int, trace: Bits, real: Run, config: Config) ->
         "trace": name,
         "interval": interval,
         "skips": skips,
-        "mean_log2_scale": fp16.six_digits([float(bits.mean())])[0],
-        "distance": fp16.six_digits([float(np.abs(bits - real.bits).mean())])[0],
-        **({"log2_changes": fp16.changes(bits.tolist())} if interval == config.shown else {}),
+        "mean_log2_scale": series.six_digits([float(bits.mean())])[0],
+        "distance": series.six_digits([float(np.abs(bits - real.bits).mean())])[0],
+        **({"log2_changes": series.changes(bits.tolist())} if interval == config.shown else {}),
     }
 
 

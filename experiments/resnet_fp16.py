@@ -31,7 +31,7 @@ GLOBAL_IMAGES = 2**20  # of a global batch
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 350  # optimizer steps a unit
+    steps: int = 250  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch_cpu: int = 16  # images a step
     batch_cuda: int = 64

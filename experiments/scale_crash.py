@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import crash, digits_data, fp16, tasks
+from experiments.training import crash, fp16, loop, series, tasks
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def arms(config: Config) -> dict[str, crash.CrashArm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -51,18 +51,27 @@ def run(config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Calla
     task = tasks.residual(fp16.prepare(seed), device, config.batch, blocks=config.blocks, width=config.width)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=arm.lr, fused=True)
     last = watch_last_layer(task.model)
-    log, before, moves = [], fp16.flat_parameters(task.model), []
+    log, streams, overflowed, moves, before = loop.Log(), [], [], [], fp16.flat_parameters(task.model)
     for step in arm.train(task, optimizer, config.steps):
         stream, logits = last
-        forward = fp16.all_finite(logits) and fp16.all_finite(stream)
-        log.append((step.loss, step.scale, step.found_inf, not forward, stream.abs().max().item()))
+        log.add(step)
+        streams.append(stream.abs().max().item())
+        overflowed.append(not (fp16.all_finite(logits) and fp16.all_finite(stream)))
         weights = fp16.flat_parameters(task.model)  # as the step before this one left them
         moves.append((weights - before).norm().item())
         before = weights
         tick(step.number + 1)
     weights = fp16.flat_parameters(task.model)
     moves = [*moves[1:], (weights - before).norm().item()]
-    return {**record(log), "move": fp16.six_digits(moves), "parameters_finite": fp16.all_finite(weights)}
+    forward_overflow = series.flagged(overflowed)
+    return {
+        **log.record(),
+        "forward_overflow": forward_overflow,
+        "stream_max": series.six_digits(streams),
+        "crash_step": crash.crash_step(forward_overflow, log.found_inf, config.steps),
+        "move": series.six_digits(moves),
+        "parameters_finite": fp16.all_finite(weights),
+    }
 
 
 def watch_last_layer(model: nn.Module) -> list[Tensor]:
@@ -74,20 +83,6 @@ def watch_last_layer(model: nn.Module) -> list[Tensor]:
 
     model.get_submodule("leave").register_forward_hook(hook)
     return latest
-
-
-def record(log: list[tuple[float, float, bool, bool, float]]) -> Record:
-    """Return the per-step columns of one unit, from its rows."""
-    losses, scales, backward, forward, streams = fp16.table(log)
-    found_inf, forward_overflow = fp16.flagged(backward), fp16.flagged(forward)
-    return {
-        "loss": fp16.six_digits(losses),
-        "scale_changes": fp16.changes(scales),
-        "found_inf": found_inf,
-        "forward_overflow": forward_overflow,
-        "stream_max": fp16.six_digits(streams),
-        "crash_step": crash.crash_step(forward_overflow, found_inf, len(log)),
-    }
 
 
 if __name__ == "__main__":

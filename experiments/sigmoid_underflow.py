@@ -19,12 +19,12 @@ import torch
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16, loop, tasks
+from experiments.training import digits_data, fp16, loop, series, tasks
 
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 2000  # optimizer steps a unit
+    steps: int = 1200  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     batch: int = 128  # images a step
     width: int = 32  # units a hidden layer
@@ -45,7 +45,7 @@ def arms(config: Config) -> dict[str, loop.Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -60,7 +60,7 @@ def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[i
             counted_steps.append(step.number)
             counts.append(fp16.count_classes(step.gradient, elements))
         tick(step.number + 1)
-    zero, subnormal, overflow = fp16.table(counts)
+    zero, subnormal, overflow = series.table(counts)
     return {
         **log.record(),
         "elements": elements,

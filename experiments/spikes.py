@@ -22,7 +22,7 @@ from ampsim.probe import Histogram
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import digits_data, fp16, tasks
+from experiments.training import fp16, tasks
 
 MAX_NORM = 1.0  # that gradients are clipped to; they are too large while a spike lasts
 CAP = 2.0**12  # the capped scale, some 7 bits below the ceiling
@@ -56,7 +56,7 @@ def arms(config: Config) -> dict[str, Start]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: Start, seed: int, device: str, tick: Callable[[int], None]) -> Record:

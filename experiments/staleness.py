@@ -28,7 +28,7 @@ from ampsim.core.theory import stale
 from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
-from experiments.training import digits_data, fp16
+from experiments.training import digits_data, fp16, series, tasks
 
 TOP = 65504.0  # of fp16
 MAKERS: dict[str, Any] = {
@@ -72,7 +72,7 @@ def arms(config: Config) -> Mapping[str, Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -181,8 +181,8 @@ def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], 
         "headroom": math.fsum(clean) / max(1, len(clean)),
         "bursts": sorted(map(len, runs), reverse=True)[:5],
         "mean_log2_scale": math.fsum(math.log2(scale) for scale, _, _ in log) / len(log),
-        "final_loss": fp16.six_digits([sum(losses[-100:]) / len(losses[-100:])])[0],
-        "scale_changes": fp16.changes([scale for scale, _, _ in pipe.log]),
+        "final_loss": series.six_digits([sum(losses[-100:]) / len(losses[-100:])])[0],
+        "scale_changes": series.changes([scale for scale, _, _ in pipe.log]),
         "found_inf": [step for step, (_, _, bad) in enumerate(pipe.log) if bad],
     }
 

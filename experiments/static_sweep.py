@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import fp16, loop, tasks
+from experiments.training import loop, series, tasks
 from experiments.training.what_fp16_did import backward_passes, compare
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
@@ -30,7 +30,7 @@ LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24) 
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 150  # optimizer steps a unit
+    steps: int = 150  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     static_log2: tuple[int, ...] = (*LEFT, -8, -4, 0, 4, 8, 12, *RIGHT)  # fixed loss scales 2^k
     batch_cpu: int = 16  # images a step
@@ -82,14 +82,14 @@ class Asked:
             passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
             backward = [lost(gradient, step.gradient, scale) for gradient, scale in passes]
             rounded = [lost((step.gradient * scale).half(), step.gradient, scale) for scale in self.scales]
-            self.rows.append(fp16.table(backward) + fp16.table(rounded))
+            self.rows.append(series.table(backward) + series.table(rounded))
 
     def record(self) -> Record:
         """Return the columns as `data/README.md` has them."""
         names = ("backward_zero", "backward_error", "rounded_zero", "rounded_error")
-        columns = zip(names, fp16.table(self.rows), strict=True)
-        return {"largest": fp16.six_digits(self.largest)} | {
-            name: [fp16.six_digits(values) for values in column] for name, column in columns
+        columns = zip(names, series.table(self.rows), strict=True)
+        return {"largest": series.six_digits(self.largest)} | {
+            name: [series.six_digits(values) for values in column] for name, column in columns
         }
 
 

@@ -14,9 +14,9 @@ Takes about 60 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -27,16 +27,16 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16, loop, tasks
+from experiments.training import digits_data, fp16, loop, series, tasks
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 12_000  # optimizer steps a unit
-    seeds: tuple[int, ...] = (0,)  # of weights and batches
-    warmup: int = 4000  # of them left out, while the gradients' size settles
+    steps: int = 2000  # optimizer steps per unit
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
+    warmup: int = 600  # of them left out, while the gradients' size settles
     batch: int = 32  # images a step
     width: int = 64  # units a hidden layer, of two
     lr: float = 0.05  # of SGD
@@ -44,7 +44,7 @@ class Config(runner.Config):
     growth_intervals: tuple[int, ...] = (5, 10, 20, 50, 100)  # an arm each
 
 
-SMOKE = Config(steps=60, warmup=20, growth_intervals=(5,))
+SMOKE = Config(steps=60, seeds=(0,), warmup=20, growth_intervals=(5,))
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
@@ -52,7 +52,7 @@ def arms(config: Config) -> dict[str, loop.Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return {"digits": digits_data.sha256()}
+    return tasks.inputs("sigmoid")
 
 
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -84,7 +84,7 @@ def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
 
 def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
     """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
-    scales, largest, finite, losses = fp16.table(log)
+    scales, largest, finite, losses = series.table(log)
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
     return {
@@ -102,26 +102,35 @@ def counted(levels: Sequence[int]) -> list[list[int]]:
     return [[level, count] for level, count in sorted(Counter(levels).items())]
 
 
-def predict(ceilings: Iterable[tuple[int, int]], growth_interval: int) -> tuple[float, float]:
+def predict(ceilings: Counter[int], growth_interval: int) -> tuple[float, float]:
     """Return T3's skip rate and mean log2 scale, from counted ceilings."""
-    x, form = theory.of_ceilings(dict(ceilings), growth_interval)
+    x, form = theory.of_ceilings(ceilings, growth_interval)
     return form.skip_rate, float(x @ form.levels)
 
 
+def pooled(rows: Sequence[Record], column: str) -> Counter[int]:
+    """Return the steps at each level of `ceilings` or `scales`, all seeds together."""
+    return sum((Counter(dict(row[column])) for row in rows), Counter())
+
+
 def table(rows: Sequence[Record]) -> Table:
-    """Return what was measured and what T3 says, from the run's own ceilings and from those of the float32 run."""
+    """Return what was measured and what T3 says, from the runs' own ceilings and from those of the float32 runs.
+
+    All seeds of an arm are taken together.
+    """
     shown = Table("G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)")
-    reference = next(row for row in rows if row["arm"] == "fp32")
-    for row in (row for row in rows if row["arm"] != "fp32"):
-        interval = row["settings"]["growth_interval"]
-        steps = sum(count for _, count in row["scales"])
-        mean = sum(level * count for level, count in row["scales"]) / steps
-        forms: list[Any] = [predict(source["ceilings"], interval) for source in (row, reference)]
+    arms = {name: [row for row in rows if row["arm"] == name] for name in dict.fromkeys(row["arm"] for row in rows)}
+    reference = pooled(arms.pop("fp32"), "ceilings")
+    for seeds in arms.values():
+        interval, scales = seeds[0]["settings"]["growth_interval"], pooled(seeds, "scales")
+        steps = scales.total()
+        skipped, unforeseen = (sum(row[name] for row in seeds) / steps for name in ("skipped", "unforeseen"))
+        forms = [predict(ceilings, interval) for ceilings in (pooled(seeds, "ceilings"), reference)]
         shown.add_row(
-            str(interval), f"{row['skipped'] / steps:.4f}", *(f"{rate:.4f}" for rate, _ in forms),
-            f"{theory.skip_rate(Rule(growth_interval=interval)):.4f}", f"{mean:.2f}",
-            *(f"{level:.2f}" for _, level in forms), f"{1 - row['unforeseen'] / steps:.4%}",
-            f"{row['ceiling_correlation']:.2f}",
+            str(interval), f"{skipped:.4f}", *(f"{rate:.4f}" for rate, _ in forms),
+            f"{theory.skip_rate(Rule(growth_interval=interval)):.4f}", f"{fmean(scales, scales.values()):.2f}",
+            *(f"{level:.2f}" for _, level in forms), f"{1 - unforeseen:.4%}",
+            f"{fmean(row['ceiling_correlation'] for row in seeds):.2f}",
         )  # fmt: skip
     return shown
 

@@ -130,7 +130,7 @@ def theorems_are_exact(run: Result) -> Finding:
     return Finding(f"off by at most {worst:.0e}", worst < q.EXACT)
 
 
-@claim("real", "theory_real", "T3 foretells the skips of a real run",
+@claim("real", "theory_real", "T3 foretells the skips of real runs",
        trial=".1434 (G=5), .0762, .0390, .0154, .0080 (100)")  # fmt: skip
 def real_skips(run: Result) -> Finding:
     now = ", ".join(f"G={g} {q.real_rate(run, g):.4f}" for g in q.INTERVALS)

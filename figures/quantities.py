@@ -46,7 +46,7 @@ def exact_errors(run: Result) -> list[float]:
 
 
 def real_steps(run: Result) -> int:
-    """Return the steps that a unit of theory_real records."""
+    """Return the steps that each unit of theory_real records."""
     return int(run.config["steps"] - run.config["warmup"])
 
 

@@ -99,7 +99,7 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
             axes.plot(skips, [height] * len(skips), "|", color=color, markersize=4.5, label=f"skips {arm.name}")
             _style.label_right(axes, height, height, _training.long_name(arm, " = "), color)
     _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
-    axes.text(20, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
+    axes.text(12, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
     _style.power_ticks(axes.yaxis, range(14, 21, 2))
     _style.label_panel(axes, "c", "Dynamic loss scale")
     axes.set(xlabel="step", ylim=(9.9, 20.6), xlim=(0, len(line)))
@@ -119,12 +119,12 @@ def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
 
 def name_classes(unscaled: Axes, dynamic: Axes) -> None:
     """Write the classes' names on their areas."""
-    unscaled.text(1300, 33, "zero", color="white", ha="center", va="center")
-    unscaled.text(1300, 84, "subnormal", color="black", ha="center", va="center")
-    unscaled.text(20, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)
-    dynamic.text(1000, 50, "normal", color="black", ha="center", va="center")
+    unscaled.text(780, 33, "zero", color="white", ha="center", va="center")
+    unscaled.text(780, 84, "subnormal", color="black", ha="center", va="center")
+    unscaled.text(12, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)
+    dynamic.text(600, 50, "normal", color="black", ha="center", va="center")
     line = {"arrowstyle": "-", "linewidth": 0.5}
-    dynamic.annotate("zero (blank pixels)", (1000, 2), (1000, 20), ha="center", fontsize=7, arrowprops=line)
+    dynamic.annotate("zero (blank pixels)", (600, 2), (600, 20), ha="center", fontsize=7, arrowprops=line)
     _style.label_right(dynamic, 104, 104, "overflow", _style.CLASS["overflow"])
 
 
@@ -132,7 +132,7 @@ def draw_layers(axes: Axes, unscaled: ArmRecords, dynamic: ArmRecords, steps: tu
     """Draw the share flushed to zero in each layer, seeds averaged: unscaled at three times, dynamic at the last."""
     color = _training.color(unscaled)
     layers = np.arange(1, len(unscaled.first["elements"]) + 1)
-    for step, alpha, x in zip(steps, (0.35, 0.6, 1.0), (2.7, 4.45, 6.1), strict=True):
+    for step, alpha, x in zip(steps, (0.35, 0.6, 1.0), (2.7, 3.95, 5.85), strict=True):
         zero = 100 * unscaled.zero_by_layer(step).mean(axis=0)
         axes.plot(layers, zero, "o-", markersize=3, color=color, alpha=alpha, label=f"step {step}")
         axes.text(x, 30, str(step), fontsize=7, color=color, va="center")

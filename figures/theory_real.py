@@ -1,4 +1,4 @@
-"""A real fp16 run against T3, which has nothing to fit: how often it skips, where its scale is."""
+"""Real fp16 runs against T3, which has nothing to fit: how often it skips, where its scale is."""
 
 from collections.abc import Callable, Mapping
 from statistics import fmean
@@ -45,12 +45,12 @@ def draw_against_t3(axes: Axes, run: Result, number: int, measure: Callable[[Rec
     found, reference = by_interval(run), counted(run.one(dtype="float32"), "ceilings")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
     foretold = [t3(reference, int(g))[number] for g in grid]
-    axes.plot(grid, foretold, color=_style.VERMILION, label="T3, fp32 run's ceilings")
+    axes.plot(grid, foretold, color=_style.VERMILION, label="T3, fp32 runs' ceilings")
     own = [[t3(dict(record["ceilings"]), g)[number] for record in arm] for g, arm in found.items()]
     seeds = ["T3, own ceilings", *[""] * (len(own[0]) - 1)]
     axes.plot(list(found), own, "_", color=_style.BLACK, markersize=11, label=seeds)
     measured = [[measure(record) for record in arm] for arm in found.values()]
-    axes.plot(list(found), measured, "o", color=_style.BLUE, markersize=3.5, label=["fp16 run", *seeds[1:]])
+    axes.plot(list(found), measured, "o", color=_style.BLUE, markersize=3.5, label=["fp16 runs", *seeds[1:]])
     axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 120))
     _style.number_ticks(axes.xaxis, list(found))
 
@@ -69,7 +69,7 @@ def draw_rates(axes: Axes, run: Result) -> None:
 def draw_means(axes: Axes, run: Result) -> None:
     """Draw the mean of log2 of the scale."""
     draw_against_t3(axes, run, 1, mean_scale)
-    axes.set(ylabel="log2 of the scale", ylim=(17.9, 19.2))
+    axes.set(ylabel="log2 of the scale", ylim=(17.2, 18.7))
     _style.label_panel(axes, "b", "Mean log2 scale")
 
 
@@ -90,9 +90,9 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
         x, form = theory.of_ceilings(counted(found[interval], "ceilings"), interval)
         axes.plot(x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}")
-    _style.power_ticks(axes.xaxis, range(16, 22))
+    _style.power_ticks(axes.xaxis, range(15, 21))
     axes.tick_params(axis="x", length=0)
-    axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(15.4, 21.6), ylim=(0, 0.95))
+    axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(14.9, 20.6), ylim=(0, 0.95))
     named = {"ceilings": "#8A8A8A", **{f"G = {g}": color for g, color in SHOWN.items()}, "T3 (ticks)": _style.BLACK}
     for row, (text, color) in enumerate(named.items()):
         axes.text(0.02, 0.97 - 0.085 * row, text, color=color, transform=axes.transAxes, va="top", fontsize=7)

@@ -79,7 +79,7 @@ def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
         return Outcome(0, "reused")
     units, start = run.experiment.units(run.config), time.monotonic()
     origin = provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
-    journal = records.Journal(run.path, provenance.identity(origin))
+    journal = records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
     if journal.discarded:
         print(f"{run.stem}: unfinished run of other settings discarded: {journal.discarded}")
     elif journal.done:

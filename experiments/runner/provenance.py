@@ -17,6 +17,8 @@ from experiments.runner.experiment import Experiment
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba", "hypothesis", "wandb")
+# What two runs must share for their units to stand in one file.
+IDENTITY = ("config", "inputs_sha256", "source_sha256", "versions", "device", "threads")
 
 
 def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], name: str) -> Record:
@@ -86,12 +88,6 @@ def sources(path: Path) -> set[Path]:
                     file = ROOT / name.replace(".", "/")
                     waiting += [file.with_suffix(".py"), file / "__init__.py"]
     return found
-
-
-def identity(origin: Record) -> Record:
-    """Return what two runs must share for their units to stand in one file."""
-    keys = ("config", "inputs_sha256", "source_sha256", "versions", "device", "threads")
-    return {key: origin[key] for key in keys}
 
 
 def why_stale(stem: str, origin: Mapping[str, object]) -> str | None:

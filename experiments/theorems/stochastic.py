@@ -105,7 +105,7 @@ def bad_steps(config: Config, rng: Generator, interval: int, rate: float) -> lis
 def falling(config: Config, rng: Generator, interval: int, rate: float) -> list[Held]:
     """Hold T8: bad steps above the critical rate, no ceiling in reach."""
     rule = Rule(2.0**900, growth_interval=interval, arithmetic=WIDE)
-    batch, steps = Batch(rule, config.runs), 10 * interval
+    batch, steps = Batch(rule, config.runs), config.settling * interval // 2
     for step in range(steps + 10 * config.steps):
         if step == steps:
             start = np.log2(batch.scale).mean()

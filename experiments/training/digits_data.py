@@ -1,7 +1,6 @@
 """Handwritten digits: 1797 images of 8 x 8 pixels, the file that scikit-learn ships, so nothing is downloaded."""
 
 import functools
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +35,3 @@ def load(device: str) -> Digits:
 def read() -> Tensor:
     """Return the file as it is, (1797, 65) float32: 64 pixels, then the label."""
     return torch.from_numpy(np.loadtxt(FILE, delimiter=",", dtype=np.float32))
-
-
-def sha256() -> str:
-    """Return the sha256 of the file."""
-    return hashlib.sha256(FILE.read_bytes()).hexdigest()

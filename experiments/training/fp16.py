@@ -8,7 +8,6 @@ miss all that was flushed in the layers above.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,23 +74,3 @@ def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
     classes = torch.stack([zero, (magnitude < SMALLEST_NORMAL) & ~zero, ~magnitude.isfinite()])
     counts = torch.stack([part.sum(dim=1) for part in torch.split(classes, list(sizes), dim=1)], dim=1)
     return [[int(n) for n in row] for row in counts.tolist()]
-
-
-def changes(values: Sequence[float]) -> list[list[float]]:
-    """Return a piecewise constant series as [[step, value in force from that step on], ...]."""
-    return [[step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]]
-
-
-def flagged(flags: Sequence[bool]) -> list[int]:
-    """Return the steps whose flag is set."""
-    return [step for step, flag in enumerate(flags) if flag]
-
-
-def six_digits(values: Sequence[float]) -> list[float]:
-    """Round to 6 significant digits, well below what two seeds differ by, so that the files stay small."""
-    return [float(f"{value:.6g}") for value in values]
-
-
-def table(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Turn rows into columns."""
-    return [list(column) for column in zip(*rows, strict=True)]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ampsim.records import Record
 from ampsim.torch import GradScaler
-from experiments.training import fp16
+from experiments.training import fp16, series
 from experiments.training.tasks import Batch, Task
 
 
@@ -133,7 +133,7 @@ def accuracy(task: Task) -> float:
     """Return the share of the test set whose largest logit is the right one; in float32 for every arm."""
     x, y = task.test
     hits = (task.model(x).argmax(dim=-1) == y).float().mean().item()
-    return fp16.six_digits([hits])[0]
+    return series.six_digits([hits])[0]
 
 
 @dataclass
@@ -160,10 +160,10 @@ class Log:
 
     def record(self) -> Record:
         """Return the columns as `data/README.md` has them."""
-        counted = {"counted_steps": self.counted_steps, "zero": fp16.six_digits(self.zero)}
+        counted = {"counted_steps": self.counted_steps, "zero": series.six_digits(self.zero)}
         return {
-            "loss": fp16.six_digits(self.losses),
-            "scale_changes": fp16.changes(self.scales),
+            "loss": series.six_digits(self.losses),
+            "scale_changes": series.changes(self.scales),
             "found_inf": self.found_inf,
             **(counted if self.count_every else {}),
         }

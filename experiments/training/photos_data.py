@@ -1,6 +1,5 @@
 """Natural images: the two photographs that scikit-learn ships, at a third of their size, so nothing is downloaded."""
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,8 +54,3 @@ def draw(part: Tensor, batch: int, size: int, generator: torch.Generator) -> Ten
 def spaced(part: Tensor, batch: int, size: int) -> Tensor:
     """Return `batch` crops from all over the part: the same at every call."""
     return crops(part, torch.arange(batch) * (count(part, size) - 1) // max(1, batch - 1), size)
-
-
-def sha256() -> str:
-    """Return the sha256 of the file."""
-    return hashlib.sha256(FILE.read_bytes()).hexdigest()

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ampsim import Rule
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Policy, Probe, Ratio
-from experiments.training.fp16 import six_digits
+from experiments.training.series import six_digits
 
 START = 2.0**20  # within a bit of either network's ceiling, so that no climb is measured; LogMax starts at 1
 

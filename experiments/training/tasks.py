@@ -11,6 +11,7 @@
 | `vit` | vision transformer | crops of photographs, half hidden | squared error, *summed* over values and crops |
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from experiments.models.resnet import DIGITS, IMAGES_32, ResNet
 from experiments.models.sigmoid_mlp import SigmoidMLP
 from experiments.models.vit import VIT_SMALL, ViT
 from experiments.models.vit import Size as ViTSize
-from experiments.training import digits_data, fp16, photos_data, text_data
+from experiments.training import digits_data, fp16, photos_data, series, text_data
 
 GPT_TINY = Size(vocabulary=BYTES, context=32, layers=2, heads=4, width=64)  # 0.1 million parameters
 VIT_TINY = ViTSize(pixels=32, patch=8, layers=2, heads=4, width=64)  # 0.1 million parameters
@@ -60,7 +61,7 @@ class Task:
     def evaluate(self, batch: Batch) -> float:
         """Return the loss of a batch in float32, 6 significant digits."""
         x, y = batch
-        return fp16.six_digits([self.criterion(self.model(x), y).item()])[0]
+        return series.six_digits([self.criterion(self.model(x), y).item()])[0]
 
 
 def make(name: str, seed: int, device: str, batch: int) -> Task:
@@ -181,9 +182,12 @@ MAKERS: dict[str, Callable[[torch.Generator, str, int], Task]] = {
 
 
 READS: dict[str, str] = {"gpt": "topics", "resnet32": "photos", "vit": "photos"}  # all others read the digits
-HASHES = {"digits": digits_data.sha256, "topics": text_data.sha256, "photos": photos_data.sha256}
+FILES = {"digits": digits_data.FILE, "topics": text_data.FILE, "photos": photos_data.FILE}
 
 
 def inputs(*names: str) -> dict[str, str]:
     """Return file -> sha256 of what these tasks read."""
-    return {file: HASHES[file]() for file in sorted({READS.get(name, "digits") for name in names})}
+    return {
+        file: hashlib.sha256(FILES[file].read_bytes()).hexdigest()
+        for file in sorted({READS.get(name, "digits") for name in names})
+    }

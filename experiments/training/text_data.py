@@ -4,7 +4,6 @@
 """
 
 import gzip
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,8 +43,3 @@ def draw(tokens: Tensor, batch: int, context: int, generator: torch.Generator) -
 def spaced(tokens: Tensor, count: int, context: int) -> tuple[Tensor, Tensor]:
     """`count` windows at equal distances: the same at every call."""
     return windows(tokens, torch.arange(count) * (len(tokens) - context - 1) // max(1, count - 1), context)
-
-
-def sha256() -> str:
-    """Return the sha256 of the file."""
-    return hashlib.sha256(FILE.read_bytes()).hexdigest()

@@ -48,6 +48,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "t10.1": theory(lambda run: case(run, "T10: G=50, H=1, refilled at growth", "skip rate")["measured"], "%2"),
     "t10.2": theory(lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["measured"], "%2"),
     "real.steps": real(real_steps, ",d"),
+    "real.seeds": real(lambda run: len(run.seeds), "words"),
     "real.worst": real(real_error, "%0"),
     "real.worst.fp32": real(lambda run: real_error(run, "fp32"), "%0"),
     "real.level.worst": real(lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS)),

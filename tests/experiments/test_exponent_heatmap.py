@@ -16,7 +16,7 @@ from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
 from experiments import exponent_heatmap, runner
 from experiments.exponent_heatmap import CASES, nonempty
-from experiments.training import fp16, tasks
+from experiments.training import series, tasks
 from experiments.training.what_fp16_did import compare, flat
 from figures import exponent_heatmap as figure
 from tests.experiments import runs
@@ -114,7 +114,7 @@ def test_looking_disturbs_nothing(arm: str) -> None:
     task = tasks.make(case.task, 0, "cpu", case.batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
     scales, found_inf = zip(*((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True)
-    assert row["scale_changes"] == fp16.changes(scales)
+    assert row["scale_changes"] == series.changes(scales)
     assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
 
 
@@ -140,9 +140,8 @@ def test_the_reference_machine_replays_the_scales(arm: str) -> None:
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def test_every_arm_has_every_seed_and_one_seed_the_counts() -> None:
+def test_the_first_seed_alone_has_the_counts() -> None:
     seeds = exponent_heatmap.Config().seeds
-    assert [(row["arm"], row["seed"]) for row in DATA] == [(arm, seed) for arm in CASES for seed in seeds]
     assert [bool(row["counts"]) for row in DATA] == [row["seed"] == seeds[0] for row in DATA]
 
 

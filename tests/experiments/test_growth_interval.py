@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +14,7 @@ from ampsim.core import theory
 from experiments import growth_interval, runner
 from experiments.growth_interval import GrowthRule
 from experiments.theorems.simulate import follow
-from experiments.training.loop import Step
+from experiments.training.loop import Log
 from figures import growth_interval as figure
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "growth_interval.jsonl")
@@ -94,17 +93,9 @@ def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: GrowthRule) -> N
     assert row["mean_log2_scale"] == pytest.approx(np.mean(np.log2(scales[config.warm_up :])), rel=1e-5)
 
 
-def test_only_clean_steps_have_headroom() -> None:
-    log = growth_interval.Log()
-    for number, bad in enumerate([False, True]):
-        step = Step(number, 1.0, 4.0, torch.tensor([0.0, 1.0]), bad, (torch.empty(0), torch.empty(0)))
-        log.sample(step, 2.5)
-    assert (log.ceilings, log.headroom, log.zero) == ([2.5, 2.5], [0.5], [0.5])
-
-
 def test_a_run_that_only_saw_bad_steps_has_a_record() -> None:
-    log = growth_interval.Log([math.nan] * 3, [4.0, 2.0, 1.0], [True] * 3, [-math.inf], [], [])
-    row = log.record(Rule(), 1)
+    log = Log(losses=[math.nan] * 3, scales=[4.0, 2.0, 1.0], found_inf=[0, 1, 2])
+    row = growth_interval.columns(Rule(), log, 1, [-math.inf], [])
     assert (row["headroom"], row["ceiling"], row["ceilings"], row["skips"]) == (None, None, [], 2)
     again = records.decode(records.encode(row))
     assert again | {"final_loss": None} == row | {"final_loss": None}

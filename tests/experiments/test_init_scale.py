@@ -13,6 +13,8 @@ from ampsim import Rule, records, replay
 from experiments import init_scale, runner
 from experiments.init_scale import Start
 from experiments.theorems.simulate import follow
+from experiments.training.loop import Log
+from experiments.training.series import flagged
 
 PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "init_scale.jsonl")
 CONFIG = PROVENANCE["config"]
@@ -28,11 +30,9 @@ def test_under_a_ceiling_that_stands_still_the_closed_forms_are_exact(
 ) -> None:
     steps = 24 * interval + 30
     found, bits = follow(Rule(2.0**start, growth_interval=interval), [2.0**ceiling] * steps)
-    log = init_scale.Log(10, seek_every)
-    log.scales, log.losses = [2.0**x for x in bits], [0.0] * steps
-    log.found_inf = [step for step, bad in enumerate(found) if bad]
-    log.ceilings = [float(ceiling)] * math.ceil(steps / seek_every)  # no more and no fewer than are sought
-    measured = init_scale.costs(Start("sigmoid", start, interval), log)
+    log = Log(scales=[2.0**x for x in bits], found_inf=flagged(found.tolist()))
+    ceilings = [float(ceiling)] * math.ceil(steps / seek_every)  # no more and no fewer than are sought
+    measured = init_scale.costs(Start("sigmoid", start, interval), log, ceilings, seek_every)
     predicted = measured.pop("predicted")
     assert measured == predicted
     assert predicted["lost_steps"] == max(0, start - ceiling)
@@ -41,35 +41,35 @@ def test_under_a_ceiling_that_stands_still_the_closed_forms_are_exact(
 
 
 def test_a_climb_that_the_run_does_not_end_has_no_length() -> None:
-    log = init_scale.Log(10, 10, [0.0] * 5, [1.0] * 5, [], [0.0], [19.0])
-    assert init_scale.costs(Start("sigmoid", 0, 20), log) | {"predicted": None} == {
+    log = Log(scales=[1.0] * 5)
+    assert init_scale.costs(Start("sigmoid", 0, 20), log, [19.0], 10) | {"predicted": None} == {
         "lost_steps": 0, "climb_steps": None, "climb_bits": None, "predicted": None,
     }  # fmt: skip
     assert init_scale.predict(Start("sigmoid", 0, 20), -math.inf) is None
 
 
 def test_each_step_is_held_against_the_ceiling_sought_last_and_not_before_the_start_is_over() -> None:
-    log = init_scale.Log(3, 2, [0.0] * 6, [2.0**k for k in (7, 6, 5, 5, 5, 5)], [0, 1], [0.0], [5.0, 7.0, 5.0])
-    measured = init_scale.costs(Start("sigmoid", 7, 20), log)
+    log = Log(scales=[2.0**k for k in (7, 6, 5, 5, 5, 5)], found_inf=[0, 1])
+    measured = init_scale.costs(Start("sigmoid", 7, 20), log, [5.0, 7.0, 5.0], 2)
     assert (measured["lost_steps"], measured["climb_steps"], measured["climb_bits"]) == (2, 2, 4.0)
 
 
 def test_the_plateau_is_left_with_the_first_block_below_it() -> None:
-    log = init_scale.Log(2, 4, [3.0, 3.0, 3.0, 1.5, 2.0, 1.0, 3.0], [1.0] * 7, [], [0.0] * 4, [0.0] * 2)
-    row = log.record(plateau=2.3)
+    log = Log(losses=[3.0, 3.0, 3.0, 1.5, 2.0, 1.0, 3.0])
+    row = init_scale.losses(log, 2, plateau=2.3)
     assert (row["block_loss"], row["left_plateau"]) == ([3.0, 2.25, 1.5, 3.0], 2)
-    assert log.record(plateau=1.0)["left_plateau"] is None
+    assert init_scale.losses(log, 2, plateau=1.0)["left_plateau"] is None
 
 
 def test_an_overflow_below_the_ceiling_last_found_ends_the_climb() -> None:
-    log = init_scale.Log(10, 10, [0.0] * 6, [4.0] * 4 + [8.0] + [4.0], [4], [0.0], [5.0])
-    measured = init_scale.costs(Start("sigmoid", 2, 4), log)
+    log = Log(scales=[4.0] * 4 + [8.0] + [4.0], found_inf=[4])
+    measured = init_scale.costs(Start("sigmoid", 2, 4), log, [5.0], 10)
     assert (measured["lost_steps"], measured["climb_steps"], measured["climb_bits"]) == (0, 4, 12.0)
 
 
 @pytest.mark.parametrize("arm", [Start("sigmoid", 2, 3), Start("residual", 30, 3)])
 def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(arm: Start) -> None:
-    config = dataclasses.replace(init_scale.SMOKE, steps=20, on_cpu=(8, 4))
+    config = dataclasses.replace(init_scale.SMOKE, steps=20, batch_sigmoid=8, batch_residual=4)
     row = init_scale.run(config, arm, 0, "cpu", lambda step: None)
     found = [step in row["found_inf"] for step in range(20)]
     scales = [2.0**arm.init_log2, *replay(Rule(2.0**arm.init_log2, growth_interval=3), found)][:20]

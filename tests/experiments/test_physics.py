@@ -11,13 +11,13 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from ampsim import Rule, records
+from ampsim import records
 from experiments import runner, scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
-from experiments.training import digits_data, fp16, loop
+from experiments.training import digits_data, fp16, loop, series, tasks
 from experiments.training.crash import crash_step
 from tests.experiments import runs
-from tests.experiments.runs import assert_replayed, scales
+from tests.experiments.runs import scales
 
 CPU = runner.DATA / "cpu"
 UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
@@ -44,23 +44,6 @@ def underflow() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def crash() -> list[dict[str, Any]]:
     return CRASH + fresh(scale_crash, growth_interval=50)
-
-
-def test_the_reference_machine_replays_every_recorded_scale(
-    underflow: list[dict[str, Any]], crash: list[dict[str, Any]]
-) -> None:
-    arms = sigmoid_underflow.arms(sigmoid_underflow.Config(growth_intervals=(1, 2, 50, 2000)))
-    dynamic = [(row, arms[row["arm"]].growth_interval) for row in underflow if arms[row["arm"]].fixed is None]
-    assert any(row["found_inf"] for row, interval in dynamic if interval == 1)  # the fresh run overflowed too
-    for row, interval in dynamic + [(row, 50) for row in crash if row["arm"].startswith("fp16")]:
-        assert_replayed(row, Rule(growth_interval=interval))
-
-
-def test_scaled_fp16_learns_as_fp32_does_and_a_fixed_scale_too_high_does_not() -> None:
-    final = {name: [row["train_loss"] for row in arm(UNDERFLOW, name)] for name in {r["arm"] for r in UNDERFLOW}}
-    assert max(final["dynamic G=50"]) < 0.5
-    assert max(final["fp32"]) < 0.5
-    assert min(final["static 2^20"]) > max(final["dynamic G=50"])
 
 
 def test_counts_fit_in_their_layers_and_overflow_only_where_a_step_was_skipped(
@@ -142,7 +125,7 @@ def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_pa
     fp16.prepare(2)
     assert all(torch.equal(a, b) for a, b in zip(first, digits_data.load("cpu"), strict=True))
     assert [len(part) for part in first] == [1437, 1437, 360, 360]
-    assert digits_data.sha256().startswith("09f66e6d")
+    assert tasks.inputs("sigmoid")["digits"].startswith("09f66e6d")
 
 
 def test_the_file_is_scikit_learns() -> None:
@@ -153,5 +136,5 @@ def test_the_file_is_scikit_learns() -> None:
 
 
 def test_long_series_are_stored_as_their_changes() -> None:
-    assert fp16.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
-    assert fp16.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]
+    assert series.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
+    assert series.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]

@@ -11,7 +11,7 @@ from ampsim import Rule, records
 from experiments import resnet_fp16, runner
 from experiments.training import tasks
 from tests.experiments import runs
-from tests.experiments.runs import assert_replayed, scales
+from tests.experiments.runs import scales
 
 CONFIG = resnet_fp16.Config()
 DATA = records.read(runner.DATA / "cpu" / "resnet_fp16.jsonl")[1]
@@ -25,7 +25,6 @@ RULES = {
     "sum": Rule(growth_interval=50),
     "global dynamic": Rule(growth_interval=50),
 }
-MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "dynamic G=200", "dynamic G=2000", "init 2^8", "init 2^32", "sum")
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -40,30 +39,11 @@ def column(arm: str, name: str) -> list[float]:
     return [row[name] for row in of_arm(arm)]
 
 
-@pytest.mark.parametrize("arm", list(RULES))
-def test_the_reference_machine_replays_the_scales(arm: str) -> None:
-    assert len(of_arm(arm)) == len(CONFIG.seeds)
-    for row in of_arm(arm):
-        assert_replayed(row, RULES[arm])
-
-
-def test_the_reference_machine_replays_a_fresh_run() -> None:
-    row = fresh("init 2^32", steps=20, batch_cpu=4)
-    assert 10 < len(row["found_inf"]) < 20
-    assert_replayed(row, RULES["init 2^32"])
-
-
 def test_a_fixed_scale_stays_where_it_is() -> None:
     for name, arm in resnet_fp16.arms(CONFIG).items():
         assert (arm.fixed is None) == (name in RULES)
         if arm.fixed is not None:
             assert all(row["scale_changes"] == [[0, arm.fixed]] for row in of_arm(name))
-
-
-def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
-    first, again, other = (fresh("global dynamic", seed, steps=3) for seed in (0, 0, 1))
-    assert first == again
-    assert first["loss"] != other["loss"]
 
 
 @pytest.mark.parametrize("name", resnet_fp16.TASKS.values())
@@ -87,11 +67,6 @@ def test_the_global_batch_is_one_of_a_million_images() -> None:
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-@pytest.mark.parametrize("arm", MEAN_LOSS)
-def test_with_a_mean_loss_neither_no_scale_nor_one_that_moves_costs_accuracy(arm: str) -> None:
-    assert mean(column(arm, "test_accuracy")) == pytest.approx(mean(column("fp32", "test_accuracy")), abs=0.04)
-
-
 def test_a_share_of_a_large_global_batch_is_flushed_without_a_scale_and_not_with_one() -> None:
     assert max(column("global unscaled", "test_accuracy")) < 0.4
     assert min(min(row["zero"]) for row in of_arm("global unscaled")) > 0.8
@@ -112,11 +87,3 @@ def test_a_start_too_high_and_a_sum_are_found_out_by_skipping() -> None:
         assert row["found_inf"][0] == 0
         assert scales(row)[-1] <= 2.0**14
     assert not any(row["found_inf"] for row in DATA if row["arm"] in ("fp32", "bf16", "unscaled", "global fp32"))
-
-
-def test_every_record_is_whole() -> None:
-    for row in DATA:
-        assert len(row["loss"]) == CONFIG.steps
-        assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
-        assert len(row["zero"]) == len(row["counted_steps"])
-        assert row["loss"][0] == pytest.approx(math.log(10), abs=0.3)

@@ -107,21 +107,7 @@ def test_every_arm_starts_from_the_same_weights_and_batch() -> None:
         assert first == pytest.approx(rows[0]["loss"][0], rel=1e-2)
 
 
-def test_every_record_is_whole() -> None:
-    for row in DATA:
-        assert len(row["loss"]) == CONFIG.steps
-        assert row["counted_steps"] == list(range(0, CONFIG.steps, CONFIG.count_every))
-        if (fixed := static_sweep.arms(CONFIG)[row["arm"]].fixed) is not None:
-            assert row["scale_changes"] == [[0, fixed]]
-
-
 # ------------------------------------------------------------------------------------------------ what it shows
-
-
-@pytest.mark.parametrize("k", [k for k in LOGS if -8 <= k <= 14])
-def test_on_the_plateau_every_scale_trains_as_the_dynamic_one_does(k: int) -> None:
-    assert final(f"static 2^{k}") == pytest.approx(final("dynamic G=50"), abs=0.15)
-    assert sum(len(row["found_inf"]) for row in of_arm(f"static 2^{k}")) <= 3
 
 
 def test_left_of_the_left_cliff_gradients_are_zero_and_nothing_is_learnt() -> None:

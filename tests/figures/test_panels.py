@@ -128,7 +128,7 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stem", "panel", "axis", "values"), LINES, ids=str)
+@pytest.mark.parametrize(("stem", "panel", "axis", "values"), LINES, ids=[f"{s}-{n}-{axis}" for s, n, axis, _ in LINES])
 def test_a_line_is_what_the_records_say(stem: str, panel: int, axis: str, values: Any) -> None:
     axes, wanted = drawn(stem).axes[panel], values(results.load(stem))
     assert wanted
