@@ -40,7 +40,7 @@ REPEATS = False  # it measures time
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 24  # rounds per trial; each round times every arm once
+    steps: int = 16  # rounds per trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
     sizes: tuple[str, ...] = ("400x1000", "50x400000")  # tensors x elements, or gpt2-LAYERSxWIDTH

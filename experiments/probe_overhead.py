@@ -46,7 +46,7 @@ BINS = 64  # as in wandb
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 16  # rounds per trial; each round makes one step of every arm
+    steps: int = 12  # rounds per trial; each round makes one step of every arm
     seeds: tuple[int, ...] = (0,)  # of parameters and batches
     trials: int = 5  # each with parameters at new addresses
     batch: int = 8  # windows of text; eight times as many images
