@@ -564,3 +564,39 @@ class Lockstep(RuleBasedStateMachine):
         if refusal is None and outcome.refusal is None:
             self.scaler, self.p, outcome = scaler, outcome.value, Outcome()
         self.compare("a pickle round trip", (None, refusal), outcome, **RESUME)
+
+
+class RareEvents(Lockstep):
+    """The lockstep machine with events of their own for what is rare among those that it draws."""
+
+    @precondition(lambda self: any(r.found_inf is not None for _, r in self.p.records))
+    @rule(i=index)
+    def write_found_inf(self, i: int) -> None:  # only a subnormal
+        super().write_found_inf(i, 1e-45)
+        self.update()
+
+    @rule(i=index, how=st.sampled_from(["closure", "positional closure"]))
+    def step_with_a_closure(self, i: int, how: str) -> None:
+        self._give_gradients("clean")
+        self.step(i, how)
+
+    @rule()
+    def overflow_everywhere(self) -> None:
+        self._give_gradients("overflow")
+        for i in range(len(self.sides)):
+            self.unscale(i)
+        self.update()
+
+    @rule(change=st.sampled_from([None, 1, 2]))
+    def interrupt_a_streak(self, change: int | None) -> None:
+        """Set the scale by hand, or make the interval shorter, after clean iterations."""
+        for _ in range(3):
+            self._give_gradients("clean")
+            self.step(0, "plain")
+            self.update()
+        self.update_by_hand(2.0) if change is None else self.put(("growth_interval", change))
+
+    def _give_gradients(self, kind: str) -> None:
+        self.scale((1.0, "float32", ()))
+        for i in range(len(self.sides)):
+            self.set_gradients(i, (kind, 1.0, 0.0, math.inf, 0))

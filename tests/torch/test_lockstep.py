@@ -50,8 +50,9 @@ def parameter(machine, i=0):
     return machine.sides[i].params[0][0].item()
 
 
-def test_torch_and_the_protocol_agree_on_everything():
-    run_state_machine_as_test(lockstep.Lockstep, settings=settings(max_examples=examples(ms=28, least=250)))
+@pytest.mark.parametrize(("machine", "least"), [(lockstep.Lockstep, 200), (lockstep.RareEvents, 50)])
+def test_torch_and_the_protocol_agree_on_everything(machine, least):
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(ms=28, least=least)))
 
 
 # ----------------------------------------------------------------------------- parameters that torch corrupts

@@ -5,7 +5,6 @@ that the generators are too tame or that a comparison is named wrongly.
 """
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from tests.torch import lockstep
 
@@ -366,42 +365,6 @@ MUTANTS = {
 }
 
 
-class RareEvents(lockstep.Lockstep):
-    """The lockstep machine with events of their own for what is rare among those that it draws."""
-
-    @precondition(lambda self: any(r.found_inf is not None for _, r in self.p.records))
-    @rule(i=lockstep.index)
-    def write_found_inf(self, i: int) -> None:  # only a subnormal
-        super().write_found_inf(i, 1e-45)
-        self.update()
-
-    @rule(i=lockstep.index, how=st.sampled_from(["closure", "positional closure"]))
-    def step_with_a_closure(self, i: int, how: str) -> None:
-        self._give_gradients("clean")
-        self.step(i, how)
-
-    @rule()
-    def overflow_everywhere(self) -> None:
-        self._give_gradients("overflow")
-        for i in range(len(self.sides)):
-            self.unscale(i)
-        self.update()
-
-    @rule(change=st.sampled_from([None, 1, 2]))
-    def interrupt_a_streak(self, change: int | None) -> None:
-        """Set the scale by hand, or make the interval shorter, after clean iterations."""
-        for _ in range(3):
-            self._give_gradients("clean")
-            self.step(0, "plain")
-            self.update()
-        self.update_by_hand(2.0) if change is None else self.put(("growth_interval", change))
-
-    def _give_gradients(self, kind: str) -> None:
-        self.scale((1.0, "float32", ()))
-        for i in range(len(self.sides)):
-            self.set_gradients(i, (kind, 1.0, 0.0, math.inf, 0))
-
-
 class GrowsAtEachStep(lockstep.Lockstep):
     """The lockstep machine whose clean iterations grow: by an ulp more than a rounded factor would, or to inf."""
 
@@ -412,8 +375,10 @@ class GrowsAtEachStep(lockstep.Lockstep):
 
 DIRECTED = {  # the others die early among all events that the machine draws
     **dict.fromkeys((GrowsOneLate, GrowsToInf, RoundsFactorsFirst, UnscalesByTheNextScale), GrowsAtEachStep),
-    **dict.fromkeys((MissesASubnormalFoundInf, StepReturnsNothing, RefusesPositionalClosures), RareEvents),
-    **dict.fromkeys((BacksOffOncePerOptimizer, GrowsAtOrPastTheInterval, ResetsTheStreakOnOverride), RareEvents),
+    **dict.fromkeys((MissesASubnormalFoundInf, StepReturnsNothing, RefusesPositionalClosures), lockstep.RareEvents),
+    **dict.fromkeys(
+        (BacksOffOncePerOptimizer, GrowsAtOrPastTheInterval, ResetsTheStreakOnOverride), lockstep.RareEvents
+    ),
 }
 
 
