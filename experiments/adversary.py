@@ -6,7 +6,7 @@ turns. torch.amp.GradScaler and ours get the same histories, with no model in be
 rate so small that honest steps cannot overflow. A run whose parameters are no longer finite is lost: it is
 counted, and begins anew with fresh parameters and a fresh scaler.
 
-Takes about half a minute on two CPU cores. Device: cpu.
+Device: cpu.
 """
 
 import math
@@ -41,7 +41,7 @@ DEVICES = ("cpu",)  # the parameters are four numbers
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 50_000  # a unit; times the families: 300,000 for each scaler; `make deep` gives ours a million
+    steps: int = 50_000  # per unit; times the families: 300,000 for each scaler; `make deep` gives ours a million
     seeds: tuple[int, ...] = (0,)  # of the histories
     longest: int = 320  # overflows in a row in the sweep; 16 + 149 take the scale below every float32
 

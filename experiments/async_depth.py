@@ -11,7 +11,7 @@ A byte-level GPT in fp16 with Adam in a real pipeline: `ampsim.torch.Pipelined` 
 In every arm the scales are held against `ampsim.core.pipeline`, the pure model, given the same overflows.
 Adam's eps is 1e-15. What late scales cost under other policies is `staleness`.
 
-Takes about 45 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the optimizer has a
+Device: cpu, or cuda with `--device cuda`, where the optimizer has a
 stream of its own and the model is GPT-2 small.
 """
 

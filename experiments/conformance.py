@@ -3,7 +3,7 @@
 The conformance kit (`ampsim.testing`) judges torch's scaler, ours, ours with torch's own checks
 (``exact_torch=True``), and ours at depth 1. Histories are drawn by hypothesis, always the same ones.
 
-Takes about 40 s on one CPU core. Device: cpu.
+Device: cpu.
 """
 
 from collections import Counter

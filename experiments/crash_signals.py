@@ -3,7 +3,7 @@
 The residual network of `scale_crash` at three learning rates, in native fp16: the scale halves for ever at the higher
 ones. Seven signals are watched, each with a threshold that was chosen before the runs; see `training/signals.py`.
 
-Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math

@@ -1,10 +1,10 @@
 """What was found on the CPU of torch's scaler, of fused optimizers and of fp16: does it hold on this device too?
 
-One claim a unit: what the CPU showed, what this device shows, and whether they are the same. Claims about torch are
+One claim per unit: what the CPU showed, what this device shows, and whether they are the same. Claims about torch are
 about the installed version, which the provenance names. Not every difference is a fault: the lists of autocast are
 known to differ.
 
-Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`, where it has not been run yet.
+Device: cpu, or cuda with `--device cuda`, where it has not been run yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ above. Of the fp16 backward pass itself the same steps record which elements wer
 - `sigmoid dynamic`: an 8-layer sigmoid network on digits, whose first layers' gradients lie at 2^-30 and below;
 - `residual dynamic`: the residual network of `scale_crash` at a learning rate at which the scale halves for ever.
 
-Takes about 50 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the GPT is GPT-2 small.
+Device: cpu, or cuda with `--device cuda`, where the GPT is GPT-2 small.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 128  # samples a unit; an arm makes `Case.every` optimizer steps a sample
+    steps: int = 128  # samples per unit; an arm makes `Case.every` optimizer steps per sample
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches; of the first the counts are kept
 
 

@@ -6,7 +6,7 @@ flushed if each tensor had a scale of its own, and against theorem T9: elements 
 mean and spread of log2|g| that were measured, and the largest of n either where that of n is expected or where it was
 found. All are rounded once; a backward pass in a format loses more, see `gradient_histogram`.
 
-Takes about 20 s on one CPU core. Device: cpu, or cuda with `--device cuda`, where the models are larger.
+Device: cpu, or cuda with `--device cuda`, where the models are larger.
 """
 
 import math
@@ -35,7 +35,7 @@ BELOW = 64  # binades below the largest element whose counts are kept
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 200  # optimizer steps a unit; then the gradients are measured
+    steps: int = 200  # optimizer steps per unit; then the gradients are measured
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
 
 

@@ -13,9 +13,8 @@ In every fp16 arm a step with a non-finite gradient is skipped. Adam's eps is 1e
 a factor on all gradients until they reach eps, and with the usual 1e-8 the arms of the global batch would
 differ in eps, not in underflow.
 
-Takes about four minutes on two CPU cores (native fp16, one thread per process), and so the model is small: 2 layers,
-0.1 million parameters. Device: cpu, or cuda with `--device cuda`, where it is GPT-2 small with 124 million; bytes are
-the first 256 entries of its vocabulary.
+On a CPU the model is small: 2 layers, 0.1 million parameters. Device: cpu, or cuda with `--device cuda`, where it is
+GPT-2 small with 124 million; bytes are the first 256 entries of its vocabulary.
 """
 
 from collections.abc import Callable
@@ -33,11 +32,11 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 250  # optimizer steps a unit
+    steps: int = 250  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     on_cpu: Size = tasks.GPT_TINY
     on_cuda: Size = GPT2_SMALL
-    batch: int = 8  # windows of `context` bytes a step
+    batch: int = 8  # windows of `context` bytes per step
     lr_cpu: float = 1e-3  # of Adam
     lr_cuda: float = 3e-4
     eps: float = 1e-15  # of Adam
@@ -47,7 +46,6 @@ class Config(runner.Config):
     count_every: int = 10  # steps between two counts of zeros
 
 
-TINIEST = Size(BYTES, context=16, layers=1, heads=2, width=32)
 SMOKE = Config(
     steps=3,
     seeds=(0,),

@@ -13,7 +13,7 @@ elements that are lost, and the relative error of the whole. Arms:
 Had the loss been divided by 2^k, as that of a micro-batch is, all would lie k binades lower, and nothing else would
 change, to the last bit: for `gpt` the share of a global batch of 2^22 tokens is read off at the scale times `share`.
 
-Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where the models are larger.
+Device: cpu, or cuda with `--device cuda`, where the models are larger.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +34,7 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 200  # optimizer steps a unit; after the last one is a snapshot
+    steps: int = 200  # optimizer steps per unit; after the last one is a snapshot
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     earlier: tuple[int, ...] = (0, 20)  # steps before which there is one, too
     lowest_log2: int = -36  # loss scales 2^k of the backward passes

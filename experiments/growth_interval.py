@@ -2,14 +2,14 @@
 
 A short interval overflows often and uses fp16's range to the top; a long one skips seldom and leaves bits unused. A
 deep sigmoid network is trained in fp16 from a scale just above its ceiling, so that no climb is measured, with G from
-5 to 2000 and torch's factors. Four more arms keep the speed of the climb, v = a / G = 1/20 bit a step, and split it
+5 to 2000 and torch's factors. Four more arms keep the speed of the climb, v = a / G = 1/20 bit per step, and split it
 otherwise: growth of a bits, backoff of b bits. T7 says that skip rate times unused bits depends on v alone.
 
 Theorems T1 (a bound on the skips), T3 (the skips, from the distribution of the run's own ceilings) and T7 are held
 against the runs; nothing is fitted. Ceilings are found by trying, every few steps: in this network the gradients of
 activations may overflow before those of the weights do.
 
-Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math
@@ -41,7 +41,7 @@ class Config(runner.Config):
     split: tuple[tuple[int, float, float], ...] = ((20, 1, 3), (10, 0.5, 0.5), (5, 0.25, 1), (5, 0.25, 0.25))  # G, a, b
     start_log2: int = 20  # of the scale
     warm_up: int = 20  # steps left out, while the scale comes down to the ceiling
-    batch_cpu: int = 32  # images a step
+    batch_cpu: int = 32  # images per step
     batch_cuda: int = 256
     lr: float = 1e-2  # of Adam
     eps: float = 1e-15  # of Adam

@@ -10,7 +10,7 @@ Where vanished gradients cost loss: a deep sigmoid network. Where they do not: a
 sigmoid network is trained with longer growth intervals too. Adam's eps is 1e-15, so that it does not hide
 what underflows.
 
-Takes about 35 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math

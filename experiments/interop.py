@@ -6,7 +6,7 @@ the gradients and torch's Adam steps under `ampsim.torch.GradScaler`. Tensors cr
 arms the other framework's scaler is told found_inf and nothing else. After every update the two states must be
 equal; the run ends with an error where they are not.
 
-Takes about 20 s on one CPU core. Device: cpu.
+Device: cpu.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +33,9 @@ DEVICES = ("cpu",)  # the one device that both frameworks see
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 1000  # optimizer steps a unit
+    steps: int = 1000  # optimizer steps per unit
     seeds: tuple[int, ...] = (0,)
-    batch: int = 128  # images a step
+    batch: int = 128  # images per step
     width: int = 64  # units of the hidden layer
     lr: float = 1e-3  # of Adam
     init_scale: float = 2.0**17

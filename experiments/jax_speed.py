@@ -4,7 +4,7 @@ One step of a multilayer perceptron in fp16: scaled loss, gradients, unscale, ch
 non-finite gradient skips, scale updated. The same lines in every arm but for the loss scale, compiled by ``jit``,
 side by side in one run and interleaved, one XLA thread. `bare` scales by a constant and checks nothing.
 
-Needs flax and jmp. Takes about a minute on one CPU core. Device: cpu; the clock is the process's CPU time, which
+Needs flax and jmp. Device: cpu; the clock is the process's CPU time, which
 others on a shared machine do not enter.
 """
 
@@ -217,7 +217,7 @@ def table(records: Sequence[Record]) -> str:
     lines += [
         f"{row['size']:<16}" + "".join(f"{median(row['microseconds'][arm]):22.1f}" for arm in ARMS) for row in rows
     ]
-    lines.append("microseconds a step; ours / theirs (lowest to highest trial):")
+    lines.append("microseconds per step; ours / theirs (lowest to highest trial):")
     for row in rows:
         ratios = (f"{peer} {spread(values)}" for peer, values in row["ratios"].items())
         lines.append(f"{row['size']:<16}" + "   ".join(ratios))

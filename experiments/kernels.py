@@ -1,6 +1,6 @@
 """What does the one read of the gradients cost on CUDA, beside the speed at which the device copies?
 
-Bytes first. A word is one number of the gradient. Beside the optimizer torch moves 5 words an element: it reads and
+Bytes first. A word is one number of the gradient. Beside the optimizer torch moves 5 words per element: it reads and
 writes to unscale, reads for the norm, reads and writes to clip. One read is enough, if scale and clip are left to
 the fused optimizer, which then writes the gradient back: 2 words more than the bare step's 7, where torch has 12.
 
@@ -9,7 +9,7 @@ tile sizes and warps for these; and the whole step, from ``scale`` to ``update``
 ours, and where RoundPipe is installed with its scaler on its thread. Each is timed by events on the device and by the
 host's clock, and its launches, copies, waits for the device and peak memory are counted.
 
-Takes about two minutes. Device: cuda, where it has not been run yet; on the CPU ``--smoke`` runs all but Triton.
+Device: cuda, where it has not been run yet; on the CPU ``--smoke`` runs all but Triton.
 """
 
 import gc

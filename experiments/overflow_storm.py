@@ -6,7 +6,7 @@ step is skipped, while the loss stays finite and float32 would hardly notice. Ab
 drift to 0, as T8 says, and training stop where the gradients are flushed. Two cures at twice the critical rate:
 `floor`, a least scale, and `G=n`, a shorter growth interval.
 
-Takes about 30 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ the clip. All step the same optimizer, so that no arm has the better addresses. 
 same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place. Also what was tried
 for the one read.
 
-Takes about a minute on one CPU core, in one unit so that no second unit runs beside it. Device: cpu, where
+All is one unit, so that no second one runs beside it. Device: cpu, where
 the clock is the process's CPU time, which others on a shared machine do not enter; or cuda, between
 two events, with the calls counted that wait for the device. The latter has not been run yet.
 """

@@ -7,7 +7,7 @@ passes at the powers of two below and above it. In the middle of the stream the 
 steps and once for good. Recovery is the number of steps until the scale is again within half a bit of what it would
 have been. `policies_closed` lets each policy train a network of its own.
 
-Takes about 20 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math
@@ -38,7 +38,7 @@ class Config(runner.Config):
     steps: int = 5000  # of the recorded run
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     warm_up: int = 1000  # steps left out of the means
-    batch: int = 32  # images a step
+    batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.1  # of SGD
     check_every: int = 50  # steps between two checks of the ceiling

@@ -5,7 +5,7 @@ gradients of activations overflow before those of the weights do, and a policy t
 the weights' alone. With a delay k the scale alone is k steps late. Ceilings are found by trying, every few steps. The
 arm `closed fp32` needs no policy. `policies` asks all of them on the same gradients.
 
-Takes about 50 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math

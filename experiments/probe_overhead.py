@@ -10,7 +10,7 @@ the same model:
   own process then does, and the disk, is not counted;
 - `histc`: a loop of ``torch.histc`` with 64 bins over all gradients, each sent to the host.
 
-Needs wandb. Takes about a minute on one CPU core, in one unit so that no second unit runs beside it; float32. Device:
+Needs wandb. In float32, and in one unit, so that no second one runs beside it. Device:
 cpu, where the clock is the process's CPU time, which others on a shared machine do not enter, and beside it that of the
 training thread alone, as wandb has a second one; or cuda, between two events, and beside it the host's time until the
 step returns, with fp16 autocast and, among others, GPT-2 small.
@@ -118,7 +118,7 @@ def make(size: str, seed: int, device: str, batch: int) -> tasks.Task:
     )
 
 
-Times = dict[str, list[tuple[Seconds, Seconds]]]  # of each arm, one a round: the forward pass and the rest
+Times = dict[str, list[tuple[Seconds, Seconds]]]  # of each arm, one per round: the forward pass and the rest
 
 
 class Trial:

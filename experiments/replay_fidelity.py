@@ -10,7 +10,7 @@ What a probe cannot know: how far a step that did overflow was above its ceiling
 the sigmoid network the gradients of activations overflow before, so its trace `fp32 tried` has the ceilings
 that backward passes in fp16 find by trying.
 
-Takes about 40 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math
@@ -32,7 +32,7 @@ from experiments.training import digits_data, fp16, loop, series, tasks
 from experiments.training.ceilings import ceiling
 from experiments.training.loop import train
 
-Bits = NDArray[np.float64]  # log2 of a scale, one a step
+Bits = NDArray[np.float64]  # log2 of a scale, one per step
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Config(runner.Config):
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     intervals: tuple[int, ...] = (5, 20, 50, 200)  # G
     start_log2: int = 20  # of every scale, near both networks' ceilings
-    batch_cpu: int = 16  # images a step
+    batch_cpu: int = 16  # images per step
     batch_cuda: int = 256
     lr_relu: float = 0.1  # of SGD
     lr_sigmoid: float = 1e-2  # of Adam

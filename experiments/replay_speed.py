@@ -41,7 +41,7 @@ class Config(runner.Config):
     steps: int = 1_000_000  # of a trace
     seeds: tuple[int, ...] = (0,)  # of the traces
     trials: int = 75
-    rules: int = 16  # a trial; no two alike, or the processor would learn one replay's branches by heart
+    rules: int = 16  # per trial; no two alike, or the processor would learn one replay's branches by heart
     grid: tuple[int, int, int] = (100, 10, 10)  # of the sweep: growth intervals, growth factors, backoff factors
 
 

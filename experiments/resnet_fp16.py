@@ -12,7 +12,7 @@
 In every fp16 arm a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms, so that the arms of
 the global batch differ in underflow and not in eps. `static_sweep` has the scales between.
 
-Takes about 70 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where a larger network
+Device: cpu, or cuda with `--device cuda`, where a larger network
 learns which way up a photograph is.
 """
 
@@ -33,7 +33,7 @@ GLOBAL_IMAGES = 2**20  # of a global batch
 class Config(runner.Config):
     steps: int = 250  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    batch_cpu: int = 16  # images a step
+    batch_cpu: int = 16  # images per step
     batch_cuda: int = 64
     lr: float = 5e-3  # of Adam; falls to 0 in the last third
     eps: float = 1e-15  # of Adam

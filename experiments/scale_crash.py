@@ -9,7 +9,7 @@ finite.
 Float32 runs the same learning rates as a control. It is no calm one: at the higher rates its stream passes
 65504 by many orders of magnitude as well. But float32 can hold that, so it keeps stepping.
 
-Takes about 35 s on two CPU cores (native fp16, one thread per process). Device: cpu, or cuda with
+Device: cpu, or cuda with
 `--device cuda`.
 """
 
@@ -26,8 +26,8 @@ from experiments.training import crash, fp16, loop, series, tasks
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 240  # optimizer steps a unit; scale 0 is 166 skips away, so a crash near step 60 gets there
-    batch: int = 64  # images a step
+    steps: int = 240  # optimizer steps per unit; scale 0 is 166 skips away, so a crash near step 60 gets there
+    batch: int = 64  # images per step
     width: int = 64  # of the residual stream
     blocks: int = 12  # residual blocks
     lrs: tuple[float, ...] = (0.02, 0.03, 0.035, 0.04, 0.05)  # of Adam, an arm each

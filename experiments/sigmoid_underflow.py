@@ -8,7 +8,7 @@ at two growth intervals G. In every fp16 arm a step with a non-finite gradient i
 Adam's eps is 1e-15 in all arms. With the usual 1e-8 the unscaled gradients of the first layers, some 2^-27,
 would be lost in eps and the arms would differ in eps, not in underflow.
 
-Takes about 90 s on two CPU cores (native fp16, one thread per process). Device: cpu, or cuda with `--device
+Device: cpu, or cuda with `--device
 cuda`.
 """
 
@@ -26,7 +26,7 @@ from experiments.training import digits_data, fp16, loop, series, tasks
 class Config(runner.Config):
     steps: int = 1200  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    batch: int = 128  # images a step
+    batch: int = 128  # images per step
     width: int = 32  # units a hidden layer
     depth: int = 8  # linear layers
     lr: float = 1e-2  # of Adam

@@ -4,7 +4,7 @@ A deep sigmoid network learns digits in native fp16. Now and then the loss is mu
 bits below the scale for d steps: T4's recovery. Arms: `spike capped`, from a scale that `max_scale` holds below the
 ceiling, as T4 assumes, and `spike free`, from one that it does not.
 
-Takes about 15 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math

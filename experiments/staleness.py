@@ -9,7 +9,7 @@ First under a ceiling that stands still, against the closed forms of T5 (`ampsim
 periods. Then where it moves: a network trained in fp16 with SGD in a real pipeline, `ampsim.torch.GradScaler`
 with `depth` k and k + 1 tickets outstanding, so that gradients are k steps late as well.
 
-Takes about a minute on one CPU core. Device: cpu.
+Device: cpu.
 """
 
 import math
@@ -49,7 +49,7 @@ class Config(runner.Config):
     periods: int = 6  # of the scale, measured there
     trained_interval: int = 20  # G in training
     warm_up: int = 100  # steps left out of what is measured in training
-    batch: int = 32  # images a step
+    batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.05
 

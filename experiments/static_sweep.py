@@ -9,7 +9,7 @@ the float32 gradient rounded to fp16 once, which is what a histogram of gradient
 
 A loss divided by 2^k, as that of a micro-batch is, moves both cliffs by k to the right.
 
-Takes about 60 s on one CPU core (native fp16). Device: cpu, or cuda with `--device cuda`, where a larger network
+Device: cpu, or cuda with `--device cuda`, where a larger network
 learns which way up a photograph is.
 """
 
@@ -33,7 +33,7 @@ class Config(runner.Config):
     steps: int = 150  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     static_log2: tuple[int, ...] = (*LEFT, -8, -4, 0, 4, 8, 12, *RIGHT)  # fixed loss scales 2^k
-    batch_cpu: int = 16  # images a step
+    batch_cpu: int = 16  # images per step
     batch_cuda: int = 64
     lr: float = 5e-3  # of Adam; falls to 0 in the last third
     eps: float = 1e-15  # of Adam

@@ -4,7 +4,7 @@ Each arm is one case: what the closed form says and what the machine, `ampsim.co
 it that has the same bits, does. Exact theorems are held to 1e-12; others to a tolerance that stands with the case.
 No network is trained.
 
-Takes about 15 s on one CPU core. Device: cpu.
+Device: cpu.
 """
 
 from collections.abc import Callable, Mapping, Sequence

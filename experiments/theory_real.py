@@ -9,7 +9,7 @@ independent, and that the scale has no influence on them.
 
 The arm `fp32` trains in float32 and has ceilings only: a prediction of the fp16 runs made without any.
 
-Takes about 60 s on one CPU core. Device: cpu, or cuda with `--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 import math
@@ -37,7 +37,7 @@ class Config(runner.Config):
     steps: int = 2000  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
     warmup: int = 600  # of them left out, while the gradients' size settles
-    batch: int = 32  # images a step
+    batch: int = 32  # images per step
     width: int = 64  # units a hidden layer, of two
     lr: float = 0.05  # of SGD
     weight_decay: float = 0.01

@@ -9,7 +9,7 @@ by, and the unscaled one the scale it was divided by. Gradients are rounded to f
 overflow when the scale has grown too far; a seeded coin makes more overflows, each in one tensor.
 
 What is counted are gradient tensors; all tensors of one backward pass share its scale, so the number of
-passes is given too. Takes about a minute on two CPU cores. Device: cpu.
+passes is given too. Device: cpu.
 """
 
 import random

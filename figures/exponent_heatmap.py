@@ -181,4 +181,4 @@ def name_parts(axes: list[Axes], crash: int) -> None:
     d.text(crash + 2, -37, "the forward pass overflows:\nevery step is skipped", fontsize=7, va="center")
     strip_b.text(380, 82, "zero after the fp16 backward pass", ha="right", va="center", color=OUTSIDE(0.62), fontsize=7)
     strip_b.text(380, 45, "zero by rounding the true gradient once", ha="right", va="center", fontsize=7)
-    strip_d.text(43, 60, "inf or NaN", ha="center", color=NOT_FINITE, va="center", fontsize=7)
+    strip_d.text(crash + 2, 78, "inf or NaN", color=NOT_FINITE, va="center", fontsize=7)

@@ -140,7 +140,7 @@ def draw_layers(axes: Axes, unscaled: ArmRecords, dynamic: ArmRecords, steps: tu
     axes.plot(layers, zero, "^-", markersize=3, color=_training.color(dynamic), label=dynamic.name)
     axes.text(5.15, 82, "unscaled,\nat step", color=color, va="center")
     _style.label_right(axes, 0, 0, "dynamic", _training.color(dynamic))
-    _style.label_panel(axes, "f", "Flushed to zero, by layer")
+    _style.label_panel(axes, "f", "Zero, by layer")
     axes.set(xlabel="layer, counted from the input", ylabel="elements (%)", ylim=(0, 108))
     axes.set_xticks(layers)
     axes.set_yticks(range(0, 101, 25))

@@ -11,7 +11,7 @@ from figures.results import ArmRecords, Result
 
 DATA = ("threads",)
 COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
-NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours, one ticket per iteration"}
+NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours, with tickets"}
 
 
 def plot(run: Result) -> Figure:

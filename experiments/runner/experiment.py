@@ -1,6 +1,6 @@
 """What an experiment is: its settings, its units, and what its source says before it is imported.
 
-An experiment is a module with a docstring (the question, then time and device), a frozen `Config`, a `SMOKE`
+An experiment is a module with a docstring (the question, then the device), a frozen `Config`, a `SMOKE`
 config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if it reads anything) and
 `run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
 `arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so

@@ -71,7 +71,7 @@ def make(name: str, seed: int, device: str, batch: int) -> Task:
         name: a row of the table above.
         seed: of weights and batches.
         device: `cpu` or `cuda`; also chooses the size of the model.
-        batch: images, crops, or windows of text, a step.
+        batch: images, crops, or windows of text, per step.
     """
     return MAKERS[name](fp16.prepare(seed), device, batch)
 

@@ -68,7 +68,7 @@ NUMBERS: dict[str, Number] = {
     "storm.floor.max": storm(lambda run: run.arm("storm 2 floor=2^8").max("test_loss")),
     "storm.short.min": storm(lambda run: run.arm("storm 2 G=4").min("test_loss")),
     "storm.short.max": storm(lambda run: run.arm("storm 2 G=4").max("test_loss")),
-    "formats.fp16": Number("formats", lambda run: max(flushed(run, "fp16")), "%1"),
+    "formats.fp16": Number("formats", lambda run: max(flushed(run, "fp16")), "%2"),
     "formats.e5m2": Number("formats", lambda run: max(flushed(run, "e5m2")), "%1"),
     "formats.e4m3": Number("formats", lambda run: max(flushed(run, "e4m3")), "%1"),
     "formats.e4m3.t9": Number("formats", foretold_at_worst, "%0"),
