@@ -60,7 +60,9 @@ def test_in_equilibrium_t3_foretells_the_skips_from_the_runs_own_ceilings() -> N
     for interval in (5, 10, 20, 50):
         foretold, _ = figure.t3(ROWS, interval)
         bound = theory.skip_rate(Rule(growth_interval=interval))
-        assert mean(f"G={interval}", "rate") == pytest.approx(foretold, rel=0.1)
+        steps = sum(row["steps"] for row in ROWS if row["arm"] == f"G={interval}")
+        counting = 1 / math.sqrt(foretold * steps)  # a standard error of so few skips as there are at a long interval
+        assert mean(f"G={interval}", "rate") == pytest.approx(foretold, rel=max(0.1, counting))
         assert foretold < bound
 
 
