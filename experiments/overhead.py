@@ -5,12 +5,11 @@ backward pass that is timed with it and subtracted again: the bare ``optimizer.s
 with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``; ours with ``unscale_and_clip_``, ``step``,
 ``update``; ours with `norm_hooks`, whose reading happens in the backward pass and is counted; and all without
 the clip. All step the same optimizer, so that no arm has the better addresses. If RoundPipe is installed, the
-same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place. Also what was tried
-for the one read.
+same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place.
 
-All is one unit, so that no second one runs beside it. Device: cpu, where
-the clock is the process's CPU time, which others on a shared machine do not enter; or cuda, between
-two events, with the calls counted that wait for the device. The latter has not been run yet.
+All is one unit, so that no second one runs beside it. Device: cpu, where the clock is the process's CPU time, which
+others on a shared machine do not enter; or cuda, between two events, with the calls counted that wait for the device.
+The latter has not been run yet.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from torch import nn
 from ampsim.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
 from experiments import runner
-from experiments.timing import clocks, norm_variants, rounds
+from experiments.timing import clocks, rounds
 from experiments.timing.roundpipe import load as load_roundpipe
 from experiments.timing.shapes import shapes
 from experiments.timing.step_variants import Scaler
@@ -33,8 +32,6 @@ from experiments.timing.step_variants import Scaler
 MAX_NORM = 1.0
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
 ARMS = ("backward", "bare", "torch clip", "ours clip", "hooks clip", "torch", "ours", "hooks")
-
-
 REPEATS = False  # it measures time
 
 
@@ -63,12 +60,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
     for size in sizes:
         trials = [time_trial(size, config.steps, device, tick) for _ in range(config.trials)]
         rows.append({"size": size, **trials[0].facts, **summary([trial.times for trial in trials])})
-    tried = [norm_variants.tried(shapes(size), config.steps) for size in sizes] if device == "cpu" else []
-    return {
-        "clock": "process CPU time" if device == "cpu" else "CUDA events",
-        "rows": rows,
-        "tried": dict(zip(sizes, tried, strict=False)),
-    }
+    return {"clock": "process CPU time" if device == "cpu" else "CUDA events", "rows": rows}
 
 
 class Trial:

@@ -5,7 +5,6 @@ import torch
 
 from ampsim import records
 from experiments import overhead, runner
-from experiments.timing import norm_variants
 from experiments.timing.rounds import spread
 from experiments.timing.shapes import shapes
 
@@ -74,15 +73,6 @@ def test_the_table_shows_the_middle_trial_and_the_extremes() -> None:
         for values in row["ratios"].values():
             assert spread(values) in text
     assert spread([2.0, 9.0, 1.0]) == "2.00 (1.00 to 9.00)"
-
-
-def test_every_way_to_the_norm_is_timed_and_those_that_give_it_agree() -> None:
-    times = norm_variants.tried([(300,), (20_000,), (7,)], rounds=2)
-    assert times.keys() == norm_variants.WAYS.keys()
-    grads = [torch.randn(300), torch.randn(20_000)]
-    square = sum(float(g.double().square().sum()) for g in grads)
-    for name in ("as it is", "a list of parts, then numpy.dot"):
-        assert norm_variants.WAYS[name](grads) == pytest.approx(square, rel=1e-6)
 
 
 def test_the_committed_run_has_both_sizes_and_exact_norms() -> None:
