@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim import records
-from experiments import adversary, runner
+from experiments import adversary
+from figures import results
 
-COMMITTED = records.read(runner.DATA / "cpu" / "adversary.jsonl")[1]
+COMMITTED = results.load("adversary").records
 
 
 def rows(scaler: str) -> list[dict[str, Any]]:

@@ -11,16 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from ampsim import records
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler
-from experiments import async_depth, runner
+from experiments import async_depth
 from experiments.async_depth import Delay, Pipe
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
+from figures import results
 
-PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "async_depth.jsonl")
+RUN = results.load("async_depth")
+PROVENANCE, ROWS = RUN.provenance, RUN.records
 CONFIG = PROVENANCE["config"]
 SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim import records
 from ampsim.testing import known
 from ampsim.testing.kit import judge
-from experiments import conformance, runner
+from experiments import conformance
+from figures import results
 
-DATA = {row["arm"]: row for row in records.read(runner.DATA / "cpu" / "conformance.jsonl")[1]}
+DATA = {row["arm"]: row for row in results.load("conformance").records}
 
 
 def test_torch_fails_what_is_known_and_ours_nothing() -> None:

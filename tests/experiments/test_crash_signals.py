@@ -11,14 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim import Rule, init, records, replay, update
-from experiments import crash_signals, runner
+from ampsim import Rule, init, replay, update
+from experiments import crash_signals
 from experiments.training import signals
 from experiments.training.signals import Series, alarms, spells
 from figures import crash_signals as figure
+from figures import results
 from tests.experiments import runs
 
-DATA = records.read(runner.DATA / "cpu" / "crash_signals.jsonl")[1]
+DATA = results.load("crash_signals").records
 CONFIG = crash_signals.Config()
 RULE = Rule(growth_interval=5)
 FLAGS = st.lists(st.booleans(), max_size=80)

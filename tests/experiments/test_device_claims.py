@@ -8,9 +8,10 @@ from rich.console import Console
 
 from ampsim import records
 from ampsim.torch import GradScaler
-from experiments import device_claims, runner
+from experiments import device_claims
 from experiments.claims import claim as _claims
 from experiments.claims import numbers, scalers, steps
+from figures import results
 
 SCALERS = {**scalers.CLAIMS, **steps.CLAIMS}
 CONFIG = device_claims.Config()
@@ -100,7 +101,7 @@ def test_no_two_claims_have_one_name() -> None:
     assert len(device_claims.CLAIMS) == sum(len(part.CLAIMS) for part in parts)
 
 
-COMMITTED = records.read(runner.DATA / "cpu" / "device_claims.jsonl")[1]
+COMMITTED = results.load("device_claims").records
 
 
 def test_the_committed_run_has_every_claim_as_it_stands_here_and_says_truly_what_holds() -> None:

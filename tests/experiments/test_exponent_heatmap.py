@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampsim import Rule, records, replay
+from ampsim import Rule, replay
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from experiments import exponent_heatmap, runner
+from experiments import exponent_heatmap
 from experiments.exponent_heatmap import CASES, nonempty
 from experiments.training import series, tasks
 from experiments.training.what_fp16_did import compare, flat
 from figures import exponent_heatmap as figure
+from figures import results
 from tests.experiments import runs
 
-DATA = records.read(runner.DATA / "cpu" / "exponent_heatmap.jsonl")[1]
+DATA = results.load("exponent_heatmap").records
 ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 

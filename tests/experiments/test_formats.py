@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampsim import records
 from ampsim.core import theory
 from ampsim.core.formats import BF16, E4M3, E5M2, FP16, Format, Kind
 from ampsim.probe import Histogram
-from experiments import formats, runner
+from experiments import formats
 from figures import formats as figure
+from figures import results
 
 CONFIG = formats.Config()
-DATA = records.read(runner.DATA / "cpu" / "formats.jsonl")[1]
+DATA = results.load("formats").records
 KINDS = ("parameters", "activations")
 NARROW = (FP16, E5M2, E4M3)
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim import Rule, records
-from experiments import gpt_fp16, runner
+from ampsim import Rule
+from experiments import gpt_fp16
 from experiments.training import tasks, text_data
+from figures import results
 from tests.experiments import runs
 
 CONFIG = gpt_fp16.Config()
-DATA = records.read(runner.DATA / "cpu" / "gpt_fp16.jsonl")[1]
+DATA = results.load("gpt_fp16").records
 SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),

@@ -11,17 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim import records
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
-from experiments import gradient_histogram, runner
+from experiments import gradient_histogram
 from experiments.training import gradient_snapshots, tasks
 from experiments.training.gradient_snapshots import layer, probed, snapshots
 from experiments.training.what_fp16_did import backward_passes, compare
 from figures import gradient_histogram as figure
+from figures import results
 from tests.experiments import runs
 
-DATA = records.read(runner.DATA / "cpu" / "gradient_histogram.jsonl")[1]
+DATA = results.load("gradient_histogram").records
 INF = math.inf
 
 

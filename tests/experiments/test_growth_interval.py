@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
 from ampsim.core import theory
-from experiments import growth_interval, runner
+from experiments import growth_interval
 from experiments.growth_interval import GrowthRule
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Log
 from figures import growth_interval as figure
+from figures import results
 
-PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "growth_interval.jsonl")
+RUN = results.load("growth_interval")
+PROVENANCE, ROWS = RUN.provenance, RUN.records
 INTERVALS = PROVENANCE["config"]["intervals"]
 
 

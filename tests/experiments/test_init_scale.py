@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim import Rule, records, replay
-from experiments import init_scale, runner
+from ampsim import Rule, replay
+from experiments import init_scale
 from experiments.init_scale import Start
 from experiments.theorems.simulate import follow
 from experiments.training.loop import Log
 from experiments.training.series import flagged
+from figures import results
 
-PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "init_scale.jsonl")
+RUN = results.load("init_scale")
+PROVENANCE, ROWS = RUN.provenance, RUN.records
 CONFIG = PROVENANCE["config"]
 
 

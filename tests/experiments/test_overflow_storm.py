@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from ampsim import Rule, records, replay
+from ampsim import Rule, replay
 from ampsim.core import theory
-from experiments import overflow_storm, runner
+from experiments import overflow_storm
 from experiments.training import fp16 as _fp16
 from experiments.training import series, tasks
 from figures import overflow_storm as figure
+from figures import results
 from tests.experiments import runs
 
-DATA, SPIKES, CRASHES = (
-    records.read(runner.DATA / "cpu" / f"{stem}.jsonl")[1] for stem in ("overflow_storm", "spikes", "crash_signals")
-)
+DATA, SPIKES, CRASHES = (results.load(stem).records for stem in ("overflow_storm", "spikes", "crash_signals"))
 CONFIG = overflow_storm.Config()
 
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from ampsim import records
-from experiments import overhead, runner
+from experiments import overhead
 from experiments.timing.rounds import spread
 from experiments.timing.shapes import shapes
+from figures import results
 
-COMMITTED = records.read(runner.DATA / "cpu" / "overhead.jsonl")[1][0]
+COMMITTED = results.load("overhead").records[0]
 
 
 @pytest.mark.parametrize("size", ["7x300", "3x20000", "gpt2-1x16"])

@@ -16,13 +16,14 @@ from experiments import runner, scale_crash, sigmoid_underflow
 from experiments.models.sigmoid_mlp import SigmoidMLP
 from experiments.training import digits_data, fp16, loop, series, tasks
 from experiments.training.crash import crash_step
+from figures import results
 from tests.experiments import runs
 from tests.experiments.runs import scales
 
 CPU = runner.DATA / "cpu"
-UNDERFLOW = records.read(CPU / "sigmoid_underflow.jsonl")[1]
+UNDERFLOW = results.load("sigmoid_underflow").records
 ARMS = sigmoid_underflow.arms(sigmoid_underflow.Config())
-CRASH = records.read(CPU / "scale_crash.jsonl")[1]
+CRASH = results.load("scale_crash").records
 
 
 def arm(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampsim import Rule, init, records, replay
+from ampsim import Rule, init, replay
 from ampsim.core.policies import Observation, Probe
-from experiments import policies, policies_closed, runner, staleness
+from experiments import policies, policies_closed, staleness
 from experiments.training.policies import START, worst_burst
+from figures import results
 from tests.experiments import runs
 
-STALENESS = records.read(runner.DATA / "cpu" / "staleness.jsonl")[1]
-POLICIES = records.read(runner.DATA / "cpu" / "policies.jsonl")[1]
-CLOSED = records.read(runner.DATA / "cpu" / "policies_closed.jsonl")[1]
+STALENESS = results.load("staleness").records
+POLICIES = results.load("policies").records
+CLOSED = results.load("policies_closed").records
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)

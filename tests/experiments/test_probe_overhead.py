@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampsim import records
-from experiments import runner
 from experiments.timing.clocks import Seconds
 from experiments.timing.rounds import in_turn
+from figures import results
 
 pytest.importorskip("wandb", reason="pip install -c constraints.txt 'ampsim[trackers]'")
 probe_overhead = importlib.import_module("experiments.probe_overhead")
-COMMITTED = records.read(runner.DATA / "cpu" / "probe_overhead.jsonl")[1]
+COMMITTED = results.load("probe_overhead").records
 
 
 @pytest.mark.parametrize("size", ["gpt 1x8", "resnet 1x4"])

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim import records
 from ampsim.core.machine import Rule
-from experiments import replay_fidelity, runner
+from experiments import replay_fidelity
 from experiments.theorems.simulate import follow
 from experiments.training.loop import FP32
 from figures import replay_fidelity as figure
+from figures import results
 from tests.experiments import runs
 
-PROVENANCE, ROWS = records.read(runner.DATA / "cpu" / "replay_fidelity.jsonl")
+RUN = results.load("replay_fidelity")
+PROVENANCE, ROWS = RUN.provenance, RUN.records
 CONFIG = PROVENANCE["config"]
 SMALL = dataclasses.replace(replay_fidelity.SMOKE, steps=30, batch_cpu=4, start_log2=22)
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from ampsim import Rule, records
-from experiments import resnet_fp16, runner
+from ampsim import Rule
+from experiments import resnet_fp16
 from experiments.training import tasks
+from figures import results
 from tests.experiments import runs
 from tests.experiments.runs import scales
 
 CONFIG = resnet_fp16.Config()
-DATA = records.read(runner.DATA / "cpu" / "resnet_fp16.jsonl")[1]
+DATA = results.load("resnet_fp16").records
 SHORT = dataclasses.replace(resnet_fp16.SMOKE, steps=6, batch_cpu=16, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import torch
 
-from ampsim import Rule, init, records, update
+from ampsim import Rule, init, update
 from ampsim.torch import GradScaler
-from experiments import runner, spikes
+from experiments import spikes
 from experiments.training import fp16, tasks
+from figures import results
 from tests.experiments import runs
 
-DATA = records.read(runner.DATA / "cpu" / "spikes.jsonl")[1]
+DATA = results.load("spikes").records
 CONFIG = spikes.Config()
 
 

@@ -10,16 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim import records
-from experiments import runner, static_sweep
+from experiments import static_sweep
 from experiments.training import fp16, tasks
 from experiments.training.loop import FP32, static
 from experiments.training.what_fp16_did import backward_passes
+from figures import results
 from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
 LOGS = CONFIG.static_log2
-DATA = records.read(runner.DATA / "cpu" / "static_sweep.jsonl")[1]
+DATA = results.load("static_sweep").records
 SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
 
 

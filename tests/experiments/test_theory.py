@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampsim import records
 from ampsim.core import theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
-from experiments import runner, theory_real
 from experiments import theory as experiment
+from experiments import theory_real
 from experiments.theorems import pathwise, simulate, stochastic
 from experiments.theorems.case import Config, Held
 from experiments.theorems.simulate import Batch
+from figures import results
 
-HELD = records.read(runner.DATA / "cpu" / "theory.jsonl")[1]
-REAL = records.read(runner.DATA / "cpu" / "theory_real.jsonl")[1]
+HELD = results.load("theory").records
+REAL = results.load("theory_real").records
 
 rules = st.builds(
     Rule,

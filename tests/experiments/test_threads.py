@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim import records
-from experiments import runner, threads
+from experiments import threads
+from figures import results
 from figures import threads as figure
 
-COMMITTED = records.read(runner.DATA / "cpu" / "threads.jsonl")[1]
+COMMITTED = results.load("threads").records
 SMALL = threads.Config(steps=30, tensors=4, depths=(1,), seeds=(0,), overflow_share=0.0)
 
 
