@@ -4,8 +4,11 @@ import difflib
 import math
 import numbers
 import operator
-from collections.abc import Callable, Iterable
-from typing import SupportsIndex, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import SupportsIndex, TypeVar, cast
+
+T = TypeVar("T")
+TEXT = (str, bytes, bytearray)
 
 
 def as_float(name: str, value: object) -> float:
@@ -39,6 +42,17 @@ def as_int(name: str, value: object, least: int, cure: str) -> int:
     if count < least:
         raise ValueError(f"{name}={value!r}: expected at least {least}; {cure}")
     return count
+
+
+def flags(name: str, values: Iterable[T]) -> Iterator[T]:
+    """Yield flags that are taken by their truth; text is refused, as the digit "0" is true."""
+    for value in [values] if isinstance(values, TEXT) else values:
+        if isinstance(value, TEXT):
+            raise TypeError(
+                f"{name}: {value!r} is a {type(value).__name__}: expected one flag per update; "
+                "pass [digit == '1' for digit in history]"
+            )
+        yield value
 
 
 def check_arithmetic(arithmetic: object) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-from ampsim.core.arguments import as_int
+from ampsim.core.arguments import as_int, flags
 from ampsim.core.machine import Machine, Rule, S, init, override, update
 
 
@@ -115,6 +115,6 @@ def trajectory(
     ``len(found_inf) + 1`` scales. Any other order of events gives the same: see the theory of operation.
     """
     pipe, modes = begin(start(rule, depth)), list(is_async or [True] * len(found_inf))
-    for ticket, flag in enumerate(found_inf):
+    for ticket, flag in enumerate(flags("found_inf", found_inf)):
         pipe = begin(finish(pipe, ticket, flag, synchronous=not modes[ticket]))
     return [pipe.scale(ticket) for ticket in range(len(pipe.carried))]

@@ -69,6 +69,8 @@ def sweep(
     form, delay = _shared_by_rules(rules)
     if (found_inf is None) == (ceilings is None):
         raise ValueError("expected found_inf or ceilings, and not both; pass one of them")
+    if np.asarray(found_inf if ceilings is None else ceilings).dtype.kind in "US":
+        raise TypeError("text: expected flags or numbers, one per step; pass [digit == '1' for digit in history]")
     # A found_inf of NaN is an overflow.
     inputs = _keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from ampsim.core.arguments import as_int
+from ampsim.core.arguments import as_float, as_int
 from ampsim.core.formats import FP16, Format
 from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2_of
 from ampsim.probe.binades import BINS
@@ -47,7 +47,7 @@ def _rows_of(step: int, counted: Counts) -> Iterator[Row]:
 
 
 class Probe:
-    """Counts the exponents of gradients in the backward pass, every `every` steps.
+    """Counts the exponents of gradients in the backward pass, every `every` steps, until it is closed.
 
     Gradients are taken as the backward pass left them, that is scaled, whether the step is skipped or not. Those of
     parameters are read when it ends: averaged, under DistributedDataParallel; an optimizer that steps within it comes
@@ -57,6 +57,8 @@ class Probe:
     With gradient accumulation the last backward pass of a step counts for parameters, whose gradient is then
     complete; activations' gradients add up. Sparse gradients are counted by their stored values. Until it is drained
     each gradient of each sampled step takes 2 kB of memory.
+
+    It listens from the moment that it is made; `close`, or the end of a ``with`` block, takes its hooks off the model.
 
     >>> import torch
     >>> model = nn.Linear(2, 1)
@@ -70,37 +72,51 @@ class Probe:
         model: a module, or its named parameters as pairs or a mapping.
         every: steps from one sample to the next; the first step is sampled.
         scale: what the loss is multiplied by, or the scaler that knows. Of a scaler whose scale is on a device,
-            each sampled step waits for it once.
+            each sampled step waits for it once. A number is positive and finite.
         activations: also gradients of the outputs of modules without submodules; needs a module.
 
     Raises:
-        ValueError: `every` below 1; TypeError: parameters of another dtype than float32, float16 and bfloat16, or
-            activations without a module.
+        ValueError: `every` below 1, a number that is no scale, or nothing to watch; TypeError: parameters of another
+            dtype than float32, float16 and bfloat16, or activations without a module.
     """
 
     def __init__(
         self, model: Model, *, every: int = 1, scale: float | HasScale = 1.0, activations: bool = False
     ) -> None:
         self._every = as_int("every", every, 1, "the default is 1")
-        self._parameters = {name: param for name, param in _named(model) if param.requires_grad}
-        for name, param in self._parameters.items():
+        parameters = {name: param for name, param in _named(model) if param.requires_grad}
+        for name, param in parameters.items():
             if param.dtype not in DTYPES:
                 raise TypeError(f"{name} is {param.dtype}: expected float32, float16 or bfloat16; leave it out")
-        self._modules = _leaves(model) if activations else {}
+        modules = _leaves(model) if activations else {}
+        if not parameters and not modules:
+            raise ValueError(
+                "a model without parameters that need a gradient: expected at least one; pass the model that is "
+                "trained, or activations=True"
+            )
         self._step = 0
-        self._batch = Batch(scale)
+        self._batch = Batch(_checked(scale))
         self._counted: list[tuple[int, Counts]] = []  # with their step
-        self._hooks = ExitStack()
+        self._closed = False
+        with ExitStack() as hooks:  # if one is refused, the others go
+            for name, param in parameters.items():
+                hook = partial(self._on_parameter, ("parameter", name))
+                hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
+            for name, module in modules.items():
+                hooks.callback(module.register_forward_hook(partial(self._on_forward, name)).remove)
+            self._hooks = hooks.pop_all()
 
     def __enter__(self) -> Self:
-        for name, param in self._parameters.items():
-            hook = partial(self._on_parameter, ("parameter", name))
-            self._hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
-        for name, module in self._modules.items():
-            self._hooks.callback(module.register_forward_hook(partial(self._on_forward, name)).remove)
+        if self._closed:
+            raise RuntimeError("this probe is closed: expected an open one; make another")
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the hooks off the model; what was counted can still be drained. Twice is once."""
+        self._closed = True
         self._hooks.close()
 
     @property
@@ -175,6 +191,15 @@ def _named(model: Model) -> Iterable[tuple[str, Tensor]]:
     if isinstance(model, nn.Module):
         return model.named_parameters()
     return model.items() if isinstance(model, Mapping) else model
+
+
+def _checked(scale: float | HasScale) -> float | HasScale:
+    """Refuse a number by which no loss can be multiplied; a scaler's own are taken as they come."""
+    if not hasattr(scale, "get_scale") and not divides(as_float("scale", scale)):
+        raise ValueError(
+            f"scale={scale!r}: expected a positive finite number; for a scale that changes pass the scaler"
+        )
+    return scale
 
 
 def _leaves(model: Model) -> dict[str, nn.Module]:

@@ -31,6 +31,11 @@ REFUSED = [
     (np.full(9, -1.5, np.float32), ValueError, f"ceilings[0]=-1.5: {AT_LEAST_0}"),
     ([INF, -INF], ValueError, f"ceilings[1]=-inf: {AT_LEAST_0}"),
     ([], ValueError, "ceilings of 0 steps: expected at least one; there is nothing to replay"),
+    (
+        "0001000",
+        TypeError,
+        "ceilings='0001000' is a str: expected one number per step; to replay overflows call replay",
+    ),
     (1.0, ValueError, "ceilings of shape (): expected one number per step; pass ceilings.ravel()"),
     (np.ones((2, 3)), ValueError, "ceilings of shape (2, 3): expected one number per step; pass ceilings.ravel()"),
 ]

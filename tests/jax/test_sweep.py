@@ -75,10 +75,12 @@ def test_float64_rules() -> None:
         (([Rule(), Rule(delay=1)],), {"found_inf": [True]}, "expected one or more rules that share them"),
         (([Rule()],), {}, "expected found_inf or ceilings, and not both"),
         (([Rule()],), {"found_inf": [True], "ceilings": [1.0]}, "expected found_inf or ceilings, and not both"),
+        (([Rule()],), {"found_inf": ["0", "1"]}, r"^text: expected flags or numbers, one per step; pass \[digit"),
+        (([Rule()],), {"ceilings": "0001000"}, "^text: expected flags or numbers, one per step"),
         (([Rule()],), {"found_inf": [[True], [False]]}, r"^shape \(2, 1\): expected \(steps,\) or \(1, steps\)"),
         (([Rule(quirks=(StreakStartsAt(),))],), {"found_inf": [True]}, "^quirks=StreakStartsAt"),
     ],
 )
 def test_refused(args, kwargs, text) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, TypeError), match=text):
         sweep(*args, **kwargs)

@@ -1,7 +1,7 @@
 """The probe on real models, with real fp16 backward passes."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -125,6 +125,29 @@ def test_no_hook_is_left_behind() -> None:
         pass
     loss_of(model).backward()
     assert probe.drain() == []
+
+
+def test_without_with_it_records_from_the_start_until_it_is_closed() -> None:
+    model = mlp()
+    probe = Probe(model, activations=True)
+    loss_of(model).backward()
+    probe.step()
+    assert {row.kind for row in probe.drain()} == {"parameter", "activation"}
+    probe.close()
+    probe.close()
+    loss_of(model).backward()
+    assert probe.drain() == []
+    assert not any(param._post_accumulate_grad_hooks for param in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+    with pytest.raises(RuntimeError, match="this probe is closed: expected an open one; make another"), probe:
+        pass
+
+
+def test_a_probe_that_is_refused_leaves_no_hook() -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match="scale=0"):
+        Probe(model, scale=0, activations=True)
+    assert not any(param._post_accumulate_grad_hooks for param in model.parameters())
 
 
 def test_with_accumulation_the_complete_gradient_counts() -> None:
@@ -277,6 +300,24 @@ def test_refusals() -> None:
         Probe(model.double())
 
 
+@pytest.mark.parametrize("scale", ["x", None, True])
+def test_what_is_neither_a_scale_nor_a_scaler_is_refused(scale: Any) -> None:
+    with pytest.raises(TypeError, match=f"scale={scale!r} is a .*: expected a real number"):
+        Probe(mlp(), scale=scale)
+
+
+@pytest.mark.parametrize("scale", [0, -0.0, -1.0, math.nan, math.inf])
+def test_a_scale_that_no_loss_is_multiplied_by_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match=f"scale={scale!r}: expected a positive finite number; .* pass the scaler"):
+        Probe(mlp(), scale=scale)
+
+
+@pytest.mark.parametrize("make", [nn.ReLU, lambda: mlp().requires_grad_(requires_grad=False), dict, lambda: iter(())])
+def test_nothing_to_watch_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="a model without parameters that need a gradient: expected at least one"):
+        Probe(make())
+
+
 def overflows(scale: float, size: float) -> bool:
     model = mlp()
     (loss_of(model, size=size) * scale).backward()
@@ -346,9 +387,18 @@ def test_a_step_that_overflowed_has_a_bound() -> None:
     assert ceilings(probed(1.5 * 2.0**30)).tolist() == [2.0**30]
 
 
+class Told(NamedTuple):
+    """A scaler that has gone wrong."""
+
+    scale: float
+
+    def get_scale(self) -> float:
+        return self.scale
+
+
 @pytest.mark.parametrize(("scale", "ceiling"), [(0.0, 0.0), (math.inf, 2.0**127)])
 def test_scales_that_cannot_be_divided_out(scale: float, ceiling: float) -> None:
-    rows = probed(scale)
+    rows = probed(scale, told=Told(scale))
     assert {row.scale for row in rows} == {scale}
     assert ceilings(rows).tolist() == [ceiling]
 

@@ -245,7 +245,7 @@ def drops_the_records_of_other_tickets(self, ticket):
     StepRecords, "holding", SCHEDULES, "test_every_schedule_of_two_threads_that_step_one_optimizer", wrap=contextmanager
 )
 def checks_the_stage_without_a_lock(self, ticket, optimizer):
-    yield self._records.setdefault(ticket, {}).setdefault(optimizer, Record())
+    yield self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
 
 
 @mutant(GradientOwners, "check_owner", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise",

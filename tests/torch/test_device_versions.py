@@ -133,6 +133,80 @@ def test_last_step_tells_each_optimizer_and_forgets_with_the_next_iteration():
     assert list(scaler.last_step) == []
 
 
+class Wrapped:
+    """An optimizer in a client's wrapper, which needs ``param_groups`` and ``step`` only."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    state = property(lambda self: self.optimizer.state)
+
+    def step(self):
+        return self.optimizer.step()
+
+
+class Unhashable(Wrapped):
+    __hash__ = None
+
+
+class AllEqual(Wrapped):
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+
+class Slots:
+    __slots__ = ("optimizer",)
+    __init__, param_groups, state, step = Wrapped.__init__, Wrapped.param_groups, Wrapped.state, Wrapped.step
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("kind", [Unhashable, AllEqual, Slots])
+def test_optimizers_are_told_apart_by_identity_alone(kind, depth):
+    scaler = GradScaler("cpu", init_scale=4.0, depth=depth)
+    pairs = [an_optimizer(0.0) for _ in range(2)]
+    wrapped = [kind(optimizer) for _, optimizer in pairs]
+    for bad in (None, 0, 1):
+        scaler.scale(sum(param.sum() for param, _ in pairs)).backward()
+        before = [param.item() for param, _ in pairs]
+        if bad is not None:
+            pairs[bad][0].grad.fill_(INF)
+        scaler.unscale_(wrapped[0])
+        for each in wrapped:
+            scaler.step(each)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.step(wrapped[0])
+        assert [each is known for each, known in zip(scaler.last_step, wrapped, strict=True)] == [True, True]
+        assert [scaler.last_step.skipped_by(each) for each in wrapped] == [bad == 0, bad == 1]
+        assert [param.item() - x for (param, _), x in zip(pairs, before, strict=True)] == [
+            0.0 if bad == i else -1.0 for i in range(2)
+        ]
+        scaler.update()
+        for _, optimizer in pairs:
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("base", [Unhashable, AllEqual])
+def test_fused_optimizers_that_keep_no_state_are_told_apart_by_identity_alone(base):
+    class Fused(base):
+        _step_supports_amp_scaling = True
+
+        def step(self):
+            steps.append((self, self.found_inf))
+
+    scaler, steps = GradScaler("cpu", init_scale=4.0), []
+    pairs = [an_optimizer(0.0) for _ in range(2)]
+    wrapped = [Fused(optimizer) for _, optimizer in pairs]
+    scaler.scale(sum(param.sum() for param, _ in pairs)).backward()
+    pairs[1][0].grad.fill_(INF)
+    for each in wrapped:
+        scaler.step(each)
+    assert [each is wrapped[0] for each, _ in steps] == [True]  # the other one's first step waits for its flag
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch 2.11
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_sparse_gradients_are_unscaled_checked_and_clipped(dtype):

@@ -38,9 +38,9 @@ class Spied(GradScaler):
     @property
     def _per_optimizer_states(self):
         return {
-            id(optimizer): {"stage": record.stage, "found_inf_per_device": record.found_inf}
+            key: {"stage": record.stage, "found_inf_per_device": record.found_inf}
             for records in self._records._records.values()
-            for optimizer, record in records.items()
+            for key, record in records.items()
         }
 
 

@@ -15,7 +15,7 @@ from typing import Generic, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.arguments import as_int, check_choice
+from ampsim.core.arguments import TEXT, as_int, check_choice
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Arithmetic, Carried, Machine, Rule, S, State, init, update
 from ampsim.core.policies.base import Observation
@@ -150,6 +150,11 @@ def replay_ceilings(
 
 
 def _floats(ceilings: npt.ArrayLike) -> Floats:
+    if isinstance(ceilings, TEXT):
+        kind = type(ceilings).__name__
+        raise TypeError(
+            f"ceilings={ceilings!r} is a {kind}: expected one number per step; to replay overflows call replay"
+        )
     values = np.asarray(ceilings)
     if not isinstance(ceilings, np.ndarray) and values.dtype.kind in "iu":
         values = values.astype(np.float64)  # a list of whole numbers

@@ -6,6 +6,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
+from ampsim.core.arguments import flags
 from ampsim.core.machine import Machine, S, init, update
 
 
@@ -15,10 +16,11 @@ def states(
     """Yield the state after each update, one by one.
 
     If the rule's framework gives up (raises) at some update, so does this iterator, after having yielded
-    every state before it.
+    every state before it. Flags written as text raise TypeError.
     """
     state = init(rule)
-    for flag, delayed in zip(found_inf, repeat(None) if is_async is None else is_async, strict=False):
+    modes = repeat(None) if is_async is None else flags("is_async", is_async)
+    for flag, delayed in zip(flags("found_inf", found_inf), modes, strict=False):
         state = update(rule, state, flag, synchronous=delayed is False)
         yield state
 
@@ -37,20 +39,20 @@ def replay(
         float64 array of shape (len(found_inf),); float32 scales are exact in it.
 
     Raises:
-        ValueError: the two histories differ in length.
+        ValueError: the two histories differ in length; TypeError: flags written as text, "0" being true.
         Exception: whatever the rule's framework raises, with a note that says at which update.
     """
-    flags = list(found_inf)
-    if is_async is not None and len(is_async) != len(flags):
+    history = list(flags("found_inf", found_inf))
+    if is_async is not None and len(is_async) != len(history):
         raise ValueError(
-            f"is_async has {len(is_async)} flags for {len(flags)} updates: expected one per update; "
+            f"is_async has {len(is_async)} flags for {len(history)} updates: expected one per update; "
             "leave it out to delay all of them"
         )
     scales: list[float] = []
     try:
-        scales.extend(state.scale for state in states(rule, flags, is_async=is_async))
+        scales.extend(state.scale for state in states(rule, history, is_async=is_async))
     except Exception as error:
-        error.add_note(f"raised by update {len(scales)} of {len(flags)} (counted from 0)")
+        error.add_note(f"raised by update {len(scales)} of {len(history)} (counted from 0)")
         raise
     return np.array(scales, dtype=np.float64)
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
 
+from ampsim.core.arguments import flags
 from ampsim.core.machine import Rule
 
 
@@ -24,7 +25,7 @@ def bits(rule: Rule) -> tuple[float, float]:
 def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
     """Return W, the clean steps of a history, from its first update on, that were counted and never became a growth."""
     # W = sum over runs of clean steps of (length mod G); the last run's remainder is not lost yet, but counts
-    runs = (sum(1 for _ in run) for found, run in groupby(map(bool, found_inf)) if not found)
+    runs = (sum(1 for _ in run) for found, run in groupby(map(bool, flags("found_inf", found_inf))) if not found)
     return sum(run % growth_interval for run in runs)
 
 

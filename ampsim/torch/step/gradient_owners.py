@@ -30,7 +30,7 @@ class GradientOwners:
     def __init__(self, is_outstanding: Callable[[ScaleTicket], bool]) -> None:
         self._is_outstanding = is_outstanding
         self._hooked = WeakTensorKeyDictionary()  # param -> its hook's handle; a WeakSet would compare elements
-        self._seen: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+        self._seen = WeakTensorKeyDictionary()  # an optimizer's first param -> weak references to all, once hooked
         self._running: dict[int, ScaleTicket] = {}  # backward passes now: autograd's number of it -> ticket
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
@@ -70,10 +70,10 @@ class GradientOwners:
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        seen = self._seen.get(optimizer, [])
+        seen = self._seen.get(params[0], []) if params else []  # type: ignore[no-untyped-call]
         if len(seen) != len(params) or not all(ref() is param for ref, param in zip(seen, params, strict=True)):
             self._hook(params)
-            self._seen[optimizer] = [weakref.ref(param) for param in params]
+            self._seen[params[0]] = [weakref.ref(param) for param in params]
         for grad in (param.grad for param in params):
             if grad is None:
                 continue

@@ -4,6 +4,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -160,7 +161,7 @@ class OptimizerStep:
             return None
         result = _call_fused(self.optimizer, scale, record, args, kwargs)
         if first and not self.optimizer.state:
-            _stateless.add(self.optimizer)
+            _note_stateless(self.optimizer)
         return result
 
     def _check_for_kernel(self) -> dict[torch.device, Tensor]:
@@ -172,7 +173,13 @@ class OptimizerStep:
         return found.found_inf
 
 
-_stateless: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that were stepped and keep nothing
+# Those that were stepped and keep nothing, by id; whoever finds one looks whether it is the one.
+_stateless: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()
+
+
+def _note_stateless(optimizer: Optimizer) -> None:
+    with suppress(TypeError):  # one that takes no weak reference is waited for at each step
+        _stateless[id(optimizer)] = optimizer
 
 
 def _may_lack_state(optimizer: Optimizer) -> bool:
@@ -182,7 +189,9 @@ def _may_lack_state(optimizer: Optimizer) -> bool:
     leaves it as it is, and the next step takes what the memory held for the momentum. So such a step waits
     for its flag.
     """
-    if optimizer in _stateless or len(optimizer.state) >= sum(len(group["params"]) for group in optimizer.param_groups):
+    if _stateless.get(id(optimizer)) is optimizer:
+        return False
+    if len(optimizer.state) >= sum(len(group["params"]) for group in optimizer.param_groups):
         return False
     return len(optimizer.state) < sum(p.grad is not None for g in optimizer.param_groups for p in g["params"])
 

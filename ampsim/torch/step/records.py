@@ -1,7 +1,6 @@
 """What was done to each optimizer within one ticket: its stage, what its gradients were found to be."""
 
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ class Record:
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     is_held: bool = False  # some thread unscales or steps this optimizer now
+    optimizer: Optimizer | None = None  # kept alive while there is a record, so that no other takes over its id
 
     def found_on(self, device: torch.device) -> Tensor:
         """Return this optimizer's flag on a device, made when it is first asked for."""
@@ -58,14 +58,14 @@ class Record:
 class StepRecords:
     """The records of all outstanding tickets.
 
-    Keyed by the optimizers themselves: they live while they are in here, so that no new one takes the
-    identity of an old one.
+    Keyed by the id of an optimizer that its record keeps alive: a client's wrapper may have no hash, be equal to
+    all others, and take no weak reference.
     """
 
     def __init__(self, *, sync: Sync = threading) -> None:
         self._sync = sync
         self._lock = sync.Lock()
-        self._records: dict[int, dict[Optimizer, Record]] = {}  # by ticket index
+        self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
 
     def __bool__(self) -> bool:
         """Tell whether anything is recorded."""
@@ -77,7 +77,7 @@ class StepRecords:
         held = None
         try:
             with self._lock:
-                record = self._records.setdefault(ticket, {}).setdefault(optimizer, Record())
+                record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
                 if record.is_held:
                     raise RuntimeError(
                         f"another thread unscales or steps this {type(optimizer).__name__} just now: expected one "
@@ -109,24 +109,24 @@ class StepRecords:
         self._lock = self._sync.Lock()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepReport:
     """The outcome of one iteration's steps. Reading it waits for the device; making it does not.
 
-    True for fused optimizers too, whose ``step`` is called although their kernel skips.
+    True for fused optimizers too, whose ``step`` is called although their kernel skips. It keeps its optimizers alive.
     """
 
     ticket: int = -1  # of the iteration it is about
-    _steps: tuple[tuple["weakref.ref[Optimizer]", tuple[Tensor, ...]], ...] = ()
+    _steps: tuple[tuple[Optimizer, tuple[Tensor, ...]], ...] = ()
 
     def __iter__(self) -> Iterator[Optimizer]:
-        """Iterate over the optimizers that were stepped or skipped and still live."""
-        return (optimizer for ref, _ in self._steps if (optimizer := ref()) is not None)
+        """Iterate over the optimizers that were stepped or skipped."""
+        return (optimizer for optimizer, _ in self._steps)
 
     def skipped_by(self, optimizer: Optimizer) -> bool:
         """Tell whether this optimizer's step was skipped. KeyError if it had none."""
-        for ref, flags in self._steps:
-            if ref() is optimizer:
+        for stepped, flags in self._steps:
+            if stepped is optimizer:
                 return any(flag.item() != 0 for flag in flags)
         raise KeyError(f"{type(optimizer).__name__} had no step in this iteration: call scaler.step(optimizer) first")
 
@@ -143,4 +143,4 @@ class StepReport:
         # The tensors are clones: a record's own may still be summed into.
         flags = tuple(flag.clone() for flag in record.found_inf.values())
         steps = self._steps if ticket == self.ticket else ()
-        return StepReport(ticket, (*steps, (weakref.ref(optimizer), flags)))
+        return StepReport(ticket, (*steps, (optimizer, flags)))
