@@ -52,6 +52,8 @@ class Trace:
 
         Raises KeyError, TypeError or ValueError (see `dialects.get`) if no dialect fits.
         """
+        if not self.found_inf:
+            return "no updates: expected at least one; record some, or leave the trace out"
         rule, step, error = self.rule(), -1, None
         try:
             for step, state in enumerate(states(rule, self.found_inf, is_async=self.is_async)):
@@ -96,6 +98,8 @@ class Trace:
         missing = {"system", "params", "found_inf", "scale"} - record.keys()
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} missing")
+        if not isinstance(record["system"], str):
+            raise ValueError(f"system {record['system']!r}: expected the name of a dialect, see `ampsim dialects`")
         flags, scales = record["found_inf"], record["scale"]
         if not isinstance(flags, list) or any(flag not in (0, 1) for flag in flags):
             raise ValueError("found_inf: expected a list of 0 and 1")
@@ -145,6 +149,8 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
                     yield Trace.from_record(record)
     except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
         raise DamagedFileError(file, number + 1, f"cut off or damaged ({error})", "a whole file") from error
+    except RecursionError as error:
+        raise DamagedFileError(file, number, "nested too deep", "a trace as a JSON object") from error
     except (ValueError, TypeError) as error:
         raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
     if not seen:

@@ -70,6 +70,14 @@ def test_a_single_wrong_bit_is_a_mismatch(tmp_path: Path, change: dict[str, obje
     assert said in result.output
 
 
+def test_a_trace_of_no_updates_is_no_match(tmp_path: Path) -> None:
+    write(tmp_path / "t.jsonl", [TRACE, dataclasses.replace(TRACE, found_inf=(), scale=())])
+    result = CliRunner().invoke(app, ["traces", "check", str(tmp_path / "t.jsonl")])
+    assert result.exit_code == 1
+    assert result.output.startswith("1 of 2 match")
+    assert "no updates: expected at least one; record some, or leave the trace out" in result.output
+
+
 def test_a_missing_raise_is_a_mismatch() -> None:
     gives_up = next(t for t in read(TRACES / "the_scaler_gives_up.jsonl"))
     silent = dataclasses.replace(gives_up, raised=None, scale=(*gives_up.scale, 1.0))
@@ -93,6 +101,9 @@ RECORD = TRACE.to_record()
         (json.dumps({**RECORD, "is_async": [True]}), "line 2: is_async: expected 3 flags, found 1"),
         (json.dumps({"system": "x"}), "line 2: found_inf, params, scale missing"),
         (json.dumps({**RECORD, "raised": {"step": 1}}), "line 2: "),
+        (json.dumps({**RECORD, "system": 5}), "line 2: system 5: expected the name of a dialect"),
+        pytest.param("[" * 200_000, "line 2: nested too deep", id="deep"),
+        pytest.param('{"notes":' * 200_000, "line 2: nested too deep", id="deep notes"),
         ("\ufffd\udcff", "cut off or damaged"),
     ],
 )
