@@ -217,19 +217,24 @@ class GradScaler:
         with self._records.holding(ticket.index, optimizer) as record:
             self._step_of(optimizer, ticket, record).divide_gradients()
 
-    def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float, ticket: ScaleTicket | None = None) -> Tensor:
+    def unscale_and_clip_(
+        self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
+    ) -> Tensor:
         """Do what `unscale_` and ``clip_grad_norm_`` do, in one read of the gradients; return the unscaled total norm.
 
         With a fused optimizer both multiplications are left to its kernel: ``.grad`` stays scaled until
         `step`. Other optimizers' gradients are unscaled and clipped here, in one write.
+        A `max_norm` that is NaN or negative is refused; in a tensor on a device, which is not waited for, it skips
+        the step.
 
         Returns:
             Tensor of shape (), float32: the 2-norm of all unscaled gradients before the clip, what
             ``torch.nn.utils.clip_grad_norm_`` returns.
         """
+        max_norm = config.check_max_norm(max_norm)
         if not self._enabled:
             params = [p for group in optimizer.param_groups for p in group["params"]]
-            return torch.nn.utils.clip_grad_norm_(params, max_norm)
+            return torch.nn.utils.clip_grad_norm_(params, max_norm)  # type: ignore[arg-type]
         ticket = self._iterations.stepping("unscale_", ticket)
         if not self._launcher.here():
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
