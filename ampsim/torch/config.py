@@ -185,6 +185,18 @@ def within_bounds(name: str, scale: object, rule: Rule) -> float:
     return float(scale)
 
 
+def check_max_norm(max_norm: Any) -> float | torch.Tensor:
+    """Return the norm to clip to as a float; a tensor on a device as it is: to refuse it would be to wait for it."""
+    one = isinstance(max_norm, torch.Tensor) and max_norm.numel() == 1
+    if one and max_norm.device.type != "cpu":
+        return max_norm.detach().reshape(())  # type: ignore[no-any-return]
+    if not (one or isinstance(max_norm, numbers.Real)):
+        raise TypeError(f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0")
+    if not (norm := float(max_norm)) >= 0:
+        raise ValueError(f"max_norm={max_norm!r}: expected a number of at least 0; to clip nothing pass math.inf")
+    return norm
+
+
 def check_floor(at_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]) -> None:
     """Answer an overflow at ``min_scale`` as chosen: by nothing, a warning, or FloatingPointError."""
     if at_min_scale == "clamp":

@@ -44,7 +44,7 @@ class GradScaler:
         * With `norm_hooks`, what they assume.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 11 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
@@ -60,6 +60,8 @@ class GradScaler:
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
+        12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
+           refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -215,19 +217,24 @@ class GradScaler:
         with self._records.holding(ticket.index, optimizer) as record:
             self._step_of(optimizer, ticket, record).divide_gradients()
 
-    def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float, ticket: ScaleTicket | None = None) -> Tensor:
+    def unscale_and_clip_(
+        self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
+    ) -> Tensor:
         """Do what `unscale_` and ``clip_grad_norm_`` do, in one read of the gradients; return the unscaled total norm.
 
         With a fused optimizer both multiplications are left to its kernel: ``.grad`` stays scaled until
         `step`. Other optimizers' gradients are unscaled and clipped here, in one write.
+        A `max_norm` that is NaN or negative is refused; in a tensor on a device, which is not waited for, it skips
+        the step.
 
         Returns:
             Tensor of shape (), float32: the 2-norm of all unscaled gradients before the clip, what
             ``torch.nn.utils.clip_grad_norm_`` returns.
         """
+        max_norm = config.check_max_norm(max_norm)
         if not self._enabled:
             params = [p for group in optimizer.param_groups for p in group["params"]]
-            return torch.nn.utils.clip_grad_norm_(params, max_norm)
+            return torch.nn.utils.clip_grad_norm_(params, max_norm)  # type: ignore[arg-type]
         ticket = self._iterations.stepping("unscale_", ticket)
         if not self._launcher.here():
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule, State
-from ampsim.torch import GradScaler
+from ampsim.torch import GradScaler, config
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Outcome
 from tests.torch import helpers
-from tests.torch.helpers import INF, NAN
+from tests.torch.helpers import INF, NAN, bits
 
 CPU = torch.device("cpu")
 EXPONENTS = [2.0**e for e in (-126, -64, -1, 0, 10, 16, 100, 126, 127)] + [1700.0, 0.1, 3e38]
@@ -227,6 +227,48 @@ def test_sparse_gradients_are_unscaled_checked_and_clipped(dtype):
         scaler.update()
         scaler.step(optimizer)
         assert scaler.last_step.skipped
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("max_norm", [NAN, -1.0, -INF, torch.tensor(NAN), torch.tensor([-1.0])])
+def test_a_norm_that_no_clip_could_want_is_refused_before_anything_is_changed(max_norm, enabled, fused):
+    scaler = GradScaler("cpu", init_scale=4.0, enabled=enabled)
+    param, optimizer = an_optimizer(1.0, kind=torch.optim.AdamW, fused=fused)
+    scaler.scale(param.sum()).backward()
+    before = bits(param, param.grad)
+    with pytest.raises(ValueError, match=r"max_norm=.*: expected a number of at least 0; .* pass math\.inf"):
+        scaler.unscale_and_clip_(optimizer, max_norm)
+    assert bits(param, param.grad) == before
+    assert not scaler._records
+    for each in ("1.0", None, torch.ones(2)):
+        with pytest.raises(TypeError, match=r"max_norm=.*: expected a number; pass a float such as 1\.0"):
+            scaler.unscale_and_clip_(optimizer, each)
+    assert scaler.unscale_and_clip_(optimizer, torch.tensor(0.5)).item() == 1.0
+    scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("max_norm", "skipped"), [(0.5, False), (INF, False), (NAN, True), (-1.0, True)])
+def test_a_norm_on_a_device_is_not_waited_for_and_a_senseless_one_skips(max_norm, skipped, dtype, fused, monkeypatch):
+    options = {"device": "meta", "dtype": dtype}  # where nothing can be read
+    param = torch.nn.Parameter(torch.ones(3, **options))
+    param.grad = torch.ones(3, **options)
+    scaler, optimizer = GradScaler("meta", allow_fp16=True), torch.optim.SGD([param], lr=1.0)
+    optimizer._step_supports_amp_scaling = fused
+    scaler.scale(torch.ones((), device="meta"))
+    assert scaler.unscale_and_clip_(optimizer, torch.tensor(max_norm, device="meta")).device.type == "meta"
+
+    monkeypatch.setattr(config, "check_max_norm", lambda max_norm: max_norm)  # as if the tensor were elsewhere
+    param, optimizer = an_optimizer(1.0, 1.0, kind=torch.optim.SGD, dtype=dtype, fused=fused)
+    scaler = GradScaler("cpu", init_scale=4.0, allow_fp16=True)
+    scaler.scale(param.sum()).backward()
+    scaler.unscale_and_clip_(optimizer, torch.tensor(max_norm))
+    scaler.step(optimizer)
+    assert scaler.last_step.skipped is skipped
+    assert param.isfinite().all()
+    assert (param <= 1.0).all()
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -607,6 +607,17 @@ def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradient
     assert optimizer.given is scaler
 
 
+def test_difference_12_a_fused_step_looks_at_strides():
+    numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for make, right in ((GradScaler, True), (exact, True), (torch.amp.GradScaler, False)):
+        param = torch.nn.Parameter(torch.zeros(2, 2))
+        optimizer, scaler = torch.optim.SGD([param], lr=1.0, fused=True), make("cpu", init_scale=4.0)
+        scaler.scale(torch.tensor(1.0))
+        param.grad = (4.0 * numbers).t()
+        scaler.step(optimizer)
+        assert param.equal(-numbers.t() if right else -numbers)
+
+
 def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():
     scaler, other = GradScaler("cpu"), exact("cpu")
     for each, kind in ((scaler, HostVersion), (other, DeviceVersion)):

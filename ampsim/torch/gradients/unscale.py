@@ -62,6 +62,38 @@ def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
+def lay_out_for_kernel(optimizer: Optimizer) -> None:
+    """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
+
+    torch's fused kernels on the CPU look at no strides: they read and write as many elements as there are, one
+    after the other from the first address. Costs nothing per element unless a gradient must be copied.
+    """
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None or (grad.is_contiguous() and param.is_contiguous()) or not _lies_on_host(grad):
+                continue
+            if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
+                raise refusals.OVERLAPS.error()
+            dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
+            if dense.stride() != param.stride():
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
+                    "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
+                    "contiguous(), or pass fused=False"
+                )
+            if grad.stride() != dense.stride():
+                param.grad = dense.copy_(grad)
+
+
+_OVERLAPS = 1  # what torch says of memory that overlaps for certain; it gives up on some views that do
+
+
+def _lies_on_host(grad: Tensor) -> bool:
+    return grad.layout is torch.strided and grad.device.type == "cpu"
+
+
+@torch.no_grad()
 def check_and_multiply_(
     groups: Groups, inverse_on: Callable[[torch.device], Tensor], found_on: Callable[[torch.device], Tensor]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,7 +55,7 @@ class OptimizerStep:
         """Divide all gradients by the scale, and note whether all were finite."""
         self._unscaling(self._divide)
 
-    def divide_and_clip(self, max_norm: float) -> Tensor:
+    def divide_and_clip(self, max_norm: float | Tensor) -> Tensor:
         """Unscale and clip in one read; with a fused optimizer the multiplication is left to its kernel.
 
         Returns the unscaled 2-norm before clipping, shape (), float32.
@@ -95,18 +96,22 @@ class OptimizerStep:
         if not self.exact_torch and self.version.may_be_below_one:
             unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
 
-    def _divide_and_clip(self, max_norm: float) -> Tensor:
+    def _divide_and_clip(self, max_norm: float | Tensor) -> Tensor:
         fused, version = is_fused(self.optimizer), self.version
         groups = self._gradients(allow_fp16=fused or self.allow_fp16)
         if not groups:
             return torch.zeros(())
         home = next(iter(groups))[0]
-        if home.type == version.device.type == "cpu" and fused and max_norm > 0:
+        on_host = home.type == version.device.type == "cpu"
+        if on_host and fused and not isinstance(max_norm, Tensor) and max_norm > 0:
             norm = self._fold_on_host(groups, max_norm, home)
             if norm is not None:
                 return norm
         norm, self.record.found_inf[home] = unscale.norm_and_check(groups, version.inverse_on(home))
-        self._note_narrow(groups, max_norm)
+        self._note_narrow(groups, math.inf if isinstance(max_norm, Tensor) else max_norm)
+        if isinstance(max_norm, Tensor):
+            max_norm = max_norm.to(home, torch.float32, non_blocking=home.type != "cpu")
+            self.record.found_inf[home] = torch.maximum(self.record.found_inf[home], (~(max_norm >= 0)).float())
         # torch's clip: g * min(1, max_norm / (norm + 1e-6)), here in one product with 1 / scale
         clip = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         if fused:
@@ -151,6 +156,7 @@ class OptimizerStep:
 
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
+        unscale.lay_out_for_kernel(self.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
             record.found_inf = self._check_for_kernel()
