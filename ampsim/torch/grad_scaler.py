@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -214,7 +215,7 @@ class GradScaler:
         if not self._launcher.here():
             return self._launcher.call(self.unscale_, optimizer, ticket)
         self._check_owner(optimizer, ticket)
-        with self._records.holding(ticket.index, optimizer) as record:
+        with self._holding("unscale_", optimizer, ticket) as record:
             self._step_of(optimizer, ticket, record).divide_gradients()
 
     def unscale_and_clip_(
@@ -239,7 +240,7 @@ class GradScaler:
         if not self._launcher.here():
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
         self._check_owner(optimizer, ticket)
-        with self._records.holding(ticket.index, optimizer) as record:
+        with self._holding("unscale_", optimizer, ticket) as record:
             return self._step_of(optimizer, ticket, record).divide_and_clip(max_norm)
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
@@ -256,7 +257,7 @@ class GradScaler:
         if not self._launcher.here():
             self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
-        with self._records.holding(ticket.index, optimizer) as record:
+        with self._holding("step", optimizer, ticket) as record:
             record.check_steppable()
             if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
                 ticket.value.keep(unscale.every_gradient(optimizer))
@@ -268,6 +269,9 @@ class GradScaler:
             with self._lock:
                 self._report = self._report.adding(ticket.index, optimizer, record)
         return result
+
+    def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket) -> AbstractContextManager[Record]:
+        return self._records.holding(ticket.index, optimizer, partial(self._iterations.checked, name, ticket))
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
@@ -307,18 +311,20 @@ class GradScaler:
                 done.result()
 
     def _finish(self, ticket: ScaleTicket, new_scale: float | Tensor | None, is_async: bool) -> None:
-        outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
-        if new_scale is None and not outcome.flags:
-            raise refusals.NOTHING_CHECKED_AT_ALL.error()
+        register = self._iterations.started("update")
+        with self._records.lock:  # who comes later finds the ticket closed, and must not begin a record of it anew
+            outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
+            if new_scale is None and not outcome.flags:
+                raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
-        def advance(version: AnyVersion) -> AnyVersion:
-            if new_scale is not None:
-                return version.override(rule, new_scale)
-            config.check_floor(self._at_min_scale, rule, version, outcome.flags)
-            return version.next(rule, outcome)
+            def advance(version: AnyVersion) -> AnyVersion:
+                if new_scale is not None:
+                    return version.override(rule, new_scale)
+                config.check_floor(self._at_min_scale, rule, version, outcome.flags)
+                return version.next(rule, outcome)
 
-        self._iterations.started("update").apply(ticket, advance, is_async=is_async)
-        self._records.close(ticket.index)
+            register.apply(ticket, advance, is_async=is_async)
+            self._records.close(ticket.index)
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
