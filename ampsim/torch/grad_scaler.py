@@ -60,6 +60,8 @@ class GradScaler:
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
+        12. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
+           waits for the count to equal it, and grows no more until an overflow restarts the count.
 
     ================ ====================================== =======================
     attribute        written by                             read by
