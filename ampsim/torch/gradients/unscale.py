@@ -155,7 +155,13 @@ def largest(grads: list[Tensor]) -> Tensor:
         peaks = [torch.maximum(high, -low) for low, high in map(torch.aminmax, filled)]
     else:
         peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch for all of them
-    return torch.stack([peak.to(wide) for peak in peaks]).amax()
+    return whole(torch.stack([peak.to(wide) for peak in peaks]).amax())
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return a value, shape (), as a plain tensor: of a DTensor reduced over its mesh, as every rank must see it."""
+    reduce: Callable[[], Tensor] | None = getattr(value, "full_tensor", None)
+    return value if reduce is None else reduce()
 
 
 def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -195,7 +201,7 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
         norm = torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device) * inverse
     else:
         norms = [norm.to(inverse.device, torch.float32) for grads in groups.values() for norm in _norms(grads)]
-        norm = torch.linalg.vector_norm(torch.stack(norms)) * inverse
+        norm = whole(torch.linalg.vector_norm(torch.stack(norms))) * inverse
     if norm.device.type == "cpu" and not norm.isfinite():
         return _norm_and_check_again(groups, inverse)
     return norm, (~norm.isfinite()).float()
@@ -229,7 +235,7 @@ def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tens
     if flag:
         return torch.stack([peak.float() for peak in peaks.values()]).amax(), flag
     exact = [torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads]
-    norm = torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact])) * inverse.double()
+    norm = whole(torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact]))) * inverse.double()
     return norm.float(), flag
 
 
