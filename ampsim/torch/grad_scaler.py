@@ -44,7 +44,7 @@ class GradScaler:
         * With `norm_hooks`, what they assume.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 11 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
@@ -60,7 +60,9 @@ class GradScaler:
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
-        12. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
+        12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
+           refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
+        13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
 
     ================ ====================================== =======================

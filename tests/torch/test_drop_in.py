@@ -249,7 +249,7 @@ class DropIn(RuleBasedStateMachine):
     def set(self, data):
         name, value = data.draw(self.settings_)
         if self.make is GradScaler and name == "growth_interval":
-            assume(value > self.theirs.scaler._get_growth_tracker())  # difference 12
+            assume(value > self.theirs.scaler._get_growth_tracker())  # difference 13
         self.both(lambda side: getattr(side.scaler, f"set_{name}")(value))
 
     @rule(overflows=st.lists(st.booleans(), min_size=1, max_size=4), unscales=st.booleans())
@@ -609,7 +609,18 @@ def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradient
     assert optimizer.given is scaler
 
 
-def test_difference_12_an_interval_lowered_below_the_streak_does_not_stop_growth():
+def test_difference_12_a_fused_step_looks_at_strides():
+    numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for make, right in ((GradScaler, True), (exact, True), (torch.amp.GradScaler, False)):
+        param = torch.nn.Parameter(torch.zeros(2, 2))
+        optimizer, scaler = torch.optim.SGD([param], lr=1.0, fused=True), make("cpu", init_scale=4.0)
+        scaler.scale(torch.tensor(1.0))
+        param.grad = (4.0 * numbers).t()
+        scaler.step(optimizer)
+        assert param.equal(-numbers.t() if right else -numbers)
+
+
+def test_difference_13_an_interval_lowered_below_the_streak_does_not_stop_growth():
     for make, grown in ((GradScaler, 8.0), (exact, 4.0), (torch.amp.GradScaler, 4.0)):
         for load in (False, True):
             scaler = make("cpu", init_scale=4.0)

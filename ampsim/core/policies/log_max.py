@@ -1,5 +1,6 @@
 """A scale from the distribution of log2 max|gradient|: OpenSeq2Seq's LogMax."""
 
+import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar, NamedTuple
@@ -56,6 +57,14 @@ class LogMax(Policy):
                 raise ValueError(
                     f"{name}={getattr(self, name)!r}: expected a number from 0 to 120; the defaults are 16, 3.09"
                 )
+
+    def restored(self, name: str, like: float, number: object) -> float:
+        value = as_float(name, number)
+        if self.faithful and not math.isfinite(value):  # what OpenSeq2Seq's arithmetic ends in
+            return value
+        if name in ("mean", "slow_mean"):  # logarithms have either sign
+            return math.copysign(super().restored(name, like, abs(value)), value)
+        return super().restored(name, like, number)
 
     def start(self, xp: ModuleType) -> LogMaxState:
         return LogMaxState(*(xp.float32(x) for x in (0, 0, 0, 1, 1)))
