@@ -33,6 +33,16 @@ def usable(device: str, enabled: bool) -> bool:
     return enabled
 
 
+def check_device(device: object) -> None:
+    """Refuse what torch knows no device by, such as the scale that is torch.cuda.amp's first argument."""
+    try:
+        torch.device(str(device))
+    except RuntimeError:
+        raise ValueError(
+            f'device={device!r}: expected a device that torch knows; pass "cuda" or "cpu", and the scale as init_scale='
+        ) from None
+
+
 def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
     """Make a constructor raise TypeError for the keywords of ampsim before 1.0, with today's in the text."""
 

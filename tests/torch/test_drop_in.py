@@ -347,6 +347,16 @@ def test_an_old_spelling_is_answered_with_the_new_one(old, new):
         GradScaler("cpu", **old)
 
 
+@pytest.mark.parametrize("device", [1024.0, "gpu", "", 2.0**16])
+def test_difference_4_a_device_that_is_none_is_refused(device):
+    with pytest.raises(ValueError, match=r"device=.*: expected .*; pass .* the scale as init_scale="):
+        GradScaler(device)
+    for make in (exact, torch.amp.GradScaler):
+        assert make(device).is_enabled()
+    for right in ("cpu", "meta", "mps", "cpu:0", torch.device("cpu")):
+        assert GradScaler(right).is_enabled()
+
+
 def test_construction_agrees_with_the_specification():
     expected = (
         "(self, device='cuda', init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, "
