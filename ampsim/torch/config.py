@@ -96,7 +96,8 @@ def make_rule(
     }
     if exact_torch:
         return Rule.unchecked(**constants, **bounds)
-    rule = Rule(**constants, **bounds | ({"min_scale": SMALLEST_NORMAL} if min_scale is None else {}))  # type: ignore[arg-type]
+    bounds |= {"min_scale": SMALLEST_NORMAL} if min_scale is None else {}
+    rule = Rule(**constants, **bounds, growth_test=">=")  # type: ignore[arg-type] # see Differences: a lowered interval
     _check_reach(rule, min_scale)
     return rule
 

@@ -62,6 +62,8 @@ class GradScaler:
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
         12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
+        13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
+           waits for the count to equal it, and grows no more until an overflow restarts the count.
 
     ================ ====================================== =======================
     attribute        written by                             read by
