@@ -50,7 +50,7 @@ class GradScaler:
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
-        4. Constants and scales that no run could want are refused; torch accepts NaN, 0 and -1.
+        4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
         6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
            takes uninitialized memory for its momentum.
@@ -63,6 +63,8 @@ class GradScaler:
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
         12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
+        13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
+           waits for the count to equal it, and grows no more until an overflow restarts the count.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -117,6 +119,8 @@ class GradScaler:
         allow_fp16: bool = False,
         capturable: bool = False,
     ) -> None:
+        if not exact_torch:
+            config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
         self._exact_torch = exact_torch
         self._depth = as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")

@@ -363,6 +363,8 @@ DAMAGED = [
     (Headroom(), 2, -1.0, "peak=-1.0: expected"),
     (Headroom(), 2, INF, "peak=inf: expected"),
     (LogMax(), 1, NAN, "mean=nan: expected"),
+    (LogMax(), 1, -1e300, r"mean=-1e\+300: expected a finite number"),
+    (LogMax(faithful=True), 1, 1e300, r"mean=1e\+300: expected a finite number"),
     (LogMax(), 3, -1.0, "square=-1.0: expected"),
 ]
 

@@ -6,7 +6,8 @@ from types import ModuleType
 from typing import ClassVar, NamedTuple
 
 from ampsim.core.arguments import as_float
-from ampsim.core.policies.base import Memory, Observation, Policy
+from ampsim.core.machine import round_to_float32
+from ampsim.core.policies.base import RELOAD, Memory, Observation, Policy
 
 
 class LogMaxState(NamedTuple):
@@ -62,8 +63,11 @@ class LogMax(Policy):
         value = as_float(name, number)
         if self.faithful and not math.isfinite(value):  # what OpenSeq2Seq's arithmetic ends in
             return value
+        value = round_to_float32(value)
         if name in ("mean", "slow_mean"):  # logarithms have either sign
-            return math.copysign(super().restored(name, like, abs(value)), value)
+            if not math.isfinite(value):
+                raise ValueError(f"{name}={number!r}: expected a finite number; {RELOAD}")
+            return value
         return super().restored(name, like, number)
 
     def start(self, xp: ModuleType) -> LogMaxState:
