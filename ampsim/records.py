@@ -37,6 +37,7 @@ from ampsim.core.files import DamagedFileError, write_atomically
 __all__ = ["DamagedFileError", "Journal", "Record", "decode", "encode", "read", "read_provenance", "write"]
 
 Record = dict[str, Any]
+AnyPath = str | os.PathLike[str]
 
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -62,21 +63,22 @@ def decode(line: str) -> Any:
     return _revive(value) if any(f'"{name}"' in line for name in _NONFINITE) else value
 
 
-def write(path: Path, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
+def write(path: AnyPath, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
     """Write a finished file; at any moment `path` holds all of the old content or all of the new."""
     lines = [encode(record) for record in records]
     header = encode({"provenance": dict(provenance), "records": len(lines)})
     text = "".join(f"{line}\n" for line in [header, *lines])
-    write_atomically(path, text.encode())
+    write_atomically(Path(path), text.encode())
 
 
-def read(path: Path) -> tuple[Record, list[Record]]:
+def read(path: AnyPath) -> tuple[Record, list[Record]]:
     """Return the provenance and the records of a finished file.
 
     Raises:
         FileNotFoundError: no such file.
         DamagedFileError: cut short, not JSON, or without provenance.
     """
+    path = Path(path)
     lines = _lines(path)
     if lines[-1]:
         raise DamagedFileError(path, len(lines), "the last line is cut short", "a line feed at the end of the file")
@@ -88,8 +90,9 @@ def read(path: Path) -> tuple[Record, list[Record]]:
     return provenance, records
 
 
-def read_provenance(path: Path) -> Record:
+def read_provenance(path: AnyPath) -> Record:
     """Return the provenance alone: the first line is read, the rest is left unread."""
+    path = Path(path)
     with path.open("rb") as file:
         return _header(path, file.readline().removesuffix(b"\n"))[0]
 

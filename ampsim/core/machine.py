@@ -86,7 +86,7 @@ class Arithmetic:
     backoff: Literal["multiply", "divide", "reciprocal"] = "multiply"
     """S * backoff_factor; S / growth_factor; S * round(1 / growth_factor), what XLA makes of S / constant."""
     flush_subnormals: bool = False
-    """A subnormal result becomes 0 (XLA and TensorFlow on CPU)."""
+    """A result that is subnormal in `dtype` becomes 0 (XLA and TensorFlow on CPU)."""
     keeps_finite: bool = True
     """A growth to inf keeps the old scale; if False the scale becomes inf, and inf * 0.5 is inf for ever."""
 
@@ -94,13 +94,20 @@ class Arithmetic:
         check_choice("dtype", self.dtype, ("float32", "float64"))
         check_choice("backoff", self.backoff, ("multiply", "divide", "reciprocal"))
 
+    @property
+    def least(self) -> float:
+        """The magnitude below which a result becomes 0; 0 if none does."""
+        if not self.flush_subnormals:
+            return 0.0
+        return 2.0**-126 if self.dtype == "float32" else 2.0**-1022
+
     def round(self, x: float) -> float:
         """Return `x` in the format that holds the scale."""
         return round_to_float32(x) if self.dtype == "float32" else float(x)
 
     def _result(self, x: float) -> float:
         x = self.round(x)
-        return 0.0 if self.flush_subnormals and abs(x) < 2.0**-126 else x
+        return 0.0 if abs(x) < self.least else x
 
     def _factor(self, x: float) -> float:
         return self.round(x) if self.round_factors else x

@@ -60,7 +60,7 @@ def _policy_state(saved: Dict, policy: Policy) -> PolicyState:
             f"policy={saved.get('policy')!r} in the state dict: expected {name!r}; "
             "load it into a scaler made with the policy it was saved from"
         )
-    return unflatten(policy, saved["state"])
+    return unflatten(policy, saved.get("state"))
 
 
 class Forkable(Protocol):

@@ -33,6 +33,16 @@ def usable(device: str, enabled: bool) -> bool:
     return enabled
 
 
+def check_device(device: object) -> None:
+    """Refuse what torch knows no device by, such as the scale that is torch.cuda.amp's first argument."""
+    try:
+        torch.device(str(device))
+    except RuntimeError:
+        raise ValueError(
+            f'device={device!r}: expected a device that torch knows; pass "cuda" or "cpu", and the scale as init_scale='
+        ) from None
+
+
 def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
     """Make a constructor raise TypeError for the keywords of ampsim before 1.0, with today's in the text."""
 
@@ -96,7 +106,8 @@ def make_rule(
     }
     if exact_torch:
         return Rule.unchecked(**constants, **bounds)
-    rule = Rule(**constants, **bounds | ({"min_scale": SMALLEST_NORMAL} if min_scale is None else {}))  # type: ignore[arg-type]
+    bounds |= {"min_scale": SMALLEST_NORMAL} if min_scale is None else {}
+    rule = Rule(**constants, **bounds, growth_test=">=")  # type: ignore[arg-type] # see Differences: a lowered interval
     _check_reach(rule, min_scale)
     return rule
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,12 +45,12 @@ class GradScaler:
         * With `norm_hooks`, what they assume.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 11 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
-        4. Constants and scales that no run could want are refused; torch accepts NaN, 0 and -1.
+        4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
         6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
            takes uninitialized memory for its momentum.
@@ -60,6 +61,10 @@ class GradScaler:
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
+        12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
+           refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
+        13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
+           waits for the count to equal it, and grows no more until an overflow restarts the count.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -114,6 +119,8 @@ class GradScaler:
         allow_fp16: bool = False,
         capturable: bool = False,
     ) -> None:
+        if not exact_torch:
+            config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
         self._exact_torch = exact_torch
         self._depth = as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
@@ -212,7 +219,7 @@ class GradScaler:
         if not self._launcher.here():
             return self._launcher.call(self.unscale_, optimizer, ticket)
         self._check_owner(optimizer, ticket)
-        with self._records.holding(ticket.index, optimizer) as record:
+        with self._holding("unscale_", optimizer, ticket) as record:
             self._step_of(optimizer, ticket, record).divide_gradients()
 
     def unscale_and_clip_(
@@ -237,7 +244,7 @@ class GradScaler:
         if not self._launcher.here():
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
         self._check_owner(optimizer, ticket)
-        with self._records.holding(ticket.index, optimizer) as record:
+        with self._holding("unscale_", optimizer, ticket) as record:
             return self._step_of(optimizer, ticket, record).divide_and_clip(max_norm)
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
@@ -254,7 +261,7 @@ class GradScaler:
         if not self._launcher.here():
             self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
-        with self._records.holding(ticket.index, optimizer) as record:
+        with self._holding("step", optimizer, ticket) as record:
             record.check_steppable()
             if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
                 ticket.value.keep(unscale.every_gradient(optimizer))
@@ -266,6 +273,9 @@ class GradScaler:
             with self._lock:
                 self._report = self._report.adding(ticket.index, optimizer, record)
         return result
+
+    def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket) -> AbstractContextManager[Record]:
+        return self._records.holding(ticket.index, optimizer, partial(self._iterations.checked, name, ticket))
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
@@ -305,18 +315,20 @@ class GradScaler:
                 done.result()
 
     def _finish(self, ticket: ScaleTicket, new_scale: float | Tensor | None, is_async: bool) -> None:
-        outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
-        if new_scale is None and not outcome.flags:
-            raise refusals.NOTHING_CHECKED_AT_ALL.error()
+        register = self._iterations.started("update")
+        with self._records.lock:  # who comes later finds the ticket closed, and must not begin a record of it anew
+            outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
+            if new_scale is None and not outcome.flags:
+                raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
-        def advance(version: AnyVersion) -> AnyVersion:
-            if new_scale is not None:
-                return version.override(rule, new_scale)
-            config.check_floor(self._at_min_scale, rule, version, outcome.flags)
-            return version.next(rule, outcome)
+            def advance(version: AnyVersion) -> AnyVersion:
+                if new_scale is not None:
+                    return version.override(rule, new_scale)
+                config.check_floor(self._at_min_scale, rule, version, outcome.flags)
+                return version.next(rule, outcome)
 
-        self._iterations.started("update").apply(ticket, advance, is_async=is_async)
-        self._records.close(ticket.index)
+            register.apply(ticket, advance, is_async=is_async)
+            self._records.close(ticket.index)
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""

@@ -273,7 +273,7 @@ def moved(scale: np.ndarray, rule: Rule, direction: str) -> np.ndarray:
     else:
         result = scale * (real(1) / real(rule.growth_factor))
     if kind.flush_subnormals:
-        result = np.where(np.abs(result) < np.finfo(np.float32).tiny, real(0), result)
+        result = np.where(np.abs(result) < np.finfo(real).tiny, real(0), result)
     return result
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampsim import Rule, State, init, update
+from ampsim import Rule, State, init, replay_ceilings, update
 from ampsim.core.machine import Arithmetic, Quirk, override, round_to_float32
 from tests.core.helpers import run, scales
 from tests.examples import examples
@@ -320,6 +320,15 @@ def test_subnormal_scales_are_kept_or_flushed() -> None:
     assert (scales(kept, "1"), scales(flushed, "1")) == ([2.0**-127], [0.0])
     assert scales(flushed.replace(init_scale=2.0**-125), "1") == [2.0**-126]  # the smallest normal stays
     assert scales(flushed.replace(growth_interval=1), "100") == [0.0, 0.0, 0.0]
+
+
+def test_subnormal_is_what_the_format_of_the_scale_says() -> None:
+    double = Rule(2.0**-126, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
+    assert scales(double, "1") == [2.0**-127]
+    assert scales(double.replace(init_scale=2.0**-1021), "11") == [2.0**-1022, 0.0]
+    for first in (2.0**-126, 2.0**-1021):
+        done = replay_ceilings(double.replace(init_scale=first), [0.0, 0.0], method="events")
+        assert done.scales().tolist() == scales(double.replace(init_scale=first), "11")
 
 
 # Patience: what 2 overflows mean, and what makes them two again.

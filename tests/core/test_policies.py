@@ -349,6 +349,40 @@ def test_nonsense_is_refused_with_value_expectation_and_cure(make: Any, said: st
         make()
 
 
+DAMAGED = [
+    (Deduplicated(delay=1), 0, 1e300, r"scale=1e\+300: expected"),
+    (Deduplicated(delay=1), 0, -1.0, "scale=-1.0: expected"),
+    (Deduplicated(delay=1), 0, 1e-60, "scale=1e-60: expected"),
+    (Deduplicated(delay=1), 0, "8", "scale='8' is a str"),
+    (Deduplicated(delay=1), 1, 0.0, r"pending\[0\]=0.0: expected"),
+    (Deduplicated(delay=1), 1, NAN, r"pending\[0\]=nan: expected"),
+    (Deduplicated(delay=1), 2, 2**40, "growth_tracker=1099511627776: expected"),
+    (Deduplicated(delay=1), 2, -1, "growth_tracker=-1: expected at least 0"),
+    (Deduplicated(delay=1), 2, 1.5, "growth_tracker=1.5 is a float"),
+    (Probe(), 1, 0.0, "base=0.0: expected"),
+    (Headroom(), 2, -1.0, "peak=-1.0: expected"),
+    (Headroom(), 2, INF, "peak=inf: expected"),
+    (LogMax(), 1, NAN, "mean=nan: expected"),
+    (LogMax(), 1, -1e300, r"mean=-1e\+300: expected a finite number"),
+    (LogMax(faithful=True), 1, 1e300, r"mean=1e\+300: expected a finite number"),
+    (LogMax(), 3, -1.0, "square=-1.0: expected"),
+]
+
+
+@pytest.mark.parametrize(("policy", "at", "number", "said"), DAMAGED)
+def test_a_damaged_state_is_refused_when_it_is_loaded(policy: Policy, at: int, number: Any, said: str) -> None:
+    numbers: list[Any] = flatten(init(policy))
+    numbers[at] = number
+    with pytest.raises((TypeError, ValueError), match=f"^{said}.*; (load|pass)"):
+        unflatten(policy, numbers)
+
+
+def test_what_a_run_leaves_is_taken() -> None:
+    small = unflatten(LogMax(), [1.0, -20.0, -20.0, 400.0, 0.0, 0.5])  # gradients below 1, and a weight that is used up
+    assert small.memory[:2] == (-20.0, -20.0)
+    assert math.isnan(unflatten(LogMax(faithful=True), [NAN, -INF, -INF, INF, 0.5, 0.5]).scale)
+
+
 @few
 @given(policies(), histories, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_a_pipeline_of_that_depth_gives_every_ticket_the_scale_that_replay_has(

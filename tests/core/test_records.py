@@ -66,6 +66,15 @@ def test_a_file_gives_back_what_was_written(
     assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
 
 
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.jsonl")
+    records.write(path, PROVENANCE, ROWS)
+    assert records.read(path) == (PROVENANCE, ROWS)
+    assert records.read_provenance(path) == PROVENANCE
+    with pytest.raises(records.DamagedFileError, match="line 1: not JSON"):
+        records.read(__file__)
+
+
 def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
     value = {"a": np.array([1.5, np.inf, np.nan]), "b": np.float32(0.1), "c": (1, np.int64(2)), "d": np.bool_(True)}
     assert records.encode(value) == '{"a":[1.5,"inf","nan"],"b":0.10000000149011612,"c":[1,2],"d":true}'

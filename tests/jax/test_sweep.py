@@ -66,6 +66,9 @@ def test_float64_rules() -> None:
         expected = replay(rule, found)
         ceilings = np.array([rule.init_scale, *expected[:-1]]) * np.where(found, 1 - 2.0**-52, 1.0)
         assert np.asarray(sweep([rule], ceilings=ceilings))[0].tolist() == expected.tolist()
+        for first in (2.0**-126, 2.0**-1021):
+            flushes = Rule(first, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
+            assert np.asarray(sweep([flushes], [True] * 2))[0].tolist() == replay(flushes, [True] * 2).tolist()
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def applies_out_of_order(self, ticket):
         raise RuntimeError(f"ticket {ticket.index} was updated already")
 
 
-@mutant(Register, "apply", SCHEDULES, "test_every_schedule_of_two_threads_that_update_one_ticket")
+@mutant(Register, "apply", "test_tickets", "test_of_two_threads_with_one_ticket_the_slower_is_refused")
 def looks_whether_it_is_its_turn_only_once(self, ticket, advance, *, is_async=True):
     self._check_turn(ticket)
     made = advance(self.newest)
@@ -184,7 +184,7 @@ def closes_after_an_awaited_failure_too(self, ticket, finish, is_async, honest=I
 def waits_for_a_version_holding_the_records_lock(self, honest=Iterations.current):
     if self.launcher.here():
         return honest(self)
-    with self.launcher.records._lock:
+    with self.launcher.records.lock:
         return honest(self)
 
 
@@ -244,7 +244,7 @@ def drops_the_records_of_other_tickets(self, ticket):
 @mutant(
     StepRecords, "holding", SCHEDULES, "test_every_schedule_of_two_threads_that_step_one_optimizer", wrap=contextmanager
 )
-def checks_the_stage_without_a_lock(self, ticket, optimizer):
+def checks_the_stage_without_a_lock(self, ticket, optimizer, check):
     yield self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
 
 

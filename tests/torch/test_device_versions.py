@@ -338,6 +338,32 @@ def test_a_float64_gradient_beyond_float32_is_no_overflow_at_any_scale():
             assert param.item() == -1e300 / init_scale
 
 
+def clean_update(scaler, param, optimizer):
+    scaler.scale(torch.tensor(1.0))
+    param.grad = torch.ones(1)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@pytest.mark.parametrize("kind", [HostVersion, DeviceVersion])
+@pytest.mark.parametrize("lower", ["set", "load"])
+@pytest.mark.parametrize("interval", [1, 3, 5])
+@pytest.mark.parametrize("max_scale", [None, 6.0])
+def test_an_interval_lowered_below_the_streak_does_not_stop_growth(interval, lower, kind, max_scale, monkeypatch):
+    monkeypatch.setattr(config, "version_class", lambda *_, **__: kind)
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=2**40, max_scale=max_scale)
+    param, optimizer = an_optimizer(0.0)
+    for _ in range(5):
+        clean_update(scaler, param, optimizer)
+    assert (scaler.get_scale(), scaler._get_growth_tracker()) == (4.0, 5)
+    if lower == "set":
+        scaler.set_growth_interval(interval)
+    else:
+        scaler.load_state_dict(scaler.state_dict() | {"growth_interval": interval})
+    clean_update(scaler, param, optimizer)
+    assert (scaler.get_scale(), scaler._get_growth_tracker()) == (max_scale or 8.0, 0)
+
+
 # --------------------------------------------------------------------------------------------------- policies
 
 

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -248,6 +248,8 @@ class DropIn(RuleBasedStateMachine):
     @rule(data=st.data())
     def set(self, data):
         name, value = data.draw(self.settings_)
+        if self.make is GradScaler and name == "growth_interval":
+            assume(value > self.theirs.scaler._get_growth_tracker())  # difference 13
         self.both(lambda side: getattr(side.scaler, f"set_{name}")(value))
 
     @rule(overflows=st.lists(st.booleans(), min_size=1, max_size=4), unscales=st.booleans())
@@ -343,6 +345,16 @@ def test_signatures_begin_with_torchs(name):
 def test_an_old_spelling_is_answered_with_the_new_one(old, new):
     with pytest.raises(TypeError, match=re.escape(new)):
         GradScaler("cpu", **old)
+
+
+@pytest.mark.parametrize("device", [1024.0, "gpu", "", 2.0**16])
+def test_difference_4_a_device_that_is_none_is_refused(device):
+    with pytest.raises(ValueError, match=r"device=.*: expected .*; pass .* the scale as init_scale="):
+        GradScaler(device)
+    for make in (exact, torch.amp.GradScaler):
+        assert make(device).is_enabled()
+    for right in ("cpu", "meta", "mps", "cpu:0", torch.device("cpu")):
+        assert GradScaler(right).is_enabled()
 
 
 def test_construction_agrees_with_the_specification():
@@ -605,6 +617,32 @@ def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradient
     with pytest.warns(FutureWarning, match="going to stop passing itself"):
         scaler.step(optimizer)
     assert optimizer.given is scaler
+
+
+def test_difference_12_a_fused_step_looks_at_strides():
+    numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for make, right in ((GradScaler, True), (exact, True), (torch.amp.GradScaler, False)):
+        param = torch.nn.Parameter(torch.zeros(2, 2))
+        optimizer, scaler = torch.optim.SGD([param], lr=1.0, fused=True), make("cpu", init_scale=4.0)
+        scaler.scale(torch.tensor(1.0))
+        param.grad = (4.0 * numbers).t()
+        scaler.step(optimizer)
+        assert param.equal(-numbers.t() if right else -numbers)
+
+
+def test_difference_13_an_interval_lowered_below_the_streak_does_not_stop_growth():
+    for make, grown in ((GradScaler, 8.0), (exact, 4.0), (torch.amp.GradScaler, 4.0)):
+        for load in (False, True):
+            scaler = make("cpu", init_scale=4.0)
+            _, optimizer = one(scaler, 1.0)
+            for i in range(7):
+                if i == 5 and load:
+                    scaler.load_state_dict(scaler.state_dict() | {"growth_interval": 3})
+                elif i == 5:
+                    scaler.set_growth_interval(3)
+                scaler.step(optimizer)
+                scaler.update()
+            assert scaler.get_scale() == grown
 
 
 def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():

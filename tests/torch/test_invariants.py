@@ -888,7 +888,7 @@ def test_24_no_id_keys():
     assert sorted(found) == ["step/optimizer_step.py: id(optimizer)"] * 2 + ["step/records.py: id(optimizer)"]
     records = StepRecords()
     _, optimizer = an_optimizer()
-    with records.holding(0, optimizer) as record:
+    with records.holding(0, optimizer, lambda: None) as record:
         assert record.optimizer is optimizer
 
 

@@ -136,6 +136,15 @@ def test_a_scale_set_by_hand_becomes_the_base() -> None:
     assert loop.scales == [4, 64, 64, 128, 128, 64][: len(loop.scales)]
 
 
+@pytest.mark.parametrize("state", [None, "gone", [1e300, 0], [0.0, 0], [2.0**16, -1], {}])
+def test_a_damaged_state_dict_is_refused_and_nothing_changes(state: Any) -> None:
+    scaler = GradScaler("cpu", policy=Deduplicated())
+    before = scaler.state_dict()
+    with pytest.raises((TypeError, ValueError), match=r"expected .*; (load|pass)"):
+        scaler.load_state_dict({k: v for k, v in {**before, "state": state}.items() if v != "gone"})
+    assert scaler.state_dict() == before
+
+
 def test_what_does_not_fit_is_refused_with_value_expectation_and_cure() -> None:
     policy = Probe(delay=2)
     for given_, said in (

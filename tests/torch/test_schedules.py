@@ -288,6 +288,36 @@ def test_every_schedule_of_two_threads_that_step_one_optimizer():
     assert conductor.explore(program, preemptions=1, check=check).exhausted
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("late", ["unscale_", "step", "unscale_and_clip_"])
+def test_every_schedule_of_a_call_that_comes_while_its_ticket_is_closed(late, depth):
+    """It is refused: the gradients are divided once, and nothing stays behind that keeps a scaler from being saved."""
+
+    def program(c):
+        scaler = make(c, Outcome(depth, []))
+        param = torch.nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([param], lr=1.0)
+        ticket = scaler.begin()
+        scaler.scale((param * WEIGHTS).sum(), ticket=ticket).backward()
+        scaler.step(optimizer, ticket=ticket)
+        told = []
+
+        def comes_late():
+            arguments = (1e9,) if late == "unscale_and_clip_" else ()
+            try:
+                getattr(scaler, late)(optimizer, *arguments, ticket=ticket)
+            except RuntimeError as error:
+                told.append(str(error))
+
+        closes = c.spawn("closes", partial(scaler.update, ticket=ticket))
+        comes = c.spawn("comes late", comes_late)
+        for thread in (closes, comes):
+            thread.join()
+        return param.grad.tolist(), param.tolist(), len(told), bool(scaler._records._records)
+
+    every_schedule_ends_in(([1.0, 2.0], [-1.0, -2.0], 1, False), program)
+
+
 def test_every_schedule_of_two_threads_that_update_one_ticket():
     def program(c):
         scaler = make(c, Outcome(1, []))

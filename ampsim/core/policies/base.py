@@ -29,6 +29,7 @@ import numpy as np
 from ampsim.core.arguments import as_float, as_int, check_factors
 from ampsim.core.machine import round_to_float32
 
+RELOAD = "load what state_dict() returned"
 Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers are arrays
 
 
@@ -113,6 +114,18 @@ class Policy:
     def settled(self, newest: float, memory: Memory) -> float:
         """Return the scale to go on with when the queue is emptied."""
         return newest
+
+    def restored(self, name: str, like: float, number: object) -> float:
+        """Return a number of a saved state, of the type of `like`; refuse one that no run leaves."""
+        if isinstance(like, int):
+            if (count := as_int(name, number, 0, RELOAD)) > 2**31 - 2:  # one more is still an int32
+                raise ValueError(f"{name}={number!r}: expected at most 2**31 - 2; {RELOAD}")
+            return count
+        value = round_to_float32(as_float(name, number))
+        scale = name in ("scale", "base") or name.startswith("pending")
+        if not 0 <= value < math.inf or (scale and value == 0):
+            raise ValueError(f"{name}={number!r}: expected a finite number {'above' if scale else 'from'} 0; {RELOAD}")
+        return value
 
     # The machine, on any array namespace.
 
@@ -202,17 +215,25 @@ def flatten(state: PolicyState) -> list[float]:
     return [state.scale, *state.pending, *state.memory]
 
 
-def unflatten(policy: Policy, numbers: list[float]) -> PolicyState:
-    """Return the state that `flatten` gave these numbers for."""
+def unflatten(policy: Policy, numbers: object) -> PolicyState:
+    """Return the state that `flatten` gave these numbers for; refuse others."""
     first = policy.init()
+    if not isinstance(numbers, (list, tuple)):
+        raise TypeError(f"state={numbers!r}: expected a list of numbers; {RELOAD}")
     wanted = len(flatten(first))
     if len(numbers) != wanted:
         raise ValueError(
             f"{len(numbers)} numbers: expected the {wanted} of {type(policy).__name__}(delay={policy.delay}); "
             "load a state into the policy it was saved from"
         )
-    rest = iter(numbers)
-    return _map(lambda like: type(like)(next(rest)), first)
+    pending = [f"pending[{place}]" for place in range(policy.delay)]
+    rest = zip(["scale", *pending, *getattr(first.memory, "_fields", ())], numbers, strict=True)
+
+    def restored(like: float) -> float:
+        name, number = next(rest)
+        return policy.restored(name, like, number)
+
+    return _map(restored, first)
 
 
 def _queued(state: PolicyState, scale: float, memory: Memory) -> PolicyState:

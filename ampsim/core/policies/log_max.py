@@ -1,11 +1,13 @@
 """A scale from the distribution of log2 max|gradient|: OpenSeq2Seq's LogMax."""
 
+import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
 from ampsim.core.arguments import as_float
-from ampsim.core.policies.base import Memory, Observation, Policy
+from ampsim.core.machine import round_to_float32
+from ampsim.core.policies.base import RELOAD, Memory, Observation, Policy
 
 
 class LogMaxState(NamedTuple):
@@ -56,6 +58,17 @@ class LogMax(Policy):
                 raise ValueError(
                     f"{name}={getattr(self, name)!r}: expected a number from 0 to 120; the defaults are 16, 3.09"
                 )
+
+    def restored(self, name: str, like: float, number: object) -> float:
+        value = as_float(name, number)
+        if self.faithful and not math.isfinite(value):  # what OpenSeq2Seq's arithmetic ends in
+            return value
+        value = round_to_float32(value)
+        if name in ("mean", "slow_mean"):  # logarithms have either sign
+            if not math.isfinite(value):
+                raise ValueError(f"{name}={number!r}: expected a finite number; {RELOAD}")
+            return value
+        return super().restored(name, like, number)
 
     def start(self, xp: ModuleType) -> LogMaxState:
         return LogMaxState(*(xp.float32(x) for x in (0, 0, 0, 1, 1)))

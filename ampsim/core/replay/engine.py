@@ -70,7 +70,7 @@ def constants(rule: Rule) -> Constants:
         low=-math.inf if rule.min_scale is None else held.round(rule.min_scale),
         high=math.inf if rule.max_scale is None else held.round(rule.max_scale),
         single=held.dtype == "float32",
-        least=2.0**-126 if held.flush_subnormals else 0.0,
+        least=held.least,
         keeps_finite=bool(held.keeps_finite),
         interval=min(int(rule.growth_interval), NEVER),
         at_least=rule.growth_test == ">=",

@@ -31,6 +31,11 @@ NOT_A_LOSS = Refusal(ValueError, "outputs must be a Tensor or an iterable of Ten
 UNSCALED_TWICE = Refusal(RuntimeError, "unscale_() has already been called on this optimizer since the last update().")
 UNSCALED_LATE = Refusal(RuntimeError, "unscale_() is being called after step().")
 FLOAT16 = Refusal(ValueError, "Attempting to unscale FP16 gradients.")
+OVERLAPS = Refusal(
+    RuntimeError,
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation.",
+)
 CLOSURE = Refusal(RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
 STEPPED_TWICE = Refusal(RuntimeError, "step() has already been called since the last update().")
 NOTHING_CHECKED = Refusal(AssertionError, "No inf checks were recorded for this optimizer.")

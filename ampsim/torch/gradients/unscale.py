@@ -62,6 +62,38 @@ def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
+def lay_out_for_kernel(optimizer: Optimizer) -> None:
+    """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
+
+    torch's fused kernels on the CPU look at no strides: they read and write as many elements as there are, one
+    after the other from the first address. Costs nothing per element unless a gradient must be copied.
+    """
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None or (grad.is_contiguous() and param.is_contiguous()) or not _lies_on_host(grad):
+                continue
+            if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
+                raise refusals.OVERLAPS.error()
+            dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
+            if dense.stride() != param.stride():
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
+                    "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
+                    "contiguous(), or pass fused=False"
+                )
+            if grad.stride() != dense.stride():
+                param.grad = dense.copy_(grad)
+
+
+_OVERLAPS = 1  # what torch says of memory that overlaps for certain; it gives up on some views that do
+
+
+def _lies_on_host(grad: Tensor) -> bool:
+    return grad.layout is torch.strided and grad.device.type == "cpu"
+
+
+@torch.no_grad()
 def check_and_multiply_(
     groups: Groups, inverse_on: Callable[[torch.device], Tensor], found_on: Callable[[torch.device], Tensor]
 ) -> None:
@@ -123,7 +155,13 @@ def largest(grads: list[Tensor]) -> Tensor:
         peaks = [torch.maximum(high, -low) for low, high in map(torch.aminmax, filled)]
     else:
         peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch for all of them
-    return torch.stack([peak.to(wide) for peak in peaks]).amax()
+    return whole(torch.stack([peak.to(wide) for peak in peaks]).amax())
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return a value, shape (), as a plain tensor: of a DTensor reduced over its mesh, as every rank must see it."""
+    reduce: Callable[[], Tensor] | None = getattr(value, "full_tensor", None)
+    return value if reduce is None else reduce()
 
 
 def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -163,7 +201,7 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
         norm = torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device) * inverse
     else:
         norms = [norm.to(inverse.device, torch.float32) for grads in groups.values() for norm in _norms(grads)]
-        norm = torch.linalg.vector_norm(torch.stack(norms)) * inverse
+        norm = whole(torch.linalg.vector_norm(torch.stack(norms))) * inverse
     if norm.device.type == "cpu" and not norm.isfinite():
         return _norm_and_check_again(groups, inverse)
     return norm, (~norm.isfinite()).float()
@@ -197,7 +235,7 @@ def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tens
     if flag:
         return torch.stack([peak.float() for peak in peaks.values()]).amax(), flag
     exact = [torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads]
-    norm = torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact])) * inverse.double()
+    norm = whole(torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact]))) * inverse.double()
     return norm.float(), flag
 
 

@@ -68,10 +68,13 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         device = self.scale.device
         found = torch.stack([flag.to(device, non_blocking=True) for flag in outcome.flags]).sum()
-        scale, tracker = self.scale.clone(), self.growth_tracker.clone()
+        scale, counted = self.scale.clone(), self.growth_tracker
+        if rule.growth_test == ">=":  # the kernel knows "==" only: no count may be past the interval
+            counted = counted.clamp(max=min(rule.growth_interval, 2**31) - 1)
+        tracker = counted.clone()
         torch._amp_update_scale_(scale, tracker, found, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
         if rule.max_scale is not None:  # the kernel keeps the scale where a growth leaves float32: the bound is nearer
-            grows = (found == 0) & (self.growth_tracker + 1 == rule.growth_interval)
+            grows = (found == 0) & (counted + 1 == rule.growth_interval)
             leaves = (self.scale.double() * rule.growth_factor).float().isinf()
             scale = scale.masked_fill(grows & leaves, rule.max_scale)
         return self._made(rule, scale, tracker)

@@ -55,7 +55,8 @@ class PolicyVersion(HostScale[Policy, PolicyState]):
         amax = torch.stack([unscale.largest(part).to(home, torch.float64) for part in groups.values()]).amax()
         at_top = None
         if "saturated" in rule.needs:
-            at_top = torch.stack([(~(grad.abs() < rule.top)).sum().to(home) for grad in grads]).sum()  # type: ignore[attr-defined]
+            counts = [(~(grad.abs() < rule.top)).sum().to(home) for grad in grads]  # type: ignore[attr-defined]
+            at_top = unscale.whole(torch.stack(counts).sum())
         return DeviceObservation(amax / self.scale_on(home).double(), at_top, sum(grad.numel() for grad in grads))
 
     def next(self, rule: Policy, outcome: Outcome) -> Self:

@@ -156,6 +156,7 @@ class OptimizerStep:
 
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
+        unscale.lay_out_for_kernel(self.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
             record.found_inf = self._check_for_kernel()

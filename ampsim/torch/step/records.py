@@ -1,7 +1,7 @@
 """What was done to each optimizer within one ticket: its stage, what its gradients were found to be."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -64,7 +64,7 @@ class StepRecords:
 
     def __init__(self, *, sync: Sync = threading) -> None:
         self._sync = sync
-        self._lock = sync.Lock()
+        self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
 
     def __bool__(self) -> bool:
@@ -72,11 +72,15 @@ class StepRecords:
         return any(self._records.values())
 
     @contextmanager
-    def holding(self, ticket: int, optimizer: Optimizer) -> Iterator[Record]:
-        """Hold this optimizer's record; RuntimeError if some other call holds it."""
+    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object]) -> Iterator[Record]:
+        """Hold this optimizer's record; RuntimeError if some other call holds it.
+
+        `check` raises unless the ticket is outstanding. No update can close it between that and the hold.
+        """
         held = None
         try:
-            with self._lock:
+            with self.lock:
+                check()
                 record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
                 if record.is_held:
                     raise RuntimeError(
@@ -90,23 +94,24 @@ class StepRecords:
                 held.is_held = False
 
     def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
-        """Collect what all optimizers of a ticket found in their gradients."""
+        """Collect what all optimizers of a ticket found in their gradients. For a caller that has the lock."""
         records = list(self._records.get(ticket, {}).values())
         flags = [flag for record in records for flag in record.found_inf.values()]
         observed = [record.observed for record in records if record.observed is not None]
         return Outcome(flags, observed, is_async)
 
     def close(self, ticket: int) -> None:
-        """Forget a ticket: it was updated."""
+        """Forget a ticket: it was updated. For a caller that has the lock."""
         self._records.pop(ticket, None)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._records = {}
+        with self.lock:
+            self._records = {}
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
-        self._lock = self._sync.Lock()
+        self.lock = self._sync.Lock()
 
 
 @dataclass(frozen=True, eq=False)

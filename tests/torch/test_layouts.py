@@ -1,0 +1,110 @@
+"""Gradients however they lie in memory: a fused kernel on the CPU walks from the first address, whatever strides."""
+
+import pytest
+import torch
+
+from ampsim.torch import GradScaler
+from tests.torch.helpers import bits, run_script
+
+SCALE = 1024.0
+NUMBERS = torch.arange(64.0) * SCALE
+LAYOUTS = {
+    "strided": lambda: NUMBERS[:48].reshape(4, 12).clone()[:, ::2],
+    "transposed": lambda: NUMBERS[:24].reshape(6, 4).clone().t(),
+    "zero elements": lambda: NUMBERS[:1].clone().expand(0, 6),
+    "storage offset": lambda: NUMBERS[:25].clone()[1:].reshape(4, 6),
+    "strided with an offset": lambda: NUMBERS[:49].clone()[1:].reshape(4, 12)[:, 1::2],
+    "overlapping windows": lambda: NUMBERS[:9].clone().as_strided((4, 6), (1, 1)),
+}
+OVERLAPS = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+KINDS = pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+CLIPS = pytest.mark.parametrize("how", ["step", "unscale_and_clip_"])
+
+
+def stepped(kind, grad, param, how="step", exact_torch=False, **options):
+    """Two steps with a gradient; return the parameters."""
+    param = torch.nn.Parameter(param.clone())
+    optimizer = kind([param], lr=0.5, **options)
+    scaler = GradScaler("cpu", init_scale=SCALE, exact_torch=exact_torch)
+    for _ in range(2):
+        scaler.scale(torch.ones(()))
+        param.grad = grad()
+        if how != "step":
+            scaler.unscale_and_clip_(optimizer, 2.0)
+        scaler.step(optimizer)
+        scaler.update()
+    return param.detach()
+
+
+@CLIPS
+@KINDS
+@pytest.mark.parametrize("exact_torch", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_fused_step_takes_any_layout(layout, exact_torch, kind, how):
+    grad = LAYOUTS[layout]
+    zeros = torch.zeros(grad().shape)
+    for param in (zeros, zeros.t().contiguous().t()):
+        fused = stepped(kind, grad, param, how, exact_torch, fused=True)
+        plain = stepped(kind, lambda: grad().clone(), param, how, exact_torch)
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-7)
+
+
+def test_an_expanded_gradient_is_refused_before_anything_is_written():
+    script = f"""
+import itertools, torch
+from ampsim.torch import GradScaler
+shapes = ((5,), (1000,), (100_000,), (4, 6))
+earlier = ("", "unscale_and_clip_", "unscale_")
+kinds = (torch.optim.SGD, torch.optim.AdamW)
+for shape, early, kind, exact_torch in itertools.product(shapes, earlier, kinds, (False, True)):
+    param = torch.nn.Parameter(torch.ones(shape))
+    optimizer = kind([param], lr=0.5, fused=True)
+    scaler = GradScaler("cpu", init_scale={SCALE}, exact_torch=exact_torch)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.ones(shape)
+    if early == "unscale_":
+        scaler.unscale_(optimizer)  # and then the gradient is replaced
+    param.grad = torch.full((), {SCALE}).expand(shape)
+    try:
+        if early == "unscale_and_clip_":
+            scaler.unscale_and_clip_(optimizer, 1.0)
+        scaler.step(optimizer)
+    except RuntimeError as error:
+        assert str(error).startswith({OVERLAPS!r}), error
+    else:
+        raise AssertionError((shape, early, kind, exact_torch))
+    assert (param == 1).all() and not optimizer.state and (param.grad == {SCALE}).all()
+"""
+    run_script(script)
+
+
+def test_the_text_is_torchs():
+    grads = [torch.ones(()).expand(5)]
+    with pytest.raises(RuntimeError) as caught:
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros(()), torch.ones(()))
+    assert str(caught.value).split("Exception")[0].strip() == OVERLAPS
+
+
+def test_a_parameter_with_gaps_is_refused_by_name_and_cure():
+    param = torch.nn.Parameter(torch.zeros(4, 12)[:, ::2])
+    optimizer = torch.optim.SGD([param], lr=1.0, fused=True)
+    scaler = GradScaler("cpu", init_scale=SCALE)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.ones(4, 6)
+    with pytest.raises(RuntimeError, match=r"strides \(12, 2\).*expected one without gaps.*fused=False"):
+        scaler.step(optimizer)
+    assert not param.any()
+
+
+def test_a_gradient_in_the_parameters_layout_is_not_copied():
+    param = torch.nn.Parameter(torch.ones(6, 4).t())
+    optimizer = torch.optim.SGD([param], lr=1.0, fused=True)
+    scaler = GradScaler("cpu", init_scale=SCALE)
+    scaler.scale(param.sum()).backward()
+    grad = param.grad
+    scaler.step(optimizer)
+    assert param.grad is grad
+    assert bits(param) == bits(torch.zeros(4, 6))
