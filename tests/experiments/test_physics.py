@@ -39,12 +39,12 @@ def fresh(module: Any, **changes: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def underflow() -> list[dict[str, Any]]:
-    return UNDERFLOW + fresh(sigmoid_underflow, growth_intervals=(1, 2))
+    return [*UNDERFLOW, *fresh(sigmoid_underflow, growth_intervals=(1, 2))]
 
 
 @pytest.fixture(scope="module")
 def crash() -> list[dict[str, Any]]:
-    return CRASH + fresh(scale_crash, growth_interval=50)
+    return [*CRASH, *fresh(scale_crash, growth_interval=50)]
 
 
 def test_counts_fit_in_their_layers_and_overflow_only_where_a_step_was_skipped(

@@ -33,17 +33,16 @@ def watched(device: str, **options: bool) -> tuple[list[Row], list[dict[str, Ten
     model, scale, grads = mlp(device), 2.0**10, []
     inputs = torch.randn(8, 16, device=device), torch.randint(0, 4, (8,), device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
-    probe = Probe(model, scale=scale, **options)
-    with probe:
+    with Probe(model, scale=scale, **options) as probe:
         backward(model, inputs, scale)  # compiles
-    probe.drain()
-    with probe, no_waits(device):
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            backward(model, inputs, scale)
-            grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-            optimizer.step()
-            probe.step()
+        probe.drain()
+        with no_waits(device):
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                backward(model, inputs, scale)
+                grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+                optimizer.step()
+                probe.step()
     return probe.drain(), [{name: grad / scale for name, grad in step.items()} for step in grads]
 
 
