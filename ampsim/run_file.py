@@ -54,7 +54,7 @@ class RunFile:
     """A run's file, open for appending; ``with`` closes it.
 
     Args:
-        path: a new file, an empty one, or one that an earlier start of the same run left.
+        path: a new file, an empty file, or what an earlier start of the same run left.
         run: what is known of the run, with str keys and values that JSON has a place for.
 
     Raises:
