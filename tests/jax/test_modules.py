@@ -1,4 +1,4 @@
-"""Whole modules of equinox and flax.nnx: nothing is filtered by hand, and the gradients are those of their own `grad`."""
+"""Whole modules of equinox and flax.nnx: nothing is filtered by hand, the gradients are those of their own `grad`."""
 
 import functools
 
