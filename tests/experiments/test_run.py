@@ -1,5 +1,7 @@
 """The runner, tried on experiments that take no time; what every real experiment keeps is in test_contract.py."""
 
+import ast
+import hashlib
 import math
 import os
 import subprocess
@@ -417,3 +419,39 @@ def test_a_gpu_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
     assert device.slug("cuda") == "nvidia-h200"
     assert device.slug("cpu") == "cpu"
+
+
+PROSE = '''"""What is asked?"""
+
+SEEDS = {"steps": [1, 2][0], **{}}  # a comment
+
+
+class Config:
+    """A docstring."""
+
+    rate: float = 0.1
+    """A field's."""
+
+
+def run(config, *, seed=None):
+    """Another."""
+    return f"{config.rate:.1f} {SEEDS['steps']}"
+'''
+
+
+def test_words_do_not_make_data_stale_and_numbers_do(folder: Path) -> None:
+    def digest(*changes: tuple[str, str]) -> str:
+        text = PROSE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (folder / "prose.py").write_text(text)
+        return provenance.source_sha256("prose")
+
+    before = digest()
+    words = [("What is", "Who has"), ("a comment", "no comment"), ("A docstring.", "X"), ("A field's.", "")]
+    assert digest(*words, ('    """Another."""\n', ""), ("[1, 2]", "[\n    1,\n    2,\n]")) == before
+    for change in [("0.1\n", "0.2\n"), ("1, 2", "2, 1"), (".1f", ".2f"), ("=None", "=0"), ("rate:", "rates:")]:
+        assert digest(change) != before, change
+    said = provenance.essence(ast.parse(PROSE))
+    assert hashlib.sha256(said.encode()).hexdigest()[:12] == "49f9359576e0"  # with every version of Python
