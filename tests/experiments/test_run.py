@@ -115,7 +115,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_ends_with_the_same_data(
     assert run(path) == 0
     assert "resumed, 2 of 4 units are done" in capsys.readouterr().out
     assert timeless(path) == timeless(unbroken)
-    assert not path.with_name("x.jsonl.part").exists()
+    assert not list(path.parent.glob("*.part"))
 
 
 def test_ctrl_c_keeps_what_is_done_and_says_so(
@@ -124,7 +124,10 @@ def test_ctrl_c_keeps_what_is_done_and_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(Experiment("tiny").module, "run", broken_by(KeyboardInterrupt, 1, 1))
         assert run(path) == 130
-    assert f"stopped; 1 of 4 units are kept in {path}.part" in capsys.readouterr().out
+    (part,) = path.parent.glob("*.part")
+    assert f"stopped; 1 of 4 units are kept in {part}" in capsys.readouterr().out
+    assert run(path, "--factor", "7") == 0  # a typo takes nothing away
+    assert f"other settings kept in {part}: config.factor: 0.1 then, 7.0 now" in capsys.readouterr().out
     assert run(path) == 0
     assert "resumed, 1 of 4" in capsys.readouterr().out
 
