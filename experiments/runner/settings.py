@@ -15,7 +15,7 @@ from experiments.runner.experiment import Config, UsageError
 
 @dataclass(frozen=True)
 class Expected:
-    """What a value is to be: in words, and as a function of the value and all settings."""
+    """A condition on a value: in words, and as a function of the value and all settings."""
 
     words: str
     holds: Callable[[Any, Any], bool]
@@ -31,12 +31,12 @@ SEED = Expected("a seed from 0 to 2^32 - 1", lambda value, _: 0 <= value < 2**32
 
 
 def one_of(names: Collection[str]) -> Expected:
-    """Return that a text is one of these."""
+    """Return the condition that a text is one of these."""
     return Expected(f"one of {', '.join(names)}", lambda value, _: value in names)
 
 
 def like(pattern: str, example: str) -> Expected:
-    """Return that a text has a form."""
+    """Return the condition that a text has a form."""
     return Expected(f"a text like {example}", lambda value, _: re.fullmatch(pattern, value) is not None)
 
 
