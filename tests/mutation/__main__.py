@@ -34,16 +34,16 @@ def main() -> int:
 def judge_package(tree: judge.Tree, package: str, seed: int, out: Path) -> None:
     """Judge the mutants of one package, unless these sources were judged, and write them beside the others'."""
     origin, records = read(out) if out.exists() else ({"script": "tests/mutation", "seed": seed, "packages": {}}, [])
-    sources = source_sha256(package)
-    if origin["packages"].get(package, {}).get("source_sha256") == sources:
+    origins = {"source_sha256": sha256(sources(package)), "tests_sha256": sha256(tests(package))}
+    if origins.items() <= origin["packages"].get(package, {}).items():
         return
     before = {identity(record): record["before"] for record in records}
-    journal = Journal(out, {"package": package, "seed": seed, "source_sha256": sources})
+    journal = Journal(out, {"package": package, "seed": seed, **origins})
     mine = judged(tree, package, seed, journal)
     for record in mine:
         record["before"] = before.get(identity(record), record["outcome"])
     origin["packages"][package] = {
-        "source_sha256": sources,
+        **origins,
         "versions": provenance.versions() | {"mutmut": provenance.version("mutmut")},
         "date": provenance.now(),
     }
@@ -72,14 +72,14 @@ def identity(record: Record) -> tuple[str, str, str]:
 
 def judged(tree: judge.Tree, package: str, seed: int, journal: Journal) -> list[Record]:
     """Return the records of a package's sample; what the journal holds is not judged again."""
-    data = ROOT / "build" / "mutation" / f"{package}-{source_sha256(package)[:12]}.coverage"
+    data = ROOT / "build" / "mutation" / f"{package}-{sha256(sources(package))[:12]}.coverage"
     if not data.with_suffix(".json").exists():
         print(f"{package}: which test reaches which line", flush=True)
         tree.measure(package, data)
     reach, mutants = judge.Reach(data), sample(package, COUNTS[package], seed)
     for number, mutant in enumerate(mutants, start=1):
         if mutant.unit not in journal.done:
-            verdict = tree.judge(mutant, reach.tests(mutant))
+            verdict = tree.judge(mutant, package, reach)
             journal.append(mutant.unit, as_record(package, mutant, verdict))
         done = journal.done[mutant.unit]
         print(f"{package} {number}/{len(mutants)} {done['outcome']:8} {mutant.file}:{mutant.line}", flush=True)
@@ -106,13 +106,22 @@ def report(records: list[Record]) -> int:
     return int(rate < LEAST)
 
 
-def source_sha256(package: str) -> str:
-    """Return the sha256 of a package, its floor and its tests, without the arguments: two versions are never mixed."""
-    folders = ("ampsim/core", f"ampsim/{package}", f"tests/{package}", "tests/mutation")
-    parts = (*folders, "tests/conftest.py", "tests/examples.py")
-    paths = {path for part in parts for path in (ROOT / part, *(ROOT / part).rglob("*.py")) if path.is_file()}
+def sources(package: str) -> list[Path]:
+    """Return the files that are mutated and those below them."""
+    return sorted({*(ROOT / "ampsim" / "core").rglob("*.py"), *(ROOT / "ampsim" / package).rglob("*.py")})
+
+
+def tests(package: str) -> list[Path]:
+    """Return the files that judge them; not the arguments."""
+    folder = Path(__file__).parent
+    judges = {*folder.glob("*.py"), *(ROOT / "tests" / package).rglob("*.py"), *(ROOT / "tests").glob("[ce]*.py")}
+    return sorted(judges - {folder / "equivalent.py"})
+
+
+def sha256(paths: list[Path]) -> str:
+    """Return the sha256 of files with their names: two versions are never mixed."""
     digest = hashlib.sha256()
-    for path in sorted(paths - {Path(__file__).parent / "equivalent.py"}):
+    for path in paths:
         digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

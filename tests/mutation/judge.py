@@ -2,7 +2,8 @@
 
 A run is a fork of a process that has imported the large packages and nothing of `ampsim`. The tests that reach the
 mutant's line come first, the fastest of them at the front; then, because a line that ran while JAX traced or a module
-was imported is reached by more tests than were seen to, the others that reach its file. The first failure ends the run.
+was imported is reached by more tests than were seen to, the others that reach its file. Tests that are newer than the
+measurement come before both. The first failure ends the run.
 """
 
 import importlib
@@ -12,7 +13,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +25,7 @@ import pytest
 from tests.mutation.mutants import ROOT, Mutant
 
 FORK = multiprocessing.get_context("fork")
-SILENCE = 120.0  # seconds of the clock without a word from a test: it waits for what does not come
+SILENCE = 300.0  # seconds of the clock without a word from a test: it waits for what does not come
 ENVIRONMENT = {
     "HYPOTHESIS_PROFILE": "mutants",
     "JAX_PLATFORMS": "cpu",
@@ -49,13 +50,25 @@ class Reach:
         self.seconds: dict[str, float] = json.loads(data.with_suffix(".json").read_text())
         self._lines = coverage.CoverageData(basename=str(data))
         self._lines.read()
+        seen = {test for file in self._lines.measured_files() for test in self._contexts(file)}
+        self._elsewhere = {test for test, seconds in self.seconds.items() if seconds and test not in seen}
 
     def tests(self, mutant: Mutant) -> dict[str, float]:
         """Return the tests that may see a mutant, in the order to run them, with their seconds."""
-        by_line = self._lines.contexts_by_lineno(mutant.file)
-        near = set(by_line.get(mutant.line, ()))
-        every = {test for tests in by_line.values() for test in tests} & self.seconds.keys()
-        return {test: self.seconds[test] for test in sorted(every, key=lambda t: (t not in near, self.seconds[t], t))}
+        near = set(self._lines.contexts_by_lineno(mutant.file).get(mutant.line, ()))
+        chosen = self._contexts(mutant.file) & self.seconds.keys()
+        if "" in near:  # it ran at import: a test may read what it made
+            files = tuple(f"{_file(test)}::" for test in chosen)
+            chosen |= {test for test in self.seconds if test.startswith(files)}
+        chosen |= self._elsewhere  # in a process of their own
+        return {test: self.seconds[test] for test in sorted(chosen, key=lambda t: (t not in near, self.seconds[t], t))}
+
+    def _contexts(self, file: str) -> set[str]:
+        return {test for tests in self._lines.contexts_by_lineno(file).values() for test in tests}
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 class Tree:
@@ -79,14 +92,17 @@ class Tree:
             print((self.folder / "output.txt").read_text())
             raise SystemExit(f"without a mutant {verdict.by} is {verdict.how}: expected to pass; mend it first")
 
-    def judge(self, mutant: Mutant, tests: Mapping[str, float]) -> Verdict:
+    def judge(self, mutant: Mutant, package: str, reach: Reach) -> Verdict:
         """Run tests with a mutant in place of its file, to the first that fails."""
+        tests = reach.tests(mutant)
+        measured, wanted = ({_file(test) for test in some} for some in (reach.seconds, tests))
+        every = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / package).glob("test_*.py")}
+        files = sorted(every & wanted | every - measured)
         path = self.folder / mutant.file
         original = path.read_text()
         path.write_text(mutant.source)
         try:
-            files = dict.fromkeys(test.partition("::")[0] for test in tests)
-            return self._run(files, _Chosen(tests), tests)
+            return self._run(files, _Chosen(tests, reach.seconds), tests)
         finally:
             path.write_text(original)
 
@@ -149,7 +165,7 @@ class _Words:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if self.tests is not None:
-            signal.setitimer(signal.ITIMER_PROF, 10 + 10 * self.tests[nodeid])
+            signal.setitimer(signal.ITIMER_PROF, 10 + 10 * self.tests.get(nodeid, 1.0))
         self.pipe.send(("running", nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -162,19 +178,20 @@ class _Words:
 
 
 class _Chosen:
-    """Keeps the chosen tests, in their order."""
+    """Keeps the tests that were not measured, then the chosen ones in their order."""
 
-    def __init__(self, tests: Iterable[str]) -> None:
-        self.tests = tests
+    def __init__(self, tests: Iterable[str], measured: Collection[str]) -> None:
+        self.tests, self.measured = tests, measured
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         found = {item.nodeid: item for item in items}
-        items[:] = [found[test] for test in self.tests if test in found]
+        new = [item for test, item in found.items() if test not in self.measured]
+        items[:] = new + [found[test] for test in self.tests if test in found]
 
 
 class _Measurement:
-    """Notes the lines and the time of each test that passes."""
+    """Notes the lines and the time of each test; one that is skipped has taken none."""
 
     def __init__(self, package: str, data: Path) -> None:
         self.data = data
@@ -186,11 +203,12 @@ class _Measurement:
         self.coverage.start()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.seconds[nodeid] = 0.0
         self.coverage.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
-            self.seconds[report.nodeid] = round(report.duration, 3)
+        if report.when == "call":
+            self.seconds[report.nodeid] = max(0.001, round(report.duration, 3))
 
     def pytest_runtest_logfinish(self) -> None:
         self.coverage.switch_context("")
