@@ -54,8 +54,9 @@ class GradScaler(TorchNames):
         3. A closure is refused by position as well as by keyword.
         4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
-        6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
-           takes uninitialized memory for its momentum.
+        6. What state a fused optimizer makes in a step that is skipped is dropped. torch keeps it, and its fused SGD
+           then takes uninitialized memory for its momentum. In both a fused optimizer is called although its kernel
+           skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
         7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
            place, or taken over half of the dict.

@@ -512,6 +512,19 @@ def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypa
         assert param.item() == moved
 
 
+@pytest.mark.parametrize("options", [{"momentum": 0.5}, {}])
+def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
+    for make in (GradScaler, exact, torch.amp.GradScaler):
+        scaler, calls = make("cpu", init_scale=4.0), []
+        (param,), optimizer = one(scaler, INF, fused=True, **options)
+        optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("called"))
+        for grad in (INF, INF, 1.0, INF):
+            param.grad.fill_(grad)
+            scaler.step(optimizer)
+            scaler.update()
+        assert len(calls) == 4
+
+
 def test_difference_7_loading_ends_the_iteration():
     for make, stage in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, "called")):
         scaler = make("cpu", init_scale=4.0)

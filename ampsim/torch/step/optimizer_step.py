@@ -191,10 +191,12 @@ class OptimizerStep:
             record.found_inf = self._check_for_kernel()
             scale = self.version.scale_on(record.home)
         first = not self.exact_torch and _may_lack_state(self.optimizer)
-        if first and any(flag.item() for flag in record.found_inf.values()):
-            return None
+        had_state = set(self.optimizer.state) if first else set()
         result = _call_fused(self.optimizer, scale, record, args, kwargs)
-        if first and not self.optimizer.state:
+        if first and any(flag.item() for flag in record.found_inf.values()):
+            for key in set(self.optimizer.state) - had_state:
+                del self.optimizer.state[key]
+        elif first and not self.optimizer.state:
             _note_stateless(self.optimizer)
         return result
 
@@ -221,9 +223,8 @@ def _note_stateless(optimizer: Optimizer) -> None:
 def _may_lack_state(optimizer: Optimizer) -> bool:
     """Tell whether a step may make state for a parameter, as an optimizer's first does.
 
-    A kernel that skips must not be the one to make it: torch's fused SGD allocates its momentum, the kernel
-    leaves it as it is, and the next step takes what the memory held for the momentum. So such a step waits
-    for its flag.
+    What it makes is dropped if its kernel skips: torch's fused SGD allocates its momentum, the kernel leaves it
+    as it is, and the next step would take what the memory held for the momentum. So such a step waits for its flag.
     """
     if _stateless.get(id(optimizer)) is optimizer:
         return False
