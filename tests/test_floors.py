@@ -41,7 +41,7 @@ FLOORS = {
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
     "ampsim/records.py": {"numpy", "ampsim.core.files"},
-    "ampsim/cli.py": {"ampsim", "rich", "typer"},
+    "ampsim/cli": {"ampsim", "rich", "typer"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
