@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import example as always
 from hypothesis.strategies import SearchStrategy
 
-from ampsim.testing.kit.subject import Traits, as_subject
+from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.kit.trial import BrokenError, Trial
 
 LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
@@ -49,7 +49,10 @@ class Check:
     """What broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are drawn."""
 
     def __call__(self, target: object, *, examples: int = EXAMPLES) -> None:
-        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if the law is broken."""
+        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if it fails.
+
+        It is a BrokenError if the law does not hold, and a RaisedError if something was raised where nothing may be.
+        """
         subject = as_subject(target)
         trials = [Trial(subject)]
 
@@ -64,21 +67,27 @@ class Check:
                 test = always(**drawn)(test)
         try:
             test()
+        except BrokenError as error:
+            raise BrokenError(self._message(trials[0], str(error))) from None
         except Exception as error:
-            raise AssertionError(self._message(trials[0], error)) from (None if _is_finding(error) else error)
+            raise RaisedError(self._message(trials[0], f"raised {type(error).__name__}: {error}")) from error
 
-    def lacks(self, traits: Traits) -> str:
-        """Return which of the features that this check needs are declared missing; '' if none is."""
-        return ", ".join(sorted(traits.without.intersection(self.needs)))
+    def lacks(self, subject: Subject) -> str:
+        """Return which of the features that this check needs a scaler lacks; '' if none."""
+        return ", ".join(sorted(subject.lacking.intersection(self.needs)))
 
-    def _message(self, trial: Trial, error: Exception) -> str:
-        what = str(error) if _is_finding(error) else f"raised {type(error).__name__}: {error}"
+    def _message(self, trial: Trial, what: str) -> str:
         lines = [("law", self.law), *trial.story(), ("issue", self.issue)]
         return "\n".join([f"{self.name}: {what}", *(f"  {label:8} {text}" for label, text in lines if text)])
 
 
-def _is_finding(error: Exception) -> bool:
-    return isinstance(error, BrokenError)
+class RaisedError(AssertionError):
+    """Something was raised where nothing may be; the text begins with the check's name and says what."""
+
+
+def failure_of(reason: str) -> type[AssertionError]:
+    """Return the kind of failure that is expected for a reason: a broken law, or for ``raised ...`` an exception."""
+    return RaisedError if reason.startswith("raised ") else BrokenError
 
 
 CHECKS: dict[str, Check] = {}  # by name, in the order of levels
