@@ -18,6 +18,7 @@ PHRASES = [phrase.split() for phrase in (
     "scale clean step update",
     "scale inf step update",
     "scale clean unscale_ step",
+    "scale clean unscale_ unscale_ step",
     "scale clean unscale_ update(8.0)",
     *("scale", "clean", "inf", "none", "unscale_", "step", "update", "update(8.0)"),
 )]  # fmt: skip
