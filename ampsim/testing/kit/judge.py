@@ -106,6 +106,7 @@ def check_scaler(
         expected_failed_checks: name of a check -> reason, with a link. Strict. The law is expected to be broken; where
             the reason begins with ``raised``, the scaler to raise.
     """
+    __tracebackhide__ = True  # for pytest
     expected = expected_failed_checks or {}
     results = [*judge(as_subject(target, traits), chosen(levels, expected), examples=examples, expected=expected)]
     findings = [result.text for result in results if result.is_finding]
@@ -126,6 +127,7 @@ def check_threads(
     Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
     access to an attribute of the scaler is a place where another thread may go on.
     """
+    __tracebackhide__ = True
     return check_scaler(
         target, traits=traits, levels=[THREADS], examples=examples, expected_failed_checks=expected_failed_checks
     )

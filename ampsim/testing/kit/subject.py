@@ -108,7 +108,7 @@ class Subject:
         if not callable(target):
             raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
         words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
-        object.__setattr__(self, "name", self.name or ".".join(filter(None, words)))
+        object.__setattr__(self, "name", self.name or ":".join(filter(None, words)))  # as `load` takes it
         object.__setattr__(self, "make", _maker(target))
 
     @cached_property
