@@ -43,6 +43,7 @@ FLOORS = {
     "ampsim/records.py": {"numpy", "ampsim.core.files"},
     "ampsim/run_file.py": {"numpy", "ampsim.core.files", "ampsim.records"},
     "ampsim/watch": {"numpy", "torch", "ampsim.core", "ampsim.probe", "ampsim.run_file", "ampsim.watch"},
+    "ampsim/watch/sinks.py": {"numpy", "wandb", "ampsim.probe", "ampsim.run_file"},
     "ampsim/diagnose": {"numpy", "ampsim.core", "ampsim.records", "ampsim.run_file", "ampsim.diagnose"},
     "ampsim/cli.py": {"ampsim", "rich", "typer"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},

@@ -1,7 +1,7 @@
 """The thread-safe, asynchronous loss scaler: torch.amp.GradScaler's interface over tickets."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import checkpoint, config
 from ampsim.torch.gradients import unscale
+from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
@@ -74,6 +75,7 @@ class GradScaler:
     ``_rule``        the thread that runs updates           any thread, lock-free
     ``_records``     locked; one record by its holder       any thread
     ``_report``      a thread that steps, locked, whole     any thread, lock-free
+    ``_observers``   `observe`, locked, whole               any thread, lock-free
     ================ ====================================== =======================
 
     Args:
@@ -146,6 +148,7 @@ class GradScaler:
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
+        self._observers: tuple[Observer, ...] = ()
         self._owners = GradientOwners(self._iterations.is_outstanding) if self._depth else None
         if self._sync is threading:
             checkpoint.alive.add(self)
@@ -220,6 +223,7 @@ class GradScaler:
             return self._launcher.call(self.unscale_, optimizer, ticket)
         self._check_owner(optimizer, ticket)
         with self._holding("unscale_", optimizer, ticket) as record:
+            self._tell_of_gradients(optimizer, ticket, record)
             self._step_of(optimizer, ticket, record).divide_gradients()
 
     def unscale_and_clip_(
@@ -245,6 +249,7 @@ class GradScaler:
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
         self._check_owner(optimizer, ticket)
         with self._holding("unscale_", optimizer, ticket) as record:
+            self._tell_of_gradients(optimizer, ticket, record)
             return self._step_of(optimizer, ticket, record).divide_and_clip(max_norm)
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
@@ -267,6 +272,7 @@ class GradScaler:
                 ticket.value.keep(unscale.every_gradient(optimizer))
             if record.stage is Stage.READY or is_fused(optimizer):
                 self._check_owner(optimizer, ticket)
+            self._tell_of_gradients(optimizer, ticket, record)
             result = self._step_of(optimizer, ticket, record).take(args, kwargs)
             if self._owners is not None:
                 self._owners.release(optimizer)
@@ -280,6 +286,11 @@ class GradScaler:
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
 
+    def _tell_of_gradients(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> None:
+        if self._observers and record.stage is Stage.READY:
+            for observer in self._observers:
+                observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
+
     def _check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         if self._owners is not None:
             self._owners.check_owner(optimizer, ticket)
@@ -288,6 +299,25 @@ class GradScaler:
     def last_step(self) -> StepReport:
         """What the newest iteration's steps did: ``.skipped``, ``.skipped_by(optimizer)``."""
         return self._report
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Tell `observer` of every step from now on; return what ends that. Copies and pickles are not observed.
+
+        Raises:
+            ValueError: the scaler is `capturable`: a replayed graph runs none of this.
+        """
+        if self._enabled and self._capturable:
+            raise ValueError(
+                "a capturable scaler: expected one whose steps run in Python; a graph's replay tells nobody"
+            )
+        with self._lock:
+            self._observers = (*self._observers, observer)
+
+        def stop() -> None:
+            with self._lock:
+                self._observers = tuple(each for each in self._observers if each is not observer)
+
+        return stop
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -307,6 +337,8 @@ class GradScaler:
         elif not (self._launcher.remote or self._records):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
+        for observer in self._observers:
+            observer.closing(ended)
         if self._launcher.here():
             self._finish(ended, new_scale, is_async)
         else:
@@ -328,7 +360,9 @@ class GradScaler:
                 return version.next(rule, outcome)
 
             register.apply(ticket, advance, is_async=is_async)
-            self._records.close(ticket.index)
+            found = self._records.close(ticket.index)
+        for observer in self._observers:
+            observer.closed(ticket, found)
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from ampsim import records
-from experiments.runner import device
+from experiments.runner import device, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
 from experiments.runner.pool import Workers
@@ -56,7 +56,8 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     """Return the run that a command line asks for.
 
     Raises:
-        UsageError: a device or package that is not there, or other settings without a file to write to.
+        UsageError: a device or package that is not there, settings that no run could want, or other settings than the
+            default without a file to write to.
         SystemExit: a field that there is not, or ``--help``.
     """
     experiment = Experiment(stem)
@@ -73,6 +74,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
         command, args=list(argv), prog=f"python -m experiments.{stem}", description=module.__doc__, config=STYLE
     )
     options, config = parsed.options, parsed.config
+    settings.check(config)
     allowed = sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices  # smoke tries the code
     device.require(options.device, allowed)
     path = parsed.out or default_path(experiment, config, options)

@@ -100,9 +100,12 @@ class StepRecords:
         observed = [record.observed for record in records if record.observed is not None]
         return Outcome(flags, observed, is_async)
 
-    def close(self, ticket: int) -> None:
-        """Forget a ticket: it was updated. For a caller that has the lock."""
-        self._records.pop(ticket, None)
+    def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
+        """Forget a ticket: it was updated. Return what each optimizer found. For a caller that has the lock."""
+        records = self._records.pop(ticket, {}).values()
+        return [
+            (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
+        ]
 
     def clear(self) -> None:
         """Forget everything."""
