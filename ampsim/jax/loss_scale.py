@@ -13,7 +13,7 @@ A training step, compiled or not, is::
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -180,14 +180,15 @@ class LossScale:
         if jnp.shape(new_scale) != ():
             raise ValueError(f"new_scale has shape {jnp.shape(new_scale)}: expected (); pass one number, or use vmap")
         form = FORMATS[self.rule.arithmetic.dtype]
-        if not isinstance(new_scale, jax.core.Tracer):
-            new_scale = self.rule.arithmetic.round(float(new_scale))
-            if new_scale < 0:
-                raise ValueError(f"new_scale={new_scale!r}: expected at least 0; pass a power of two")
-        bits = exact_product.to_bits(form, jnp.asarray(new_scale, form.dtype))
+        scale: Any = new_scale
+        if not isinstance(scale, jax.core.Tracer):
+            scale = self.rule.arithmetic.round(float(scale))
+            if scale < 0:
+                raise ValueError(f"new_scale={scale!r}: expected at least 0; pass a power of two")
+        bits = exact_product.to_bits(form, jnp.asarray(scale, form.dtype))
         return self._after(form, machine.publish(self._queue(form), bits, at_once=synchronous))
 
-    def _after(self, form: Format, queue: machine.Queue, **counts: Array | None) -> Self:
+    def _after(self, form: Format, queue: machine.Queue, **counts: Any) -> Self:
         return replace(
             self,
             loss_scale=exact_product.from_bits(form, queue.scale),
