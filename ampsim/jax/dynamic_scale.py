@@ -23,7 +23,7 @@ STATIC = {"static": True}
 
 
 class DynamicScaleResult(NamedTuple):
-    """What ``DynamicScale.value_and_grad`` returns, in flax's order."""
+    """The fields of flax's ``DynamicScaleResult``, in its order."""
 
     dynamic_scale: "DynamicScale"  # updated
     finite: Array  # (), bool
