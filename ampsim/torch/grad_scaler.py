@@ -28,10 +28,11 @@ from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from ampsim.torch.threads.launcher import Launch
 from ampsim.torch.threads.register import Register, Sync, Ticket
+from ampsim.torch.torch_names import TorchNames
 
 
-class GradScaler:
-    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler.
+class GradScaler(TorchNames):
+    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
 
     Guarantees:
         * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
@@ -46,15 +47,16 @@ class GradScaler:
         * With `norm_hooks`, what they assume.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
         4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
-        6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
-           takes uninitialized memory for its momentum.
+        6. What state a fused optimizer makes in a step that is skipped is dropped. torch keeps it, and its fused SGD
+           then takes uninitialized memory for its momentum. In both a fused optimizer is called although its kernel
+           skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
         7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
            place, or taken over half of the dict.
@@ -66,6 +68,9 @@ class GradScaler:
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
+        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` is obeyed when it is written between
+           iterations, and refused within one, as are ``_growth_tracker`` and ``_per_optimizer_states``; of torch's
+           private methods ``_unscale_grads_`` and ``_maybe_opt_step`` may be overridden.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -121,6 +126,7 @@ class GradScaler:
         allow_fp16: bool = False,
         capturable: bool = False,
     ) -> None:
+        self._check_overrides()
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
@@ -263,6 +269,8 @@ class GradScaler:
         if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
+        if type(self).unscale_ is not GradScaler.unscale_ and not is_fused(optimizer):
+            self._unscale_overridden(optimizer, ticket)
         if not self._launcher.here():
             self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
@@ -280,11 +288,17 @@ class GradScaler:
                 self._report = self._report.adding(ticket.index, optimizer, record)
         return result
 
+    def _unscale_overridden(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
+        """Call a subclass's `unscale_` before a step, as torch does; it takes a ticket in loops that pass them."""
+        if self._records.stage(ticket.index, optimizer) is Stage.READY:
+            self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
+
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket) -> AbstractContextManager[Record]:
         return self._records.holding(ticket.index, optimizer, partial(self._iterations.checked, name, ticket))
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
-        return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
+        exact, allow_fp16 = self._exact_torch, self._allow_fp16
+        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, self._overrides())
 
     def _tell_of_gradients(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> None:
         if self._observers and record.stage is Stage.READY:

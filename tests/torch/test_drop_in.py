@@ -29,24 +29,6 @@ def exact(*args, **options):
     return GradScaler(*args, exact_torch=True, **options)
 
 
-class Spied(GradScaler):
-    """``exact_torch=True``, showing its stages under torch's private name, for the lockstep machine."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, exact_torch=True, **options)
-
-    @property
-    def _per_optimizer_states(self):
-        return {
-            key: {"stage": record.stage, "found_inf_per_device": record.found_inf}
-            for records in self._records._records.values()
-            for key, record in records.items()
-        }
-
-
-Spied.__name__ = "GradScaler"
-
-
 def without_listed_differences():
     """The lockstep machine, less what is listed as Differences that even ``exact_torch=True`` has."""
 
@@ -83,7 +65,7 @@ def without_listed_differences():
 
 
 def test_exact_torch_in_lockstep_with_the_protocol():
-    machine = without_listed_differences().of(Spied)
+    machine = without_listed_differences().of(exact)
     run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
 
 
@@ -530,6 +512,19 @@ def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypa
         assert param.item() == moved
 
 
+@pytest.mark.parametrize("options", [{"momentum": 0.5}, {}])
+def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
+    for make in (GradScaler, exact, torch.amp.GradScaler):
+        scaler, calls = make("cpu", init_scale=4.0), []
+        (param,), optimizer = one(scaler, INF, fused=True, **options)
+        optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("called"))
+        for grad in (INF, INF, 1.0, INF):
+            param.grad.fill_(grad)
+            scaler.step(optimizer)
+            scaler.update()
+        assert len(calls) == 4
+
+
 def test_difference_7_loading_ends_the_iteration():
     for make, stage in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, "called")):
         scaler = make("cpu", init_scale=4.0)
@@ -643,6 +638,15 @@ def test_difference_13_an_interval_lowered_below_the_streak_does_not_stop_growth
                 scaler.step(optimizer)
                 scaler.update()
             assert scaler.get_scale() == grown
+
+
+def test_difference_14_a_scale_is_kept_within_an_iteration():
+    for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.5)):
+        scaler = make("cpu", init_scale=4.0)
+        (param,), optimizer = one(scaler, 4.0)
+        refused = isinstance(told(lambda s=scaler: s._scale.fill_(8.0)), tuple)
+        scaler.step(optimizer)
+        assert (param.item(), refused) == (divided, make is not torch.amp.GradScaler)
 
 
 def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():

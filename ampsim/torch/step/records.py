@@ -93,6 +93,16 @@ class StepRecords:
             if held is not None:
                 held.is_held = False
 
+    def stage(self, ticket: int, optimizer: Optimizer) -> Stage:
+        """Return how far an optimizer has come in a ticket."""
+        record = self._records.get(ticket, {}).get(id(optimizer))
+        return Stage.READY if record is None else record.stage
+
+    def by_id(self) -> dict[int, Record]:
+        """Return the newest record of every optimizer in an outstanding ticket, by the optimizer's id."""
+        with self.lock:
+            return {key: record for records in self._records.values() for key, record in records.items()}
+
     def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
         """Collect what all optimizers of a ticket found in their gradients. For a caller that has the lock."""
         records = list(self._records.get(ticket, {}).values())
