@@ -21,7 +21,7 @@ from ampsim.torch.gradients import unscale
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.gradient_owners import GradientOwners, ScaleTicket
+from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
 from ampsim.torch.step.optimizer_step import OptimizerStep, is_fused
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
@@ -33,7 +33,7 @@ class GradScaler:
     """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler.
 
     Guarantees:
-        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
+        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused.
         * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
         * A tensor that was used as a scale is never written again, unless `capturable`.
@@ -43,6 +43,7 @@ class GradScaler:
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
         * With `norm_hooks`, what they assume.
+        * Gradients are not accumulated over an `update` that changes the scale.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
     Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
@@ -65,6 +66,8 @@ class GradScaler:
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
+        14. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
+           where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -146,7 +149,11 @@ class GradScaler:
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
-        self._owners = GradientOwners(self._iterations.is_outstanding) if self._depth else None
+        self._owners: Owners | None = None
+        if self._depth:
+            self._owners = GradientOwners(self._iterations.is_outstanding)
+        elif self._enabled and not (self._exact_torch or self._capturable):
+            self._owners = LeftGradients()
         if self._sync is threading:
             checkpoint.alive.add(self)
 
@@ -320,6 +327,9 @@ class GradScaler:
             outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
             if new_scale is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
+
+            if self._owners is not None:
+                self._owners.leave(ticket, self._records.of(ticket.index))
 
             def advance(version: AnyVersion) -> AnyVersion:
                 if new_scale is not None:
