@@ -57,7 +57,7 @@ class GradScaler:
            takes uninitialized memory for its momentum.
         7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
-           place, or taken over half of the dict.
+           place, or taken over half of the dict. A key that is missing is named in a sentence, still as a KeyError.
         9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
@@ -308,6 +308,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        self._iterations.check_thread(ticket)
         self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
@@ -445,11 +446,14 @@ class GradScaler:
         return checkpoint.to_dict(self._rule, self._states(), self._depth)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
+        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
+
+        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing.
+        """
         if not self._enabled:
             return
         self.synchronize()
-        rule, states = checkpoint.from_dict(state_dict, self._rule, exact_torch=self._exact_torch)
+        rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         self._iterations.restore(() if newest is None else newest.restored(states, rule))
         if self._capturable:

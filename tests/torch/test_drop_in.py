@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from ampsim.core.torch_model import protocol
-from ampsim.torch import GradScaler
+from ampsim.torch import GradScaler, roundpipe
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
 from tests.examples import examples
@@ -426,6 +426,15 @@ def test_disabled_works_with_tickets_too():
         scaler.update(ticket=ticket)
 
 
+def test_disabled_for_roundpipe_knows_its_constants():
+    for scaler in (roundpipe.GradScaler(enabled=False), roundpipe.GradScaler(1.0, 3.0, 0.25, 7, enabled=False)):
+        factors = scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()
+        assert factors in ((2.0, 0.5, 2000), (3.0, 0.25, 7))
+        assert scaler.state_dict() == {}
+        scaler.set_growth_interval(5)
+        assert pickle.loads(pickle.dumps(scaler)).get_growth_interval() == 5  # noqa: S301
+
+
 def test_pickles_in_torchs_words_and_goes_on():
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
     param = torch.nn.Parameter(torch.ones(2))
@@ -551,7 +560,13 @@ def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
     for make, after in ((GradScaler, 4.0), (exact, 4.0), (torch.amp.GradScaler, 8.0)):
         scaler = make("cpu", init_scale=4.0)
         scaler.scale(torch.tensor(1.0))
-        assert told(lambda s=scaler: s.load_state_dict({"scale": 8.0})) == (KeyError, "'growth_factor'")
+        kind, text = told(lambda s=scaler: s.load_state_dict({"scale": 8.0}))
+        if make is GradScaler:
+            assert text.startswith("the state dict has no 'growth_factor', 'backoff_factor', 'growth_interval', ")
+            assert "only ['scale']: expected all five keys" in text
+            assert issubclass(kind, KeyError)
+        else:
+            assert (kind, text) == (KeyError, "'growth_factor'")
         assert scaler.get_scale() == after
 
 
