@@ -146,12 +146,13 @@ class LeftGradients(Owners):
     def __init__(self) -> None:
         self._known: dict[int, WeakIdRef] = {}  # parameters by id, which is theirs until their reference goes
         self._left: dict[int, _Left] = {}  # by id of the parameter
+        self._has_left = False  # whether any ticket has ended
         self._stepped: list[Optimizer] = []  # since the last output was scaled
         self._before: tuple[list[int], int, set[int]] = [], 0, set()  # ids that had stepped, count of known, the others
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
         self._stepped = []
-        if ticket.index == 0:
+        if not self._has_left:
             self._know(_by_id(_leaves_of(scaled)))
 
     def _know(self, params: dict[int, Tensor]) -> None:
@@ -169,6 +170,7 @@ class LeftGradients(Owners):
         self._stepped.append(optimizer)
 
     def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
+        self._has_left = True
         if len(records) != len(self._stepped):
             self._know(_parameters_of(*(record.optimizer for record in records)))
         unscaled = _parameters_of(*(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None))

@@ -98,6 +98,16 @@ class StepRecords:
         """List the records of a ticket."""
         return list(self._records.get(ticket, {}).values())
 
+    def stage(self, ticket: int, optimizer: Optimizer) -> Stage:
+        """Return how far an optimizer has come in a ticket."""
+        record = self._records.get(ticket, {}).get(id(optimizer))
+        return Stage.READY if record is None else record.stage
+
+    def by_id(self) -> dict[int, Record]:
+        """Return the newest record of every optimizer in an outstanding ticket, by the optimizer's id."""
+        with self.lock:
+            return {key: record for records in self._records.values() for key, record in records.items()}
+
     def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
         """Collect what all optimizers of a ticket found in their gradients. For a caller that has the lock."""
         records = self.of(ticket)
@@ -105,9 +115,12 @@ class StepRecords:
         observed = [record.observed for record in records if record.observed is not None]
         return Outcome(flags, observed, is_async)
 
-    def close(self, ticket: int) -> None:
-        """Forget a ticket: it was updated. For a caller that has the lock."""
-        self._records.pop(ticket, None)
+    def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
+        """Forget a ticket: it was updated. Return what each optimizer found. For a caller that has the lock."""
+        records = self._records.pop(ticket, {}).values()
+        return [
+            (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
+        ]
 
     def clear(self) -> None:
         """Forget everything."""
