@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import example as always
@@ -57,6 +58,7 @@ class Check:
 
         With a `schedule`, a check of threads runs that one, and the text has every step.
         """
+        __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
         trials = [Trial(subject, schedule)]
 
@@ -74,7 +76,8 @@ class Check:
         except BrokenError as error:
             raise AssertionError(self._message(trials[0], error)) from None
         except (Exception, SystemExit, OverdueError) as error:
-            raise AssertionError(self._message(trials[0], error)) from error
+            message = self._message(trials[0], error)
+            raise AssertionError(message) from error.with_traceback(_theirs(error.__traceback__))
 
     def lacks(self, traits: Traits) -> str:
         """Return which of the features that this check needs are declared missing; '' if none is."""
@@ -120,6 +123,16 @@ def place(error: BaseException) -> str:
     after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(_TESTING))
     theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]
     return ", ".join(f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs)
+
+
+def _theirs(calls: TracebackType | None) -> TracebackType | None:
+    """Return what follows the kit's last frame in a traceback, or all of it where nothing does."""
+    theirs, each = calls, calls
+    while each is not None:
+        if each.tb_frame.f_code.co_filename.startswith(_TESTING):
+            theirs = each.tb_next
+        each = each.tb_next
+    return theirs or calls
 
 
 CHECKS: dict[str, Check] = {}  # by name, in the order of levels

@@ -100,6 +100,7 @@ def check_scaler(
         examples: histories per check, at most.
         expected_failed_checks: name of a check -> reason, with a link. Strict.
     """
+    __tracebackhide__ = True  # for pytest
     expected = expected_failed_checks or {}
     results = [*judge(as_subject(target, traits), chosen(levels, expected), examples=examples, expected=expected)]
     findings = [result.text for result in results if result.is_finding]
@@ -120,6 +121,7 @@ def check_threads(
     Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
     access to an attribute of the scaler is a place where another thread may go on.
     """
+    __tracebackhide__ = True
     return check_scaler(
         target, traits=traits, levels=[THREADS], examples=examples, expected_failed_checks=expected_failed_checks
     )

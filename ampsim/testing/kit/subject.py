@@ -112,7 +112,7 @@ def as_subject(target: object, traits: Traits | None = None, name: str = "") -> 
         raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
     words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
     make = _from_class(target) if isinstance(target, type) else target
-    return Subject(make, traits or Traits(), name or ".".join(filter(None, words)))
+    return Subject(make, traits or Traits(), name or ":".join(filter(None, words)))  # as `load` takes it
 
 
 def _from_class(cls: type) -> Maker:
