@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler, config
@@ -269,6 +270,30 @@ def test_a_norm_on_a_device_is_not_waited_for_and_a_senseless_one_skips(max_norm
     assert scaler.last_step.skipped is skipped
     assert param.isfinite().all()
     assert (param <= 1.0).all()
+
+
+class Copies(TorchFunctionMode):
+    """Notes where a tensor is copied, and whether the copy is waited for."""
+
+    def __init__(self, tensor):
+        self.tensor, self.found = tensor, []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to and args[0] is self.tensor:
+            self.found.append((args[1].type, not (kwargs or {}).get("non_blocking", False)))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("meta", False)])
+def test_a_norm_is_waited_for_where_it_comes_to_the_host_only(device, waits, monkeypatch):
+    monkeypatch.setattr(config, "check_max_norm", lambda max_norm: max_norm)  # as if the tensor were elsewhere
+    param = torch.nn.Parameter(torch.ones(3, device=device))
+    param.grad = torch.ones(3, device=device)
+    scaler, optimizer = GradScaler(device), torch.optim.SGD([param], lr=1.0)
+    scaler.scale(torch.ones((), device=device))
+    with Copies(torch.ones(())) as copies:
+        scaler.unscale_and_clip_(optimizer, copies.tensor)
+    assert copies.found == [(device, waits)]
 
 
 @pytest.mark.parametrize("fused", [False, True])
