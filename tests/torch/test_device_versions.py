@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler, config
-from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.state.device import DeviceVersion, StaticVersion
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Outcome
 from tests.torch import helpers
@@ -85,6 +85,26 @@ def test_a_scale_is_copied_once_to_each_device_that_asks():
         assert all(copy is copies[0] for copy in copies)
         assert (copies[0].device, copies[0].shape, copies[0].dtype) == (meta, (), torch.float32)
         assert version.inverse_on(meta).device == meta
+
+
+class Copies(TorchFunctionMode):
+    """Notes where a tensor is copied, and whether the copy is waited for."""
+
+    def __init__(self, tensor):
+        self.tensor, self.found = tensor, []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to and args[0] is self.tensor:
+            self.found.append((args[1].type, not (kwargs or {}).get("non_blocking", False)))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [DeviceVersion, StaticVersion])
+def test_a_scale_that_another_device_asks_for_is_not_waited_for(kind):
+    version = kind(torch.tensor(4.0), torch.tensor(0))
+    with Copies(version.scale) as copies:
+        version.scale_on(torch.device("meta"))
+    assert copies.found == [("meta", False)]
 
 
 @pytest.mark.parametrize("exact_torch", [False, True])
@@ -270,18 +290,6 @@ def test_a_norm_on_a_device_is_not_waited_for_and_a_senseless_one_skips(max_norm
     assert scaler.last_step.skipped is skipped
     assert param.isfinite().all()
     assert (param <= 1.0).all()
-
-
-class Copies(TorchFunctionMode):
-    """Notes where a tensor is copied, and whether the copy is waited for."""
-
-    def __init__(self, tensor):
-        self.tensor, self.found = tensor, []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.Tensor.to and args[0] is self.tensor:
-            self.found.append((args[1].type, not (kwargs or {}).get("non_blocking", False)))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("meta", False)])
