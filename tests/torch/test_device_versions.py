@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -358,6 +359,21 @@ def test_unscale_and_clip_sees_an_overflow(bad, fused):
     scaler.update()
     assert param.tolist() == [1.0, 1.0]
     assert scaler.get_scale() == 2.0**15
+
+
+def test_an_unscale_that_was_interrupted_leaves_no_flag():
+    param, optimizer = an_optimizer(1.0)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    scaler.scale(param.sum()).backward()
+    param.grad.fill_(INF)
+    interrupted = mock.patch("ampsim.torch.gradients.unscale.multiply_", side_effect=KeyboardInterrupt)
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        scaler.unscale_and_clip_(optimizer, max_norm=1.0)
+    param.grad.fill_(4.0)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert not scaler.last_step.skipped
+    assert param.item() == 0.0  # lr 1, a gradient of 4 over a scale of 4
 
 
 def test_a_float64_gradient_beyond_float32_is_no_overflow_at_any_scale():
