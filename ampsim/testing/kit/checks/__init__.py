@@ -4,11 +4,7 @@ A new law of scalers goes into the module of its level, and a scaler that is kno
 `ampsim.testing.known`: nothing else in `ampsim.testing` need be touched for either.
 """
 
-from ampsim.testing.kit.check import CHECKS as CHECKS
-from ampsim.testing.kit.checks import checkpoint as checkpoint
-from ampsim.testing.kit.checks import drop_in as drop_in
-from ampsim.testing.kit.checks import numerics as numerics
-from ampsim.testing.kit.checks import optimizers as optimizers
-from ampsim.testing.kit.checks import protocol as protocol
-from ampsim.testing.kit.checks import state_machine as state_machine
-from ampsim.testing.kit.checks import threads as threads
+from ampsim.testing.kit.check import CHECKS
+from ampsim.testing.kit.checks import checkpoint, drop_in, numerics, optimizers, protocol, state_machine, threads
+
+__all__ = ["CHECKS", "checkpoint", "drop_in", "numerics", "optimizers", "protocol", "state_machine", "threads"]
