@@ -17,6 +17,7 @@ from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.fold import states
 from ampsim.core.trace import read
+from ampsim.diagnose import commands as diagnose
 
 if TYPE_CHECKING:
     from ampsim.testing.kit.report import Report
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 traces = typer.Typer(help="Recorded trajectories of loss scalers.", no_args_is_help=True)
 app.add_typer(traces, name="traces")
+app.command()(diagnose.explain)
 
 out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
 

@@ -1,0 +1,44 @@
+"""The command-line side of diagnosis."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from ampsim.core.files import DamagedFileError
+
+out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
+
+Log = Annotated[
+    Path,
+    typer.Argument(
+        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch.",
+        show_default=False,
+    ),
+]
+
+
+def explain(log: Log) -> None:
+    """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong."""
+    from ampsim.diagnose.explain import explain as explanation
+    from ampsim.diagnose.readers.sniff import read_history
+
+    try:
+        size = log.stat().st_size
+        with Progress(console=err, transient=True, disable=not err.is_terminal or size < 1 << 24) as progress:
+            task = progress.add_task("reading", total=size)
+            history = read_history(log, lambda done: progress.update(task, completed=done))
+    except FileNotFoundError:
+        _fail(f"{log}: no such file; give the path of a training log")
+    except (DamagedFileError, ImportError, OSError, ValueError) as error:
+        _fail(str(error))
+    text, found = explanation(history)
+    out.print(text, markup=False)
+    raise typer.Exit(1 if found else 0)
+
+
+def _fail(message: str) -> None:
+    err.print(f"ampsim: {message}", markup=False)
+    raise typer.Exit(2)
