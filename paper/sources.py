@@ -45,7 +45,12 @@ def traces(root: Path) -> Result:
     )
     if not found:
         raise PaperError(f"{TRACES}: no traces; restore the folder from version control")
-    provenance = {"script": "tests/core/test_trace.py", "device": {"name": "any"}, "seeds": [], "commit": None}
+    provenance: records.Record = {
+        "script": "tests/core/test_trace.py",
+        "device": {"name": "any"},
+        "seeds": [],
+        "commit": None,
+    }
     return Result("traces", root / TRACES, provenance, found)
 
 
