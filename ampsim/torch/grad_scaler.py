@@ -22,19 +22,20 @@ from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.gradient_owners import GradientOwners, ScaleTicket
+from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
 from ampsim.torch.step.optimizer_step import OptimizerStep, is_fused
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from ampsim.torch.threads.launcher import Launch
 from ampsim.torch.threads.register import Register, Sync, Ticket
+from ampsim.torch.torch_names import TorchNames
 
 
-class GradScaler:
-    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler.
+class GradScaler(TorchNames):
+    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
 
     Guarantees:
-        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
+        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused.
         * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
         * A tensor that was used as a scale is never written again, unless `capturable`.
@@ -44,20 +45,22 @@ class GradScaler:
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
         * With `norm_hooks`, what they assume.
+        * Gradients are not accumulated over an `update` that changes the scale.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
         4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
-        6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
-           takes uninitialized memory for its momentum.
+        6. What state a fused optimizer makes in a step that is skipped is dropped. torch keeps it, and its fused SGD
+           then takes uninitialized memory for its momentum. In both a fused optimizer is called although its kernel
+           skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
         7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
-           place, or taken over half of the dict.
+           place, or taken over half of the dict. A key that is missing is named in a sentence, still as a KeyError.
         9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
@@ -66,6 +69,11 @@ class GradScaler:
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
+        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` is obeyed when it is written between
+           iterations, and refused within one, as are ``_growth_tracker`` and ``_per_optimizer_states``; of torch's
+           private methods ``_unscale_grads_`` and ``_maybe_opt_step`` may be overridden.
+        15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
+           where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -121,6 +129,7 @@ class GradScaler:
         allow_fp16: bool = False,
         capturable: bool = False,
     ) -> None:
+        self._check_overrides()
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
@@ -149,7 +158,11 @@ class GradScaler:
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
         self._observers: tuple[Observer, ...] = ()
-        self._owners = GradientOwners(self._iterations.is_outstanding) if self._depth else None
+        self._owners: Owners | None = None
+        if self._depth:
+            self._owners = GradientOwners(self._iterations.is_outstanding)
+        elif self._enabled and not (self._exact_torch or self._capturable):
+            self._owners = LeftGradients()
         if self._sync is threading:
             checkpoint.alive.add(self)
 
@@ -263,6 +276,8 @@ class GradScaler:
         if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
+        if type(self).unscale_ is not GradScaler.unscale_ and not is_fused(optimizer):
+            self._unscale_overridden(optimizer, ticket)
         if not self._launcher.here():
             self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
@@ -280,11 +295,17 @@ class GradScaler:
                 self._report = self._report.adding(ticket.index, optimizer, record)
         return result
 
+    def _unscale_overridden(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
+        """Call a subclass's `unscale_` before a step, as torch does; it takes a ticket in loops that pass them."""
+        if self._records.stage(ticket.index, optimizer) is Stage.READY:
+            self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
+
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket) -> AbstractContextManager[Record]:
         return self._records.holding(ticket.index, optimizer, partial(self._iterations.checked, name, ticket))
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
-        return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
+        exact, allow_fp16 = self._exact_torch, self._allow_fp16
+        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, self._overrides())
 
     def _tell_of_gradients(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> None:
         if self._observers and record.stage is Stage.READY:
@@ -331,6 +352,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        self._iterations.check_thread(ticket)
         self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
@@ -352,6 +374,9 @@ class GradScaler:
             outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
             if new_scale is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
+
+            if self._owners is not None:
+                self._owners.leave(ticket, self._records.of(ticket.index))
 
             def advance(version: AnyVersion) -> AnyVersion:
                 if new_scale is not None:
@@ -469,11 +494,14 @@ class GradScaler:
         return checkpoint.to_dict(self._rule, self._states(), self._depth)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
+        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
+
+        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing.
+        """
         if not self._enabled:
             return
         self.synchronize()
-        rule, states = checkpoint.from_dict(state_dict, self._rule, exact_torch=self._exact_torch)
+        rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         self._iterations.restore(() if newest is None else newest.restored(states, rule))
         if self._capturable:

@@ -1,6 +1,7 @@
 """The runner, tried on experiments that take no time; what every real experiment keeps is in test_contract.py."""
 
 import ast
+import errno
 import hashlib
 import math
 import os
@@ -219,6 +220,35 @@ def test_wrong_use_is_refused_with_value_expectation_and_cure(
     assert runner.main("tiny", argv) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "data").exists()
+
+
+@pytest.mark.parametrize(("out", "kind"), [(".", "folder"), ("/dev/null", "device"), ("/dev/full", "device")])
+def test_an_out_that_is_no_file_is_refused(
+    out: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path(out).exists():
+        pytest.skip(f"no {out} here")
+    assert runner.main("tiny", ["--jobs", "1", "--out", out]) == 2
+    assert f"tiny: error: out={out}: expected a file, not a {kind}; pass --out FILE" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_sentence_and_what_was_finished_is_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = iter([None, None])  # for two units
+
+    def fsync(handle: int) -> None:
+        if next(room, handle):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        assert run(path) == 1
+    error = capsys.readouterr().err
+    assert "tiny: error: [Errno 28] No space left on device: expected" in error
+    assert "Traceback" not in error
+    assert run(path) == 0
+    assert "resumed, 3 of 4" in capsys.readouterr().out  # of the third only the confirmation is missing
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

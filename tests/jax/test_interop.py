@@ -279,6 +279,7 @@ def test_jmp_keeps_a_floor_outside_of_jit() -> None:
         (JMP_RULES[4][0], False, "^backoff='reciprocal': expected 'divide', jmp outside of jit"),
         (Rule(min_scale=1.0, max_scale=8e4), True, "^max_scale=80000.0: expected None"),
         (Rule(min_scale=1.0, delay=1), True, "^delay=1: expected 0"),
+        (Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), True, "expected float32 that keeps_finite"),
     ],
 )
 def test_what_jmp_cannot_hold(rule, jit, text) -> None:

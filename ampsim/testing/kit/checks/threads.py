@@ -22,6 +22,7 @@ from ampsim.testing.kit.check import check
 from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.kit.trial import Trial
 
+STEPS = 3000  # of one run, at most
 LIMIT = 200  # schedules, the fewest preemptions first, of at most 2
 RULE = Rule(init_scale=8.0, growth_interval=2)
 PLAN = (True, False, False)  # overflows; the first and the last change the scale
@@ -44,16 +45,25 @@ def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
 
 def _explore(t: Trial, program: Callable[[conductor.Conductor], object]) -> None:
     t.requested = RULE
-    try:
-        with conductor.one_core():
-            conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=3000)
-    except conductor.FailingScheduleError as failure:
-        for task, steps in groupby(failure.run.trace, key=lambda step: step.task):
-            *_, last = steps
-            t.log_event(f"{task} up to {last.op} {last.subject}")
-        t.events[:-SEGMENTS] = [f"schedule {dict(failure.run.schedule)}: ..."]
-        cause = failure.__cause__
-        t.fail(str(cause) if isinstance(cause, AssertionError) else f"raised {type(cause).__name__}: {cause}")
+    with conductor.one_core():
+        if t.schedule is not None:
+            _report(t, conductor.attempt(program, t.schedule, max_steps=STEPS), shown=STEPS)
+            return
+        try:
+            conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
+        except conductor.FailingScheduleError as failure:
+            _report(t, failure.run, shown=SEGMENTS)
+
+
+def _report(t: Trial, run: conductor.Run, *, shown: int) -> None:
+    """Fail with what went wrong in a run and its last turns, if anything did."""
+    if run.failure is None:
+        return
+    for task, steps in groupby(run.trace, key=lambda step: step.task):
+        *_, last = steps
+        t.log_event(f"{task} up to {last.op} {last.subject}")
+    t.events[:-shown], t.failing = ["..."] * (len(t.events) > shown), run.schedule
+    raise run.failure
 
 
 def _gradient(overflows: bool) -> torch.nn.Parameter:
@@ -62,10 +72,10 @@ def _gradient(overflows: bool) -> torch.nn.Parameter:
     return param
 
 
-def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
-    """Assert that the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
+def _moved(t: Trial, param: torch.nn.Parameter, overflows: bool) -> None:
+    """Fail unless the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
     expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
-    assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"  # noqa: S101
+    t.require(param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}")
 
 
 @check(3, needs="threads")
@@ -86,9 +96,9 @@ def two_threads_step_two_optimizers(t: Trial) -> None:
             thread.join()
         scaler.update()
         for param, overflows in zip(params, PLAN, strict=False):
-            _moved(param, overflows)
+            _moved(t, param, overflows)
         scale, expected = scaler.get_scale(), pipeline.trajectory(RULE, t.traits.delay, PLAN[:1])[-1]
-        assert scale == expected, f"the scale is {scale}, expected {expected}"  # noqa: S101
+        t.require(scale == expected, f"the scale is {scale}, expected {expected}")
 
     _explore(t, program)
 
@@ -117,7 +127,7 @@ def gradients_keep_their_scale_behind_a_queue(t: Trial) -> None:
             queue.put(options)
         thread.join()
         for param, overflows in zip(params, PLAN, strict=True):
-            _moved(param, overflows)
+            _moved(t, param, overflows)
 
     _explore(t, program)
 
@@ -146,6 +156,6 @@ def a_state_dict_is_never_torn(t: Trial) -> None:
             scaler.update()
         checkpoint.join()
         states.append(scaler.state_dict())
-        assert all(each in states[1:] for each in seen), f"{seen[0]}, expected one of {states[1:]}"  # noqa: S101
+        t.require(all(each in states[1:] for each in seen), f"{seen[:1]}, expected one of {states[1:]}")
 
     _explore(t, program)

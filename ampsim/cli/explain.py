@@ -1,15 +1,13 @@
-"""The command-line side of diagnosis."""
+"""``ampsim explain``: say what the loss scale did in a training log."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
+from ampsim.cli.terminal import err, fail, out
 from ampsim.core.files import DamagedFileError
-
-out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
 
 Log = Annotated[
     Path,
@@ -20,9 +18,9 @@ Log = Annotated[
 ]
 
 
-def explain(log: Log) -> None:
+def explain_log(log: Log) -> None:
     """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong."""
-    from ampsim.diagnose.explain import explain as explanation
+    from ampsim.diagnose.explain import explain
     from ampsim.diagnose.readers.sniff import read_history
 
     try:
@@ -31,14 +29,9 @@ def explain(log: Log) -> None:
             task = progress.add_task("reading", total=size)
             history = read_history(log, lambda done: progress.update(task, completed=done))
     except FileNotFoundError:
-        _fail(f"{log}: no such file; give the path of a training log")
+        fail(f"{log}: no such file; give the path of a training log")
     except (DamagedFileError, ImportError, OSError, ValueError) as error:
-        _fail(str(error))
-    text, found = explanation(history)
+        fail(str(error))
+    text, found = explain(history)
     out.print(text, markup=False)
     raise typer.Exit(1 if found else 0)
-
-
-def _fail(message: str) -> None:
-    err.print(f"ampsim: {message}", markup=False)
-    raise typer.Exit(2)
