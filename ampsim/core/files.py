@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         else:
             yield from _replacing(path)
     except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def _replacing(path: Path) -> Iterator[BinaryIO]:

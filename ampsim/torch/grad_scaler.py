@@ -22,7 +22,7 @@ from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.gradient_owners import GradientOwners, ScaleTicket
+from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
 from ampsim.torch.step.optimizer_step import OptimizerStep, is_fused
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
@@ -35,7 +35,7 @@ class GradScaler(TorchNames):
     """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
 
     Guarantees:
-        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
+        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused.
         * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
         * A tensor that was used as a scale is never written again, unless `capturable`.
@@ -45,6 +45,7 @@ class GradScaler(TorchNames):
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
         * With `norm_hooks`, what they assume.
+        * Gradients are not accumulated over an `update` that changes the scale.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
     Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:
@@ -59,7 +60,7 @@ class GradScaler(TorchNames):
            skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
         7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
-           place, or taken over half of the dict.
+           place, or taken over half of the dict. A key that is missing is named in a sentence, still as a KeyError.
         9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
@@ -71,6 +72,8 @@ class GradScaler(TorchNames):
         14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` is obeyed when it is written between
            iterations, and refused within one, as are ``_growth_tracker`` and ``_per_optimizer_states``; of torch's
            private methods ``_unscale_grads_`` and ``_maybe_opt_step`` may be overridden.
+        15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
+           where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -155,7 +158,11 @@ class GradScaler(TorchNames):
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
         self._observers: tuple[Observer, ...] = ()
-        self._owners = GradientOwners(self._iterations.is_outstanding) if self._depth else None
+        self._owners: Owners | None = None
+        if self._depth:
+            self._owners = GradientOwners(self._iterations.is_outstanding)
+        elif self._enabled and not (self._exact_torch or self._capturable):
+            self._owners = LeftGradients()
         if self._sync is threading:
             checkpoint.alive.add(self)
 
@@ -345,6 +352,7 @@ class GradScaler(TorchNames):
         """
         if not self._enabled:
             return
+        self._iterations.check_thread(ticket)
         self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
@@ -366,6 +374,9 @@ class GradScaler(TorchNames):
             outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
             if new_scale is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
+
+            if self._owners is not None:
+                self._owners.leave(ticket, self._records.of(ticket.index))
 
             def advance(version: AnyVersion) -> AnyVersion:
                 if new_scale is not None:
@@ -483,11 +494,14 @@ class GradScaler(TorchNames):
         return checkpoint.to_dict(self._rule, self._states(), self._depth)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
+        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
+
+        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing.
+        """
         if not self._enabled:
             return
         self.synchronize()
-        rule, states = checkpoint.from_dict(state_dict, self._rule, exact_torch=self._exact_torch)
+        rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         self._iterations.restore(() if newest is None else newest.restored(states, rule))
         if self._capturable:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class Record:
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     is_held: bool = False  # some thread unscales or steps this optimizer now
-    optimizer: Optimizer | None = None  # kept alive while there is a record, so that no other takes over its id
+    optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
 
     def found_on(self, device: torch.device) -> Tensor:
         """Return this optimizer's flag on a device, made when it is first asked for."""
@@ -93,6 +94,10 @@ class StepRecords:
             if held is not None:
                 held.is_held = False
 
+    def of(self, ticket: int) -> list[Record]:
+        """List the records of a ticket."""
+        return list(self._records.get(ticket, {}).values())
+
     def stage(self, ticket: int, optimizer: Optimizer) -> Stage:
         """Return how far an optimizer has come in a ticket."""
         record = self._records.get(ticket, {}).get(id(optimizer))
@@ -105,7 +110,7 @@ class StepRecords:
 
     def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
         """Collect what all optimizers of a ticket found in their gradients. For a caller that has the lock."""
-        records = list(self._records.get(ticket, {}).values())
+        records = self.of(ticket)
         flags = [flag for record in records for flag in record.found_inf.values()]
         observed = [record.observed for record in records if record.observed is not None]
         return Outcome(flags, observed, is_async)
