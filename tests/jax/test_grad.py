@@ -257,25 +257,3 @@ def test_two_devices_share_one_found_inf() -> None:
         "True [512.0, 512.0] [False, False] [True, False] True",
         "[512.0, 512.0]",
     ]
-
-
-def test_over_a_mesh_a_models_settings_stay_what_they_are() -> None:
-    """With `grad` of a library whose modules hold more than arrays."""
-    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-
-    def loss(model, x):
-        assert type(model["rate"]) is float
-        return model["rate"] * jnp.mean(model["activation"](x * model["w"]))
-
-    def grad(f, has_aux):
-        return lambda model, x: jax.value_and_grad(lambda w: f({**model, "w": w}, x), has_aux=has_aux)(model["w"])
-
-    def step(w, x):
-        model = {"w": w, "rate": 0.5, "activation": jnp.tanh}
-        return LossScale.create(RULE).value_and_grad(loss, axis_name="d", grad=grad)(model, x).grad
-
-    spec = jax.sharding.PartitionSpec
-    run = jax.shard_map(step, mesh=mesh, in_specs=(spec(), spec("d")), out_specs=spec())
-    w, x = jnp.float32(0.25), jnp.arange(4.0)
-    expected = jax.grad(lambda w: 0.5 * jnp.mean(jnp.tanh(x * w)))(w)
-    np.testing.assert_allclose(jax.jit(run)(w, x), expected, rtol=1e-6)
