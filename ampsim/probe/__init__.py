@@ -10,12 +10,9 @@
 65536.0
 """
 
-from ampsim.probe.delta_debugging import bisect as bisect
-from ampsim.probe.histogram import Histogram as Histogram
-from ampsim.probe.histogram import Lost as Lost
-from ampsim.probe.histogram import Share as Share
-from ampsim.probe.initial_scale import Calibration as Calibration
-from ampsim.probe.initial_scale import calibrate as calibrate
-from ampsim.probe.probe import Probe as Probe
-from ampsim.probe.probe import Row as Row
-from ampsim.probe.probe import ceilings as ceilings
+from ampsim.probe.delta_debugging import bisect
+from ampsim.probe.histogram import Histogram, Lost, Share
+from ampsim.probe.initial_scale import Calibration, calibrate
+from ampsim.probe.probe import Probe, Row, ceilings
+
+__all__ = ["Calibration", "Histogram", "Lost", "Probe", "Row", "Share", "bisect", "calibrate", "ceilings"]
