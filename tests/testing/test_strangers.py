@@ -230,9 +230,11 @@ def test_a_torn_state_dict_does_not_excuse_a_deadlock():
     (result,) = judge.judge(OppositeLocks, [check], expected=known.TORCH)
     assert result.outcome == "failed"
     assert result.text.startswith(f"{check.name}: raised DeadlockError")
-    (mark,) = parametrize_with_checks([OppositeLocks], expected_failed_checks=known.TORCH).args[1][
-        [each.name for each in judge.chosen()].index(check.name)
-    ].marks
+    (mark,) = (
+        parametrize_with_checks([OppositeLocks], expected_failed_checks=known.TORCH)
+        .args[1][[each.name for each in judge.chosen()].index(check.name)]
+        .marks
+    )
     with pytest.raises(AssertionError) as failure:
         check(OppositeLocks)
     assert not isinstance(failure.value, mark.kwargs["raises"])
