@@ -6,7 +6,8 @@
 >>> float(loss_scale.update(False).update(False).loss_scale)
 2048.0
 
-Start with `loss_scale`; `machine` is the reference machine on arrays and `exact_product` its one product.
+Start with `loss_scale`; `machine` is the reference machine on arrays and `exact_product` its one product. ``loops.md``
+has a training loop for optax, equinox, flax and haiku each.
 """
 
 from ampsim.jax.dlpack import to_jax as to_jax

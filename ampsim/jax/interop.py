@@ -130,16 +130,20 @@ def from_flax(dynamic_scale: Any) -> LossScale:
     Outside of ``jit`` flax's first update is in double if its scale is still a Python float; it is the same
     unless that float or a factor has more digits than float32.
     """
+    scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
+    return LossScale.from_state(rule_of_flax(dynamic_scale), State(scale, int(dynamic_scale.fin_steps)))
+
+
+def rule_of_flax(dynamic_scale: Any) -> Rule:
+    """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and ceiling included."""
+    interval, low = int(dynamic_scale.growth_interval), dynamic_scale.minimum_scale
     rule = dialects.get(
         "flax.DynamicScale",
         growth=float(dynamic_scale.growth_factor),
         backoff=float(dynamic_scale.backoff_factor),
-        interval=max(int(dynamic_scale.growth_interval), 1),
-    ).replace(growth_interval=int(dynamic_scale.growth_interval) + 1)
-    low = dynamic_scale.minimum_scale
-    rule = rule.replace(min_scale=None if low is None else float(low))
-    scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
-    return LossScale.from_state(rule, State(scale, int(dynamic_scale.fin_steps)))
+        interval=max(interval, 1),
+    )
+    return rule.replace(growth_interval=interval + 1, min_scale=None if low is None else float(low))
 
 
 def _float32_scale(name: str, scale: Any) -> float:

@@ -93,3 +93,17 @@ def test_an_nnx_model_with_dropout_is_differentiated() -> None:
     only_bias = functools.partial(nnx.value_and_grad, argnums=nnx.DiffState(0, nnx.PathContains("bias")))
     result = LossScale.create(RULE).value_and_grad(loss, grad=only_bias)(Model(nnx.Rngs(0)), X)
     assert len(jax.tree.leaves(result.grad)) == 1
+
+
+@pytest.mark.peer("flax", "optax")
+def test_what_the_page_says_of_nnxs_shared_variables() -> None:
+    import optax
+    from flax import nnx
+
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
+    shared, copied = nnx.state(model), jax.tree.map(jnp.copy, nnx.state(model))
+    optimizer.update(model, jax.tree.map(lambda p: p * jnp.nan, copied))
+    assert not all_finite(select_tree(jnp.bool_(0), nnx.state(model), shared))
+    nnx.update(model, select_tree(jnp.bool_(0), nnx.state(model), copied))
+    assert all_finite(nnx.state(model))
