@@ -18,7 +18,7 @@ class Note:
     version: int  # the gradient's _version when it was noted
 
     def __reduce__(self) -> tuple[type[OrderedDict[str, Any]], tuple[()]]:
-        """Travel as nothing."""
+        """Return what an empty dict is made of: a note is for this process."""
         return OrderedDict, ()
 
 
