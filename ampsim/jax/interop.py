@@ -88,7 +88,7 @@ def to_flax(loss_scale: LossScale) -> Any:
         ValueError: a rule with what flax does not have, or with a factor that is no float32 number, which
             flax would round before it multiplies.
     """
-    module = load("flax.training.dynamic_scale", "peers")
+    module = load("flax.training.dynamic_scale")
     rule, state = loss_scale.rule, loss_scale.state
     _require(rule, "flax", hysteresis=1, delay=0, growth_test="==")
     if rule.max_scale not in (None, math.inf, FP32.max_finite):
@@ -165,7 +165,7 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
         ValueError: a rule with what jmp does not have. Its backoff is always a division by the growth factor,
             and a floor there always is.
     """
-    jmp = load("jmp", "peers")
+    jmp = load("jmp")
     rule, state = loss_scale.rule, loss_scale.state
     _require(rule, "jmp", hysteresis=1, delay=0, growth_test="==", max_scale=None)
     _require_division(rule, jit=jit)

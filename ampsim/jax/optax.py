@@ -57,7 +57,7 @@ def skip_nonfinite(
         raise ValueError(
             f"max_consecutive_errors={max_consecutive_errors}: expected at least 0; to skip without end pass None"
         )
-    optax = load("optax", "jax")
+    optax = load("optax")
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Tree) -> SkipState:

@@ -37,21 +37,28 @@ SETTINGS = settings(
 
 @dataclass(frozen=True)
 class Check:
-    """One law, as something that can be run on a scaler."""
+    """One law, as something that can be run on a scaler.
+
+    Attributes:
+        name: the law's, and what a report and `--check` call it.
+        level: index into `LEVELS`.
+        law: what must be true, in one sentence.
+        function: drives a `Trial` and fails where the law does not hold.
+        issue: address of a public report of a scaler that broke this law.
+        needs: names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run.
+        draws: strategies, by the function's parameters.
+        found: what broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are
+            drawn.
+    """
 
     name: str
     level: int
-    """Index into `LEVELS`."""
     law: str = field(repr=False)
-    """What must be true, in one sentence."""
     function: Callable[..., None] = field(repr=False)
     issue: str = field(default="", repr=False)
-    """Address of a public report of a scaler that broke this law."""
     needs: tuple[str, ...] = field(default=(), repr=False)
-    """Names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run."""
     draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    """What broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are drawn."""
 
     def __call__(self, target: object, *, examples: int = EXAMPLES, schedule: Mapping[int, int] | None = None) -> None:
         """Run this check on a scaler; raise AssertionError, whose text begins with the name, if it fails.

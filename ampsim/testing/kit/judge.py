@@ -29,16 +29,21 @@ Outcome = Literal["passed", "failed", "expected", "surprise", "declared"]
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one check of one scaler."""
+    """The outcome of one check of one scaler.
+
+    Attributes:
+        check: the one that was run.
+        subject: the scaler's name.
+        outcome: expected: failed as expected; surprise: passed but was expected to fail; declared: not run, by a trait.
+        text: the failure's message, the reason for an expectation, or the trait.
+        is_overdue: whether it was ended by an alarm; that is never expected.
+    """
 
     check: Check
     subject: str
     outcome: Outcome
-    """expected: failed as expected; surprise: passed but was expected to fail; declared: not run, by a trait."""
     text: str = ""
-    """The failure's message, the reason for an expectation, or the trait."""
     is_overdue: bool = False
-    """Whether it was ended by an alarm; that is never expected."""
 
     @property
     def is_finding(self) -> bool:

@@ -46,17 +46,28 @@ class Traits:
     """Declared differences of a scaler, made on purpose. A difference that is not declared is a failure.
 
     Raises ValueError for a feature that is not in `FEATURES`, naming the closest.
+
+    Attributes:
+        min_scale: no backoff leads below.
+        max_scale: no growth leads above.
+        scale_dtype: in which the scale is kept from update to update.
+        drop_in: errors have torch's types and texts, and gradients torch's bits: asked to the letter.
+        hysteresis: overflows that a backoff takes.
+        delay: updates between computing a scale and using it.
+        skips: an overflow skips the optimizer that has it, or every one.
+        gives_up: what `update` raises instead of going below the floor.
+        without: of FEATURES.
     """
 
-    min_scale: float | None = None  # no backoff leads below
-    max_scale: float | None = None  # no growth leads above
-    scale_dtype: Literal["float32", "float64"] = "float32"  # in which the scale is kept from update to update
-    drop_in: bool = False  # errors have torch's types and texts, and gradients torch's bits: asked to the letter
-    hysteresis: int = 1  # overflows that a backoff takes
-    delay: int = 0  # updates between computing a scale and using it
-    skips: Literal["each", "all"] = "each"  # an overflow skips the optimizer that has it, or every one
-    gives_up: tuple[type[Exception], ...] = ()  # what `update` raises instead of going below the floor
-    without: frozenset[str] = field(default_factory=frozenset)  # of FEATURES
+    min_scale: float | None = None
+    max_scale: float | None = None
+    scale_dtype: Literal["float32", "float64"] = "float32"
+    drop_in: bool = False
+    hysteresis: int = 1
+    delay: int = 0
+    skips: Literal["each", "all"] = "each"
+    gives_up: tuple[type[Exception], ...] = ()
+    without: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         check_choice("skips", self.skips, ("each", "all"))
@@ -95,11 +106,15 @@ class Subject:
     """A scaler under test.
 
     Raises TypeError for a target that cannot be called.
+
+    Attributes:
+        make: makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises. A class, or
+            anything else with torch's arguments, becomes such a function.
+        traits: what it does differently on purpose.
+        name: what reports call it.
     """
 
     make: Maker
-    """Makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises. A class, or anything
-    else with torch's arguments, becomes such a function."""
     traits: Traits = field(default_factory=Traits)
     name: str = ""
 

@@ -5,16 +5,17 @@ into `trajectory` if it needs no tensor, and a scaler that is known to break one
 else in `ampsim.testing` need be touched for either.
 """
 
-from importlib.util import find_spec
+import importlib.util
 
-from ampsim.testing.kit.check import CHECKS as CHECKS
-from ampsim.testing.kit.checks import state_machine as state_machine
-from ampsim.testing.kit.checks import trajectory as trajectory
+from ampsim.testing.kit.check import CHECKS
+from ampsim.testing.kit.checks import state_machine, trajectory
 
-if find_spec("torch"):
+if importlib.util.find_spec("torch"):
     from ampsim.testing.kit.checks import checkpoint as checkpoint
     from ampsim.testing.kit.checks import drop_in as drop_in
     from ampsim.testing.kit.checks import numerics as numerics
     from ampsim.testing.kit.checks import optimizers as optimizers
     from ampsim.testing.kit.checks import protocol as protocol
     from ampsim.testing.kit.checks import threads as threads
+
+__all__ = ["CHECKS", "state_machine", "trajectory"]
