@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
 from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -67,15 +69,15 @@ class StepRecords:
         self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
 
-    def __bool__(self) -> bool:
-        """Tell whether anything is recorded."""
-        return any(self._records.values())
+    def any_from(self, applied: int) -> bool:
+        """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
+        return any(records for ticket, records in self._records.items() if ticket >= applied)
 
-    @contextmanager
-    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object]) -> Iterator[Record]:
-        """Hold this optimizer's record; RuntimeError if some other call holds it.
+    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object], work: Callable[[Record], T]) -> T:
+        """Return what `work` returns, which holds this optimizer's record; RuntimeError if some other call holds it.
 
-        `check` raises unless the ticket is outstanding. No update can close it between that and the hold.
+        `check` raises unless the ticket is outstanding. No update can close it between that and the hold. This is not
+        a context manager, whose Python code an interrupt could leave with the record held.
         """
         held = None
         try:
@@ -88,7 +90,7 @@ class StepRecords:
                         "thread at a time; order the calls, or step it with another ticket"
                     )
                 record.is_held, held = True, record
-            yield record
+            return work(record)
         finally:
             if held is not None:
                 held.is_held = False
@@ -100,14 +102,9 @@ class StepRecords:
         observed = [record.observed for record in records if record.observed is not None]
         return Outcome(flags, observed, is_async)
 
-    def close(self, ticket: int) -> None:
-        """Forget a ticket: it was updated. For a caller that has the lock."""
-        self._records.pop(ticket, None)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self.lock:
-            self._records = {}
+    def close(self, applied: int) -> None:
+        """Forget the tickets before this number: they were updated. For a caller that has the lock."""
+        self._records = {ticket: records for ticket, records in self._records.items() if ticket >= applied}
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
