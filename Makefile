@@ -4,7 +4,8 @@
 #   make setup          .venv with pinned installs
 #   make check          ruff, mypy, and the tests of imports, docstrings, doctests and the command line
 #   make test           the test suite
-#   make deep           the long versions of the tests
+#   make deep           the long versions of the tests, and the mutants
+#   make mutants        a sample of one-line bugs: which test sees each (tests/mutation)
 #   make reproduce      every CPU experiment, the figures, the paper
 #   make data           every CPU experiment
 #   make figures        the figures, of the data; make figures-check fails where a committed one is another
@@ -24,7 +25,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce plan data figures figures-check paper paper-check test check bench gpu gpu-kit deep clean
+.PHONY: help setup reproduce plan data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -163,6 +164,14 @@ gpu-dry-tests: gpu-tests
 
 deep: $(VENV)/.trackers
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
+	$(MAKE) mutants
+
+mutants: $(VENV)/.deep
+	$(PY) -m tests.mutation
+
+$(VENV)/.deep: $(VENV)/.peers
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deep]'
+	@touch $@
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

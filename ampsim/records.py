@@ -10,10 +10,10 @@ A *finished file* is ::
 It is written to a temporary name in the same folder, flushed to the disk and renamed, so that whoever
 reads it sees all of it or nothing; N makes a file that was cut at a line's end visible as well.
 
-A *journal* (`<name>.part`) holds what a run that is not over has finished: a header with the run's identity,
-then one line per unit, each on the disk before `Journal.append` returns. A kill can only tear the last line;
-the next run drops it, keeps the units before it and does the others. A journal whose identity differs is not
-mixed in: it is overwritten and the run starts anew (`Journal.discarded` says why).
+A *journal* (`<name>.<digits>.part`) holds what a run that is not over has finished: a header with the run's
+identity, then one line per unit, each on the disk before `Journal.append` returns. A kill can only tear the last
+line; the next run drops it, keeps the units before it and does the others. The digits are the identity's sha256, so
+runs of other settings have journals of their own: none is mixed in, and none is lost (`Journal.others` names them).
 
 JSON has no inf and no nan. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"`` and come back
 as floats; text that reads the same is refused when written, so nothing is ambiguous. All other floats are
@@ -23,6 +23,9 @@ Reading executes nothing.
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import hashlib
 import json
 import math
 import os
@@ -98,21 +101,30 @@ def read_provenance(path: AnyPath) -> Record:
 
 
 class Journal:
-    """The finished units of a run that is not over, kept in `<path>.part` until `finish` writes `path`.
+    """The finished units of a run that is not over, kept in `part` beside `path` until `finish` writes `path`.
 
-    `done` maps each finished unit to its value, as JSON gives it back. `discarded` is None, or says why an
-    older journal was overwritten. `identity` is whatever two runs must share for their units to be mixed.
+    `done` maps each finished unit to its value, as JSON gives it back. `identity` is whatever two runs must share for
+    their units to be mixed.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
-        self.path = path
-        self.part = path.with_name(f"{path.name}.part")
-        self.done: dict[str, Any] = {}
-        self.discarded: str | None = None
         header = encode({"journal": path.name, "identity": dict(identity)})
-        if not self._resume(decode(header)["identity"]):
+        digits = hashlib.sha256(header.encode()).hexdigest()[:12]
+        self.path = path
+        self.part = path.with_name(f"{path.name}.{digits}.part")
+        self.done: dict[str, Any] = {}
+        self._identity = decode(header)["identity"]
+        if not self._resume():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.part.write_bytes(f"{header}\n".encode())
+
+    def others(self) -> dict[Path, str]:
+        """Return the journals of other runs bound for `path`, each with the first place where the two runs differ."""
+        found = {}
+        for part in sorted(set(self.path.parent.glob(f"{glob.escape(self.path.name)}.*part")) - {self.part}):
+            with contextlib.suppress(DamagedFileError):  # killed while the header was written
+                found[part] = _difference(_parse(part, 1, _lines(part)[0]).get("identity"), self._identity)
+        return found
 
     def append(self, unit: str, value: Mapping[str, object]) -> None:
         """Keep one finished unit: on the disk when this returns."""
@@ -128,17 +140,11 @@ class Journal:
         write(self.path, provenance, records)
         self.part.unlink(missing_ok=True)
 
-    def _resume(self, identity: object) -> bool:
-        """Take over what an earlier run left; False when there is nothing of this run to take over."""
-        if not self.part.exists():
-            return False
-        *whole, torn = _lines(self.part)
+    def _resume(self) -> bool:
+        """Take over what an earlier run left; False when there is nothing to take over."""
+        *whole, torn = _lines(self.part) if self.part.exists() else [b""]
         if not whole:
-            return False  # killed while the header was written
-        header = _parse(self.part, 1, whole[0])
-        if header.get("identity") != identity:
-            self.discarded = _difference(header.get("identity"), identity)
-            return False
+            return False  # there is none, or the run was killed while the header was written
         for number, line in enumerate(whole[1:], start=2):
             entry = _parse(self.part, number, line)
             if not {"unit", "value"} <= entry.keys():

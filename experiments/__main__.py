@@ -7,6 +7,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 
+from ampsim.core.output import run_command
 from experiments.runner import everything
 from experiments.runner.cli import main as run_one
 from experiments.runner.experiment import Experiment, stems
@@ -36,4 +37,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(run_command("experiments", lambda: main(sys.argv[1:])))

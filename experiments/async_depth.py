@@ -19,6 +19,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ from experiments.training import fp16, series, tasks
 class Config(runner.Config):
     steps: int = 120  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    depths: tuple[int, ...] = (0, 1, 2, 4)  # k
+    depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
     control: int = 4  # k of `latest` and of `scale`
     interval: int = 10  # G
     init_log2: int = 18  # of the scale, near the ceiling

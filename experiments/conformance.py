@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from rich.table import Table
@@ -61,7 +62,7 @@ def subject(arm: Arm) -> Subject:
 class Config(runner.Config):
     steps: int = 60  # examples per check
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
-    scalers: tuple[str, ...] = tuple(ARMS)
+    scalers: Annotated[tuple[str, ...], runner.one_of(ARMS)] = tuple(ARMS)
 
 
 SMOKE = Config(steps=1, scalers=("ampsim depth=1",))

@@ -18,6 +18,7 @@ Device: cpu, or cuda with `--device cuda`, where the models are larger.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ampsim.core.formats import FP16
 from ampsim.probe import Histogram, Row
@@ -36,13 +37,13 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 class Config(runner.Config):
     steps: int = 200  # optimizer steps per unit; after the last one is a snapshot
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    earlier: tuple[int, ...] = (0, 20)  # steps before which there is one, too
+    earlier: Annotated[tuple[int, ...], runner.BEFORE_THE_END] = (0, 20)  # steps before which there is one, too
     lowest_log2: int = -36  # loss scales 2^k of the backward passes
     highest_log2: int = 24
-    every_log2: int = 2
+    every_log2: Annotated[int, runner.COUNT] = 2
 
 
-SMOKE = Config(steps=1, seeds=(0,), earlier=(), lowest_log2=-24, every_log2=24)
+SMOKE = Config(steps=1, seeds=(0,), earlier=(0,), lowest_log2=-24, every_log2=24)
 
 
 def arms(config: Config) -> dict[str, gradient_snapshots.Model]:

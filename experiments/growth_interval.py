@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Config(runner.Config):
     intervals: tuple[int, ...] = (5, 10, 20, 50, 100, 200, 500, 2000)  # arms with a = b = 1
     split: tuple[tuple[int, float, float], ...] = ((20, 1, 3), (10, 0.5, 0.5), (5, 0.25, 1), (5, 0.25, 0.25))  # G, a, b
     start_log2: int = 20  # of the scale
-    warm_up: int = 20  # steps left out, while the scale comes down to the ceiling
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = 20  # steps left out, while the scale comes down to the ceiling
     batch_cpu: int = 32  # images per step
     batch_cuda: int = 256
     lr: float = 1e-2  # of Adam

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,8 @@ class Config(runner.Config):
     steps: int = 200  # rounds of one trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and batch
     trials: int = 3  # each with its programs and buffers at new addresses
-    sizes: tuple[str, ...] = ("2x32", "24x32", "3x256")  # layers x width
+    # layers x width
+    sizes: Annotated[tuple[str, ...], runner.like(r"[1-9]\d*x[1-9]\d*", "2x32")] = ("2x32", "24x32", "3x256")
     batch: int = 32
 
 

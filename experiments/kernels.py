@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from rich.table import Table
@@ -27,7 +27,7 @@ from experiments import runner
 from experiments.timing import clocks, step_variants
 from experiments.timing.clocks import Seconds, Work
 from experiments.timing.rounds import in_turn
-from experiments.timing.shapes import shapes
+from experiments.timing.shapes import FORM, shapes
 from experiments.timing.step_variants import BARE, OURS, Model, Way
 
 DEVICES = ("cuda",)  # where its data is made
@@ -41,8 +41,13 @@ class Config(runner.Config):
     steps: int = 30  # rounds of one trial; each round times every way once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 3  # each with new tensors
-    sizes: tuple[str, ...] = ("400x1000", "gpt2-12x768", "gpt2-48x1600")  # as in `overhead`
-    dtypes: tuple[str, ...] = ("float32",)  # of parameters and gradients; of another one the reads alone are timed
+    sizes: Annotated[tuple[str, ...], runner.like(FORM, "400x1000")] = (
+        "400x1000",
+        "gpt2-12x768",
+        "gpt2-48x1600",
+    )  # as in `overhead`
+    # of parameters and gradients; of another one than float32 the reads alone are timed
+    dtypes: Annotated[tuple[str, ...], runner.one_of(("float32", "float16", "bfloat16"))] = ("float32",)
     copied: int = 1 << 30  # float32 elements that are copied for the rate
     tiles: tuple[tuple[int, int], ...] = (
         (2048, 4), (4096, 8), (4096, 16), (8192, 4), (8192, 8), (8192, 16), (8192, 32), (16384, 16), (16384, 32),

@@ -17,6 +17,7 @@ import gc
 import statistics
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import nn
@@ -26,7 +27,7 @@ from ampsim.torch import GradScaler, norm_hooks, roundpipe
 from experiments import runner
 from experiments.timing import clocks, rounds
 from experiments.timing.roundpipe import load as load_roundpipe
-from experiments.timing.shapes import shapes
+from experiments.timing.shapes import FORM, shapes
 from experiments.timing.step_variants import Scaler
 
 MAX_NORM = 1.0
@@ -40,7 +41,10 @@ class Config(runner.Config):
     steps: int = 16  # rounds per trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
     trials: int = 5  # each with parameters at new addresses
-    sizes: tuple[str, ...] = ("400x1000", "50x400000")  # tensors x elements, or gpt2-LAYERSxWIDTH
+    sizes: Annotated[tuple[str, ...], runner.like(FORM, "400x1000")] = (
+        "400x1000",
+        "50x400000",
+    )  # tensors x elements, or gpt2-LAYERSxWIDTH
 
 
 SMOKE = Config(steps=3, trials=1, sizes=("8x1000", "2x20000"))

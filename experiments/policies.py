@@ -13,7 +13,7 @@ Device: cpu, or cuda with `--device cuda`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ POLICIES = policies(milestones=((1000, 2.0**14), (2000, 2.0**16)))
 class Config(runner.Config):
     steps: int = 5000  # of the recorded run
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    warm_up: int = 1000  # steps left out of the means
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = 1000  # steps left out of the means
     batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.1  # of SGD

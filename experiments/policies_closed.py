@@ -11,6 +11,7 @@ Device: cpu, or cuda with `--device cuda`.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ SHOWN_EVERY = 5  # steps between two scales that are kept
 class Config(runner.Config):
     steps: int = 420  # backward passes per unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    warm_up: int = 20  # of the steps, left out of the means
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = 20  # of the steps, left out of the means
     batch_cpu: int = 32  # images per step
     batch_cuda: int = 256
     lr: float = 1e-2  # of Adam

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 import wandb
@@ -42,6 +43,7 @@ REPEATS = False  # it measures time
 REQUIRES = ("wandb",)
 ARMS = ("bare", "probe", "wandb", "histc")
 BINS = 64  # as in wandb
+Sizes = Annotated[tuple[str, ...], runner.like(r"(gpt2? |resnet )[1-9]\d*x[1-9]\d*", "gpt 2x64")]
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Config(runner.Config):
     trials: int = 5  # each with parameters at new addresses
     batch: int = 8  # windows of text; eight times as many images
     # gpt LAYERSxWIDTH; gpt2 the same with GPT-2's vocabulary and context; resnet BLOCKSxCHANNELS
-    on_cpu: tuple[str, ...] = ("gpt 2x64", "gpt 12x32", "gpt 2x256", "resnet 1x16")
-    on_cuda: tuple[str, ...] = ("gpt 12x32", "gpt2 12x768", "resnet 3x64")
+    on_cpu: Sizes = ("gpt 2x64", "gpt 12x32", "gpt 2x256", "resnet 1x16")
+    on_cuda: Sizes = ("gpt 12x32", "gpt2 12x768", "resnet 3x64")
 
 
 SMOKE = Config(steps=2, trials=1, batch=2, on_cpu=("gpt 1x8", "resnet 1x4"))

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Config(runner.Config):
     width: int = 32
     batch: int = 32  # images per step
     lr: float = 3e-3  # of Adam
-    settle: int = 60  # steps before the first spike
+    settle: Annotated[int, runner.BEFORE_THE_END] = 60  # steps before the first spike
     spikes: tuple[tuple[int, int], ...] = ((2, 4), (5, 7), (8, 10), (10, 4))  # bits below the scale, steps
 
 

@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,11 @@ DEVICES = ("cpu",)
 class Config(runner.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    depths: tuple[int, ...] = (0, 1, 2, 4)  # k
+    depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
     interval: int = 50  # G under the ceiling that stands
     periods: int = 6  # of the scale, measured there
     trained_interval: int = 20  # G in training
-    warm_up: int = 100  # steps left out of what is measured in training
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = 100  # steps left out of what is measured in training
     batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.05

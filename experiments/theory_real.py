@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -36,11 +37,11 @@ OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 class Config(runner.Config):
     steps: int = 2000  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
-    warmup: int = 600  # of them left out, while the gradients' size settles
+    warmup: Annotated[int, runner.BEFORE_THE_END] = 600  # of them left out, while the gradients' size settles
     batch: int = 32  # images per step
     width: int = 64  # units a hidden layer, of two
     lr: float = 0.05  # of SGD
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, runner.FROM_0] = 0.01
     growth_intervals: tuple[int, ...] = (5, 10, 20, 50, 100)  # an arm each
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from queue import Queue
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,9 @@ class Config(runner.Config):
     tensors: int = 250  # gradients a backward pass
     depths: tuple[int, ...] = (1, 2, 4)  # of the queue, and of our scaler
     growth_interval: int = 2  # short, so that the scale changes often
-    overflow_share: float = 0.1  # of the passes, beside those that the scale itself makes overflow
+    overflow_share: Annotated[float, runner.SHARE] = (
+        0.1  # of the passes, beside those that the scale itself makes overflow
+    )
 
 
 SMOKE = Config(steps=40, seeds=(0,), tensors=5, depths=(1, 2))

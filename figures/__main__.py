@@ -1,9 +1,10 @@
 """Renders the figures, and the gallery of all: `python -m figures [--check] [STEM ...]`.
 
 `--check` renders to a temporary folder and compares the bytes with the committed files; exit 1 names those that
-differ. Exit 2: wrong use.
+differ. `STEM --data FILE` draws a figure from a data file of your own, beside that file. Exit 2: wrong use.
 """
 
+import argparse
 import difflib
 import importlib
 import sys
@@ -11,16 +12,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ampsim.core.output import run_command
 from figures import _gallery, _style, results
-from figures.rendering import render
-
-USAGE = "usage: python -m figures [--check] [STEM ...]"
+from figures.rendering import render, render_file
 
 
 def stems() -> list[str]:
-    """Return the name of every figure: those of the gallery's sections that have a file here."""
-    named = (stem for part in _gallery.SECTIONS.values() for stem in part)
-    return sorted(stem for stem in named if (_style.HERE / f"{stem}.py").exists())
+    """Return the name of every figure: the files that say how to plot one."""
+    return sorted(path.stem for path in _style.HERE.glob("[a-z]*.py") if "\ndef plot(" in path.read_text("utf-8"))
 
 
 def sources(stem: str, root: Path = results.DATA) -> list[Path]:
@@ -55,21 +54,44 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
-    options, names = [a for a in argv if a.startswith("-")], [a for a in argv if not a.startswith("-")]
-    if {"-h", "--help"} & set(options):
-        print(f"{USAGE}\n\n{__doc__}\nfigures: {', '.join(stems())}")
-        return 0
-    for given, allowed in [(o, ["--check", "--help"]) for o in options] + [(n, stems()) for n in names]:
-        if given not in allowed:
-            near = difflib.get_close_matches(given, allowed, n=1, cutoff=0.0)[0]
+    given, unknown = parser().parse_known_args(argv)
+    options = ["--check", "--data", "--out", "--help"]
+    for name, allowed in [(name, options) for name in unknown] + [(name, stems()) for name in given.stems]:
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)[0]
             expected = ", ".join(allowed)
-            print(f"figures: error: {given!r}: expected one of {expected}; did you mean {near!r}?", file=sys.stderr)
+            print(f"figures: error: {name!r}: expected one of {expected}; did you mean {near!r}?", file=sys.stderr)
             return 2
+    if (given.data and (given.check or len(given.stems) != 1)) or (given.out and not given.data):
+        print(f"figures: error: {' '.join(argv)}: expected STEM --data FILE [--out FOLDER]", file=sys.stderr)
+        return 2
     try:
-        return check(names or stems()) if options else render_all(names or stems())
-    except (FileNotFoundError, ValueError) as error:
-        print(f"figures: error: {error}; `python -m experiments all` makes the data", file=sys.stderr)
+        if given.data:
+            return render_own(given.stems[0], given.data, given.out or given.data.parent)
+        return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
+    except (OSError, ValueError) as error:
+        cure = f"run python -m experiments.{given.stems[0]} --out" if given.data else "`python -m experiments all`"
+        print(f"figures: error: {error}; {cure} makes the data", file=sys.stderr)
         return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(
+        "python -m figures", description=__doc__, epilog=f"figures: {', '.join(stems())}",
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    made.add_argument("stems", nargs="*", metavar="STEM", help="figures; all if none is named")
+    made.add_argument("--check", action="store_true", help="compare with the committed figures")
+    made.add_argument("--data", type=Path, metavar="FILE", help="data of your own; the figure is written beside it")
+    made.add_argument("--out", type=Path, metavar="FOLDER", help="where the figure of --data goes instead")
+    return made
+
+
+def render_own(stem: str, file: Path, folder: Path) -> int:
+    """Draw one figure from a data file of one's own."""
+    print(f"figures: {', '.join(map(str, render_file(stem, file, folder)))}")
+    return 0
 
 
 def render_all(names: Sequence[str]) -> int:
@@ -83,4 +105,4 @@ def render_all(names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(run_command("figures", lambda: main(sys.argv[1:])))

@@ -28,16 +28,10 @@ that it was measured on. SVG for the screen, PDF beside it for print.
 
 
 def page(stems: Sequence[str]) -> str:
-    """Return the gallery of these figures, in Markdown.
-
-    Raises:
-        ValueError: a figure that stands in no section.
-    """
-    known = [stem for part in SECTIONS.values() for stem in part]
-    if strays := sorted(set(stems) - set(known)):
-        raise ValueError(f"{', '.join(strays)}: expected in a section of figures/_gallery.py; add it to SECTIONS")
+    """Return the gallery of these figures, in Markdown; those that no section names come last."""
+    others = sorted(set(stems) - {stem for part in SECTIONS.values() for stem in part})
     parts = [HEAD]
-    for title, members in SECTIONS.items():
+    for title, members in {**SECTIONS, "Others": others}.items():
         shown = [stem for stem in members if stem in stems]
         parts += [f"## {title}\n", *map(entry, shown)] if shown else []
     parts.append(claims.table())

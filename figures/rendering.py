@@ -2,13 +2,14 @@
 
 import gc
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from figures import _style, results
+from figures.results import Result
 
 
 def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
@@ -23,11 +24,35 @@ def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
 
 def draw(stem: str, data: Path = results.CPU) -> Figure:
     """Return one figure, with the name of the device in its corner."""
-    module = importlib.import_module(f"figures.{stem}")
-    runs = [results.load(name, data) for name in module.DATA]
-    figure: Figure = module.plot(*runs)
+    return draw_results(stem, [results.load(name, data) for name in importlib.import_module(f"figures.{stem}").DATA])
+
+
+def draw_results(stem: str, runs: Sequence[Result]) -> Figure:
+    """Return the figure of these results."""
+    figure: Figure = importlib.import_module(f"figures.{stem}").plot(*runs)
     _style.stamp(figure, runs)
     return figure
+
+
+def render_file(stem: str, file: Path, folder: Path) -> list[Path]:
+    """Draw one figure from a data file of one's own, as ``<file>.svg`` and ``.pdf`` in `folder`; return their paths.
+
+    What else the figure reads is committed data.
+
+    Raises:
+        OSError: it cannot be opened, or the figure cannot be written.
+        ValueError: it is not what the figure reads.
+    """
+    stems = importlib.import_module(f"figures.{stem}").DATA
+    own = results.read(file, *stems)
+    runs = [own if name == own.stem else results.load(name) for name in stems]
+    with _style.style(), uncollected():
+        try:
+            figure = draw_results(stem, runs)
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            reason = f"{type(error).__name__}: {error.args[0] if error.args else error}"
+            raise ValueError(f"{file}: {stem} needs what it lacks; expected the default's arms; {reason}") from error
+        return _style.save(figure, folder, file.stem)
 
 
 @contextmanager

@@ -223,8 +223,21 @@ def load(stem: str, folder: Path = CPU) -> Result:
     path = folder / f"{stem}.jsonl"
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; `python -m experiments.{stem}` makes it")
+    return read(path, stem)
+
+
+def read(path: Path, *stems: str) -> Result:
+    """Read a data file of one of these experiments, wherever it lies.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it cannot be read as written, or is another experiment's.
+    """
     provenance, rows = records.read(path)
-    return Result(stem, path, provenance, tuple(rows))
+    made = Path(provenance.get("script", "")).stem
+    if made not in stems:
+        raise ValueError(f"{path}: made by {made or 'nothing'}; expected data of {' or '.join(stems) or 'nothing'}")
+    return Result(made, path, provenance, tuple(rows))
 
 
 def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:

@@ -4,7 +4,7 @@ import importlib.util
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +15,9 @@ settings.register_profile("dev", max_examples=50, **_COMMON)
 # The same examples every time: a commit is not red because of another commit's luck. `deep` explores.
 settings.register_profile("ci", max_examples=1000, derandomize=True, print_blob=True, **_COMMON)
 settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMON)
+# Once per mutant (tests/mutation): it is enough to see a failure, and the same one again.
+_BRIEF = {"derandomize": True, "database": None, "phases": (Phase.explicit, Phase.generate)}
+settings.register_profile("mutants", max_examples=100, **_BRIEF, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 

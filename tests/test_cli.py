@@ -1,6 +1,7 @@
 """The command line: exit status 0 good, 1 a finding, 2 wrong use."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import ampsim
 from ampsim import dialects
 from ampsim.cli import app
 
@@ -75,7 +77,7 @@ TORCH = "torch.amp:GradScaler"
 
 def check(*arguments: str) -> tuple[int, str]:
     pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
-    return run("check", *arguments, "--examples", "10")
+    return run("check", *arguments, "--examples", "10", "--time-limit", "0")  # test_apart has what has a limit
 
 
 def test_check_says_what_a_scaler_breaks_and_exits_with_1() -> None:
@@ -125,9 +127,10 @@ def test_check_finds_a_module_in_the_folder_it_is_run_in(tmp_path: Path, monkeyp
     (tmp_path / "my_scaler.py").write_text("from torch.amp import GradScaler\n\ndef make(rule):\n    return None\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    assert check("my_scaler:GradScaler", "--level", "4")[0] == 1
     code, text = check("my_scaler:make", "--level", "4")
-    assert code == 1
-    assert "raised AttributeError: 'NoneType' object has no attribute" in text
+    assert code == 2
+    assert "my_scaler:make: making it gave None, without scale, step, update" in text
 
 
 @pytest.mark.parametrize(
@@ -141,6 +144,16 @@ def test_check_finds_a_module_in_the_folder_it_is_run_in(tmp_path: Path, monkeyp
         ([TORCH, "--xfail", "skip_budgets"], "did you mean 'skip_budget'"),
         ([TORCH, "--expect", "no_such_file.json"], "no_such_file.json"),
         ([TORCH, "--expect", "math:pi"], "expected a mapping from checks to reasons"),
+        ([TORCH, "--expect", "pyproject.toml"], "--expect pyproject.toml: not JSON"),
+        ([TORCH, "--check", "skip_budgets"], "did you mean 'skip_budget'"),
+        ([TORCH, "--trait", "min_scal=1"], "did you mean 'min_scale'"),
+        ([TORCH, "--trait", "skips=some"], "expected a number"),
+        ([TORCH, "--trait", "delay=0.5"], "expected a whole number"),
+        ([TORCH, "--trait", "gives_up=1"], "anything else is declared by a Subject"),
+        ([TORCH, "--without", "state_dicts"], "did you mean 'state_dict'"),
+        ([TORCH, "--schedule", "1:1"], "expected one TARGET and one --check"),
+        ([TORCH, "--check", "skip_budget", "--schedule", "1:1"], "skip_budget has no threads"),
+        ([TORCH, "--check", "a_state_dict_is_never_torn", "--schedule", "1-1"], "expected STEP:CHOICE"),
         ([TORCH, "--level", "4", "--out", "report.txt"], "expected a name that ends in .md, .json or .html"),
         ([TORCH, "--level", "4", "--out", "no/such/folder.md"], "no/such/folder.md"),
     ],
@@ -150,3 +163,30 @@ def test_check_refuses_wrong_use(arguments: list[str], said: str) -> None:
     assert code == 2
     assert said in text
     assert "Traceback" not in text
+
+
+def test_check_takes_traits_and_names_of_checks() -> None:
+    floor = ["ampsim.torch:GradScaler", "--check", "scale_stays_normal", "--check", "skip_budget"]
+    assert check(*floor)[0] == 0
+    code, text = check(*floor, "--trait", "min_scale=1", "--without", "state_dict")
+    assert code == 0, text
+    assert "ampsim.torch:GradScaler: 2 passed of 2 checks" in text
+    code, text = check("ampsim.torch:GradScaler", "--check", "resume_is_invisible", "--without", "state_dict")
+    assert (code, "1 not asked, by its traits of 1 checks" in text) == (0, True)
+
+
+def test_a_schedule_that_was_found_is_replayed_by_the_command_in_the_message() -> None:
+    torn = "a_state_dict_is_never_torn"
+    code, text = check(TORCH, "--check", torn)
+    (command,) = [line.split("replay")[1] for line in text.splitlines() if line.startswith("  replay")]
+    assert code == 1
+    replayed, story = run(*shlex.split(command)[1:])
+    assert replayed == 1
+    assert story.splitlines()[0] == next(line for line in text.splitlines() if line.startswith(torn))
+    assert story.count(" up to ") > text.count(" up to ")  # every turn, not the last ones
+    assert run("check", TORCH, "--check", torn, "--schedule", "") == (0, f"{torn} holds under this schedule\n")
+
+
+def test_version_and_completion() -> None:
+    assert run("--version") == (0, f"ampsim {ampsim.__version__}\n")
+    assert "--show-completion" in run("--help")[1]

@@ -2,7 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 class DamagedFileError(ValueError):
@@ -19,10 +22,32 @@ class DamagedFileError(ValueError):
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file: at any moment `path` holds all of the old content or all of the new, on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open what takes the place of a file when the context is left without an exception. A device is written to.
+
+    Raises:
+        OSError: names `path`; on entry where there is no such folder, or where it takes no file.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+        else:
+            yield from _replacing(path)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def _replacing(path: Path) -> Iterator[BinaryIO]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)  # mkstemp makes files that only their owner can read

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import jax
 from jax import Array, lax
 
-from ampsim.jax.finite import Tree, all_finite
+from ampsim.jax.finite import Tree, all_finite, is_inexact
 
 T = TypeVar("T")
 
@@ -43,6 +43,8 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     axis_name: str | None = None,
+    *,
+    grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
 ) -> Callable[..., Result[S]]:
     """Return ``jax.value_and_grad`` of the scaled loss, unscaled again, checked, and the loss scale updated.
 
@@ -60,6 +62,8 @@ def value_and_grad(
         argnums: arguments to differentiate, as in ``jax.value_and_grad``.
         has_aux: see `fun`.
         axis_name: average the gradients over this mapped axis first; inf on one worker is then inf on all.
+        grad: what differentiates, called as ``grad(f, has_aux=True)``, and with ``argnums`` where they are not 0:
+            ``equinox.filter_value_and_grad`` and ``flax.nnx.value_and_grad`` take whole modules.
 
     Returns:
         A function of `fun`'s arguments, returning a `Result`.
@@ -70,13 +74,13 @@ def value_and_grad(
         loss = out[0] if has_aux else out
         return loss_scale.scale(loss), out
 
-    differentiate = jax.grad(scaled, argnums, has_aux=True)
+    differentiate = grad(scaled, has_aux=True, **({} if argnums == 0 else {"argnums": argnums}))
 
     @functools.wraps(fun)
     def wrapped(*args: Tree, **kwargs: Tree) -> Result[S]:
         if axis_name is not None:
-            args = _own_copies(args, argnums, axis_name)
-        grads, out = differentiate(*args, **kwargs)
+            args = _own_copies(args, argnums, axis_name, numbers=grad is jax.value_and_grad)
+        (_, out), grads = differentiate(*args, **kwargs)
         grads = loss_scale.unscale(grads, widen=True)
         if axis_name is not None:
             grads = lax.pmean(grads, axis_name)  # type: ignore[no-untyped-call]
@@ -86,15 +90,19 @@ def value_and_grad(
     return wrapped
 
 
-def _own_copies(args: tuple[Tree, ...], argnums: int | Sequence[int], axis_name: str) -> tuple[Tree, ...]:
+def _own_copies(
+    args: tuple[Tree, ...], argnums: int | Sequence[int], axis_name: str, *, numbers: bool
+) -> tuple[Tree, ...]:
     """Return the arguments to differentiate as values of their own on each worker of the axis.
 
     ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the mean of those
-    sums is the sum; flax returns that.
+    sums is the sum; flax returns that. Python's numbers, if not `numbers`, are no parameters but a module's settings.
     """
     chosen = {n % len(args) for n in ((argnums,) if isinstance(argnums, int) else argnums)}
 
     def own(x: Array) -> Array:
+        if not is_inexact(x) or (isinstance(x, (float, complex)) and not numbers):
+            return x
         try:
             copy: Array = lax.pcast(x, axis_name, to="varying")
             return copy

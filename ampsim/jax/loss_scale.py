@@ -22,9 +22,10 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ampsim.core.machine import Rule, State, init
-from ampsim.jax import exact_product, grad, machine
+from ampsim.jax import exact_product, machine
 from ampsim.jax.exact_product import FORMATS, Format
 from ampsim.jax.finite import Tree, is_inexact
+from ampsim.jax.grad import Result, value_and_grad
 
 T = TypeVar("T")
 
@@ -174,12 +175,14 @@ class LossScale:
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
         axis_name: str | None = None,
-    ) -> Callable[..., "grad.Result[Self]"]:
+        *,
+        grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
+    ) -> Callable[..., Result[Self]]:
         """Return ``jax.value_and_grad`` with loss scaling; arguments and results as of flax's ``DynamicScale``.
 
         See `grad.value_and_grad`.
         """
-        return grad.value_and_grad(self, fun, argnums, has_aux, axis_name)
+        return value_and_grad(self, fun, argnums, has_aux, axis_name, grad=grad)
 
 
 def _times(x: ArrayLike, factor: Array, one: Array | None = None, *, widen: bool) -> ArrayLike:

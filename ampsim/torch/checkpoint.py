@@ -36,17 +36,32 @@ def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:
     return saved | ({"pending": [state.scale for state in states[1:]]} if depth else {})
 
 
-def from_dict(saved: Dict, rule: Rule | Policy, *, exact_torch: bool) -> tuple[Rule | Policy, States]:
+class MissingKeyError(KeyError):
+    """A state dict lacks a key; still a KeyError, as torch's scaler raises."""
+
+    def __str__(self) -> str:
+        """Return the message itself; KeyError would print its repr."""
+        return str(self.args[0])
+
+
+def from_dict(saved: Dict, rule: Rule | Policy, depth: int, *, exact_torch: bool) -> tuple[Rule | Policy, States]:
     """Return the rule and the states of `to_dict`; raise before anything is changed.
 
-    Only the newest state's tracker counts: the others are never updated again.
+    Only the newest state's tracker counts: the others are never updated again. Of scales from a deeper scaler, those
+    that `depth` can still delay.
     """
     if isinstance(rule, Policy):
         return rule, (_policy_state(saved, rule),)
     if len(saved) == 0:
         raise refusals.EMPTY_STATE_DICT.error()
+    missing = [name for name in ("scale", *FIELDS, "_growth_tracker") if name not in saved]
+    if missing and not exact_torch:
+        raise MissingKeyError(
+            f"the state dict has no {', '.join(map(repr, missing))}, only {sorted(saved)}: expected all five keys of a "
+            "GradScaler's state_dict(); load what it returned"
+        )
     rule = config.changed(rule, exact_torch=exact_torch, **{name: saved[name] for name in FIELDS})
-    scales, tracker = [saved["scale"], *saved.get("pending", ())], saved["_growth_tracker"]
+    scales, tracker = [saved["scale"], *saved.get("pending", ())][-(depth + 1) :], saved["_growth_tracker"]
     if not exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
         tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")

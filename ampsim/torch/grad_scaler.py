@@ -17,24 +17,26 @@ from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import checkpoint, config
 from ampsim.torch.gradients import unscale
+from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.gradient_owners import GradientOwners, ScaleTicket
+from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
 from ampsim.torch.step.optimizer_step import OptimizerStep, is_fused
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from ampsim.torch.threads.launcher import Launch
 from ampsim.torch.threads.register import Register, Sync, Ticket
+from ampsim.torch.torch_names import TorchNames
 
 T = TypeVar("T")
 
 
-class GradScaler:
-    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler.
+class GradScaler(TorchNames):
+    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
 
     Guarantees:
-        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule.
+        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused.
         * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
         * A tensor that was used as a scale is never written again, unless `capturable`.
@@ -44,20 +46,22 @@ class GradScaler:
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
         * With `norm_hooks`, what they assume.
+        * Gradients are not accumulated over an `update` that changes the scale.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 12 remain:
+    Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
         4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
-        6. A fused optimizer that has no state yet is not called to skip. torch calls it, and its fused SGD then
-           takes uninitialized memory for its momentum.
+        6. What state a fused optimizer makes in a step that is skipped is dropped. torch keeps it, and its fused SGD
+           then takes uninitialized memory for its momentum. In both a fused optimizer is called although its kernel
+           skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
         7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
-           place, or taken over half of the dict.
+           place, or taken over half of the dict. A key that is missing is named in a sentence, still as a KeyError.
         9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
@@ -66,6 +70,11 @@ class GradScaler:
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
+        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` is obeyed when it is written between
+           iterations, and refused within one, as are ``_growth_tracker`` and ``_per_optimizer_states``; of torch's
+           private methods ``_unscale_grads_`` and ``_maybe_opt_step`` may be overridden.
+        15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
+           where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -75,6 +84,7 @@ class GradScaler:
     ``_rule``        the thread that runs updates           any thread, lock-free
     ``_records``     locked; one record by its holder       any thread
     ``_report``      a thread that steps, locked, whole     any thread, lock-free
+    ``_observers``   `observe`, locked, whole               any thread, lock-free
     ================ ====================================== =======================
 
     Args:
@@ -120,6 +130,7 @@ class GradScaler:
         allow_fp16: bool = False,
         capturable: bool = False,
     ) -> None:
+        self._check_overrides()
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
@@ -147,7 +158,12 @@ class GradScaler:
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
-        self._owners = GradientOwners(self._iterations.is_outstanding) if self._depth else None
+        self._observers: tuple[Observer, ...] = ()
+        self._owners: Owners | None = None
+        if self._depth:
+            self._owners = GradientOwners(self._iterations.is_outstanding)
+        elif self._enabled and not (self._exact_torch or self._capturable):
+            self._owners = LeftGradients()
         if self._sync is threading:
             checkpoint.alive.add(self)
 
@@ -220,7 +236,7 @@ class GradScaler:
         if not self._launcher.here():
             return self._launcher.call(self.unscale_, optimizer, ticket)
         self._check_owner(optimizer, ticket)
-        self._holding("unscale_", optimizer, ticket, OptimizerStep.divide_gradients)
+        self._holding("unscale_", optimizer, ticket, lambda step: self._told(ticket, step).divide_gradients())
 
     def unscale_and_clip_(
         self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
@@ -244,7 +260,9 @@ class GradScaler:
         if not self._launcher.here():
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
         self._check_owner(optimizer, ticket)
-        return self._holding("unscale_", optimizer, ticket, lambda step: step.divide_and_clip(max_norm))
+        return self._holding(
+            "unscale_", optimizer, ticket, lambda step: self._told(ticket, step).divide_and_clip(max_norm)
+        )
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
         """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
@@ -257,6 +275,8 @@ class GradScaler:
         if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
+        if type(self).unscale_ is not GradScaler.unscale_ and not is_fused(optimizer):
+            self._unscale_overridden(optimizer, ticket)
         if not self._launcher.here():
             self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
@@ -269,12 +289,17 @@ class GradScaler:
             ticket.value.keep(unscale.every_gradient(optimizer))
         if record.stage is Stage.READY or is_fused(optimizer):
             self._check_owner(optimizer, ticket)
-        result = step.take(args, kwargs)
+        result = self._told(ticket, step).take(args, kwargs)
         if self._owners is not None:
             self._owners.release(optimizer)
         with self._lock:
             self._report = self._report.adding(ticket.index, optimizer, record)
         return result
+
+    def _unscale_overridden(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
+        """Call a subclass's `unscale_` before a step, as torch does; it takes a ticket in loops that pass them."""
+        if self._records.stage(ticket.index, optimizer) is Stage.READY:
+            self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
 
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         check = partial(self._iterations.checked, name, ticket)
@@ -283,7 +308,15 @@ class GradScaler:
         )
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
-        return OptimizerStep(optimizer, ticket.value, record, self._rule, self._exact_torch, self._allow_fp16)
+        exact, allow_fp16 = self._exact_torch, self._allow_fp16
+        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, self._overrides())
+
+    def _told(self, ticket: ScaleTicket, step: OptimizerStep) -> OptimizerStep:
+        """Return the step, after observers were told of its gradients if these are scaled still."""
+        if self._observers and step.record.stage is Stage.READY:
+            for observer in self._observers:
+                observer.gradients(ticket, step.optimizer, ticket.value.scale_on(ticket.value.device))
+        return step
 
     def _check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         if self._owners is not None:
@@ -293,6 +326,25 @@ class GradScaler:
     def last_step(self) -> StepReport:
         """What the newest iteration's steps did: ``.skipped``, ``.skipped_by(optimizer)``."""
         return self._report
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Tell `observer` of every step from now on; return what ends that. Copies and pickles are not observed.
+
+        Raises:
+            ValueError: the scaler is `capturable`: a replayed graph runs none of this.
+        """
+        if self._enabled and self._capturable:
+            raise ValueError(
+                "a capturable scaler: expected one whose steps run in Python; a graph's replay tells nobody"
+            )
+        with self._lock:
+            self._observers = (*self._observers, observer)
+
+        def stop() -> None:
+            with self._lock:
+                self._observers = tuple(each for each in self._observers if each is not observer)
+
+        return stop
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -306,12 +358,15 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        self._iterations.check_thread(ticket)
         register = self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
         elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
+        for observer in self._observers:
+            observer.closing(ended)
         if self._launcher.here():
             self._finish(ended, new_scale, is_async)
         else:
@@ -326,6 +381,9 @@ class GradScaler:
             if new_scale is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
+            if self._owners is not None:
+                self._owners.leave(ticket, self._records.of(ticket.index))
+
             def advance(version: AnyVersion) -> AnyVersion:
                 if new_scale is not None:
                     return version.override(rule, new_scale)
@@ -333,7 +391,9 @@ class GradScaler:
                 return version.next(rule, outcome)
 
             register.apply(ticket, advance, is_async=is_async)
-            self._records.close(register.applied)
+            found = self._records.close(ticket.index)
+        for observer in self._observers:
+            observer.closed(ticket, found)
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
@@ -440,11 +500,14 @@ class GradScaler:
         return checkpoint.to_dict(self._rule, self._states(), self._depth)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs."""
+        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
+
+        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing.
+        """
         if not self._enabled:
             return
         self.synchronize()
-        rule, states = checkpoint.from_dict(state_dict, self._rule, exact_torch=self._exact_torch)
+        rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": StepRecords(sync=self._sync)}
         if self._capturable:

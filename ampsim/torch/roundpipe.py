@@ -38,6 +38,10 @@ class GradScaler(AnyDepth):
         if launch is None and enabled:
             launch = optimizer_stream()
         super().__init__("cpu", *numbers, depth=depth, launch=launch, **more)
+        if not self.is_enabled():  # torch's getters then know nothing, RoundPipe's what was given
+            self.set_growth_factor(growth_factor)
+            self.set_backoff_factor(backoff_factor)
+            self.set_growth_interval(growth_interval)
 
     @property
     def enabled(self) -> bool:

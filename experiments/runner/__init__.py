@@ -6,5 +6,9 @@ its `Config` extends ours, it raises `UsageError` for settings that it cannot ru
 
 from experiments.runner.cli import main
 from experiments.runner.experiment import DATA, Config, Single, Unit, UsageError
+from experiments.runner.settings import BEFORE_THE_END, COUNT, FROM_0, SHARE, like, one_of
 
-__all__ = ["DATA", "Config", "Single", "Unit", "UsageError", "main"]
+__all__ = [
+    "BEFORE_THE_END", "COUNT", "DATA", "FROM_0", "SHARE", "Config", "Single", "Unit", "UsageError", "like", "main",
+    "one_of",
+]  # fmt: skip

@@ -11,22 +11,28 @@ import tyro
 from rich.console import Console
 
 from ampsim import records
-from experiments.runner import device
+from ampsim.core.output import run_command
+from experiments.runner import device, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
 from experiments.runner.pool import Workers
 from experiments.runner.progress import Bar
 
+KEPT = "what is finished is kept, and the same command goes on from there"
 STYLE = (tyro.conf.FlagCreatePairsOff,)
 INLINE = tyro.conf.arg(name="")  # its fields are options of the command; those within a field keep its name
 
 
 def main(stem: str, argv: Sequence[str] | None = None) -> int:
     """Run one experiment from a command line, with its table at the end; return the exit status."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    with Workers() as workers, Bar(1.0) as bar:
-        bar.expect(1.0)
-        return attempt(stem, argv, workers, bar, show=True).status
+    given = sys.argv[1:] if argv is None else list(argv)
+
+    def command() -> int:
+        with Workers() as workers, Bar(1.0) as bar:
+            bar.expect(1.0)
+            return attempt(stem, given, workers, bar, show=True).status
+
+    return run_command(stem, command)
 
 
 def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show: bool = False) -> Outcome:
@@ -37,6 +43,9 @@ def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show:
     except (UsageError, records.DamagedFileError, UnitsFailedError) as error:
         print(f"{stem}: error: {error}", file=sys.stderr)
         return Outcome(2 if isinstance(error, UsageError) else 1, "failed")
+    except OSError as error:
+        print(f"{stem}: error: {error}: expected data and output that can be written; {KEPT}", file=sys.stderr)
+        return Outcome(1, "failed")
     if show and outcome.status == 0 and not run.options.smoke:
         print_table(run)
     return outcome
@@ -56,7 +65,8 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     """Return the run that a command line asks for.
 
     Raises:
-        UsageError: a device or package that is not there, or other settings without a file to write to.
+        UsageError: a device or package that is not there, settings that no run could want, or other settings than the
+            default without a file to write to.
         SystemExit: a field that there is not, or ``--help``.
     """
     experiment = Experiment(stem)
@@ -73,10 +83,19 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
         command, args=list(argv), prog=f"python -m experiments.{stem}", description=module.__doc__, config=STYLE
     )
     options, config = parsed.options, parsed.config
+    settings.check(config)
     allowed = sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices  # smoke tries the code
     device.require(options.device, allowed)
+    require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)
     return Run(experiment, config, options, path, list(argv), committed=not (parsed.out or options.smoke))
+
+
+def require_file(out: Path | None) -> None:
+    """Refuse a path that is there and no file: a device would be read for ever."""
+    if out and out.exists() and not out.is_file():
+        kind = "folder" if out.is_dir() else "device"
+        raise UsageError(f"out={out}: expected a file, not a {kind}; pass --out FILE.jsonl")
 
 
 def default_path(experiment: Experiment, config: Config, options: Options) -> Path:

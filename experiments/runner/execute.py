@@ -80,9 +80,9 @@ def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     units, start = run.experiment.units(run.config), time.monotonic()
     origin = provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
     journal = records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
-    if journal.discarded:
-        print(f"{run.stem}: unfinished run of other settings discarded: {journal.discarded}")
-    elif journal.done:
+    for part, difference in journal.others().items():
+        print(f"{run.stem}: unfinished run of other settings kept in {part}: {difference}")
+    if journal.done:
         print(f"{run.stem}: resumed, {len(journal.done)} of {len(units)} units are done")
     try:
         perform(run, units, journal, workers, bar)

@@ -67,11 +67,25 @@ def _git(*args: str) -> str | None:
 
 
 def source_sha256(stem: str) -> str:
-    """Return the sha256 of the experiment and what it imports from its folder: two versions are never mixed."""
+    """Return the sha256 of what the experiment does, and what it imports from its folder: versions are never mixed."""
     digest = hashlib.sha256()
     for path in sorted(sources(Experiment(stem).path)):
-        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes() + b"\0")
+        digest.update(f"{path.parent.name}/{path.name}\0{essence(ast.parse(path.read_bytes()))}\0".encode())
     return digest.hexdigest()
+
+
+def essence(node: object) -> str:
+    """Return a syntax tree as text, without layout, comments, and strings that stand alone, as docstrings do.
+
+    Not `ast.dump` or `ast.unparse`, which differ between versions of Python: what is empty is left out here.
+    """
+    if isinstance(node, list):
+        kept = (item for item in node if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)))
+        return f"[{' '.join(map(essence, kept))}]"
+    if isinstance(node, ast.AST):
+        fields = [(name, value) for name, value in ast.iter_fields(node) if value is not None and value != []]
+        return f"({type(node).__name__}{''.join(f' {name}={essence(value)}' for name, value in fields)})"
+    return ascii(node)
 
 
 def sources(path: Path) -> set[Path]:

@@ -1,5 +1,7 @@
 """Sets of parameters by name: many small vectors, few large ones, or those of a GPT-2."""
 
+FORM = r"(gpt2-)?[1-9]\d*x[1-9]\d*"
+
 
 def shapes(size: str) -> list[tuple[int, ...]]:
     """Return the shapes of a set of parameters.

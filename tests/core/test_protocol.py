@@ -35,6 +35,11 @@ def refused(result, before, refusal):
     assert after == before
 
 
+def test_the_stages_are_torchs() -> None:
+    theirs = pytest.importorskip("torch.amp.grad_scaler").OptState
+    assert {stage.name: stage.value for stage in Stage} == {stage.name: stage.value for stage in theirs}
+
+
 # -------------------------------------------------------------------------------------------------- iteration
 
 

@@ -192,7 +192,7 @@ def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> 
     run_with_journal(unbroken)
     path = tmp_path / "x.jsonl"
     whole = full_journal(path)
-    part = tmp_path / "x.jsonl.part"
+    part = records.Journal(path, IDENTITY).part
     header = whole.index(b"\n")
     for length in range(len(whole) + 1):
         part.write_bytes(whole[:length])
@@ -204,8 +204,8 @@ def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> 
 
 
 def test_a_run_killed_twice_keeps_what_both_parts_finished(tmp_path: Path) -> None:
-    path, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
-    whole = full_journal(path)
+    path = tmp_path / "x.jsonl"
+    whole, part = full_journal(path), records.Journal(path, IDENTITY).part
     one = whole.index(b"\n", whole.index(b"\n") + 1) + 1  # bytes of the header and one unit
     for length in range(one, len(whole)):
         part.write_bytes(whole[:length])
@@ -225,18 +225,24 @@ def test_units_end_in_canonical_order_whatever_order_they_were_done_in(tmp_path:
     assert path.read_bytes() == other.read_bytes()
 
 
-def test_a_journal_of_other_settings_is_discarded_and_says_where_it_differs(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    full_journal(path)
-    journal, computed = run_with_journal(path, {"config": {"lr": 0.2, "steps": 3}, "threads": 1})
-    assert computed == len(ROWS)
-    assert journal.discarded == "config.lr: 0.1 then, 0.2 now"
+def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path: Path) -> None:
+    path, other = tmp_path / "[x].jsonl", {"config": {"lr": 0.2, "steps": 3}, "threads": 1}
+    whole, first = full_journal(path), records.Journal(path, IDENTITY)
+    second = records.Journal(path, other)
+    assert second.done == {}
+    assert second.others() == {first.part: "config.lr: 0.1 then, 0.2 now"}
+    second.part.write_bytes(b'{"jour')
+    assert first.others() == {}  # killed before it had anything
+    assert run_with_journal(path, other)[1] == len(ROWS)
+    assert first.part.read_bytes() == whole
+    assert run_with_journal(path)[1] == 0
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    lines = full_journal(path).split(b"\n")
+    lines, part = full_journal(path).split(b"\n"), records.Journal(path, IDENTITY).part
     for bad in (b"{oops", b"{}"):
-        (tmp_path / "x.jsonl.part").write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
-        with pytest.raises(records.DamagedFileError, match=r"x\.jsonl\.part, line 2: "):
+        part.write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
+        with pytest.raises(records.DamagedFileError, match=r"x\.jsonl\.\w+\.part, line 2: "):
             records.Journal(path, IDENTITY)

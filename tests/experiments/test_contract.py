@@ -11,7 +11,7 @@ import pytest
 from ampsim import Rule, records
 from ampsim.records import Record
 from experiments import runner
-from experiments.runner import pool, provenance
+from experiments.runner import pool, provenance, settings
 from experiments.runner.experiment import Experiment, Unit, stems
 from figures import results
 from tests.experiments.runs import assert_replayed
@@ -49,9 +49,10 @@ def test_it_imports_few_rooms_and_no_other_experiment(experiment: Experiment) ->
 
 
 @every(EXPERIMENTS)
-def test_its_arms_are_frozen_values_with_a_name_each(experiment: Experiment) -> None:
+def test_its_settings_are_good_and_its_arms_frozen_values_with_a_name_each(experiment: Experiment) -> None:
     require(experiment)
     for config in (experiment.module.Config(), experiment.module.SMOKE):
+        settings.check(config)
         units = experiment.units(config)
         assert len({unit.key for unit in units}) == len(units)
         for unit in units:

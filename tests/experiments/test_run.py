@@ -1,5 +1,8 @@
 """The runner, tried on experiments that take no time; what every real experiment keeps is in test_contract.py."""
 
+import ast
+import errno
+import hashlib
 import math
 import os
 import subprocess
@@ -113,7 +116,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_ends_with_the_same_data(
     assert run(path) == 0
     assert "resumed, 2 of 4 units are done" in capsys.readouterr().out
     assert timeless(path) == timeless(unbroken)
-    assert not path.with_name("x.jsonl.part").exists()
+    assert not list(path.parent.glob("*.part"))
 
 
 def test_ctrl_c_keeps_what_is_done_and_says_so(
@@ -122,7 +125,10 @@ def test_ctrl_c_keeps_what_is_done_and_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(Experiment("tiny").module, "run", broken_by(KeyboardInterrupt, 1, 1))
         assert run(path) == 130
-    assert f"stopped; 1 of 4 units are kept in {path}.part" in capsys.readouterr().out
+    (part,) = path.parent.glob("*.part")
+    assert f"stopped; 1 of 4 units are kept in {part}" in capsys.readouterr().out
+    assert run(path, "--factor", "7") == 0  # a typo takes nothing away
+    assert f"other settings kept in {part}: config.factor: 0.1 then, 7.0 now" in capsys.readouterr().out
     assert run(path) == 0
     assert "resumed, 1 of 4" in capsys.readouterr().out
 
@@ -192,8 +198,9 @@ def test_a_failed_unit_exits_with_1_and_the_others_go_on_and_are_kept(
     assert timeless(path) == timeless(path.with_name("unbroken.jsonl"))
 
 
-def test_a_nan_loss_is_a_record_like_any_other(path: Path) -> None:
-    assert run(path, "--factor", "NaN") == 0
+def test_a_nan_loss_is_a_record_like_any_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Experiment("tiny").module, "run", lambda *_: {"loss": [math.nan]})
+    assert run(path) == 0
     rows = timeless(path)[1]
     assert len(rows) == 4
     assert all(map(math.isnan, rows[0]["loss"]))
@@ -215,15 +222,42 @@ def test_wrong_use_is_refused_with_value_expectation_and_cure(
     assert not (folder / "data").exists()
 
 
+@pytest.mark.parametrize(("out", "kind"), [(".", "folder"), ("/dev/null", "device"), ("/dev/full", "device")])
+def test_an_out_that_is_no_file_is_refused(
+    out: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path(out).exists():
+        pytest.skip(f"no {out} here")
+    assert runner.main("tiny", ["--jobs", "1", "--out", out]) == 2
+    assert f"tiny: error: out={out}: expected a file, not a {kind}; pass --out FILE" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_sentence_and_what_was_finished_is_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = iter([None, None])  # for two units
+
+    def fsync(handle: int) -> None:
+        if next(room, handle):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        assert run(path) == 1
+    error = capsys.readouterr().err
+    assert "tiny: error: [Errno 28] No space left on device: expected" in error
+    assert "Traceback" not in error
+    assert run(path) == 0
+    assert "resumed, 3 of 4" in capsys.readouterr().out  # of the third only the confirmation is missing
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(runner.UsageError, match="device=cuda: expected a CUDA device"):
         device.require("cuda")
 
 
-@pytest.mark.parametrize(
-    "argv", [["--widht", "3"], ["--steps", "0"], ["--jobs", "0"], ["--seeds", "1", "1"], ["--device", "tpu"]]
-)
+@pytest.mark.parametrize("argv", [["--widht", "3"], ["--jobs", "0"], ["--device", "tpu"]])
 def test_an_unknown_field_or_bad_value_exits_with_2(
     argv: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +267,66 @@ def test_an_unknown_field_or_bad_value_exits_with_2(
         status = stop.code
     assert status == 2
     assert argv[0].strip("-") in capsys.readouterr().err
+
+
+SETTINGS = """
+from typing import Annotated, NamedTuple
+
+class Size(NamedTuple):
+    layers: int
+    width: int
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = 3
+    lr: float = 0.1
+    static_log2: tuple[int, ...] = (0, 4)
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = 1
+    depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1)
+    share: Annotated[float, runner.SHARE] = 0.0
+    split: tuple[tuple[int, float], ...] = ((2, 0.5),)
+    size: Size = Size(1, 2)
+    kinds: Annotated[tuple[str, ...], runner.one_of(("relu", "tanh"))] = ("relu",)
+    shape: Annotated[str, runner.like("[0-9]+x[0-9]+", "2x32")] = "2x32"
+
+SMOKE = Config()
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--steps 0", "steps=0: expected a whole number of at least 1; the default is 3"),
+        ("--seeds -1", "seeds=(-1,): expected a seed from 0 to 2^32 - 1; the default is (0, 1, 2, 3, 4)"),
+        ("--seeds 1 1", "seeds=(1, 1): expected one or more values, no two alike; "),
+        ("--seeds", "seeds=(): expected one or more values, no two alike; "),
+        ("--lr nan", "lr=nan: expected a finite number above 0; the default is 0.1"),
+        ("--lr inf", "lr=inf: "),
+        ("--lr 0", "lr=0.0: "),
+        (
+            "--static-log2 0 2000",
+            "static_log2=(0, 2000): expected the exponent of a normal float32, from -126 to 127; ",
+        ),
+        ("--steps 1", "warm_up=1: expected a step from 0 and below steps; "),
+        ("--depths 0 -1", "depths=(0, -1): expected a finite number from 0; "),
+        ("--share nan", "share=nan: expected a share from 0 to 1; "),
+        ("--split 2 0.5 0 0.5", "split=((2, 0.5), (0, 0.5)): expected a whole number of at least 1; "),
+        ("--split 2 nan", "split=((2, nan),): expected a finite number above 0; "),
+        ("--size.width -3", "size=Size(layers=1, width=-3): expected a whole number of at least 1; "),
+        ("--kinds relu silu", "kinds=('relu', 'silu'): expected one of relu, tanh; "),
+        ("--shape 2x", "shape=2x: expected a text like 2x32; "),
+    ],
+)
+def test_settings_that_no_run_could_want_are_refused(
+    argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write(folder, "many")
+    source = (folder / "many.py").read_text().replace("SMOKE = Config(steps=1)\n", SETTINGS)
+    (folder / "many.py").write_text(source)
+    out = folder / "out" / "x.jsonl"
+    assert runner.main("many", [*argv.split(), "--out", str(out)]) == 2
+    assert f"many: error: {message}" in capsys.readouterr().err
+    assert not out.parent.exists()
 
 
 def test_help_tells_the_question_and_every_field(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -417,3 +511,39 @@ def test_a_gpu_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
     assert device.slug("cuda") == "nvidia-h200"
     assert device.slug("cpu") == "cpu"
+
+
+PROSE = '''"""What is asked?"""
+
+SEEDS = {"steps": [1, 2][0], **{}}  # a comment
+
+
+class Config:
+    """A docstring."""
+
+    rate: float = 0.1
+    """A field's."""
+
+
+def run(config, *, seed=None):
+    """Another."""
+    return f"{config.rate:.1f} {SEEDS['steps']}"
+'''
+
+
+def test_words_do_not_make_data_stale_and_numbers_do(folder: Path) -> None:
+    def digest(*changes: tuple[str, str]) -> str:
+        text = PROSE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (folder / "prose.py").write_text(text)
+        return provenance.source_sha256("prose")
+
+    before = digest()
+    words = [("What is", "Who has"), ("a comment", "no comment"), ("A docstring.", "X"), ("A field's.", "")]
+    assert digest(*words, ('    """Another."""\n', ""), ("[1, 2]", "[\n    1,\n    2,\n]")) == before
+    for change in [("0.1\n", "0.2\n"), ("1, 2", "2, 1"), (".1f", ".2f"), ("=None", "=0"), ("rate:", "rates:")]:
+        assert digest(change) != before, change
+    said = provenance.essence(ast.parse(PROSE))
+    assert hashlib.sha256(said.encode()).hexdigest()[:12] == "49f9359576e0"  # with every version of Python

@@ -98,9 +98,50 @@ def test_the_gallery_shows_every_figure_once_with_its_command() -> None:
     assert len(listed) == len(set(listed))
 
 
-def test_a_figure_without_a_section_is_refused() -> None:
-    with pytest.raises(ValueError, match="nowhere: expected in a section of"):
-        _gallery.page(["nowhere", "theory"])
+def test_a_figure_that_no_section_names_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_gallery, "SECTIONS", {"Machine": ("state_machine",)})
+    sections, figures = _gallery.page(["spikes", "state_machine"]).split("## Others")
+    assert "### state_machine" in sections
+    assert "### spikes" in figures
+
+
+def test_own_data_is_drawn_beside_its_file_or_where_one_asks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, out = tmp_path / "own.jsonl", tmp_path / "out"
+    out.mkdir()
+    provenance, rows = records.read(results.CPU / "spikes.jsonl")
+    records.write(own, {**provenance, "device": {"type": "cpu", "name": "my own"}}, rows)
+    committed = (_style.HERE / "spikes.svg").read_bytes()
+    assert cli.main(["spikes", "--data", str(own)]) == 0
+    assert str(tmp_path / "own.svg") in capsys.readouterr().out
+    assert cli.main(["spikes", "--data", str(own), "--out", str(out)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"own.jsonl", "own.svg", "own.pdf", "out"}
+    assert (out / "own.svg").read_bytes() == (tmp_path / "own.svg").read_bytes() != committed
+    assert (_style.HERE / "spikes.svg").read_bytes() == committed
+
+
+def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def error(stem: str, *argv: str) -> str:
+        assert cli.main([stem, "--data", *argv]) == 1
+        text = capsys.readouterr().err
+        assert text.count("\n") == 1
+        return text
+
+    provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
+    records.write(tmp_path / "poor.jsonl", provenance, rows[:1])
+    (tmp_path / "text.jsonl").write_text("words\n")
+    crash = str(results.CPU / "scale_crash.jsonl")
+    assert f"{crash}: made by scale_crash; expected data of spikes; run" in error("spikes", crash)
+    assert f"{crash}: made by scale_crash; expected data of nothing" in error("state_machine", crash)
+    assert "poor.jsonl: scale_crash needs what it lacks; " in error("scale_crash", str(tmp_path / "poor.jsonl"))
+    assert "text.jsonl, line 1: not JSON" in error("spikes", str(tmp_path / "text.jsonl"))
+    assert "No such file" in error("spikes", str(tmp_path / "none.jsonl"))
+    assert "Is a directory" in error("spikes", str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"poor.jsonl", "text.jsonl"}
+    for argv in (["--data", crash], ["spikes", "--out", "x"], ["spikes", "--check", "--data", crash]):
+        assert cli.main(argv) == 2
+        assert "expected STEM --data FILE" in capsys.readouterr().err
 
 
 def test_check_of_the_committed_figures_is_good(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +175,9 @@ def test_missing_or_damaged_data_is_one_clear_error(
 
 
 def test_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
     assert "state_machine" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.jax import all_finite, select_tree
+from ampsim.jax import LossScale, all_finite, select_tree
 from tests.examples import examples
 
 VALUES = st.sampled_from([0.0, -1.0, 65504.0, math.inf, -math.inf, math.nan])
@@ -53,3 +53,40 @@ def test_select_tree_takes_every_bit_of_one_side(pred) -> None:
 def test_select_tree_refuses_what_is_not_one_bool(pred) -> None:
     with pytest.raises(ValueError, match="expected one bool"):
         select_tree(pred, 1.0, 2.0)
+
+
+# ------------------------------------------------------------------------------------------- leaves that are no arrays
+
+OTHERS = [jax.nn.relu, "float32", jnp.float32, np.float16, object()]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=str)
+@pytest.mark.parametrize("value", [1.0, math.inf])
+def test_what_is_no_array_is_passed_over(other, value) -> None:
+    tree = {"w": jnp.array([value]), "other": other}
+    assert bool(all_finite(tree)) == math.isfinite(value)
+    for result in (LossScale.create().scale(tree), LossScale.create().unscale(tree, widen=True)):
+        assert result["other"] is other
+    chosen = select_tree(jnp.bool_(0), {**tree, "w": jnp.zeros(1)}, tree)
+    assert (chosen["other"], chosen["w"].tolist()) == (other, [value])
+
+
+def test_a_foreign_tensor_is_refused_and_not_passed_over() -> None:
+    torch = pytest.importorskip("torch")
+    for call in (all_finite, LossScale.create().unscale):
+        with pytest.raises(TypeError):
+            call({"w": torch.tensor([math.inf])})
+
+
+def test_select_tree_keeps_what_both_share_static() -> None:
+    tree = {"p": 0.5, "inference": False, "name": "relu", "w": jnp.ones(2)}
+    same = select_tree(jnp.bool_(1), tree, {**tree, "name": "".join(["re", "lu"])})
+    assert {k: type(v) for k, v in same.items()} == {k: type(v) for k, v in tree.items()}
+    assert same["w"] is tree["w"]
+    assert select_tree(jnp.bool_(0), 1.0, 2.0) == 2.0
+
+
+@pytest.mark.parametrize(("a", "b"), [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a")], ids=str)
+def test_select_tree_refuses_other_leaves_that_differ(a, b) -> None:
+    with pytest.raises(ValueError, match="expected arrays, or one and the same"):
+        select_tree(jnp.bool_(1), {"x": a}, {"x": b})

@@ -89,6 +89,7 @@ def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
     [
         (Rule(hysteresis=2), "^hysteresis=2: expected 1, torch holds nothing else; convert a loss scale with hyst"),
         (Rule(min_scale=1.0), "^min_scale=1.0: expected None"),
+        (Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
         (Rule(growth_test=">="), "^growth_test='>=': expected '=='"),
         (Rule(arithmetic=F32), "^arithmetic="),
     ],
@@ -172,6 +173,15 @@ def test_we_go_on_after_from_flax_at_both_ends_too(interval, growth, low, expone
             assert ours.state.scale == 0.0
             return
         assert (ours.state.scale, ours.state.growth_tracker) == (float(scales[t]), int(counts[t]))
+
+
+@pytest.mark.peer("flax")
+@pytest.mark.parametrize("low", [None, 0.0, 2.0**-126])
+def test_flax_there_and_back_is_the_same(low) -> None:
+    from flax.training.dynamic_scale import DynamicScale
+
+    peer = DynamicScale(growth_interval=7, fin_steps=3, scale=2.0**10, minimum_scale=low)
+    assert interop.to_flax(interop.from_flax(peer)) == peer
 
 
 @pytest.mark.peer("flax")
@@ -269,6 +279,7 @@ def test_jmp_keeps_a_floor_outside_of_jit() -> None:
         (JMP_RULES[4][0], False, "^backoff='reciprocal': expected 'divide', jmp outside of jit"),
         (Rule(min_scale=1.0, max_scale=8e4), True, "^max_scale=80000.0: expected None"),
         (Rule(min_scale=1.0, delay=1), True, "^delay=1: expected 0"),
+        (Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), True, "expected float32 that keeps_finite"),
     ],
 )
 def test_what_jmp_cannot_hold(rule, jit, text) -> None:
@@ -277,9 +288,10 @@ def test_what_jmp_cannot_hold(rule, jit, text) -> None:
 
 
 @pytest.mark.peer("jmp")
-def test_a_count_past_the_period_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^growth_tracker=5: expected below growth_interval=3"):
-        interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, 5)))
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_count_at_the_period_or_past_it_is_refused(count) -> None:
+    with pytest.raises(ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"):
+        interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, count)))
 
 
 @functools.cache

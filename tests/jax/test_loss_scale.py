@@ -61,6 +61,7 @@ def scanned(rule: Rule, history: list[bool]) -> list[State]:
 @example(Rule(2.0**127, growth_interval=1), [False] * 3)
 @example(Rule(2.0**127, growth_interval=1, arithmetic=Arithmetic(keeps_finite=False)), [False, False, True])
 @example(Rule(2.0**-125, arithmetic=Arithmetic(flush_subnormals=True)), [True] * 3)
+@example(Rule(min_scale=-0.0), [True])
 @example(Rule(1000.0, hysteresis=2, delay=3, growth_interval=2), [True, True, False, False, True] * 4)
 @example(Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(backoff="reciprocal")), [True] * 9)
 def test_reference_eager_and_scan_agree(rule, history) -> None:

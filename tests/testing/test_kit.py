@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import FEATURES, as_subject  # noqa: E402
+from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 
@@ -284,3 +285,16 @@ def test_every_check_says_its_law_in_one_sentence():
         assert check.law.endswith("."), check.name
         assert not check.issue or check.issue.startswith("https://")
         assert set(check.needs) <= set(FEATURES)
+
+
+@pytest.mark.parametrize("call", [CHECKS["skip_budget"], partial(check_scaler, levels=[0], examples=1)])
+def test_a_traceback_ends_at_the_line_that_asked_and_its_cause_begins_in_the_scaler(call):
+    with pytest.raises(AssertionError) as failure:
+        call(Breaks)
+    assert [entry.path.name for entry in failure.traceback.filter(failure)] == ["test_kit.py"]
+    if cause := failure.value.__cause__:
+        assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["step"]
+
+
+def test_the_name_of_a_class_is_what_the_command_takes():
+    assert load(as_subject(TORCH).name) is TORCH

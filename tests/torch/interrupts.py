@@ -93,7 +93,8 @@ class Loop:
         self.thread = None if kind == "local" else OptimizerThread()
         self.by_ticket = kind == "tickets"
         launch = None if self.thread is None else self.thread.launch
-        self.scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=depth, launch=launch)
+        numbers = {"init_scale": 4.0, "growth_interval": 1, "max_scale": 2.0**60}
+        self.scaler = GradScaler("cpu", **numbers, depth=depth, launch=launch)
         self.ticket, self.param = None, torch.zeros(2)
 
     def iterate(self):
@@ -194,7 +195,7 @@ def moments(count, seed):
 
 if __name__ == "__main__":
     how, *rest = sys.argv[1:]
-    faulthandler.dump_traceback_later(3000 if "deep" in rest else 110, exit=True)
+    faulthandler.dump_traceback_later(3000 if "deep" in rest else 600, exit=True)
     torch.set_num_threads(1)
     Loop("local", 0).iterate()
     if how == "every":

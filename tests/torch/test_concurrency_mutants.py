@@ -236,7 +236,7 @@ def gives_every_ticket_all_found_infs(self, ticket, is_async):
 
 
 @mutant(StepRecords, "close", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")
-def drops_the_records_of_other_tickets(self, applied):
+def drops_the_records_of_other_tickets(self, ticket):
     self._records.clear()
 
 

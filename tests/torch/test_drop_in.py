@@ -1,6 +1,7 @@
 """Our scaler in torch's place: what it does at depth 0 is torch's, but for the Differences in its docstring."""
 
 import copy
+import gc
 import inspect
 import math
 import pickle
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from ampsim.core.torch_model import protocol
-from ampsim.torch import GradScaler
+from ampsim.torch import GradScaler, roundpipe
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
 from tests.examples import examples
@@ -27,24 +28,6 @@ EXAMPLES = examples(ms=28, least=100)  # three machines
 
 def exact(*args, **options):
     return GradScaler(*args, exact_torch=True, **options)
-
-
-class Spied(GradScaler):
-    """``exact_torch=True``, showing its stages under torch's private name, for the lockstep machine."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, exact_torch=True, **options)
-
-    @property
-    def _per_optimizer_states(self):
-        return {
-            key: {"stage": record.stage, "found_inf_per_device": record.found_inf}
-            for records in self._records._records.values()
-            for key, record in records.items()
-        }
-
-
-Spied.__name__ = "GradScaler"
 
 
 def without_listed_differences():
@@ -83,7 +66,7 @@ def without_listed_differences():
 
 
 def test_exact_torch_in_lockstep_with_the_protocol():
-    machine = without_listed_differences().of(Spied)
+    machine = without_listed_differences().of(exact)
     run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
 
 
@@ -102,6 +85,7 @@ LAYOUTS = {
 }
 VALUES = (1.0, -3.0, 0.1, 1e-3, 1000.0, 1e-40, -0.0, 7e4)
 BAD = (None, None, None, INF, -INF, NAN)
+LEFT = "gradients from before an update() would be divided by the scale"
 index = st.integers(0, 2)
 kinds = st.lists(
     st.tuples(st.sampled_from([*KINDS]), st.sampled_from(["float32"] * 3 + [*LAYOUTS])), min_size=1, max_size=3
@@ -167,10 +151,12 @@ class DropIn(RuleBasedStateMachine):
 
     def both(self, act):
         """The same on each side; same result, and the same world afterwards."""
-        theirs, ours = (told(lambda side=side: act(side)) for side in (self.theirs, self.ours))
-        assert same(theirs, ours), (theirs, ours)
+        ours = told(lambda: act(self.ours))
+        left = isinstance(ours, tuple) and LEFT in str(ours[1])  # difference 15
+        assert left or same(told(lambda: act(self.theirs)), ours), ours
         a, b = self.theirs.everything(), self.ours.everything()
         assert all(map(same, a, b)), [pair for pair in zip(a, b, strict=True) if not same(*pair)]
+        return left
 
     @initialize(data=st.data(), kinds=kinds, begins=st.sampled_from([True] * 4 + [False]))
     def begin(self, data, kinds, begins):
@@ -227,7 +213,11 @@ class DropIn(RuleBasedStateMachine):
         options = {"closure": lambda: 5.0} if closure else {}
 
         if not self._unscaled_nothing(i):
-            self.both(lambda side: side.scaler.step(side.optimizers[i % len(side.optimizers)], **options))
+            left = self.both(lambda side: side.scaler.step(side.optimizers[i % len(side.optimizers)], **options))
+            if left:  # an asked-for step is recorded
+                _ = self.theirs.scaler._per_optimizer_states[
+                    id(self.theirs.optimizers[i % len(self.theirs.optimizers)])
+                ]
 
     def _unscaled_nothing(self, i):
         """A fused optimizer unscaled before it had gradients: torch then fails on an int found_inf."""
@@ -418,6 +408,15 @@ def test_disabled_works_with_tickets_too():
         scaler.update(ticket=ticket)
 
 
+def test_disabled_for_roundpipe_knows_its_constants():
+    for scaler in (roundpipe.GradScaler(enabled=False), roundpipe.GradScaler(1.0, 3.0, 0.25, 7, enabled=False)):
+        factors = scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()
+        assert factors in ((2.0, 0.5, 2000), (3.0, 0.25, 7))
+        assert scaler.state_dict() == {}
+        scaler.set_growth_interval(5)
+        assert pickle.loads(pickle.dumps(scaler)).get_growth_interval() == 5  # noqa: S301
+
+
 def test_pickles_in_torchs_words_and_goes_on():
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
     param = torch.nn.Parameter(torch.ones(2))
@@ -530,6 +529,19 @@ def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypa
         assert param.item() == moved
 
 
+@pytest.mark.parametrize("options", [{"momentum": 0.5}, {}])
+def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
+    for make in (GradScaler, exact, torch.amp.GradScaler):
+        scaler, calls = make("cpu", init_scale=4.0), []
+        (param,), optimizer = one(scaler, INF, fused=True, **options)
+        optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("called"))
+        for grad in (INF, INF, 1.0, INF):
+            param.grad.fill_(grad)
+            scaler.step(optimizer)
+            scaler.update()
+        assert len(calls) == 4
+
+
 def test_difference_7_loading_ends_the_iteration():
     for make, stage in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, "called")):
         scaler = make("cpu", init_scale=4.0)
@@ -543,7 +555,13 @@ def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
     for make, after in ((GradScaler, 4.0), (exact, 4.0), (torch.amp.GradScaler, 8.0)):
         scaler = make("cpu", init_scale=4.0)
         scaler.scale(torch.tensor(1.0))
-        assert told(lambda s=scaler: s.load_state_dict({"scale": 8.0})) == (KeyError, "'growth_factor'")
+        kind, text = told(lambda s=scaler: s.load_state_dict({"scale": 8.0}))
+        if make is GradScaler:
+            assert text.startswith("the state dict has no 'growth_factor', 'backoff_factor', 'growth_interval', ")
+            assert "only ['scale']: expected all five keys" in text
+            assert issubclass(kind, KeyError)
+        else:
+            assert (kind, text) == (KeyError, "'growth_factor'")
         assert scaler.get_scale() == after
 
 
@@ -643,6 +661,116 @@ def test_difference_13_an_interval_lowered_below_the_streak_does_not_stop_growth
                 scaler.step(optimizer)
                 scaler.update()
             assert scaler.get_scale() == grown
+
+
+def test_difference_14_a_scale_is_kept_within_an_iteration():
+    for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.5)):
+        scaler = make("cpu", init_scale=4.0)
+        (param,), optimizer = one(scaler, 4.0)
+        refused = isinstance(told(lambda s=scaler: s._scale.fill_(8.0)), tuple)
+        scaler.step(optimizer)
+        assert (param.item(), refused) == (divided, make is not torch.amp.GradScaler)
+
+
+def two(make, *steps, interval=1):
+    """Run a loop over two parameters, each with its optimizer; return the parameters and how the loop ended."""
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
+    scaler = make("cpu", init_scale=1024.0, growth_interval=interval)
+    ended = told(lambda: [step(scaler, *params, *optimizers) for step in steps] and None)
+    return params, ended
+
+
+def back(of):
+    """A backward pass from a scaled sum."""
+    return lambda s, a, b, oa, ob: s.scale((of(a, b)).sum()).backward()
+
+
+BOTH, OF_A, OF_B = back(lambda a, b: a + b), back(lambda a, b: a), back(lambda a, b: b)
+STEP_A, STEP_B = (lambda s, a, b, oa, ob: s.step(oa)), (lambda s, a, b, oa, ob: s.step(ob))
+UNSCALE_B = lambda s, a, b, oa, ob: s.unscale_(ob)  # noqa: E731
+UPDATE = lambda s, *_: s.update()  # noqa: E731
+ZERO_A = lambda s, a, b, oa, ob: oa.zero_grad(set_to_none=False)  # noqa: E731
+ZERO_B = lambda s, a, b, oa, ob: ob.zero_grad(set_to_none=False)  # noqa: E731
+NONE_B = lambda s, a, b, oa, ob: ob.zero_grad()  # noqa: E731
+ITERATION = (BOTH, STEP_A, STEP_B, UPDATE, ZERO_A, ZERO_B)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (BOTH, STEP_A, UPDATE, STEP_B),
+        (BOTH, STEP_A, UPDATE, UNSCALE_B),
+        (*ITERATION, BOTH, STEP_A, UPDATE, STEP_B),
+        (OF_A, OF_B, STEP_A, UPDATE, STEP_B),
+        (BOTH, STEP_A, UPDATE, ZERO_A, OF_A, STEP_A, UPDATE, STEP_B),  # two updates later
+        (BOTH, UNSCALE_B, STEP_A, UPDATE, STEP_B),  # it would be divided twice
+        (BOTH, STEP_A, STEP_B, ZERO_B, OF_B, UPDATE, STEP_B),  # the backward pass came before the update
+    ],
+)
+def test_difference_15_gradients_that_an_update_found_unstepped_are_refused(steps):
+    for make in (torch.amp.GradScaler, exact):
+        params, ended = two(make, *steps)
+        assert ended is None
+        assert params[1].tolist() not in ([0.0, 0.0], [-1.0, -1.0])  # whole steps of 1
+    params, ended = two(GradScaler, *steps)
+    assert ended[0] is RuntimeError
+    assert ended[1].startswith(LEFT)
+    assert params[1][0].item() in (1.0, 0.0)
+
+
+def test_difference_15_what_was_divided_is_not_divided_again_by_the_same_scale():
+    params, ended = two(GradScaler, BOTH, UNSCALE_B, STEP_A, UPDATE, STEP_B, interval=9)
+    assert ended[1].startswith(f"{LEFT} 1024.0: expected 1.0, ")
+    assert params[1].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("interval", "steps"),
+    [
+        (1, ITERATION * 3),
+        (1, (OF_A, BOTH, STEP_A, STEP_B, UPDATE)),
+        (1, (BOTH, STEP_A, UPDATE, ZERO_B, OF_B, STEP_B, UPDATE) * 2),  # a GAN's: the first pass leaks into b
+        (1, (BOTH, STEP_A, UPDATE, NONE_B, OF_B, STEP_B, UPDATE) * 2),
+        (1, (BOTH, STEP_A, ZERO_B, OF_B, STEP_B, UPDATE) * 2),
+        (1, (BOTH, UNSCALE_B, STEP_A, UPDATE, NONE_B) * 2),  # b's step is left out, as after too large a norm
+        (9, (BOTH, STEP_A, UPDATE, ZERO_A, BOTH, STEP_A, STEP_B, UPDATE)),  # accumulates over an update
+        (9, (BOTH, STEP_A, UPDATE, STEP_B, UPDATE)),  # the scale has not changed
+        (9, (BOTH, STEP_A, UPDATE, UNSCALE_B, STEP_B, UPDATE)),
+    ],
+)
+def test_difference_15_refuses_no_loop_that_is_right(interval, steps):
+    theirs, ended = two(torch.amp.GradScaler, *steps, interval=interval)
+    ours, also_ended = two(GradScaler, *steps, interval=interval)
+    assert ended is also_ended is None
+    assert all(map(same, theirs, ours))
+
+
+def test_difference_15_knows_parameters_of_any_kind():
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    (param,), optimizer = one(scaler, 4.0)
+    _, other = one(scaler, 4.0)
+    scaler.step(optimizer)
+    with torch.inference_mode():
+        param.grad = torch.tensor(8.0)  # counts no versions
+    scaler.scale(torch.ones(1, requires_grad=True))
+    scaler.step(other)
+    scaler.update()
+    param.grad = torch.tensor(8.0)
+    scaler.step(optimizer)
+    assert param.item() == -2.0
+    assert len(scaler._owners._known) == 2
+    scaler.update()
+    step_again(scaler, other)
+    del param, optimizer
+    gc.collect()
+    assert len(scaler._owners._known) == 1
+
+
+def step_again(scaler, optimizer):
+    scaler.scale(torch.ones(1, requires_grad=True))
+    scaler.step(optimizer)
+    scaler.update()
 
 
 def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():

@@ -847,6 +847,19 @@ def test_22_resume_into_another_depth_keeps_what_it_can():
         assert seen == carried
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_22_what_get_scale_says_after_a_deeper_dict_is_used_and_saved(depth):
+    deep = {**GradScaler("cpu", depth=3).state_dict(), "scale": 1024.0, "pending": [2.0, 4.0, 8.0]}
+    scaler, again = (GradScaler("cpu", depth=depth) for _ in range(2))
+    scaler.load_state_dict(deep)
+    saved = scaler.state_dict()
+    again.load_state_dict(saved)
+    expected = [1024.0, 2.0, 4.0, 8.0][3 - depth]
+    assert scaler.get_scale() == again.get_scale() == saved["scale"] == expected
+    assert scaler.scale(torch.ones(())) == again.scale(torch.ones(())) == expected
+    assert scaler.get_scale() == expected
+
+
 @pytest.mark.parametrize("at_min_scale", ["warn", "clamp"])
 @pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 64.0), (0.3, 0.7), (1.1, 3e38)])
 def test_23_scale_within_bounds_reciprocal_finite(low, high, at_min_scale):
@@ -885,7 +898,8 @@ def test_24_no_id_keys():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id"
     ]
-    assert sorted(found) == ["step/optimizer_step.py: id(optimizer)"] * 2 + ["step/records.py: id(optimizer)"]
+    optimizers = ["step/optimizer_step.py: id(optimizer)"] * 2 + ["step/records.py: id(optimizer)"]
+    assert sorted(found) == ["step/gradient_owners.py: id(param)", *optimizers]
     records = StepRecords()
     _, optimizer = an_optimizer()
     assert records.holding(0, optimizer, lambda: None, lambda record: record.optimizer) is optimizer

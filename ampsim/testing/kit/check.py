@@ -6,18 +6,23 @@ it takes beside the trial hypothesis draws, always the same for the same check, 
 
 import inspect
 import re
+import shlex
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import example as always
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import SearchStrategy, just
 
 from ampsim.testing.kit.subject import Traits, as_subject
-from ampsim.testing.kit.trial import BrokenError, Trial
+from ampsim.testing.kit.trial import Bench, BrokenError, Trial
 
 LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
 EXAMPLES = 60
+_TESTING = str(Path(__file__).parents[1])
 SEED = 1  # any number: without one, hypothesis makes it of this file's text, and an edit would draw other examples
 SETTINGS = settings(
     derandomize=True,
@@ -48,13 +53,17 @@ class Check:
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     """What broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are drawn."""
 
-    def __call__(self, target: object, *, examples: int = EXAMPLES) -> None:
-        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if the law is broken."""
+    def __call__(self, target: object, *, examples: int = EXAMPLES, schedule: Mapping[int, int] | None = None) -> None:
+        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if the law is broken.
+
+        With a `schedule`, a check of threads runs that one, and the text has every step.
+        """
+        __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
-        trials = [Trial(subject)]
+        trials = [Trial(subject, schedule)]
 
         def example(**drawn: object) -> None:
-            trials[:] = [Trial(subject)]  # the last example that hypothesis runs is the shortest
+            trials[:] = [Trial(subject, schedule)]  # the last example that hypothesis runs is the shortest
             self.function(trials[0], **drawn)
 
         test = example
@@ -64,21 +73,66 @@ class Check:
                 test = always(**drawn)(test)
         try:
             test()
-        except Exception as error:
-            raise AssertionError(self._message(trials[0], error)) from (None if _is_finding(error) else error)
+        except BrokenError as error:
+            raise AssertionError(self._message(trials[0], error)) from None
+        except (Exception, SystemExit, OverdueError) as error:
+            message = self._message(trials[0], error)
+            raise AssertionError(message) from error.with_traceback(_theirs(error.__traceback__))
 
     def lacks(self, traits: Traits) -> str:
         """Return which of the features that this check needs are declared missing; '' if none is."""
         return ", ".join(sorted(traits.without.intersection(self.needs)))
 
-    def _message(self, trial: Trial, error: Exception) -> str:
-        what = str(error) if _is_finding(error) else f"raised {type(error).__name__}: {error}"
-        lines = [("law", self.law), *trial.story(), ("issue", self.issue)]
-        return "\n".join([f"{self.name}: {what}", *(f"  {label:8} {text}" for label, text in lines if text)])
+    def describe(self, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
+        """Write what was seen under this check's name, then its law, the story in lines of (label, text), the issue."""
+        lines = [("law", self.law), *story, ("issue", self.issue)]
+        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+
+    def _message(self, trial: Trial, error: BaseException) -> str:
+        ours = isinstance(error, BrokenError | OverdueError)
+        seen = str(error) if ours else f"raised {type(error).__name__}: {error}"
+        where = [("where", place(error))] if isinstance(error, OverdueError) else []
+        replay = [("replay", self._replay(trial))] if trial.failing is not None else []
+        return self.describe(seen, [*where, *trial.story(), *replay])
+
+    def _replay(self, trial: Trial) -> str:
+        """Write the command that runs the schedule that failed."""
+        schedule = ",".join(f"{step}:{choice}" for step, choice in (trial.failing or {}).items())
+        command = ["ampsim", "check", trial.subject.name, *trial.traits.as_options()]
+        return shlex.join([*command, "--check", self.name, "--schedule", schedule])
 
 
-def _is_finding(error: Exception) -> bool:
-    return isinstance(error, BrokenError)
+def warm_up() -> None:
+    """Do what takes seconds in a process when it is first done, and is no scaler's fault."""
+
+    def step(value: float) -> None:
+        bench = Bench()
+        bench.put(value)
+        bench.optimizer.step()
+
+    settings(SETTINGS, max_examples=1)(given(just(1.0))(step))()
+
+
+class OverdueError(BaseException):
+    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's."""
+
+
+def place(error: BaseException) -> str:
+    """Return where the scaler was when an alarm rang: what the kit called last, and the calls from there on."""
+    *calls, _ring = traceback.extract_tb(error.__traceback__)
+    after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(_TESTING))
+    theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]
+    return ", ".join(f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs)
+
+
+def _theirs(calls: TracebackType | None) -> TracebackType | None:
+    """Return what follows the kit's last frame in a traceback, or all of it where nothing does."""
+    theirs, each = calls, calls
+    while each is not None:
+        if each.tb_frame.f_code.co_filename.startswith(_TESTING):
+            theirs = each.tb_next
+        each = each.tb_next
+    return theirs or calls
 
 
 CHECKS: dict[str, Check] = {}  # by name, in the order of levels

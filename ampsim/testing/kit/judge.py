@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ampsim.core.arguments import as_int, nearest
-from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check
+from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, OverdueError
 from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 
@@ -36,6 +36,8 @@ class Result:
     """expected: failed as expected; surprise: passed but was expected to fail; declared: not run, by a trait."""
     text: str = ""
     """The failure's message, the reason for an expectation, or the trait."""
+    is_overdue: bool = False
+    """Whether it was ended by an alarm; that is never expected."""
 
     @property
     def is_finding(self) -> bool:
@@ -43,16 +45,18 @@ class Result:
         return self.outcome in ("failed", "surprise")
 
 
-def chosen(levels: Sequence[int] | None = None, expected: Mapping[str, str] | None = None) -> list[Check]:
-    """Return the checks of these levels, or all; raise ValueError for an unknown level or expected name."""
+def chosen(
+    levels: Sequence[int] | None = None, expected: Mapping[str, str] | None = None, names: Sequence[str] | None = None
+) -> list[Check]:
+    """Return the checks of these levels and names, or all; raise ValueError for an unknown level or name."""
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
-    for name in expected or ():
+    for name in (*(expected or ()), *(names or ())):
         if name not in CHECKS:
-            raise ValueError(f"expected_failed_checks: no check {name!r}; {nearest(name, CHECKS)}")
+            raise ValueError(f"no check {name!r}; {nearest(name, CHECKS)}")
     every = sorted(CHECKS.values(), key=lambda each: each.level)
-    return [each for each in every if not levels or each.level in levels]
+    return [each for each in every if (not levels or each.level in levels) and (not names or each.name in names)]
 
 
 def judge(
@@ -60,20 +64,22 @@ def judge(
 ) -> Iterator[Result]:
     """Run checks one after the other and yield each one's Result as it comes."""
     subject = as_subject(target)
+    subject.try_out()
     for each in checks:
         yield Result(each, subject.name, *_run(each, subject, examples, (expected or {}).get(each.name)))
 
 
-def _run(each: Check, subject: Subject, examples: int, reason: str | None) -> tuple[Outcome, str]:
+def _run(each: Check, subject: Subject, examples: int, reason: str | None) -> tuple[Outcome, str, bool]:
     if missing := each.lacks(subject.traits):
-        return "declared", f"without {missing}"
+        return "declared", f"without {missing}", False
     try:
         each(subject, examples=examples)
     except AssertionError as error:
-        return ("failed", str(error)) if reason is None else ("expected", reason)
+        overdue = isinstance(error.__cause__, OverdueError)
+        return ("failed", str(error), overdue) if reason is None or overdue else ("expected", reason, False)
     if reason is not None:
-        return "surprise", f"{each.name} passes, but was expected to fail: {reason}; take it off the list"
-    return "passed", ""
+        return "surprise", f"{each.name} passes, but was expected to fail: {reason}; take it off the list", False
+    return "passed", "", False
 
 
 def check_scaler(
@@ -94,6 +100,7 @@ def check_scaler(
         examples: histories per check, at most.
         expected_failed_checks: name of a check -> reason, with a link. Strict.
     """
+    __tracebackhide__ = True  # for pytest
     expected = expected_failed_checks or {}
     results = [*judge(as_subject(target, traits), chosen(levels, expected), examples=examples, expected=expected)]
     findings = [result.text for result in results if result.is_finding]
@@ -114,6 +121,7 @@ def check_threads(
     Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
     access to an attribute of the scaler is a place where another thread may go on.
     """
+    __tracebackhide__ = True
     return check_scaler(
         target, traits=traits, levels=[THREADS], examples=examples, expected_failed_checks=expected_failed_checks
     )

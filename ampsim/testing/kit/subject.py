@@ -3,8 +3,9 @@
 import importlib
 import inspect
 import math
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ampsim.core.arguments import check_choice, nearest
@@ -30,6 +31,9 @@ FEATURES = {
 }
 
 
+NO_OPTION = ("gives_up", "without")  # of Traits: not to be said as ``--trait NAME=VALUE``
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traits:
     """Declared differences of a scaler, made on purpose. A difference that is not declared is a failure.
@@ -50,6 +54,14 @@ class Traits:
         object.__setattr__(self, "without", frozenset(self.without))
         for name in sorted(self.without - {*FEATURES}):
             raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
+
+    def as_options(self) -> list[str]:
+        """Return the options of ``ampsim check`` that declare these traits; `gives_up` has none."""
+        changed = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name not in NO_OPTION]
+        traits = [f"{name}={value}" for name, value in changed if value != getattr(Traits(), name)]
+        return [word for text in traits for word in ("--trait", text)] + [
+            word for name in sorted(self.without) for word in ("--without", name)
+        ]
 
     def possible(self, rule: Rule) -> Rule:
         """Return `rule` with its first scale moved to within the bounds."""
@@ -72,6 +84,22 @@ class Subject:
     traits: Traits = field(default_factory=Traits)
     name: str = ""
 
+    def try_out(self) -> None:
+        """Make one scaler; raise ValueError if that raises, or if what is made is none."""
+        try:
+            made = self.make(self.traits.possible(Rule()))
+        except (Exception, SystemExit) as error:
+            raise ValueError(
+                f"{self.name}: making it raised {type(error).__name__}: {error}; "
+                "expected a scaler on the CPU from a class with torch's constructor or from make(rule)"
+            ) from error
+        missing = [name for name in ("scale", "step", "update") if not callable(getattr(made, name, None))]
+        if missing:
+            raise ValueError(
+                f"{self.name}: making it gave {made!r}, without {', '.join(missing)}: "
+                "expected torch's GradScaler methods; FromFlag adapts a scaler that has others"
+            )
+
 
 def as_subject(target: object, traits: Traits | None = None, name: str = "") -> Subject:
     """Make a Subject of a class with torch's constructor or of a maker; return a Subject as it is.
@@ -84,7 +112,7 @@ def as_subject(target: object, traits: Traits | None = None, name: str = "") -> 
         raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
     words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
     make = _from_class(target) if isinstance(target, type) else target
-    return Subject(make, traits or Traits(), name or ".".join(filter(None, words)))
+    return Subject(make, traits or Traits(), name or ":".join(filter(None, words)))  # as `load` takes it
 
 
 def _from_class(cls: type) -> Maker:
@@ -96,23 +124,40 @@ def _from_class(cls: type) -> Maker:
     return lambda rule: cls(**device, **{name: getattr(rule, name) for name in CONSTANTS})
 
 
+def find(target: str, **declared: Any) -> Subject:
+    """Return the Subject that ``module:attribute`` names, with these traits declared on top of its own."""
+    subject = as_subject(load(target))
+    without = subject.traits.without | declared.pop("without", frozenset())
+    return Subject(subject.make, replace(subject.traits, **declared, without=without), target)
+
+
 def load(target: str) -> object:
     """Return what ``module:attribute`` names; raise ValueError with the closest name for what is not there."""
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
         raise ValueError(f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler")
-    try:
-        found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{module_name}: {error}; install what it needs") from error
-        raise ValueError(f"{target!r}: no module {error.name!r}; run from its folder, or install it") from error
+    found = _import(module_name)
     for name in path.split("."):
         if not hasattr(found, name):
             public = [each for each in dir(found) if not each.startswith("_")]
             raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, public)}")
         found = getattr(found, name)
     return found
+
+
+def _import(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{name}: {error}; install what it needs") from error
+        raise ValueError(f"no module {error.name!r}; run from its folder, or install it") from error
+    except (Exception, SystemExit) as error:
+        call = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"importing {name} raised {type(error).__name__}: {error} ({call.filename}:{call.lineno}); "
+            "expected a module that can be imported"
+        ) from error
 
 
 class FromFlag:

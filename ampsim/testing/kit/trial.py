@@ -1,7 +1,7 @@
 """One example of a check: a scaler, optimizers with real parameters, and the story of what was done to them."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import NoReturn
@@ -82,8 +82,10 @@ class BrokenError(AssertionError):
 class Trial:
     """One example of a check: it starts a scaler, drives it, and fails with what was seen."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, schedule: Mapping[int, int] | None = None) -> None:
         self.subject, self.traits = subject, subject.traits
+        self.schedule = schedule  # of threads: the one to run; None for all
+        self.failing: Mapping[int, int] | None = None  # the one that failed
         self.requested = self.rule = RULE
         self.state = init(RULE)  # of the reference machine, for `follow`
         self.scaler: Scaler = None

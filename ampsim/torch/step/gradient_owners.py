@@ -1,27 +1,47 @@
-"""Whose gradients are in a ``.grad``: two tickets' sums in one tensor are an error, not silence.
+"""Whose gradients are in a ``.grad``: those of a ticket that another one would unscale are an error, not silence.
 
-Only scalers with depth > 0 need this: at depth 0 no two tickets are ever outstanding. A backward pass from a
-scaled output tags each ``.grad`` that it writes with the output's ticket, by a hook that autograd calls after
-it wrote one. The tag stays on the tensor when it is handed over.
+With depth > 0 backward passes of several tickets may run at once: each tags the ``.grad`` that it writes with the
+ticket of its scaled output, by a hook that autograd calls after it wrote one. The tag stays on the tensor when it is
+handed over. At depth 0 tickets follow one another, and what an update finds unstepped says enough, without a hook.
 """
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakIdRef, WeakTensorKeyDictionary
 
 from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.step.records import Record, Stage
 from ampsim.torch.threads.register import Ticket
 
 ScaleTicket = Ticket[AnyVersion]
 _TAG = "_ampsim_ticket"  # on a gradient: (its ticket, the gradient's _version when it was tagged)
 
 
-class GradientOwners:
+class Owners(Protocol):
+    """Knows whose gradients an optimizer has."""
+
+    def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
+        """Note an output that a ticket has scaled, before its backward pass."""
+
+    def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
+        """Refuse to unscale by one ticket what another's scale was multiplied into, and nothing has written since."""
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Note that the optimizer has stepped or skipped: its gradients are nobody's."""
+
+    def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
+        """Note that a ticket with these records ends."""
+
+
+class GradientOwners(Owners):
     """The tickets that gradients belong to, as tags on the gradients.
 
     The parameters it looks at are the leaves of the first scaled output's graph and those of optimizers seen.
@@ -69,7 +89,7 @@ class GradientOwners:
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        params = list(_parameters_of(optimizer).values())
         seen = self._seen.get(params[0], []) if params else []  # type: ignore[no-untyped-call]
         if len(seen) != len(params) or not all(ref() is param for ref, param in zip(seen, params, strict=True)):
             self._hook(params)
@@ -84,13 +104,107 @@ class GradientOwners:
                     "the ticket their loss was scaled with; pass it as ticket="
                 )
 
-    @staticmethod
-    def release(optimizer: Optimizer) -> None:
+    def release(self, optimizer: Optimizer) -> None:
         """Take the tags off: after a step the gradients may be zeroed and reused."""
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if (grad := param.grad) is not None:
-                    vars(grad).pop(_TAG, None)
+        for param in _parameters_of(optimizer).values():
+            if (grad := param.grad) is not None:
+                vars(grad).pop(_TAG, None)
+
+    def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
+        """Do nothing: the tags stay, and tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """A gradient that an update found unstepped."""
+
+    grad: TensorWeakRef
+    version: int  # the gradient's _version then
+    ticket: ScaleTicket  # whose scale its loss was multiplied by
+    divided: bool  # by `unscale_`
+
+    def is_still(self, grad: Tensor) -> bool:
+        return self.grad() is grad and self.version == grad._version  # noqa: SLF001
+
+    def check_divisor(self, ticket: ScaleTicket) -> None:
+        """Refuse to divide it by the scale of a later ticket, unless that is the same number. Waits for the device."""
+        held, divisor = 1.0 if self.divided else self.ticket.value.read().scale, ticket.value.read().scale
+        if held != divisor:
+            raise RuntimeError(
+                f"gradients from before an update() would be divided by the scale {divisor}: expected {held}, which "
+                "they are multiplied by; step every optimizer before update(), or zero these gradients"
+            )
+
+
+class LeftGradients(Owners):
+    """The gradients that updates found unstepped, of a scaler with depth 0.
+
+    Looked for among the leaves of what was scaled before the first update and the parameters of optimizers seen, but
+    for those of optimizers that stepped after the last output was scaled: in most loops, nowhere.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, WeakIdRef] = {}  # parameters by id, which is theirs until their reference goes
+        self._left: dict[int, _Left] = {}  # by id of the parameter
+        self._has_left = False  # whether any ticket has ended
+        self._stepped: list[Optimizer] = []  # since the last output was scaled
+        self._before: tuple[list[int], int, set[int]] = [], 0, set()  # ids that had stepped, count of known, the others
+
+    def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
+        self._stepped = []
+        if not self._has_left:
+            self._know(_by_id(_leaves_of(scaled)))
+
+    def _know(self, params: dict[int, Tensor]) -> None:
+        known = self._known
+        for key in params.keys() - known.keys():
+            known[key] = WeakIdRef(params[key], lambda _, key=key: known.pop(key, None))
+
+    def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
+        for key, param in _parameters_of(optimizer).items() if self._left else ():
+            left, grad = self._left.get(key), param.grad
+            if left is not None and grad is not None and left.ticket is not ticket and left.is_still(grad):
+                left.check_divisor(ticket)
+
+    def release(self, optimizer: Optimizer) -> None:
+        self._stepped.append(optimizer)
+
+    def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
+        self._has_left = True
+        if len(records) != len(self._stepped):
+            self._know(_parameters_of(*(record.optimizer for record in records)))
+        unscaled = _parameters_of(*(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None))
+        left = {}
+        for key in self._unstepped():
+            param = self._known[key]() if key in self._known else None
+            grad = None if param is None else param.grad
+            if grad is None or grad.is_inference():  # such a tensor counts no versions
+                continue
+            before = self._left.get(key)
+            if before is None or key in unscaled or not before.is_still(grad):
+                before = _Left(TensorWeakRef(grad), grad._version, ticket, key in unscaled)  # noqa: SLF001
+            left[key] = before
+        self._left = left
+
+    def _unstepped(self) -> set[int]:
+        """Return the parameters whose optimizer has not stepped; if the others are as before, so are these."""
+        groups = (group["params"] for optimizer in self._stepped for group in optimizer.param_groups)
+        stepped = list(map(id, chain.from_iterable(groups)))
+        before, known, unstepped = self._before
+        if stepped != before or len(self._known) != known:
+            self._know(_parameters_of(*self._stepped))
+            unstepped = self._known.keys() - set(stepped)
+            self._before = stepped, len(self._known), unstepped
+        return unstepped
+
+
+def _parameters_of(*optimizers: Optimizer) -> dict[int, Tensor]:
+    groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
+    return _by_id(chain.from_iterable(groups))
+
+
+def _by_id(params: Iterable[Tensor]) -> dict[int, Tensor]:
+    return {id(param): param for param in params}
 
 
 def _mixed(owner: ScaleTicket, ticket: ScaleTicket) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,13 @@ def _wants_scaler(step: Callable[..., object]) -> bool:
     return "grad_scaler" in inspect.signature(step).parameters
 
 
+class Overrides(NamedTuple):
+    """A subclass's methods in place of torch's private ones: ``_unscale_grads_`` and ``_maybe_opt_step``."""
+
+    unscale_grads_: Callable[[Optimizer, Tensor, Tensor, bool], dict[torch.device, Tensor]] | None = None
+    maybe_opt_step: Callable[..., object] | None = None  # of the optimizer and its step's own arguments
+
+
 @dataclass(eq=False, slots=True)
 class OptimizerStep:
     """One optimizer's way through one ticket, for the thread that holds its record."""
@@ -50,6 +57,7 @@ class OptimizerStep:
     rule: Rule | Policy
     exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
     allow_fp16: bool
+    overrides: Overrides
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -60,6 +68,11 @@ class OptimizerStep:
 
         Returns the unscaled 2-norm before clipping, shape (), float32.
         """
+        if self.overrides.unscale_grads_:
+            raise RuntimeError(
+                "unscale_and_clip_ would not call the _unscale_grads_ that was overridden: expected torch's own; call "
+                "unscale_ and torch.nn.utils.clip_grad_norm_"
+            )
         return self._unscaling(partial(self._divide_and_clip, max_norm))
 
     def take(self, args: Args, kwargs: Kwargs) -> object:
@@ -90,9 +103,18 @@ class OptimizerStep:
         self.record.observed = self.version.observe(self.rule, groups)
         return groups
 
+    def check(self) -> dict[torch.device, Tensor]:
+        """Note whether all gradients, still scaled, are finite; return the flags."""
+        self.record.found_inf = self._check_for_kernel()
+        return self.record.found_inf
+
     def _divide(self) -> None:
-        groups = self._gradients(allow_fp16=self.allow_fp16)
-        unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_on)
+        overridden = self.overrides.unscale_grads_
+        groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None)
+        if overridden is not None:
+            self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
+        else:
+            unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_on)
         if not self.exact_torch and self.version.may_be_below_one:
             unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
 
@@ -135,6 +157,11 @@ class OptimizerStep:
         self.record.found_inf[home] = torch.zeros((), device=home)
         return torch.tensor(number, dtype=torch.float32, device=home)
 
+    def _by_override(self, inverse: Tensor, allow_fp16: bool) -> dict[torch.device, Tensor]:
+        """Divide and check by the method of a subclass, called as torch calls it."""
+        assert self.overrides.unscale_grads_ is not None  # noqa: S101 - for the type checker
+        return dict(self.overrides.unscale_grads_(self.optimizer, inverse, torch.zeros_like(inverse), allow_fp16))
+
     def _note_narrow(self, groups: unscale.Groups, max_norm: float) -> None:
         """Note gradients that leave a format narrower than float32: their norm does not tell.
 
@@ -150,6 +177,8 @@ class OptimizerStep:
         """Call ``optimizer.step`` unless a flag is set. Reads the flags: waits for their devices."""
         if not self.record.found_inf:
             raise refusals.NOTHING_CHECKED.error()
+        if self.overrides.maybe_opt_step:
+            return self.overrides.maybe_opt_step(self.optimizer, *args, **kwargs)
         if sum(flag.item() for flag in self.record.found_inf.values()):
             return None
         return self.optimizer.step(*args, **kwargs)
@@ -162,15 +191,19 @@ class OptimizerStep:
             record.found_inf = self._check_for_kernel()
             scale = self.version.scale_on(record.home)
         first = not self.exact_torch and _may_lack_state(self.optimizer)
-        if first and any(flag.item() for flag in record.found_inf.values()):
-            return None
+        had_state = set(self.optimizer.state) if first else set()
         result = _call_fused(self.optimizer, scale, record, args, kwargs)
-        if first and not self.optimizer.state:
+        if first and any(flag.item() for flag in record.found_inf.values()):
+            for key in set(self.optimizer.state) - had_state:
+                del self.optimizer.state[key]
+        elif first and not self.optimizer.state:
             _note_stateless(self.optimizer)
         return result
 
     def _check_for_kernel(self) -> dict[torch.device, Tensor]:
         groups = self._gradients(allow_fp16=True)
+        if self.overrides.unscale_grads_:
+            return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
         if not self.exact_torch and self.version.may_be_below_one:
             return unscale.check_unscaled(groups, self.version.scale_on)
         found = Record()
@@ -190,9 +223,8 @@ def _note_stateless(optimizer: Optimizer) -> None:
 def _may_lack_state(optimizer: Optimizer) -> bool:
     """Tell whether a step may make state for a parameter, as an optimizer's first does.
 
-    A kernel that skips must not be the one to make it: torch's fused SGD allocates its momentum, the kernel
-    leaves it as it is, and the next step takes what the memory held for the momentum. So such a step waits
-    for its flag.
+    What it makes is dropped if its kernel skips: torch's fused SGD allocates its momentum, the kernel leaves it
+    as it is, and the next step would take what the memory held for the momentum. So such a step waits for its flag.
     """
     if _stateless.get(id(optimizer)) is optimizer:
         return False

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Record:
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     is_held: bool = False  # some thread unscales or steps this optimizer now
-    optimizer: Optimizer | None = None  # kept alive while there is a record, so that no other takes over its id
+    optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
 
     def found_on(self, device: torch.device) -> Tensor:
         """Return this optimizer's flag on a device, made when it is first asked for."""
@@ -95,16 +95,37 @@ class StepRecords:
             if held is not None:
                 held.is_held = False
 
+    def of(self, ticket: int) -> list[Record]:
+        """List the records of a ticket."""
+        return list(self._records.get(ticket, {}).values())
+
+    def stage(self, ticket: int, optimizer: Optimizer) -> Stage:
+        """Return how far an optimizer has come in a ticket."""
+        record = self._records.get(ticket, {}).get(id(optimizer))
+        return Stage.READY if record is None else record.stage
+
+    def by_id(self) -> dict[int, Record]:
+        """Return the newest record of every optimizer in an outstanding ticket, by the optimizer's id."""
+        with self.lock:
+            return {key: record for records in self._records.values() for key, record in records.items()}
+
     def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
         """Collect what all optimizers of a ticket found in their gradients. For a caller that has the lock."""
-        records = list(self._records.get(ticket, {}).values())
+        records = self.of(ticket)
         flags = [flag for record in records for flag in record.found_inf.values()]
         observed = [record.observed for record in records if record.observed is not None]
         return Outcome(flags, observed, is_async)
 
-    def close(self, applied: int) -> None:
-        """Forget the tickets before this number: they were updated. For a caller that has the lock."""
-        self._records = {ticket: records for ticket, records in self._records.items() if ticket >= applied}
+    def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
+        """Forget this ticket and those before: they were updated. Return what each optimizer of this one found.
+
+        For a caller that has the lock.
+        """
+        records = self._records.get(ticket, {}).values()
+        self._records = {other: kept for other, kept in self._records.items() if other > ticket}
+        return [
+            (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
+        ]
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""

@@ -111,16 +111,19 @@ class Iterations(Generic[V]):
 
     # -------------------------------------------------------------------------------------------- updates
 
+    def check_thread(self, ticket: Ticket[V] | None) -> None:
+        """Refuse an update without a ticket on the optimizer's thread: the ticket it means may be the next one."""
+        if ticket is None and self.launcher.remote and self.launcher.here():
+            raise RuntimeError(
+                "update() without a ticket on the optimizer's thread: expected it on the thread that calls scale(); "
+                "call it there, or pass ticket="
+            )
+
     def ending(self, ticket: Ticket[V] | None) -> Ticket[V]:
         """Return the ticket that an update closes."""
         self.started("update")
         if ticket is None:
             self.needs_no_ticket("update")
-            if self.launcher.remote and self.launcher.here():
-                raise RuntimeError(
-                    "update() without a ticket on the optimizer's thread: pass ticket=, or call it "
-                    "on the thread that calls scale()"
-                )
         return self.stepping("update", ticket)
 
     def ask(self, ticket: Ticket[V], finish: Callable[[], None], is_async: bool) -> Job[None]:

@@ -254,7 +254,9 @@ class Register(Generic[V]):
         book = self._book
         if book.tickets:
             numbers = ", ".join(str(ticket.index) for ticket in book.tickets)
-            raise RuntimeError(f"tickets outstanding: {numbers}; expected none: update them before saving")
+            raise RuntimeError(
+                f"saved before the update() of ticket number {numbers}: expected none to come; save after it"
+            )
         return book.versions[book.next_version(self.depth) - book.applied - 1 :]
 
     def restore(self, versions: tuple[V, ...], also: Callable[[], object] = bool) -> None:

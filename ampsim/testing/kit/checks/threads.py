@@ -22,6 +22,7 @@ from ampsim.testing.kit.check import check
 from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.kit.trial import Trial
 
+STEPS = 3000  # of one run, at most
 LIMIT = 200  # schedules, the fewest preemptions first, of at most 2
 RULE = Rule(init_scale=8.0, growth_interval=2)
 PLAN = (True, False, False)  # overflows; the first and the last change the scale
@@ -44,16 +45,26 @@ def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
 
 def _explore(t: Trial, program: Callable[[conductor.Conductor], object]) -> None:
     t.requested = RULE
-    try:
-        with conductor.one_core():
-            conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=3000)
-    except conductor.FailingScheduleError as failure:
-        for task, steps in groupby(failure.run.trace, key=lambda step: step.task):
-            *_, last = steps
-            t.log_event(f"{task} up to {last.op} {last.subject}")
-        t.events[:-SEGMENTS] = [f"schedule {dict(failure.run.schedule)}: ..."]
-        cause = failure.__cause__
-        t.fail(str(cause) if isinstance(cause, AssertionError) else f"raised {type(cause).__name__}: {cause}")
+    with conductor.one_core():
+        if t.schedule is not None:
+            _report(t, conductor.attempt(program, t.schedule, max_steps=STEPS), shown=STEPS)
+            return
+        try:
+            conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
+        except conductor.FailingScheduleError as failure:
+            _report(t, failure.run, shown=SEGMENTS)
+
+
+def _report(t: Trial, run: conductor.Run, *, shown: int) -> None:
+    """Fail with what went wrong in a run and its last turns, if anything did."""
+    if run.failure is None:
+        return
+    for task, steps in groupby(run.trace, key=lambda step: step.task):
+        *_, last = steps
+        t.log_event(f"{task} up to {last.op} {last.subject}")
+    t.events[:-shown], t.failing = ["..."] * (len(t.events) > shown), run.schedule
+    known = isinstance(run.failure, AssertionError)
+    t.fail(str(run.failure) if known else f"raised {type(run.failure).__name__}: {run.failure}")
 
 
 def _gradient(overflows: bool) -> torch.nn.Parameter:

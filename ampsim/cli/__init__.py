@@ -1,0 +1,125 @@
+"""The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ampsim import __version__
+from ampsim.cli.check import check_target
+from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, setting
+from ampsim.core import dialects
+from ampsim.core.files import DamagedFileError
+from ampsim.core.replay.fold import states
+from ampsim.core.trace import read
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+traces = typer.Typer(help="Recorded trajectories of loss scalers.", no_args_is_help=True)
+app.add_typer(traces, name="traces")
+
+
+@traces.command("check")
+def check_traces(
+    file: Annotated[Path, typer.Argument(help="JSON Lines file of traces, plain or .gz", show_default=False)],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every mismatch, not only the first.")] = False,
+) -> None:
+    """Replay every trace of FILE through the reference machine and compare to the last bit.
+
+    Prints 'N of M match'. Exit status 1 if any trace differs, naming the first.
+    """
+    matching, mismatches, number = 0, [], 0
+    try:
+        for number, trace in enumerate(
+            track(read(file), "replaying", console=err, transient=True, disable=not err.is_terminal), 1
+        ):
+            try:
+                difference = trace.mismatch()
+            except (dialects.UnknownDialectError, TypeError, ValueError) as error:
+                fail(f"{file}, trace {number}: {error}")
+            matching += difference is None
+            if difference:
+                mismatches.append(f"{trace.system} {dict(trace.params)} {trace.sequence}: {difference}")
+    except OSError as error:
+        fail(f"{file}: {error.strerror}; give the path of a .jsonl or .jsonl.gz file of traces")
+    except DamagedFileError as error:
+        fail(str(error))
+    out.print(f"{matching} of {number} match")
+    if mismatches:
+        for line in mismatches if verbose else mismatches[:1]:
+            out.print(line, markup=False)
+        raise typer.Exit(1)
+
+
+@app.command("dialects")
+def list_dialects() -> None:
+    """List the loss scalers that the reference machine speaks: name, parameters, source."""
+    table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
+    for name in dialects.names():
+        dialect = dialects.ALL[name]
+        names = ", ".join([*dialect.parameters, *dialect.options])
+        table.add_row(*map(escape, (name, names, dialect.source)))
+    print_table(table)
+
+
+@app.command("replay")
+def replay_history(
+    dialect: Annotated[str, typer.Argument(help="A name from `ampsim dialects`.", show_default=False)],
+    history: Annotated[str, typer.Argument(help="One digit per update: 1 overflow, 0 clean.", show_default=False)],
+    parameters: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE")
+    ] = None,
+) -> None:
+    """Print the scale after each update of HISTORY.
+
+    Example: ampsim replay torch.amp.GradScaler 00100 -s interval=2
+    """
+    if not history or set(history) - {"0", "1"}:
+        fail(f"history {history!r}: expected digits 0 (clean) and 1 (overflow), e.g. 0001000")
+    try:
+        rule = dialects.get(dialect, **dict(setting("--set", text) for text in parameters or ()))
+    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
+        fail(str(error))
+    try:
+        for digit, state in zip(history, states(rule, [digit == "1" for digit in history]), strict=False):
+            out.print(f"{'overflow' if digit == '1' else 'clean':8}  {state.scale!r}")
+    except Exception as error:  # what the framework itself raises is a result, not a failure of ours
+        out.print(f"raises    {type(error).__name__}: {error}", markup=False)
+
+
+app.command("check")(check_target)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"ampsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="ampsim: is my loss scaler right, and what did it do to my run?")
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options of the program itself."""
+
+
+def main() -> None:
+    """Run the command line."""
+    open_output()
+    try:
+        try:
+            app(prog_name="ampsim")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        drop_output()
+        err.print(f"ampsim: cannot write what was found: {error.strerror}; expected room for it", markup=False)
+        sys.exit(2)

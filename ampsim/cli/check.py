@@ -1,0 +1,227 @@
+"""``ampsim check``: judge loss scalers, each in a process of its own, and show or write what was found."""
+
+import enum
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ampsim.cli.terminal import err, fail, out, print_table, setting
+from ampsim.core.arguments import nearest
+from ampsim.core.files import replacing
+from ampsim.core.machine import Rule
+
+if TYPE_CHECKING:
+    from ampsim.testing.kit.check import Check
+    from ampsim.testing.kit.judge import Result
+    from ampsim.testing.kit.report import Report
+
+
+class ReportFormat(enum.StrEnum):
+    """A form of a report."""
+
+    md = "md"
+    json = "json"
+    html = "html"
+
+
+def check_target(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="module:attribute, e.g. torch.amp:GradScaler; several stand side by side.",
+            show_default=False,
+        ),
+    ],
+    level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
+    check: Annotated[list[str] | None, typer.Option(help="One check by its name; again for more.")] = None,
+    examples: Annotated[int, typer.Option("--examples", "-n", min=1, help="Histories per check.")] = 60,
+    trait: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What it does differently on purpose: min_scale, max_scale, hysteresis, delay, skips.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A feature that it does not have; again for more.", metavar="FEATURE")
+    ] = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            help="Checks expected to fail: a JSON file {check: reason}, or module:attribute.", metavar="WHICH"
+        ),
+    ] = None,
+    xfail: Annotated[list[str] | None, typer.Option(help="One check expected to fail.", metavar="CHECK")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="Replay a schedule that a check of threads found.", metavar="STEP:CHOICE,..."),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds per check, at least 60 by default. 0: no limit, in this process, as a debugger wants it.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    report: Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")] = None,
+    file: Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")] = None,
+) -> None:
+    """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
+
+    Exit status 1 if a check fails that was not expected to, or passes that was. A check that hangs, or ends its
+    process, fails, and the others go on. For torch's scaler and what inherits from it:
+    --expect ampsim.testing.known:TORCH
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
+    targets, limit = [*dict.fromkeys(targets)], max(60.0, examples) if time_limit is None else time_limit
+    try:
+        declared = _declared(trait or (), without or ())
+        if schedule is not None:
+            raise typer.Exit(_replay(targets, check or [], schedule, declared))
+        form = _format_of(file) if file and not report else report
+        expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
+        with replacing(file) if file else nullcontext() as stream:
+            judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
+            _show(judged, None if stream else form)
+            if stream and form:
+                stream.write(_written(judged, form).encode())
+    except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
+        fail(str(error))
+    raise typer.Exit(1 if judged.findings else 0)
+
+
+def _chosen(levels: list[int] | None, names: list[str] | None, expected: Mapping[str, str]) -> "list[Check]":
+    from ampsim.testing.kit import judge  # `kit` first: says what to install if anything is missing
+
+    return judge.chosen(levels, expected, names)
+
+
+def _declared(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
+    """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
+    from ampsim.testing.kit.subject import NO_OPTION, Traits
+
+    given = dict(setting("--trait", text, "each", "all") for text in traits)
+    known = {each.name for each in fields(Traits)} - {*NO_OPTION}
+    for name in given.keys() - known:
+        raise ValueError(f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject")
+    declared = {**given, "without": frozenset(without)}
+    Traits(**declared).follows(Rule())  # refuses what is wrong
+    return declared
+
+
+def _judge(
+    targets: Sequence[str],
+    checks: "Sequence[Check]",
+    declared: Mapping[str, object],
+    examples: int,
+    expected: Mapping[str, str],
+    limit: float,
+) -> "Report":
+    from ampsim.testing.kit.apart import judge_apart
+    from ampsim.testing.kit.judge import judge
+    from ampsim.testing.kit.report import Report
+    from ampsim.testing.kit.subject import find
+
+    def results() -> "Iterator[Result]":
+        for name in targets:
+            subject = partial(find, name, **declared)
+            if limit:
+                yield from judge_apart(subject, checks, name=name, examples=examples, expected=expected, limit=limit)
+            else:
+                yield from judge(subject(), checks, examples=examples, expected=expected)
+
+    total, quiet = len(checks) * len(targets), not err.is_terminal
+    return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
+
+
+def _replay(targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
+    """Run one check of threads under one schedule, show it step by step, and return the exit status."""
+    from ampsim.testing.kit.judge import THREADS, chosen
+    from ampsim.testing.kit.subject import find
+
+    if len(targets) != 1 or len(checks) != 1:
+        raise ValueError("--schedule: expected one TARGET and one --check, as the line `replay` of a finding has them")
+    (check,) = chosen(names=checks)
+    if check.level != THREADS:
+        raise ValueError(f"--schedule: {check.name} has no threads; expected a check of level {THREADS}")
+    try:
+        schedule = {int(step): int(choice) for step, choice in (pair.split(":") for pair in text.split(",") if pair)}
+    except ValueError:
+        raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
+    try:
+        check(find(targets[0], **declared), schedule=schedule)
+    except AssertionError as error:
+        out.print(str(error), markup=False)
+        return 1
+    out.print(f"{check.name} holds under this schedule")
+    return 0
+
+
+def _expected(text: str | None) -> dict[str, str]:
+    """Return the mapping that `--expect` names."""
+    if text is None:
+        return {}
+    from ampsim.testing.kit.subject import load
+
+    try:
+        is_file = ":" not in text or Path(text).exists()
+        found: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--expect {text}: not JSON ({error}); expected {{check: reason}}") from error
+    except RecursionError as error:
+        raise ValueError(f"--expect {text}: nested too deep; expected {{check: reason}}") from error
+    if not isinstance(found, dict) or not all(isinstance(word, str) for pair in found.items() for word in pair):
+        raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
+    return found
+
+
+def _format_of(file: Path) -> ReportFormat:
+    try:
+        return ReportFormat(file.suffix.removeprefix("."))
+    except ValueError:
+        fail(f"--out {file}: expected a name that ends in .md, .json or .html; or say --report")
+
+
+def _written(judged: "Report", form: ReportFormat) -> str:
+    from ampsim.testing.kit.report import FORMATS
+
+    return FORMATS[form](judged)
+
+
+def _show(judged: "Report", form: ReportFormat | None) -> None:
+    """Print a report; or the table, then every finding, then one sentence per scaler."""
+    if form is not None:
+        out.print(_written(judged, form), markup=False, end="")
+        return
+    from ampsim.testing.kit.report import COLOURS, sign
+
+    spelled = out.encoding.startswith("utf")  # other encodings have no ticks
+    table = Table("level", box=None, pad_edge=False, header_style="bold")
+    table.add_column("check", no_wrap=True)
+    for name in judged.scalers:
+        table.add_column(escape(name), overflow="fold")
+    for check, results in judged.rows():
+        signs = [
+            f"[{COLOURS[result.outcome]}]{sign(result) if spelled else result.outcome}" if result else ""
+            for result in results
+        ]
+        table.add_row(f"L{check.level}", check.name, *signs)
+    print_table(table)
+    for finding in judged.findings:
+        out.print(f"\n{finding.text}", markup=False)
+    out.print()
+    for line in judged.summary():
+        out.print(line, markup=False)

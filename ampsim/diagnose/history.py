@@ -1,0 +1,183 @@
+"""What is known of a run's loss scale, whoever wrote it down: the one form that readers make and findings take."""
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+ENTRIES = 2**18
+"""Entries that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class Change(NamedTuple):
+    """A change of the loss scale, between two entries of the run."""
+
+    after: int
+    """The last step that is known to have had the old scale."""
+    step: int
+    """The first step that is known to have the new one."""
+    old: float
+    new: float
+
+
+class Sample(NamedTuple):
+    """The unscaled gradients of one step, by parameter."""
+
+    step: int
+    counts: Mapping[str, npt.NDArray[np.int64]]
+    """Parameter -> elements per binade, shape (280,): zeros; 2^-149 to 2^127; inf; NaN."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """A run in order of its steps. Arrays have one element per entry; NaN is what nobody wrote down."""
+
+    source: str
+    """The file, or whatever the reader was given."""
+    program: str
+    """Who wrote it: "ampsim", "HF Trainer", "DeepSpeed", ..."""
+    step: npt.NDArray[np.int64]
+    """Step of the optimizer, shape (n,), increasing."""
+    scale: Floats
+    """Loss scale in force at the step, shape (n,)."""
+    skipped: Floats
+    """Steps skipped since the entry before, this one included, shape (n,)."""
+    norm: Floats
+    """2-norm of the gradients as it was written down, shape (n,); the largest of merged entries."""
+    loss: Floats
+    """Shape (n,); the largest of merged entries."""
+    changes: list[Change]
+    """Every change of the scale, also those inside merged entries."""
+    bad: dict[int, dict[str, str]]
+    """Step -> parameter -> "has inf" or "has nan"."""
+    samples: list[Sample]
+    alarms: list[tuple[int, str]]
+    settings: dict[str, object]
+    """What is known of the scaler, such as "growth_interval": 2000, and of the run."""
+    notes: list[str]
+    """What the reader left out or took for granted, in sentences."""
+    merged: int = 1
+    """Entries of the run per entry here."""
+
+    @property
+    def every_step(self) -> bool:
+        """Whether each step has an entry that says if it was skipped, so that nothing is left to infer."""
+        return bool(self.merged == 1 and np.all(np.diff(self.step) == 1) and not np.isnan(self.skipped).any())
+
+
+@dataclass
+class HistoryBuilder:
+    """Collects entries in bounded memory; `finish` makes the history.
+
+    An entry whose step is not beyond the last one's replaces what came from that step on: a run that went on from a
+    checkpoint has its steps once.
+    """
+
+    source: str
+    program: str
+    settings: dict[str, object] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    bad: dict[int, dict[str, str]] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    alarms: list[tuple[int, str]] = field(default_factory=list)
+    _steps: "array[int]" = field(default_factory=lambda: array("q"))
+    _columns: "tuple[array[float], ...]" = field(default_factory=lambda: tuple(array("d") for _ in range(4)))
+    _changes: list[Change] = field(default_factory=list)
+    _known: tuple[int, float] | None = None  # the last step that had a scale, and it
+    _merged: int = 1
+    _waiting: tuple[int, list[float]] | None = None  # entries merged so far into one that is not kept yet
+    _in_waiting: int = 0
+    _back: int = 0
+
+    def add(
+        self,
+        step: int,
+        *,
+        scale: float = math.nan,
+        skipped: float = math.nan,
+        norm: float = math.nan,
+        loss: float = math.nan,
+    ) -> None:
+        """Add an entry: see `History` for what each is."""
+        if step <= self._last_step():
+            self._go_back(step)
+        if not math.isnan(scale):
+            if self._known is not None and scale != self._known[1]:
+                self._changes.append(Change(self._known[0], step, self._known[1], scale))
+            self._known = step, scale
+        values = [scale, skipped, norm, loss]
+        self._waiting = (step, values if self._waiting is None else _merge(self._waiting[1], values))
+        self._in_waiting += 1
+        if self._in_waiting == self._merged:
+            self._keep()
+
+    def finish(self) -> History:
+        """Return the history of what was added."""
+        self._keep()
+        scale, skipped, norm, loss = (np.array(column, np.float64) for column in self._columns)
+        notes = list(self.notes)
+        if self._back:
+            notes.append(f"The run went back to an earlier step {self._back} times; what came later counts.")
+        if self._merged > 1:
+            notes.append(f"The run has more than {ENTRIES} entries; {self._merged} neighbours each are shown as one.")
+        return History(
+            self.source, self.program, np.array(self._steps, np.int64), scale, skipped, norm, loss,
+            self._changes, self.bad, self.samples, self.alarms, self.settings, notes, self._merged,
+        )  # fmt: skip
+
+    def _last_step(self) -> int:
+        if self._waiting is not None:
+            return self._waiting[0]
+        return self._steps[-1] if self._steps else -1
+
+    def _keep(self) -> None:
+        if self._waiting is None:
+            return
+        step, values = self._waiting
+        self._waiting, self._in_waiting = None, 0
+        self._steps.append(step)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        if len(self._steps) == ENTRIES:
+            self._halve()
+
+    def _halve(self) -> None:
+        rows = list(zip(*self._columns, strict=True))
+        pairs = [_merge(list(rows[i]), list(rows[i + 1])) for i in range(0, len(rows), 2)]
+        self._steps = self._steps[1::2]
+        self._columns = tuple(array("d", column) for column in zip(*pairs, strict=True))
+        self._merged *= 2
+
+    def _go_back(self, step: int) -> None:
+        """Forget what came from `step` on; what was merged with earlier entries stays."""
+        self._back += 1
+        self._keep()
+        while self._steps and self._steps[-1] >= step:
+            self._steps.pop()
+            for column in self._columns:
+                column.pop()
+        while self._changes and self._changes[-1].step >= step:
+            self._known = self._changes[-1].after, self._changes[-1].old
+            self._changes.pop()
+        if self._known is not None and self._known[0] >= step:
+            self._known = (step - 1, self._known[1]) if self._steps else None
+        self.bad = {at: names for at, names in self.bad.items() if at < step}
+        self.samples = [sample for sample in self.samples if sample.step < step]
+        self.alarms = [alarm for alarm in self.alarms if alarm[0] < step]
+
+
+def _merge(first: list[float], second: list[float]) -> list[float]:
+    """Merge two neighbours: the later scale, the sum of the skips, the largest norm and loss; NaN is not known."""
+    scale = first[0] if math.isnan(second[0]) else second[0]
+    skipped = second[1] if math.isnan(first[1]) else first[1] if math.isnan(second[1]) else first[1] + second[1]
+    return [scale, skipped, _largest(first[2], second[2]), _largest(first[3], second[3])]
+
+
+def _largest(*values: float) -> float:
+    return max((value for value in values if not math.isnan(value)), default=math.nan)

@@ -1,0 +1,236 @@
+"""The file that a watched run leaves: JSON Lines that grow while the run goes on.
+
+Theory of operation
+-------------------
+::
+
+    {"run": {...}, "format": 1}                                   where it comes from: versions, device, settings
+    {"step": 0, "scale": 65536.0, "skipped": false, "norm": 0.31}
+    {"step": 1, "scale": 65536.0, "skipped": true, "bad": {"fc.weight": "inf"}}
+    {"run": {...}, "format": 1}                                   the program was started again and goes on
+
+Each line is handed to the operating system in one call before `RunFile.append` returns: a process that is killed
+loses nothing that was appended. A kill, or a full disk, can tear the last line only; readers leave it out and the
+next start cuts it off. While a file is open for writing no other process can open it. Numbers are written as
+`ampsim.records` writes them, so inf and NaN come back.
+
+A record has ``step``; each of the others may be absent:
+
+========================  ==============================================================================
+``step``                  int, the optimizer's steps begun before this one, skipped ones among them
+``scale``                 float, the loss scale that the step's gradients carried; absent without a scaler
+``skipped``               bool, whether a step was skipped: with several optimizers, that of any
+``optimizers``            with several optimizers: list of bool, for each whether its step was skipped
+``norm``                  float, the 2-norm of all gradients together, unscaled, before any clip
+``loss``                  float, the true loss, if it was logged
+``bad``                   of a skipped step: parameter -> "has inf" or "has nan", those that were not finite
+``by_parameter``          of a sampled step: parameter -> what `pack_counts` returns, of its unscaled gradient
+``alarm``                 str, what went wrong, such as that no parameter has moved for many steps
+========================  ==============================================================================
+
+Other keys are what the user logged.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ampsim.core.files import DamagedFileError
+from ampsim.records import AnyPath, Record, decode, encode
+
+FORMAT = 1
+LOWEST = -149
+"""The binade of float32's smallest subnormal: index 1 of a histogram of 280 bins."""
+BINS = 280
+
+
+class RunFile:
+    """A run's file, open for appending; ``with`` closes it.
+
+    Args:
+        path: a new file, an empty file, or what an earlier start of the same run left.
+        run: what is known of the run, with str keys and values that JSON has a place for.
+
+    Raises:
+        ValueError: the file holds something else; it stays as it is. BlockingIOError: another process writes it.
+    """
+
+    def __init__(self, path: AnyPath, run: Mapping[str, object]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = _line({"run": dict(run), "format": FORMAT})
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            _lock(self._handle, self.path)
+            if stat.S_ISREG(os.fstat(self._handle).st_mode):  # a pipe or a device holds nothing to go on from
+                self._cut_torn_line()
+            self._write(line)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Write one record.
+
+        Raises:
+            ValueError, TypeError: a value that `ampsim.records.encode` refuses; OSError: the disk is full. Nothing of
+                the record is then in the file.
+        """
+        self._write(_line(record))
+
+    def close(self) -> None:
+        """Close the file; twice is once."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def _write(self, line: bytes) -> None:
+        if self._handle < 0:
+            raise ValueError(f"{self.path} is closed: expected an open file; make another RunFile to go on")
+        end = os.fstat(self._handle).st_size
+        try:
+            written = os.write(self._handle, line)
+            while written < len(line):  # a nearly full disk takes a part; the next call says so
+                written += os.write(self._handle, line[written:])
+        except OSError:
+            with contextlib.suppress(OSError):  # a pipe or a device cannot be cut
+                os.ftruncate(self._handle, end)
+            raise
+
+    def _cut_torn_line(self) -> None:
+        """Remove what follows the last line feed, after a look whether the file is a run's at all."""
+        with self.path.open("rb") as file:
+            first = file.readline()
+            if not first:
+                return
+            if first.endswith(b"\n"):
+                _header(self.path, first)
+            elif not first.startswith(b'{"run":'):
+                raise _not_a_run(self.path, first)
+            end = file.seek(0, os.SEEK_END)
+            while end:  # backwards by blocks until a line feed
+                start = max(0, end - 65536)
+                file.seek(start)
+                position = file.read(end - start).rfind(b"\n")
+                if position >= 0:
+                    end = start + position + 1
+                    break
+                end = start
+        os.ftruncate(self._handle, end)
+
+
+def read_run(path: AnyPath) -> Record:
+    """Return what is known of the run: the first line, the rest is left unread.
+
+    Raises:
+        ValueError: not a run's file; FileNotFoundError: no such file.
+    """
+    with Path(path).open("rb") as file:
+        return _header(Path(path), file.readline())
+
+
+def records(path: AnyPath) -> Iterator[Record]:
+    """Yield the records one by one; a torn last line is left out, and memory does not grow with the file.
+
+    Raises:
+        DamagedFileError: a line before the last is not a record; ValueError: not a run's file.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        _header(path, file.readline())
+        yield from _records(path, file)
+
+
+def _records(path: Path, file: BinaryIO) -> Iterator[Record]:
+    for number, line in enumerate(file, start=2):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            record = decode(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object per line") from error
+        if not isinstance(record, dict) or not record.keys() & {"step", "run"}:
+            raise DamagedFileError(path, number, "no step", "a record with a step")
+        if "step" in record:
+            yield record
+
+
+def pack_counts(counts: npt.NDArray[np.int64]) -> Record:
+    """Return a histogram of 280 bins (zeros, binades 2^-149 to 2^127, inf, NaN) without its empty ends."""
+    binades = np.flatnonzero(counts[1 : BINS - 2])
+    first, last = (int(binades[0]), int(binades[-1]) + 1) if len(binades) else (0, 0)
+    return {
+        "zeros": int(counts[0]),
+        "lowest": LOWEST + first,  # the binade of the first count
+        "counts": counts[1 + first : 1 + last].tolist(),
+        "inf": int(counts[BINS - 2]),
+        "nan": int(counts[BINS - 1]),
+    }
+
+
+def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
+    """Return the histogram that `pack_counts` packed, shape (280,).
+
+    Raises:
+        ValueError: keys that are missing, or counts beyond float32's binades.
+    """
+    counts = np.zeros(BINS, np.int64)
+    try:
+        ends = [packed["zeros"], packed["inf"], packed["nan"]]
+        counts[[0, BINS - 2, BINS - 1]] = np.asarray(ends, np.int64)
+        values, first = np.asarray(packed["counts"], np.int64), int(str(packed["lowest"])) - LOWEST + 1
+        if first < 1 or first + len(values) > BINS - 2:
+            raise ValueError(f"lowest={packed['lowest']} with {len(values)} counts: expected binades from -149 to 127")
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a histogram with {sorted(packed)}: expected what pack_counts returns") from error
+    counts[first : first + len(values)] = values
+    return counts
+
+
+def _line(record: Mapping[str, object]) -> bytes:
+    return f"{encode(record)}\n".encode()
+
+
+def _header(path: Path, line: bytes) -> Record:
+    try:
+        header = decode(line.decode())
+        run, form = header["run"], header["format"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise _not_a_run(path, line) from error
+    if not isinstance(run, dict) or form != FORMAT:
+        raise _not_a_run(path, line)
+    return run
+
+
+def _not_a_run(path: Path, line: bytes) -> ValueError:
+    beginning = line[:40].decode(errors="replace").strip()
+    return ValueError(
+        f"{path} begins with {beginning!r}: expected the file of a watched run, which begins with "
+        f'{{"run": ...}}; for a training log use `ampsim explain`, for a new run another name'
+    )
+
+
+def _lock(handle: int, path: Path) -> None:
+    """Keep other processes out until the file is closed, where the system has such locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(
+            error.errno, f"{path} is being written by another run: expected a file of its own; give another name"
+        ) from error

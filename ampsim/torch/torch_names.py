@@ -1,0 +1,257 @@
+"""The private names of torch's scaler, for code that was written against them.
+
+    ================================================ ==========================================================
+    name                                             who uses it
+    ================================================ ==========================================================
+    ``isinstance(s, torch.amp.GradScaler)``          trainers that otherwise call ``loss.backward()``, unscaled
+    ``_scale``, ``_get_scale_async``                 logging, floors (``_scale.clamp_(min=1)``), fused optimizers
+    ``_growth_tracker``, ``_init_scale``,            logging, torch's own tests
+    ``_init_growth_tracker``
+    ``_growth_factor``, ``_backoff_factor``,         schedules of the constants
+    ``_growth_interval``
+    ``_per_optimizer_states``,                       Lightning's and FSDP2's tests, all-reduces of found_inf
+    ``_found_inf_per_device``
+    ``_check_inf_per_device``                        fused LAMB, distributed Shampoo
+    ``_check_scale_growth_tracker``,                 subclasses of torch's scaler
+    ``_lazy_init_scale_growth_tracker``
+    ``_unscale_grads_``, ``_maybe_opt_step``         overridden: to take fp16, to agree among ranks
+    ================================================ ==========================================================
+
+What is read is in force. What is written is obeyed, or refused with the call that does it. An override is called
+where torch calls it, or refused when the scaler is constructed.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Never
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler as TorchScaler
+from torch.amp.grad_scaler import OptState
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from ampsim.core.policies.base import Policy
+from ampsim.torch import checkpoint, config
+from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.step.optimizer_step import Overrides
+from ampsim.torch.step.optimizer_step import OptimizerStep
+from ampsim.torch.step.records import StepRecords
+from ampsim.torch.threads.iterations import Iterations
+
+
+class ShownTensor(Tensor):
+    """A copy of a number that a scaler holds; what is written into it goes to `written`. Results are plain tensors.
+
+    Writing through ``.data`` or ``.numpy()`` changes the copy only.
+    """
+
+    written: Callable[[Tensor], None]
+
+    @classmethod
+    def of(cls, tensor: Tensor, written: Callable[[Tensor], None]) -> "ShownTensor":
+        """Copy a tensor."""
+        shown = tensor.clone().as_subclass(cls)
+        shown.written = written
+        return shown
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        shown: list[tuple[ShownTensor, int]] = []
+
+        def plain(tensor: ShownTensor) -> Tensor:
+            shown.append((tensor, tensor._version))  # counts what is written in place
+            return tensor.as_subclass(Tensor)
+
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
+            args, kwargs = tree_map_only(cls, plain, (args, kwargs or {}))
+            result = func(*args, **kwargs)
+            for tensor, version in shown:
+                if tensor._version != version:  # noqa: SLF001
+                    tensor.written(tensor.as_subclass(Tensor))
+        return result
+
+
+class OptimizerState(dict[str, Any]):
+    """The state of one optimizer as torch keeps it. The flags in it are the scaler's own; which they are is fixed."""
+
+    def __setitem__(self, key: object, value: object) -> Never:
+        raise RuntimeError(
+            f"{key!r} of _per_optimizer_states set to {value!r}: expected it to be read only; call unscale_ and step, "
+            "override _unscale_grads_ or _maybe_opt_step, or write into the tensors of found_inf_per_device"
+        )
+
+
+def _ready() -> OptimizerState:
+    return OptimizerState(stage=OptState.READY, found_inf_per_device={})
+
+
+class Name:
+    """One of torch's attributes, read and written by methods; of a disabled scaler a plain one, as torch's is."""
+
+    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
+        self._read, self._write = read, write
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, scaler: Any, owner: type) -> Any:
+        if scaler is None:
+            return self
+        if scaler.is_enabled():
+            return self._read(scaler)
+        if self._name in vars(scaler):
+            return vars(scaler)[self._name]
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}")
+
+    def __set__(self, scaler: Any, value: Any) -> None:
+        if scaler.is_enabled():
+            self._write(scaler, value)
+        else:
+            vars(scaler)[self._name] = value
+
+
+def _constant(name: str) -> Any:
+    def read(scaler: "TorchNames") -> Any:
+        return scaler._constant(name, up_to_date=False)  # noqa: SLF001
+
+    def write(scaler: "TorchNames", value: Any) -> None:
+        scaler._set_constant(name, value)  # noqa: SLF001
+
+    return Name(read, write)
+
+
+class TorchNames(TorchScaler):
+    """An instance of torch's class, whose ``__init__`` does not run, with its private names; see the module."""
+
+    _iterations: Iterations[AnyVersion]
+    _records: StepRecords
+    _rule: Any
+    _first: checkpoint.States
+    _exact_torch: bool
+    _constant: Callable[..., Any]
+    _set_constant: Callable[..., None]
+    _start: Callable[..., Any]
+    _holding: Callable[..., Any]
+    synchronize: Callable[[], None]
+
+    def _read_scale(self) -> Tensor | None:
+        """Return a copy of the scale that this thread's next call uses, or None; of a capturable scaler no copy."""
+        if (register := self._iterations.register) is None:
+            return None
+        version = self._iterations.seen_here(register)
+        tensor: Tensor = version.scale_on(version.device)
+        return tensor if version.in_place else ShownTensor.of(tensor, self._write_scale)
+
+    def _write_scale(self, new_scale: Any) -> None:
+        """Do what ``update(new_scale)`` does in an iteration of nothing else; RuntimeError while one runs."""
+        if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
+            new_scale = float(new_scale)
+        new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
+        register = self._iterations.register or self._start(torch.device(self._device))
+        self.synchronize()
+        if register.outstanding():
+            raise RuntimeError(
+                f"_scale set to {new_scale!r} between scale() and update(): expected an iteration to keep the scale "
+                "that its loss was multiplied by; set it after update(), or call update(new_scale)"
+            )
+        register.apply(register.begin(), lambda version: version.override(self._rule, new_scale), is_async=False)
+
+    def _read_tracker(self) -> Tensor | None:
+        if (register := self._iterations.register) is None:
+            return None
+        tracker = torch.full((), self._get_growth_tracker(), dtype=torch.int32, device=register.newest.device)
+        return ShownTensor.of(tracker, self._write_tracker)
+
+    def _write_tracker(self, tracker: Any) -> Never:
+        raise RuntimeError(
+            f"_growth_tracker set to {tracker!r}: expected it to be read only; call "
+            'load_state_dict(state_dict() | {"_growth_tracker": ...}) between iterations'
+        )
+
+    def _read_first_scale(self) -> float:
+        return self._first[0].scale  # type: ignore[no-any-return]
+
+    def _write_first_scale(self, scale: float) -> None:
+        self._write_first(scale=float(scale))
+
+    def _read_first_tracker(self) -> int:
+        return self._first[-1].growth_tracker  # type: ignore[no-any-return]
+
+    def _write_first_tracker(self, tracker: int) -> None:
+        self._write_first(_growth_tracker=tracker)
+
+    def _write_first(self, **change: float) -> None:
+        if self._iterations.register is not None or isinstance(self._rule, Policy):
+            raise RuntimeError(
+                f"{change} set as what the scaler starts from: expected that before the first scale(), and not with a "
+                "policy; call update(new_scale) or load_state_dict()"
+            )
+        self.load_state_dict(self.state_dict() | change)
+
+    def _read_states(self) -> defaultdict[int, OptimizerState]:
+        states: defaultdict[int, OptimizerState] = defaultdict(_ready)
+        for key, record in self._records.by_id().items():
+            states[key] = OptimizerState(stage=OptState(record.stage.value), found_inf_per_device=record.found_inf)
+        return states
+
+    def _write_states(self, _: Any) -> Never:
+        raise RuntimeError(
+            "_per_optimizer_states replaced: expected it to be read only; update() and load_state_dict() clear it"
+        )
+
+    _scale = Name(_read_scale, _write_scale)
+    _growth_tracker = Name(_read_tracker, _write_tracker)
+    _init_scale = Name(_read_first_scale, _write_first_scale)
+    _init_growth_tracker = Name(_read_first_tracker, _write_first_tracker)
+    _per_optimizer_states = Name(_read_states, _write_states)
+    _growth_factor = _constant("growth_factor")
+    _backoff_factor = _constant("backoff_factor")
+    _growth_interval = _constant("growth_interval")
+
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        """Make the first scale, on this device."""
+        if self._iterations.register is not None:
+            raise AssertionError("_growth_tracker initialized before _scale")
+        self._start(dev)
+
+    def _check_inf_per_device(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:  # type: ignore[override]
+        """Record by device whether the gradients, which stay scaled, are all finite: 0.0 or 1.0, shape ()."""
+        ticket = self._iterations.stepping("_check_inf_per_device", None)
+        found: dict[torch.device, Tensor] = self._holding(
+            "_check_inf_per_device", optimizer, ticket, OptimizerStep.check
+        )
+        return found
+
+    # ------------------------------------------------------------------------------------------- overrides
+
+    def _check_overrides(self) -> None:
+        """Raise TypeError for an override of what torch's other methods call and ours do not."""
+        for name in _NEVER_CALLED:
+            owner = next(cls for cls in type(self).__mro__ if name in vars(cls))
+            if not owner.__module__.startswith(("ampsim.torch.", "torch.amp.")):
+                raise TypeError(
+                    f"{owner.__name__} overrides {name}, which would never be called: expected public methods, "
+                    "_unscale_grads_ or _maybe_opt_step; override those, or derive from torch.amp.GradScaler"
+                )
+
+    def _overridden(self, name: str) -> Any:
+        """Return this scaler's method if it is not torch's, else None."""
+        method = getattr(self, name)
+        return None if getattr(method, "__func__", None) is getattr(TorchScaler, name) else method
+
+    def _overrides(self) -> Overrides:
+        maybe_opt_step = self._overridden("_maybe_opt_step")
+
+        def take(optimizer: Optimizer, *args: Any, **kwargs: Any) -> object:
+            return maybe_opt_step(optimizer, self._per_optimizer_states[id(optimizer)], *args, **kwargs)
+
+        return Overrides(self._overridden("_unscale_grads_"), take if maybe_opt_step else None)
+
+
+_NEVER_CALLED = (
+    "_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_growth_factor", "_backoff_factor",
+    "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_lazy_init_scale_growth_tracker",
+    "_check_inf_per_device", "_get_scale_async", "_get_growth_tracker",
+)  # fmt: skip

@@ -1,0 +1,158 @@
+"""Attach a watcher to whatever steps a model: our scaler, torch's and its children, or an optimizer alone."""
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Found = list[tuple[Optimizer, list[Tensor]]]
+Detach = Callable[[], None]
+
+_ATTACHED = "_ampsim_attached"  # where a scaler of torch's carries its watcher
+
+
+class Watcher(Protocol):
+    """A listener to every step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
+
+    def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
+        """Take note of gradients that are complete and still multiplied by `scale`, shape ()."""
+
+    def closing(self, key: Any) -> None:
+        """Take note that the iteration ends."""
+
+    def closed(self, key: Any, found_inf: Found) -> None:
+        """Take note of each optimizer's flags, 0.0 or 1.0; none where nobody looks for them."""
+
+
+def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> Detach:
+    """Attach a watcher; return what takes it off again.
+
+    Raises:
+        TypeError: not a scaler; ValueError: a scaler that is being watched, or is `capturable`.
+    """
+    if scaler is not None and not hasattr(scaler, "is_enabled"):
+        raise TypeError(
+            f"scaler={scaler!r}: expected an ampsim.torch.GradScaler, a torch.amp.GradScaler, or None; "
+            "of accelerate pass accelerator.scaler, of Lightning trainer.precision_plugin.scaler"
+        )
+    if scaler is None or not scaler.is_enabled():
+        return _attach_to_optimizers(watcher, optimizers)
+    if hasattr(scaler, "observe"):
+        stop: Detach = scaler.observe(watcher)
+        return stop
+    if isinstance(scaler, torch.amp.GradScaler):
+        return _attach_to_torch(watcher, scaler)
+    raise TypeError(f"a {type(scaler).__name__}: expected a scaler that inherits from torch.amp.GradScaler")
+
+
+# ------------------------------------------------------------------------------------- a scaler of torch's
+
+
+class _Attached:
+    """A watcher of one scaler, and what it needs to know of the iteration in progress."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.begin()
+
+    def begin(self) -> None:
+        self.key = object()
+        self.optimizers: dict[int, Optimizer] = {}
+
+    def look(self, scaler: Any, optimizer: Optimizer) -> None:
+        """Tell of gradients that nobody has divided yet."""
+        state = scaler._per_optimizer_states.get(id(optimizer))  # noqa: SLF001
+        ready = state is None or state["stage"].name == "READY"
+        if ready and scaler._scale is not None and id(optimizer) not in self.optimizers:  # noqa: SLF001
+            self.optimizers[id(optimizer)] = optimizer
+            self.watcher.gradients(self.key, optimizer, scaler._scale.clone())  # noqa: SLF001 - update() writes it
+
+    def found(self, scaler: Any) -> Found:
+        states = scaler._per_optimizer_states  # noqa: SLF001
+        return [
+            (optimizer, [flag.clone() for flag in states[number]["found_inf_per_device"].values()])
+            for number, optimizer in self.optimizers.items()
+        ]
+
+
+def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
+    """Make the scaler an instance of a child of its class: its methods, then ours, and all else as it was."""
+    if hasattr(scaler, _ATTACHED):
+        raise ValueError(f"this {type(scaler).__name__} is being watched: expected one watch; close the other")
+    kind: Any = type(scaler)
+    setattr(scaler, _ATTACHED, _Attached(watcher))
+    scaler.__class__ = _watched(kind)
+
+    def detach() -> None:
+        scaler.__class__ = kind
+        vars(scaler).pop(_ATTACHED, None)
+
+    return detach
+
+
+@functools.cache
+def _watched(kind: Any) -> Any:
+    """Return a child of a scaler's class that tells its watcher, is printed like it, and pickles as it."""
+
+    def unscale_(self: Any, optimizer: Optimizer) -> None:
+        getattr(self, _ATTACHED).look(self, optimizer)
+        kind.unscale_(self, optimizer)
+
+    def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        getattr(self, _ATTACHED).look(self, optimizer)
+        return kind.step(self, optimizer, *args, **kwargs)
+
+    def update(self: Any, *args: Any, **kwargs: Any) -> None:
+        attached: _Attached = getattr(self, _ATTACHED)
+        found = attached.found(self)
+        kind.update(self, *args, **kwargs)
+        key = attached.key
+        attached.begin()
+        attached.watcher.closing(key)
+        attached.watcher.closed(key, found)
+
+    def __reduce_ex__(self: Any, _protocol: Any) -> Any:  # noqa: N807 - of the class that is made here
+        plain = object.__new__(kind)
+        vars(plain).update({name: value for name, value in vars(self).items() if name != _ATTACHED})
+        return plain.__reduce_ex__(0)  # later protocols insist on the class of what is being pickled
+
+    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    methods = (unscale_, step, update, __reduce_ex__)
+    return type(kind.__name__, (kind,), members | {method.__name__: method for method in methods})
+
+
+# -------------------------------------------------------------------------------------------- no scaler
+
+
+def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> Detach:
+    """Watch the optimizers' own steps: an iteration ends with the last one's, or when one steps once more."""
+    stepped: list[Optimizer] = []
+    key = object()
+
+    def end() -> None:
+        nonlocal key
+        ended, found, key = key, [(optimizer, list[Tensor]()) for optimizer in stepped], object()
+        stepped.clear()
+        watcher.closing(ended)
+        watcher.closed(ended, found)
+
+    def before(optimizer: Optimizer, *_: Any) -> None:
+        if any(optimizer is each for each in stepped):
+            end()
+        scale = getattr(optimizer, "grad_scale", None)  # whoever sets it leaves the division to the fused step
+        watcher.gradients(key, optimizer, torch.ones(()) if scale is None else scale.detach().clone())
+        stepped.append(optimizer)
+
+    def after(optimizer: Optimizer, *_: Any) -> None:
+        if optimizer is optimizers[-1]:
+            end()
+
+    with ExitStack() as hooks:
+        for optimizer in optimizers:
+            hooks.callback(optimizer.register_step_pre_hook(before).remove)
+            hooks.callback(optimizer.register_step_post_hook(after).remove)
+        return hooks.pop_all().close

@@ -1,0 +1,116 @@
+"""What is read of the gradients of a step: on their device, without waiting for it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampsim.probe.counting import DTYPES, counter_of_many, exponent_counts
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Norms(NamedTuple):
+    """The 2-norms of some gradients that were made together, still scaled."""
+
+    names: list[str]
+    norms: Tensor  # (len(names),), float64
+    scale: Tensor  # (), float32, that the gradients are multiplied by
+
+
+class Counts(NamedTuple):
+    """The exponent counts of some gradients, unscaled."""
+
+    names: list[str]
+    counts: Tensor  # (len(names), 281), int64
+
+
+def gradients_of(optimizer: Optimizer, names: Mapping[Tensor, str]) -> list[tuple[str, Tensor]]:
+    """Return the names and gradients of an optimizer's parameters: plain, those of sharded ones are the local part."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return [
+        (names.get(param, f"parameter {number}"), _plain(param.grad))
+        for number, param in enumerate(params)
+        if param.grad is not None
+    ]
+
+
+def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
+    """Return the 2-norm of each gradient, one `Norms` per device and dtype: inf or NaN if an element is.
+
+    On CUDA squares are summed in float64, as reading takes the time there. On the CPU, where that would take four
+    times as long, they are summed in float32, and anew in float64 where the sum has left it.
+    """
+    kinds: dict[tuple[torch.device, torch.dtype], list[tuple[str, Tensor]]] = {}
+    for name, grad in grads:
+        kinds.setdefault((grad.device, grad.dtype), []).append((name, grad))
+    found = []
+    for (device, dtype), pairs in kinds.items():
+        names, tensors = [name for name, _ in pairs], [grad for _, grad in pairs]
+        wide = device.type != "cpu" or dtype in (torch.float64, torch.complex128)
+        each = torch.stack(torch._foreach_norm(tensors, 2, torch.float64 if wide else torch.float32)).double()  # noqa: SLF001
+        if not wide and not each.isfinite().all():
+            again = [i for i, norm in enumerate(each.tolist()) if not math.isfinite(norm)]
+            each[again] = torch.stack(torch._foreach_norm([tensors[i] for i in again], 2, torch.float64))  # noqa: SLF001
+        found.append(Norms(names, each, scale))
+    return found
+
+
+def exponents(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Counts]:
+    """Return the exponent counts of unscaled gradients: divided as `unscale_` divides them, and not written."""
+    devices: dict[torch.device, list[tuple[str, Tensor]]] = {}
+    for name, grad in grads:
+        if grad.dtype in DTYPES and grad.numel():
+            devices.setdefault(grad.device, []).append((name, grad.float() / scale.to(grad.device)))
+    found = []
+    for device, pairs in devices.items():
+        values = [value for _, value in pairs]
+        together = counter_of_many(device)
+        counts = together(values) if together else torch.stack([exponent_counts(value) for value in values])
+        found.append(Counts([name for name, _ in pairs], counts))
+    return found
+
+
+def fingerprint(params: list[Tensor]) -> list[Tensor]:
+    """Return one int64 per device that another value of any parameter changes, all but certainly."""
+    devices: dict[torch.device, list[Tensor]] = {}
+    with torch.no_grad():
+        for param in map(_plain, params):
+            bits = torch.view_as_real(param) if param.is_complex() else param
+            whole = bits.detach().view(_INTEGERS[bits.element_size()])
+            devices.setdefault(param.device, []).append(whole.sum(dtype=torch.int64))
+        return [torch.stack(sums) for sums in devices.values()]
+
+
+def _plain(tensor: Any) -> Tensor:
+    """Return the values of a tensor as they lie on this rank, densely."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    values: Tensor = local.detach()
+    return values.coalesce().values() if values.is_sparse else values
+
+
+class Fetched:
+    """Tensors on their way to the host; on the CPU they are there."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        self._tensors = [tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor for tensor in tensors]
+        self._copied = []
+        for device in devices:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(device))
+            self._copied.append(event)
+
+    def arrived(self) -> bool:
+        """Return whether `wait` would return at once."""
+        return all(event.query() for event in self._copied)  # type: ignore[no-untyped-call]
+
+    def wait(self) -> list[Tensor]:
+        """Return the tensors on the host."""
+        for event in self._copied:
+            event.synchronize()
+        self._copied = []
+        return self._tensors

@@ -1,0 +1,294 @@
+"""A watched run: what the steps leave on their devices becomes records, in order, and goes to the sinks."""
+
+import atexit
+import fnmatch
+import platform
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ampsim.core.arguments import as_int
+from ampsim.watch.attach import Found, attach
+from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
+from ampsim.watch.sinks import Sink, sink
+from ampsim.watch.step import Record, Step
+
+OnSkip = Callable[[Record], None]
+
+RESERVED = frozenset({"step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"})
+
+
+def watch(
+    model: nn.Module | Mapping[str, Tensor],
+    optimizer: Any,
+    scaler: Any = None,
+    *,
+    to: Any,
+    every: int = 100,
+    names: str = "*",
+    still: int = 100,
+    on_skip: OnSkip | None = None,
+) -> "Run":
+    """Record each step of a training loop, which stays as it is.
+
+    From now on each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the
+    last optimizer does. A step reads each gradient once more for its norm, and waits for no device: what lies there
+    is written when it has arrived. What goes wrong in watching is a warning and does not end the run.
+
+    >>> import torch, tempfile
+    >>> from ampsim.run_file import records
+    >>> model, path = nn.Linear(2, 1), f"{tempfile.mkdtemp()}/run.jsonl"
+    >>> optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    >>> with watch(model, optimizer, scaler, to=path) as run:
+    ...     loss = model(torch.ones(1, 2)).sum()
+    ...     run.log(loss=loss)
+    ...     scaler.scale(loss).backward()
+    ...     scaler.step(optimizer)
+    ...     scaler.update()
+    >>> [(each["step"], each["scale"], each["skipped"], round(each["norm"], 3)) for each in records(path)]
+    [(0, 8.0, False, 1.732)]
+
+    Args:
+        model: whose parameters' names are recorded: a module, or a mapping of names to parameters.
+        optimizer: one, several in a sequence, or a wrapper that has it as ``optimizer``, as accelerate's.
+        scaler: `ampsim.torch.GradScaler`, `torch.amp.GradScaler` or its child, or None. Not a `capturable` one.
+        to: a path, a Weights & Biases run, a TensorBoard SummaryWriter, or a list of them; see `sinks.sink`.
+        every: steps from one sample of the exponents to the next; 0 for none.
+        names: a pattern such as ``"*attn*"``: the parameters whose exponents are sampled.
+        still: after how many steps in which no parameter has moved there is an alarm; 0 for none.
+        on_skip: called with the record of each skipped step once it is known: in the step's `update` on the CPU,
+            some steps later on CUDA. Code that must not run after a skip, such as a schedule's, asks `Run.skipped`.
+
+    Returns:
+        The run: log to it, close it, or use it in a ``with`` block.
+
+    Raises:
+        TypeError, ValueError: an argument of another kind, or a scaler that is watched already; nothing is attached.
+    """
+    return Run(model, optimizer, scaler, to=to, every=every, names=names, still=still, on_skip=on_skip)
+
+
+class Run:
+    """A training run that is being watched; made by `watch`."""
+
+    def __init__(
+        self,
+        model: nn.Module | Mapping[str, Tensor],
+        optimizer: Any,
+        scaler: Any,
+        *,
+        to: Any,
+        every: int,
+        names: str,
+        still: int,
+        on_skip: OnSkip | None,
+    ) -> None:
+        named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
+        self._optimizers = _optimizers(optimizer)
+        self._names = {param: name for name, param in named.items()}
+        self._pattern, self._on_skip = names, on_skip
+        self._every = as_int("every", every, 0, "0 takes no samples")
+        self._still = as_int("still", still, 0, "0 for no alarm")
+        self._lock = threading.RLock()  # an on_skip may log, or close the run
+        self._open: dict[Any, Step] = {}
+        self._logged: Record = {}
+        self._logged_at: dict[Any, Record] = {}
+        self._pending: deque[Step] = deque()
+        self._begun = self._closed = self._written = 0
+        self._last_moved = (_sums(self._optimizers) if self._still else [], 0, 0)  # sums of bits, steps, skips so far
+        self._skips = 0
+        self._skipped = False
+        self._warned: set[str] = set()
+        self._sinks: list[Sink] = []
+        known = _known(self._optimizers, scaler, named)
+        try:
+            for each in to if isinstance(to, list | tuple) else [to]:
+                self._sinks.append(sink(each, known))
+            self._detach: Callable[[], None] = attach(self, self._optimizers, scaler)
+        except BaseException:
+            for opened in self._sinks:
+                opened.close()
+            raise
+        atexit.register(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------- for the user
+
+    def log(self, **values: float | Tensor) -> None:
+        """Add to the record in progress, which ``scaler.update()`` closes: ``run.log(loss=loss)``.
+
+        Args:
+            values: numbers, and tensors with one element, which are not waited for.
+
+        Raises:
+            ValueError: a name that a record has for itself; TypeError: not a number.
+        """
+        for name, value in values.items():
+            if name in RESERVED:
+                raise ValueError(f"log({name}=...): expected a name that is not in every record; call it my_{name}")
+            if isinstance(value, Tensor) and value.numel() == 1:
+                self._logged[name] = value.detach().reshape(()).clone()
+            elif isinstance(value, int | float):
+                self._logged[name] = value
+            else:
+                raise TypeError(f"{name}={value!r}: expected a number or a tensor with one element")
+
+    @property
+    def skipped(self) -> bool:
+        """Whether a step of the last closed iteration was skipped. Waits for the device.
+
+        ``if not run.skipped: schedule.step()`` is right for fused optimizers too.
+        """
+        self.flush()
+        return self._skipped
+
+    def flush(self) -> None:
+        """Write what is known so far; waits for the device."""
+        self._write(wait=True)
+
+    def close(self) -> None:
+        """Write everything, let go of the scaler, and close the file. Twice is once."""
+        atexit.unregister(self.close)
+        self._detach()
+        self.flush()
+        sinks, self._sinks = self._sinks, []
+        for each in sinks:
+            each.close()
+
+    # ------------------------------------------------------------------------------- for what is watched
+
+    def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
+        """Read gradients that are complete and still scaled."""
+        with self._lock:
+            step = self._open.get(key)
+            if step is None:
+                step = self._open[key] = Step(self._every > 0 and self._begun % self._every == 0)
+                self._begun += 1
+            if any(optimizer is each for each in step.optimizers):
+                return
+            step.optimizers.append(optimizer)
+        try:
+            grads = gradients_of(optimizer, self._names)
+            step.norms += norms(grads, scale)
+            if step.sampled:
+                step.counts += exponents([pair for pair in grads if fnmatch.fnmatch(pair[0], self._pattern)], scale)
+        except Exception as error:  # watching must not end a run
+            self._warn(error)
+
+    def closing(self, key: Any) -> None:
+        """Take what was logged for the iteration that ends."""
+        with self._lock:
+            self._logged_at[key], self._logged = self._logged, {}
+
+    def closed(self, key: Any, found_inf: Found) -> None:
+        """Make the record of an iteration that is over."""
+        with self._lock:
+            step = self._open.pop(key, None) or Step(sampled=False)
+            step.logged = self._logged_at.pop(key, {})
+            step.flags = [flags for _, flags in found_inf]
+            self._closed += 1
+            try:
+                if self._still and self._closed % self._still == 0:
+                    step.fingerprint = fingerprint(_parameters(self._optimizers))
+                step.fetch()
+                self._pending.append(step)
+            except Exception as error:  # watching must not end a run
+                self._warn(error)
+        self._write(wait=False)
+
+    # ----------------------------------------------------------------------------------------- records
+
+    def _write(self, *, wait: bool) -> None:
+        """Write the records that have arrived, in order."""
+        with self._lock:
+            skips = []
+            while self._pending and (wait or self._pending[0].fetched.arrived()):
+                record = self._next_record()
+                if record.get("skipped"):
+                    skips.append(record)
+        for record in skips if self._on_skip else ():
+            self._on_skip(record)  # type: ignore[misc]
+
+    def _next_record(self) -> Record:
+        record, moved = self._pending.popleft().on_host()
+        record = {"step": self._written, **record}
+        self._written += 1
+        self._skipped = bool(record.get("skipped", False))
+        self._skips += self._skipped
+        if moved:
+            self._look_for_movement(record, moved)
+        for each in list(self._sinks):
+            try:
+                each.append(record)
+            except Exception as error:  # a full disk must not end a run
+                self._sinks.remove(each)
+                self._warn(error, f"the record of step {record['step']} and all later ones are not written")
+        return record
+
+    def _look_for_movement(self, record: Record, moved: list[int]) -> None:
+        before, self._last_moved = self._last_moved, (moved, self._written, self._skips)
+        if before[0] != moved:
+            return
+        steps, skips = self._written - before[1], self._skips - before[2]
+        why = f"{skips} of these steps were skipped" if skips else "none was skipped: is the learning rate too small?"
+        record["alarm"] = f"no parameter has moved in {steps} steps; {why}"
+        warnings.warn(f"step {record['step']}: {record['alarm']}", RuntimeWarning, stacklevel=2)
+
+    def _warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
+        text = f"watching: {what}: {type(error).__name__}: {error}"
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _optimizers(given: Any) -> list[Optimizer]:
+    several = list(given) if isinstance(given, Iterable) else [given]
+    plain = [each if isinstance(each, Optimizer) else getattr(each, "optimizer", each) for each in several]
+    for each in plain:
+        if not hasattr(each, "param_groups"):
+            raise TypeError(f"{each!r}: expected an optimizer with param_groups; pass what scaler.step is given")
+    if not plain:
+        raise ValueError("no optimizer: expected at least one; pass what scaler.step is given")
+    return plain
+
+
+def _sums(optimizers: list[Optimizer]) -> list[int]:
+    """Return the fingerprint of the parameters as they are now. Waits for the device."""
+    return [int(value) for sums in fingerprint(_parameters(optimizers)) for value in sums.tolist()]
+
+
+def _parameters(optimizers: list[Optimizer]) -> list[Tensor]:
+    return [param for each in optimizers for group in each.param_groups for param in group["params"]]
+
+
+def _known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]) -> Record:
+    """Return what the head of a run's file says of it."""
+    settings = {}
+    for name in ("growth_factor", "backoff_factor", "growth_interval"):
+        getter = getattr(scaler, f"get_{name}", None)
+        if getter is not None and scaler.is_enabled():
+            settings[name] = getter()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": sys.argv,
+        "scaler": None if scaler is None else f"{type(scaler).__module__}.{type(scaler).__qualname__}",
+        **settings,
+        "optimizers": [type(each).__name__ for each in optimizers],
+        "parameters": {name: param.numel() for name, param in named.items()},
+        "dtypes": sorted({str(param.dtype).removeprefix("torch.") for param in named.values()}),
+        "devices": sorted({str(param.device) for param in named.values()}),
+        "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
+    }

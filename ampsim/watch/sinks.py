@@ -1,0 +1,110 @@
+"""Where records go: a run's file, a Weights & Biases run, a TensorBoard writer."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from ampsim.probe.binades import LARGEST, SMALLEST
+from ampsim.run_file import RunFile, unpack_counts
+
+Record = Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """A taker of the records of a run, in order."""
+
+    def append(self, record: Record) -> None:
+        """Take one record, see `ampsim.run_file`."""
+
+    def close(self) -> None:
+        """Take note that the run is over; a tracker that the user made stays open."""
+
+
+def sink(to: object, run: Mapping[str, object]) -> Sink:
+    """Return the sink that `to` means; `run` is what is known of the run.
+
+    Raises:
+        TypeError: neither a path, nor a Weights & Biases run, nor a TensorBoard writer, nor a sink.
+    """
+    if isinstance(to, str | os.PathLike):
+        return RunFile(to, run)
+    if hasattr(to, "define_metric") and hasattr(to, "log"):
+        return _Wandb(to, run)
+    if hasattr(to, "add_scalar") and hasattr(to, "add_histogram_raw"):
+        return _TensorBoard(to)
+    if hasattr(to, "append") and hasattr(to, "close"):
+        return to
+    raise TypeError(
+        f"to={to!r}: expected a path, a Weights & Biases run (wandb.init()), a TensorBoard SummaryWriter, "
+        "or an object with append(record) and close(); pass to='run.jsonl'"
+    )
+
+
+class _Wandb:
+    """Logs under ``ampsim/``, with a step of its own: the run's step counter is the user's."""
+
+    def __init__(self, run: Any, known: Mapping[str, object]) -> None:
+        self._run = run
+        run.define_metric("ampsim/step", hidden=True)
+        run.define_metric("ampsim/*", step_metric="ampsim/step")
+        run.config.update({"ampsim": dict(known)}, allow_val_change=True)
+
+    def append(self, record: Record) -> None:
+        import wandb
+
+        values: dict[str, object] = {f"ampsim/{name}": value for name, value in _scalars(record).items()}
+        for name, packed in record.get("by_parameter", {}).items():
+            counts = unpack_counts(packed)
+            bins = np.arange(SMALLEST - 1, LARGEST + 2)  # zeros are counted one binade below the smallest
+            values[f"ampsim/exponents/{name}"] = wandb.Histogram(np_histogram=(counts[:-2], bins))
+        self._run.log({"ampsim/step": record["step"], **values})
+
+    def close(self) -> None:
+        return
+
+
+class _TensorBoard:
+    """Writes under ``ampsim/`` at the steps of the record."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def append(self, record: Record) -> None:
+        step = record["step"]
+        for name, value in _scalars(record).items():
+            if isinstance(value, str):
+                self._writer.add_text(f"ampsim/{name}", value, step)
+            else:
+                self._writer.add_scalar(f"ampsim/{name}", value, step)
+        for name, packed in record.get("by_parameter", {}).items():
+            self._add_histogram(f"ampsim/exponents/{name}", unpack_counts(packed), step)
+
+    def _add_histogram(self, name: str, counts: Any, step: int) -> None:
+        binades = np.arange(SMALLEST, LARGEST + 1)
+        inner = counts[1:-2]
+        if inner.any():
+            total, weighted = float(inner.sum()), float((inner * binades).sum())
+            squares = float((inner * binades**2).sum())
+            low, high = float(binades[inner > 0].min()), float(binades[inner > 0].max())
+            limits = (binades + 0.5).tolist()
+            self._writer.add_histogram_raw(name, low, high, total, weighted, squares, limits, inner.tolist(), step)
+
+    def close(self) -> None:
+        self._writer.flush()
+
+
+def _scalars(record: Record) -> dict[str, float | str]:
+    """Return what a tracker draws as a curve, and text; log2 of the scale too, as trackers draw linearly."""
+    found: dict[str, float | str] = {}
+    for name, value in record.items():
+        if name not in {"step", "bad", "optimizers", "by_parameter"} and isinstance(value, int | float | str):
+            found[name] = float(value) if not isinstance(value, str) else value
+    for number, skipped in enumerate(record.get("optimizers", ())):
+        found[f"skipped/{number}"] = float(skipped)
+    if record.get("bad"):
+        found["bad"] = ", ".join(f"{name} {what}" for name, what in record["bad"].items())
+    if record.get("scale", 0) > 0:
+        found["log2_scale"] = float(np.log2(record["scale"]))
+    return found

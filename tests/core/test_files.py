@@ -1,0 +1,67 @@
+"""Files that are replaced whole or not at all, wherever the path leads."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ampsim.core.files import replacing, write_atomically
+
+
+def names(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+def test_a_file_is_replaced_when_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["report.md"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"%d" % (1 // 0))
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["report.md"]
+
+
+def test_an_error_names_the_path_that_was_given(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "no" / "folder.md"):
+        with pytest.raises(OSError, match=str(path)) as error, replacing(path):
+            raise AssertionError("not entered")
+        assert error.value.filename == str(path)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs devices")
+def test_a_device_is_written_to_and_stays_a_device() -> None:
+    reader, device = os.openpty()
+    path = Path(os.ttyname(device))
+    write_atomically(path, b"new")
+    assert os.read(reader, 3) == b"new"
+    assert path.is_char_device()
+    os.close(device)
+    os.close(reader)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
+def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "report.md"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(path, b"x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["report.md"]

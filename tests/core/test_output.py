@@ -1,0 +1,41 @@
+"""A command whose output cannot be written ends with a status and, where there is something to say, a sentence."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PRINT = (
+    "from ampsim.core.output import run_command; raise SystemExit(run_command('it', lambda: print('\\u2713') or {}))"
+)
+
+
+def run(stdout: int, status: int = 0, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", PRINT.format(status)]
+    return subprocess.run(  # noqa: S603 - our own code
+        command, stdout=stdout, stderr=subprocess.PIPE, env=os.environ | environment, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_status_is_the_commands_and_an_ascii_terminal_gets_an_escape_code(status: int) -> None:
+    done = run(subprocess.PIPE, status, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stdout, done.stderr) == (status, "\\u2713\n", "")
+
+
+def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")  # noqa: PTH110
+def test_a_full_disk_is_a_sentence() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = run(full)
+    os.close(full)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("it: error: [Errno 28] No space left on device: expected")

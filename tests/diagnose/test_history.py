@@ -1,0 +1,46 @@
+"""A history keeps what was added, in bounded memory."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ampsim.diagnose import history
+from ampsim.diagnose.history import Change, HistoryBuilder
+
+SCALES = st.lists(st.sampled_from([math.nan, 1.0, 2.0, 4.0]), max_size=40)
+
+
+@given(SCALES, st.sampled_from([2, 4, 8, 64]))
+@example([1.0, 2.0, 1.0, 1.0], 2)
+def test_merging_keeps_every_change_and_every_skip(scales, entries):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "ENTRIES", entries)
+        builder = HistoryBuilder("-", "test")
+        for step, scale in enumerate(scales):
+            builder.add(step, scale=scale, skipped=step % 2, norm=float(step))
+        merged = builder.finish()
+    known = [(step, scale) for step, scale in enumerate(scales) if not math.isnan(scale)]
+    pairs = itertools.pairwise(known)
+    assert merged.changes == [Change(a, b, old, new) for (a, old), (b, new) in pairs if old != new]
+    assert len(merged.step) < entries + 1
+    assert merged.skipped.sum() == len(scales) // 2
+    assert np.all(np.diff(merged.step) > 0)
+    if scales:
+        assert merged.step[-1] == len(scales) - 1
+        assert np.nanmax(merged.norm) == len(scales) - 1
+
+
+def test_a_run_that_went_back_has_its_steps_once():
+    builder = HistoryBuilder("-", "test")
+    for step, scale in [(0, 4.0), (1, 4.0), (2, 2.0), (3, 1.0), (2, 4.0), (3, 8.0)]:
+        builder.add(step, scale=scale, skipped=0)
+    found = builder.finish()
+    assert found.step.tolist() == [0, 1, 2, 3]
+    assert found.scale.tolist() == [4.0, 4.0, 4.0, 8.0]
+    assert found.changes == [Change(2, 3, 4.0, 8.0)]
+    assert "went back" in found.notes[0]
+    assert found.every_step

@@ -1,0 +1,121 @@
+"""A run's file: what was appended comes back, whenever the writer is killed."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ampsim.core.files import DamagedFileError
+from ampsim.run_file import BINS, RunFile, pack_counts, read_run, records, unpack_counts
+from tests.examples import examples
+
+RECORD = st.fixed_dictionaries(
+    {"step": st.integers(0, 10**9)},
+    optional={
+        "scale": st.floats(allow_nan=False),
+        "skipped": st.booleans(),
+        "norm": st.floats(allow_nan=False),
+        "bad": st.dictionaries(st.text(), st.sampled_from(["has inf", "has nan"])),
+    },
+)
+
+
+@settings(max_examples=examples(ms=3))
+@given(st.lists(RECORD, max_size=4), st.integers(0, 400))
+@example([{"step": 0, "norm": math.inf}], 0)
+def test_a_file_cut_anywhere_keeps_the_whole_lines_and_is_gone_on_with(tmp_path_factory, kept, cut):
+    path = tmp_path_factory.mktemp("run") / "run.jsonl"
+    with RunFile(path, {"seed": 1}) as file:
+        for record in kept:
+            file.append(record)
+    data = path.read_bytes()
+    torn = data[: max(len(data) - cut, 9)]
+    path.write_bytes(torn)
+    whole = max(torn.count(b"\n") - 1, 0)
+    if b"\n" in torn:
+        assert list(records(path)) == kept[:whole]
+    with RunFile(path, {"seed": 2}) as file:
+        file.append({"step": 7})
+    assert list(records(path)) == [*kept[:whole], {"step": 7}]
+    assert read_run(path) == {"seed": 1 if b"\n" in torn else 2}
+
+
+def test_a_killed_writer_loses_no_record(tmp_path):
+    program = """
+import os, signal, sys
+from ampsim.run_file import RunFile
+file = RunFile(sys.argv[1], {})
+for step in range(50):
+    file.append({"step": step})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path / "run.jsonl"], check=False)  # noqa: S603
+    assert [record["step"] for record in records(tmp_path / "run.jsonl")] == list(range(50))
+
+
+@pytest.mark.parametrize(
+    "text", ["loss 3.2\n", "loss 3.2", '{"provenance":{}}\n', "[" * 10**5, '{"run":1,"format":9}\n']
+)
+def test_another_file_is_refused_and_stays_as_it_is(tmp_path, text):
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="expected the file of a watched run"):
+        RunFile(path, {})
+    with pytest.raises(ValueError, match="expected the file of a watched run"):
+        list(records(path))
+    assert path.read_text() == text
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    with RunFile(tmp_path / "run.jsonl", {}), pytest.raises(BlockingIOError, match="give another name"):
+        RunFile(tmp_path / "run.jsonl", {})
+    RunFile(tmp_path / "run.jsonl", {}).close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_said():
+    with pytest.raises(OSError, match="No space left"):
+        RunFile("/dev/full", {})
+
+
+def test_a_line_that_is_damaged_is_named(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with RunFile(path, {}) as file:
+        file.append({"step": 0})
+    path.write_bytes(path.read_bytes() + b'{"step": \n{"step": 1}\n')
+    with pytest.raises(DamagedFileError, match="line 3: not JSON"):
+        list(records(path))
+
+
+def test_nothing_of_a_refused_record_is_written(tmp_path):
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        with pytest.raises(TypeError):
+            file.append({"step": 0, "loss": object()})
+        file.append({"step": 1})
+    with pytest.raises(ValueError, match="is closed"):
+        file.append({"step": 2})
+    assert [record["step"] for record in records(tmp_path / "run.jsonl")] == [1]
+
+
+@given(st.dictionaries(st.integers(0, BINS - 1), st.integers(1, 2**40)))
+@example({1: 1})
+@example({BINS - 3: 1})
+@example({0: 1, BINS - 2: 2, BINS - 1: 3})
+def test_a_histogram_comes_back(counts):
+    histogram = np.zeros(BINS, np.int64)
+    histogram[list(counts)] = list(counts.values())
+    assert np.array_equal(unpack_counts(pack_counts(histogram)), histogram)
+
+
+@pytest.mark.parametrize("change", [{"lowest": -150}, {"lowest": 128}, {"counts": None}, {"nan": "x"}])
+def test_a_histogram_that_is_none_is_refused(change):
+    packed = pack_counts(np.eye(1, BINS, 5, dtype=np.int64)[0])
+    with pytest.raises(ValueError, match=r"expected|invalid"):
+        unpack_counts(packed | change)
+    with pytest.raises(ValueError, match="expected what pack_counts returns"):
+        unpack_counts({})

@@ -1,0 +1,144 @@
+"""`ampsim check` as a command: what hangs, ends its process or cannot be loaded is named, and the rest goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+Results = dict[str, tuple[int, str]]
+SCALERS = """
+import os, sys, threading, torch
+
+class Base(torch.amp.GradScaler):
+    def __init__(self, device="cpu", init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
+        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval)
+
+class Deadlocks(Base):
+    def __setstate__(self, state):
+        lock = threading.Lock()
+        with lock, lock:
+            pass
+
+class CatchesAll(Base):
+    def __setstate__(self, state):
+        while True:
+            try:
+                threading.Event().wait()
+            except BaseException:
+                pass
+
+class Exits(Base):
+    def __setstate__(self, state):
+        os._exit(3)
+
+class Quits(Base):
+    def __setstate__(self, state):
+        sys.exit(3)
+
+class Aborts(Base):
+    def __setstate__(self, state):
+        os.abort()
+
+def raises(rule):
+    raise ValueError("boom")
+
+def quits(rule):
+    sys.exit(7)
+
+def exits(rule):
+    os._exit(7)
+
+def gives_nothing(rule):
+    return None
+"""
+MODULES = {
+    "scalers": SCALERS,
+    "raising": "raise RuntimeError('not today')",
+    "quitting": "import sys; sys.exit(3)",
+    "exiting": "import os; os._exit(4)",
+    "misspelt": "def f(:",
+    "endless": "import threading; threading.Event().wait()",
+}
+RUNS = """
+import json, sys
+from typer.testing import CliRunner
+from ampsim.cli import app
+for arguments in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, ["check", *arguments])
+    print(json.dumps([result.exit_code, result.output]), flush=True)
+"""
+CHECKS = ["--check", "pickling_is_invisible", "--check", "a_state_dict_is_a_snapshot", "-n", "5"]
+HANGS = ["scalers:Deadlocks", "scalers:CatchesAll"]
+ENDS = {  # what is said of pickling
+    "scalers:Exits": "ended the process with exit status 3",
+    "scalers:Quits": "raised SystemExit: 3",
+    "scalers:Aborts": "ended the process by SIGABRT",
+}
+UNLOADABLE = {
+    "scalers:raises": "scalers:raises: making it raised ValueError: boom; expected a scaler",
+    "scalers:quits": "scalers:quits: making it raised SystemExit: 7; expected a scaler",
+    "scalers:exits": "scalers:exits: loading it ended the process with exit status 7",
+    "scalers:gives_nothing": "scalers:gives_nothing: making it gave None, without scale, step, update: expected",
+    "scalers:Deadlock": "scalers has no 'Deadlock'; did you mean 'Deadlocks'",
+    "raising:X": "importing raising raised RuntimeError: not today (",
+    "quitting:X": "importing quitting raised SystemExit: 3 (",
+    "exiting:X": "exiting:X: loading it ended the process with exit status 4",
+    "misspelt:X": "importing misspelt raised SyntaxError: invalid syntax (misspelt.py, line 1)",
+    "endless:X": "endless:X: loading it did not end within 1 s",
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Exit status and output, by target; one process for all, as torch takes seconds to import."""
+    folder = tmp_path_factory.mktemp("folder")
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+    runs = {target: [target, "--time-limit", "1" if target == "endless:X" else "30"] for target in UNLOADABLE}
+    runs |= {"hang": [*HANGS, *CHECKS, "--time-limit", "5"], "end": [*ENDS, *CHECKS]}
+    runs |= {"expected": ["scalers:Exits", *CHECKS, "--xfail", "pickling_is_invisible"]}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", RUNS, json.dumps([*runs.values()])],
+        capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    return dict(zip(runs, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("target", UNLOADABLE)
+def test_what_cannot_be_loaded_or_made_is_one_sentence(results: Results, target: str) -> None:
+    code, text = results[target]
+    assert code == 2
+    assert UNLOADABLE[target] in text
+    assert text.count("\n") == 1, text
+
+
+def test_a_check_that_hangs_is_named_with_its_place_and_history_and_the_others_go_on(
+    results: Results,
+) -> None:
+    code, text = results["hang"]
+    assert code == 1
+    assert "pickling_is_invisible: did not end within 5 s\n" in text
+    assert "  where    scalers.py:11 in __setstate__\n" in text
+    assert "  history  clean" in text
+    assert "pickling_is_invisible: did not end within 5 s, and no alarm interrupts it\n" in text
+    assert [line for line in text.splitlines() if "1 passed, 1 failed of 2 checks" in line] == [
+        f"{target}: 1 passed, 1 failed of 2 checks" for target in HANGS
+    ]
+
+
+def test_a_check_that_ends_its_process_is_named_and_the_others_go_on(results: Results) -> None:
+    code, text = results["end"]
+    assert code == 1
+    for target, said in ENDS.items():
+        assert f"pickling_is_invisible: {said}\n" in text
+        assert f"{target}: 1 passed, 1 failed of 2 checks" in text
+
+
+def test_that_a_check_ends_its_process_is_never_expected(results: Results) -> None:
+    assert results["expected"][0] == 1

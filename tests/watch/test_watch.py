@@ -1,0 +1,266 @@
+"""A watched loop trains as the same loop unwatched, and its record is true."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import ampsim.torch
+from ampsim import Rule, replay
+from ampsim.run_file import records, unpack_counts
+from ampsim.watch import watch
+from tests.examples import examples
+
+OPTIMIZERS = {
+    "sgd": lambda params: torch.optim.SGD(params, 0.01, momentum=0.9),
+    "adamw": lambda params: torch.optim.AdamW(params, 0.01),
+    "foreach": lambda params: torch.optim.AdamW(params, 0.01, foreach=True),
+    "fused": lambda params: torch.optim.AdamW(params, 0.01, fused=True),
+    "fused sgd": lambda params: torch.optim.SGD(params, 0.01, momentum=0.9, fused=True),
+}
+SCALERS = {
+    "torch": lambda: torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2),
+    "ours": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2),
+    "depth 1": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2, depth=1),
+    "depth 3": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2, depth=3),
+    "off": lambda: torch.amp.GradScaler("cpu", enabled=False),
+    "none": lambda: None,
+}
+
+
+def make(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def train(optimizer_name, scaler_name, steps, clip, parts, to=None, **options):
+    """Train on as many batches as `steps` has flags, some of which put an inf into a gradient; return what was true."""
+    model, truth = make(), []
+    optimizer, scaler = OPTIMIZERS[optimizer_name](model.parameters()), SCALERS[scaler_name]()
+    run = watch(model, optimizer, scaler, to=to, **options) if to else None
+    scaled = scaler is not None and scaler.is_enabled()
+    for number, bad in enumerate(steps):
+        data = torch.randn(parts, 2, 3, generator=torch.Generator().manual_seed(number))
+        optimizer.zero_grad()
+        true = None
+        for part in data:
+            loss = model(part).square().mean() / parts
+            grads = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            true = grads if true is None else [a + b for a, b in zip(true, grads, strict=True)]
+            (scaler.scale(loss) if scaled else loss).backward()
+        if run:
+            run.log(loss=loss)
+        if bad:
+            model[0].weight.grad[0, 0] = bad
+        truth.append([grad.clone() for grad in true])
+        if clip and scaled:
+            scaler.unscale_(optimizer)
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        if scaled:
+            scaler.step(optimizer)
+            scaler.update()
+        elif not bad:
+            optimizer.step()
+    if run:
+        run.close()
+    return model, optimizer, scaler, truth
+
+
+@settings(max_examples=examples(ms=100))
+@given(
+    st.sampled_from(sorted(OPTIMIZERS)),
+    st.sampled_from(["torch", "ours", "depth 1", "depth 3"]),
+    st.lists(st.sampled_from([0.0, 0.0, math.inf, math.nan]), min_size=1, max_size=6),
+    st.booleans(),
+    st.sampled_from([1, 2]),
+)
+@example("fused", "torch", [0.0, math.inf, 0.0], True, 2)
+@example("fused", "ours", [0.0, math.nan, 0.0], False, 1)
+def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, clip, parts):
+    path = tmp_path_factory.mktemp("watch") / "run.jsonl"
+    watched = train(optimizer, scaler, steps, clip, parts, to=path, every=1)
+    plain = train(optimizer, scaler, steps, clip, parts)
+    for a, b in zip(watched[0].state_dict().values(), plain[0].state_dict().values(), strict=True):
+        assert a.equal(b), "watching changes nothing"
+    assert watched[2].state_dict() == plain[2].state_dict()
+    names = [name for name, _ in watched[0].named_parameters()]
+    found = list(records(path))
+    assert [record["step"] for record in found] == list(range(len(steps)))
+    scales = replay(Rule(2.0**10, growth_interval=2), [bool(bad) for bad in steps]).tolist()
+    delay = {"depth 1": 1, "depth 3": 3}.get(scaler, 0)
+    assert [record["scale"] for record in found] == ([2.0**10] * (delay + 1) + scales)[: len(steps)]
+    for record, bad, true in zip(found, steps, watched[3], strict=True):
+        assert record["skipped"] == bool(bad)
+        assert ("bad" in record) == bool(bad)
+        if bad:
+            assert record["bad"] == {"0.weight": "has nan" if math.isnan(bad) else "has inf"}
+            continue
+        norm = math.hypot(*(grad.double().norm().item() for grad in true))
+        assert record["norm"] == pytest.approx(norm, rel=1e-5)
+        for name, grad in zip(names, true, strict=True):
+            counts = unpack_counts(record["by_parameter"][name])
+            assert counts.sum() == grad.numel()
+            binades = np.floor(np.log2(grad.abs().numpy().ravel())) + 149 + 1
+            # One ulp between two ways to sum may move an element over a binade's edge.
+            assert np.abs(np.repeat(np.arange(280), counts) - np.sort(binades)).max() <= 1
+
+
+@pytest.mark.parametrize("scaler", ["off", "none"])
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_without_a_scaler_there_is_no_scale_to_skip_at(tmp_path, optimizer, scaler):
+    train(optimizer, scaler, [0.0, 0.0], False, 1, to=tmp_path / "run.jsonl")
+    for record in records(tmp_path / "run.jsonl"):
+        assert "skipped" not in record
+        assert record["scale"] == 1.0
+        assert 0 < record["norm"] < math.inf
+        assert record["loss"] > 0
+
+
+def test_an_optimizer_whose_step_was_skipped_is_told_from_the_other(tmp_path):
+    one, two = make(1), make(2)
+    model = nn.ModuleDict({"one": one, "two": two})
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
+    scaler = torch.amp.GradScaler("cpu")
+    with watch(model, optimizers, scaler, to=tmp_path / "run.jsonl", every=0):
+        scaler.scale(one(torch.ones(1, 3)).sum() + two(torch.ones(1, 3)).sum()).backward()
+        two[0].bias.grad[0] = math.inf
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+    [record] = records(tmp_path / "run.jsonl")
+    assert record["optimizers"] == [False, True]
+    assert record["bad"] == {"two.0.bias": "has inf"}
+    assert record["norm"] == math.inf
+
+
+def test_every_and_names_choose_what_is_sampled(tmp_path):
+    train("sgd", "torch", [0.0] * 5, False, 1, to=tmp_path / "run.jsonl", every=2, names="2.*")
+    sampled = [record.get("by_parameter", {}).keys() for record in records(tmp_path / "run.jsonl")]
+    assert sampled == [{"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}]
+
+
+@pytest.mark.parametrize("kind", ["torch", "ours"])
+def test_a_run_that_stands_still_is_told(tmp_path, kind):
+    with pytest.warns(RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"):
+        train("sgd", kind, [math.inf] * 3 + [0.0] * 3, False, 1, to=tmp_path / "run.jsonl", still=3)
+    alarms = [record.get("alarm") for record in records(tmp_path / "run.jsonl")]
+    assert [bool(alarm) for alarm in alarms] == [False, False, True, False, False, False]
+
+
+def test_bfloat16_that_rounds_every_step_away_is_told(tmp_path):
+    param = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([param], 1e-4)
+    with watch({"weight": param}, optimizer, to=tmp_path / "run.jsonl", still=5):
+        for _ in range(4):
+            param.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        param.sum().backward()
+        with pytest.warns(RuntimeWarning, match="none was skipped: is the learning rate too small"):
+            optimizer.step()
+    assert param.eq(1).all()
+
+
+@pytest.mark.parametrize("kind", ["torch", "ours"])
+def test_on_skip_and_skipped_say_it_in_time(tmp_path, kind):
+    seen, model = [], make()
+    optimizer, scaler = OPTIMIZERS["fused"](model.parameters()), SCALERS[kind]()
+    with watch(
+        model, optimizer, scaler, to=tmp_path / "run.jsonl", on_skip=lambda record: seen.append(record["step"])
+    ) as run:
+        said = []
+        for bad in (False, True, False):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+            if bad:
+                model[0].bias.grad[0] = math.nan
+            scaler.step(optimizer)
+            scaler.update()
+            said.append(run.skipped)
+    assert seen == [1]
+    assert said == [False, True, False]
+
+
+def test_a_watched_scaler_is_copied_pickled_and_let_go_as_the_plain_one(tmp_path):
+    model = make()
+    optimizer, scaler = OPTIMIZERS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
+    run = watch(model, optimizer, scaler, to=tmp_path / "run.jsonl")
+    assert isinstance(scaler, torch.amp.GradScaler)
+    with pytest.raises(ValueError, match="is being watched"):
+        watch(model, optimizer, scaler, to=tmp_path / "other.jsonl")
+    for other in (copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):  # noqa: S301
+        assert type(other) is torch.amp.GradScaler
+        assert other.state_dict() == scaler.state_dict()
+        assert not [name for name in vars(other) if "ampsim" in name]
+    run.close()
+    assert type(scaler) is torch.amp.GradScaler
+    assert vars(scaler).keys() == vars(torch.amp.GradScaler("cpu")).keys()
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"to": 3}, TypeError, "expected a path, a Weights & Biases run"),
+        ({"scaler": object()}, TypeError, "expected an ampsim.torch.GradScaler"),
+        ({"optimizer": []}, ValueError, "no optimizer"),
+        ({"optimizer": "sgd"}, TypeError, "expected an optimizer"),
+        ({"every": -1}, ValueError, "every=-1"),
+        ({"still": True}, TypeError, "still=True"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_and_left_alone(tmp_path, change, error, text):
+    model, scaler = make(), torch.amp.GradScaler("cpu")
+    given = {
+        "optimizer": OPTIMIZERS["sgd"](model.parameters()),
+        "scaler": scaler,
+        "to": tmp_path / "run.jsonl",
+    } | change
+    with pytest.raises(error, match=text):
+        watch(model, given.pop("optimizer"), given.pop("scaler"), **given)
+    assert type(scaler) is torch.amp.GradScaler
+
+
+def test_a_capturable_scaler_is_refused(tmp_path):
+    model = make()
+    scaler = ampsim.torch.GradScaler("cpu", capturable=True)
+    with pytest.raises(ValueError, match="capturable"):
+        watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl")
+
+
+def test_a_sink_that_fails_does_not_end_the_run():
+    class Full:
+        def append(self, record):
+            raise OSError("No space left")
+
+        def close(self):
+            pass
+
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=Full())
+    for a, b in zip(model.parameters(), train("sgd", "ours", [0.0] * 3, False, 1)[0].parameters(), strict=True):
+        assert a.equal(b)
+
+
+def test_names_of_a_record_cannot_be_logged(tmp_path):
+    model = make()
+    with watch(model, OPTIMIZERS["sgd"](model.parameters()), to=tmp_path / "run.jsonl") as run:
+        with pytest.raises(ValueError, match="call it my_norm"):
+            run.log(norm=1.0)
+        with pytest.raises(TypeError, match="expected a number"):
+            run.log(text="hello")
+
+
+def test_finite_gradients_whose_squares_leave_float32_have_a_norm(tmp_path):
+    param = nn.Parameter(torch.zeros(2))
+    with watch({"w": param}, optimizer := torch.optim.SGD([param], 1e-30), to=tmp_path / "run.jsonl"):
+        param.grad = torch.tensor([3e20, 4e20])
+        optimizer.step()
+    assert next(records(tmp_path / "run.jsonl"))["norm"] == pytest.approx(5e20)
