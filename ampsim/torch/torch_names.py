@@ -35,8 +35,7 @@ from torch.utils._pytree import tree_map_only
 from ampsim.core.policies.base import Policy
 from ampsim.torch import checkpoint, config
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.optimizer_step import Overrides
-from ampsim.torch.step.optimizer_step import OptimizerStep
+from ampsim.torch.step.optimizer_step import OptimizerStep, Overrides
 from ampsim.torch.step.records import StepRecords
 from ampsim.torch.threads.iterations import Iterations
 
