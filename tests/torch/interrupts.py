@@ -56,7 +56,9 @@ class Everywhere:
 
     def trace(self, frame, event, _):
         if event == "call":
-            if not any(part in frame.f_code.co_filename for part in TRACED):
+            # What a callback of a weak reference raises is lost, so there is nothing to see in a lambda of the owners.
+            lost = frame.f_code.co_qualname.startswith("LeftGradients._know.<locals>")
+            if lost or not any(part in frame.f_code.co_filename for part in TRACED):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         elif event == "opcode" and frame.f_lasti in self.befores(frame.f_code):
