@@ -162,7 +162,12 @@ gpu-dry:
 gpu-dry-tests: gpu-tests
 	$(GPU_TEST) -m "not gpu" tests/torch/test_gpu.py
 
-deep: $(VENV)/.trackers
+# Libraries whose own code drives the scaler.
+$(VENV)/.clients: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clients]'
+	@touch $@
+
+deep: $(VENV)/.trackers $(VENV)/.clients
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 	$(MAKE) mutants
 

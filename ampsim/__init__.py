@@ -8,12 +8,11 @@ the standard library and numpy, nothing else.
 [1024.0, 2048.0, 1024.0, 1024.0]
 """
 
-from ampsim.core import dialects as dialects
-from ampsim.core.machine import Rule as Rule
-from ampsim.core.machine import State as State
-from ampsim.core.machine import init as init
-from ampsim.core.machine import update as update
-from ampsim.core.replay.ceilings import replay_ceilings as replay_ceilings
-from ampsim.core.replay.fold import replay as replay
+from ampsim.core import dialects
+from ampsim.core.machine import Rule, State, init, update
+from ampsim.core.replay.ceilings import replay_ceilings
+from ampsim.core.replay.fold import replay
+
+__all__ = ["Rule", "State", "dialects", "init", "replay", "replay_ceilings", "update"]
 
 __version__ = "0.1.0.dev0"

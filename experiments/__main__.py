@@ -1,5 +1,6 @@
 """`python -m experiments` lists the experiments; `all` runs those whose data is missing or stale.
 
+`new STEM` writes a small experiment and its figure, to be changed into one's own.
 `python -m experiments STEM [options]` is the same as `python -m experiments.STEM [options]`.
 """
 
@@ -8,13 +9,14 @@ import sys
 from collections.abc import Sequence
 
 from ampsim.core.output import run_command
-from experiments.runner import everything
+from experiments.runner import everything, template
 from experiments.runner.cli import main as run_one
-from experiments.runner.experiment import Experiment, stems
+from experiments.runner.experiment import Experiment, UsageError, stems
 
 USAGE = (
     "usage: python -m experiments [all | STEM] "
-    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]"
+    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]\n"
+    "       python -m experiments new STEM"
 )
 
 
@@ -28,12 +30,28 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if name == "all":
         return everything.main(options)
+    if name == "new":
+        return new(options)
     if name in stems():
         return run_one(name, options)
     near = difflib.get_close_matches(name, [*stems(), "all"], n=1, cutoff=0.0)[0]
     print(f"experiments: error: {name!r}: expected one of {', '.join(stems())} or all; did you mean {near!r}?",
           file=sys.stderr)  # fmt: skip
     return 2
+
+
+def new(names: Sequence[str]) -> int:
+    """Write a small experiment and its figure, and say what comes next."""
+    try:
+        if len(names) != 1:
+            raise UsageError(f"{' '.join(names)!r}: expected one name; pass new STEM")
+        paths = template.write(names[0])
+    except (UsageError, OSError) as error:
+        print(f"experiments: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    print(f"written: {' and '.join(map(str, paths))}")
+    print(f"`python -m experiments {names[0]}` makes its data, `python -m figures` the figure and the gallery")
+    return 0
 
 
 if __name__ == "__main__":

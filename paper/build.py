@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import typst
@@ -21,8 +22,10 @@ def declared(root: Path = ROOT) -> Declared:
     from paper import numbers, tables
 
     claims = lint.claims(root)
+    measured = Declared(numbers.NUMBERS, claims, tables.TABLES, numbers.FIGURES)
     count = Formula(lambda: len(claims), "d")
-    return Declared({**numbers.NUMBERS, "claims": count}, claims, tables.TABLES, numbers.FIGURES)
+    minutes = Formula(lambda: ledger.unit_seconds(measured, root) / 60, ".0f")
+    return replace(measured, numbers={**numbers.NUMBERS, "claims": count, "artefact.minutes": minutes})
 
 
 def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:

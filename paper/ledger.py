@@ -73,7 +73,7 @@ def collect(declared: Declared, root: Path = ROOT) -> Book:
     numbers = dict(declared.numbers)
     for name, table in declared.tables.items():
         book["tables"][name] = _lay_out(name, table, numbers)
-    for stem in sorted(_stems(declared, numbers, root)):
+    for stem in sorted(_stems(declared, root)):
         with _noting(wrong):
             book["sources"][stem] = _describe(sources.load(stem, root), root)
     for name, number in numbers.items():
@@ -115,9 +115,19 @@ def _noting(wrong: list[str], prefix: str = "") -> Iterator[None]:
         wrong.append(f"{prefix}{type(error).__name__}: {error}")
 
 
-def _stems(declared: Declared, numbers: Mapping[str, Number | Formula], root: Path) -> set[str]:
+def unit_seconds(declared: Declared, root: Path = ROOT) -> float:
+    """Return how long all that is read took to make; nothing of a file that cannot be read, which is refused anyway."""
+    seconds = 0.0
+    for stem in sorted(_stems(declared, root)):
+        with contextlib.suppress(PaperError):
+            seconds += sources.load(stem, root).provenance.get("unit_seconds", 0.0)
+    return seconds
+
+
+def _stems(declared: Declared, root: Path) -> set[str]:
     """Return all that is read."""
-    found = {number.stem for number in numbers.values() if isinstance(number, Number)}
+    cells = (cell for table in declared.tables.values() for row in table.rows for cell in row)
+    found = {number.stem for number in (*declared.numbers.values(), *cells) if isinstance(number, Number)}
     found |= {CLAIMS[name].stem for name in declared.claims if name in CLAIMS}
     return found.union(*(data_of(figure, root) for figure in declared.figures))
 

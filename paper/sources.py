@@ -1,4 +1,4 @@
-"""What the paper's numbers are functions of: data files, recorded traces, and the provenance of all runs.
+"""What the paper's numbers are functions of: data files, and recorded traces.
 
 A data file is *fresh* when its experiment, with today's source, defaults and inputs, would write the same header.
 """
@@ -23,13 +23,13 @@ class PaperError(ValueError):
 
 @functools.cache
 def load(stem: str, root: Path = ROOT) -> Result:
-    """Return what a stem's numbers are functions of: its data file, or for "traces" and "runs" what these hold.
+    """Return what a stem's numbers are functions of: its data file, or for "traces" what these hold.
 
     Raises:
         PaperError: no such file, or one that cannot be read.
     """
-    if stem in SUMMARIES:
-        return SUMMARIES[stem](root)
+    if stem == "traces":
+        return traces(root)
     try:
         return results.load(stem, root / DATA)
     except (FileNotFoundError, records.DamagedFileError) as error:
@@ -45,20 +45,13 @@ def traces(root: Path) -> Result:
     )
     if not found:
         raise PaperError(f"{TRACES}: no traces; restore the folder from version control")
-    return Result("traces", root / TRACES, _made_by("tests/core/test_trace.py"), found)
-
-
-def runs(root: Path) -> Result:
-    """Return the provenance of every data file, for what is said of all experiments together."""
-    found = tuple(records.read_provenance(path) for path in sorted((root / DATA).glob("*.jsonl")))
-    return Result("runs", root / DATA, _made_by("experiments/__main__.py"), found)
-
-
-SUMMARIES = {"traces": traces, "runs": runs}
-
-
-def _made_by(script: str) -> records.Record:
-    return {"script": script, "device": {"name": "any"}, "seeds": [], "commit": None}
+    provenance: records.Record = {
+        "script": "tests/core/test_trace.py",
+        "device": {"name": "any"},
+        "seeds": [],
+        "commit": None,
+    }
+    return Result("traces", root / TRACES, provenance, found)
 
 
 def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
@@ -68,5 +61,5 @@ def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
     return [
         f"{DATA / stem}.jsonl: stale, {why}; `python -m experiments.{stem} --force`"
         for stem in stems
-        if stem not in SUMMARIES and (why := provenance.why_stale(stem, load(stem, root).provenance))
+        if stem != "traces" and (why := provenance.why_stale(stem, load(stem, root).provenance))
     ]

@@ -33,10 +33,11 @@ def _deep(item: pytest.Item) -> str | None:
 
 
 def _peer(item: pytest.Item) -> str | None:
-    """`@pytest.mark.peer("flax", "jax")` names the modules it imports."""
+    """`@pytest.mark.peer("flax", "jax")` names the modules it imports, ``how=`` what installs them."""
     marker = item.get_closest_marker("peer")
     missing = [name for name in marker.args if importlib.util.find_spec(name) is None] if marker else []
-    return f"needs {', '.join(missing)}: pip install -c constraints.txt 'ampsim[peers]'" if missing else None
+    how = marker.kwargs.get("how", "pip install -c constraints.txt 'ampsim[peers]'") if marker else ""
+    return f"needs {', '.join(missing)}: {how}" if missing else None
 
 
 def _gpu(item: pytest.Item) -> str | None:

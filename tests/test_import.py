@@ -1,7 +1,9 @@
 """Pay for what you import."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +30,23 @@ def test_the_core_names_are_exported(name: str) -> None:
     import ampsim
 
     assert hasattr(ampsim, name)
+
+
+LAZY = "ampsim/testing/__init__.py"  # loads a name when it is first used
+ROOT = Path(__file__).parents[1]
+PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", LAZY)])
+def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
+    tree = ast.parse((ROOT / path).read_text())
+    taken = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    listed = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and "__all__" in {getattr(target, "id", "") for target in node.targets}
+    ]
+    public = sorted(name for name in taken if not name.startswith("_"))
+    assert [sorted(names) for names in listed] == ([public] if public else [])

@@ -113,7 +113,7 @@ def _declared(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
 
-    given = dict(setting("--trait", text, "each", "all") for text in traits)
+    given = dict(setting("--trait", text, "each", "all", "float32", "float64") for text in traits)
     known = {each.name for each in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:
         raise ValueError(f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject")

@@ -305,7 +305,7 @@ KERAS_TORCH = Dialect(
     _fixed_factor,
 )
 KERAS_TENSORFLOW = dataclasses.replace(
-    KERAS_TORCH, name="keras.LossScaleOptimizer[tensorflow]", rule=Rule(2.0**15, arithmetic=XLA_UNGUARDED)
+    KERAS_TORCH, name="keras.LossScaleOptimizer[tensorflow]", rule=KERAS_TORCH.rule.replace(arithmetic=XLA_UNGUARDED)
 )
 KERAS_JAX = dataclasses.replace(
     KERAS_TENSORFLOW, name="keras.LossScaleOptimizer[jax]", options={"factor": 2.0, "stateless_jit": True}

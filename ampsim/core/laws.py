@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ampsim.core.machine import Rule
 
 FLOAT32_ULP = 2.0**-23  # spacing of float32 above 1: one rounding moves a product by less than this
+_TOP = 2.0**128 * (1 - 2.0**-25)  # from here on a number rounds to inf in float32
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _close(a: float, b: float) -> bool:
 def _at_top(u: Update) -> bool:
     """A growth from here would leave float32 or pass max_scale."""
     grown = u.scale * u.rule.growth_factor
-    return grown > (u.rule.max_scale or math.inf) or grown >= 2.0**128 * (1 - 2.0**-25)
+    return grown > (u.rule.max_scale or math.inf) or grown >= _TOP
 
 
 # ------------------------------------------------------------------------------------------------ one update
@@ -102,10 +103,10 @@ def growth_waits_for_the_interval(u: Update) -> str | None:
 
 
 def growth_multiplies_by_the_growth_factor(u: Update) -> str | None:
-    """A growth multiplies the scale by the growth factor, once, and stops at max_scale."""
-    if u.found_inf or u.new_scale <= u.scale:
-        return None
+    """A growth multiplies the scale by the growth factor, once, and stops at max_scale or at the top of float32."""
     expected = min(u.scale * u.rule.growth_factor, u.rule.max_scale or math.inf)
+    if u.found_inf or u.new_scale <= u.scale or expected >= _TOP:  # what no float32 holds: scalers stay, or clamp
+        return None
     return None if _close(u.new_scale, expected) else f"{u.scale} -> {u.new_scale}, expected {expected}"
 
 

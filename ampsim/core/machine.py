@@ -153,22 +153,35 @@ class Rule:
 
     Raises ValueError or TypeError, with the value, what was expected and the cure, for a rule that no
     run could want. Torch itself accepts more; `Rule.unchecked` does too.
+
+    Attributes:
+        init_scale: the first scale: what a loss is multiplied by, a pure number.
+        growth_factor: what a growth multiplies the scale by, at least 1.
+        backoff_factor: what a backoff multiplies it by, in (0, 1].
+        growth_interval: clean steps in a row before a growth.
+        min_scale: a backoff ends here, even one that began below.
+        max_scale: a growth ends here, even one that began above.
+        hysteresis: overflows that a backoff takes.
+        hysteresis_refill: after which of these the next backoff takes `hysteresis` overflows again.
+        delay: updates between computing a scale and using it.
+        growth_test: how the tracker is compared with the interval; they differ once it is past.
+        arithmetic: the format that holds the scale, and how a product is rounded.
+        quirks: outermost last.
     """
 
     init_scale: float = 2.0**16
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
-    growth_interval: int = 2000  # clean steps in a row before a growth
+    growth_interval: int = 2000
     _: dataclasses.KW_ONLY
-    min_scale: float | None = None  # a backoff ends here, even one that began below
-    max_scale: float | None = None  # a growth ends here, even one that began above
-    hysteresis: int = 1  # overflows that a backoff takes
+    min_scale: float | None = None
+    max_scale: float | None = None
+    hysteresis: int = 1
     hysteresis_refill: frozenset[Literal["clean", "growth", "backoff"]] = frozenset({"growth"})
-    """After which of these the next backoff takes `hysteresis` overflows again."""
-    delay: int = 0  # updates between computing a scale and using it
-    growth_test: Literal["==", ">="] = "=="  # they differ once the tracker is past the interval
+    delay: int = 0
+    growth_test: Literal["==", ">="] = "=="
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
-    quirks: tuple[Quirk, ...] = ()  # outermost last
+    quirks: tuple[Quirk, ...] = ()
 
     def __post_init__(self) -> None:
         self.check()

@@ -31,18 +31,22 @@ S = TypeVar("S", bound=Carried)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that goes from update to update, and that a checkpoint must hold. Hashable."""
+    """All that goes from update to update, and that a checkpoint must hold. Hashable.
+
+    Attributes:
+        scale: in force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``.
+        growth_tracker: clean steps since the last overflow or growth; an overflow and a growth reset it to 0.
+        overflow_tracker: overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_refill`` resets
+            it.
+        pending: scales already computed and not yet in force, oldest first; at most ``delay`` of them.
+        memory: what the rule's quirks remember, sorted by name; empty for a rule without quirks.
+    """
 
     scale: float
-    """In force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``."""
     growth_tracker: int = 0
-    """Clean steps since the last overflow or growth; an overflow and a growth reset it to 0."""
     overflow_tracker: int = 0
-    """Overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_refill`` resets it."""
     pending: tuple[float, ...] = ()
-    """Scales already computed and not yet in force, oldest first; at most ``delay`` of them."""
     memory: tuple[tuple[str, float], ...] = ()
-    """What the rule's quirks remember, sorted by name; empty for a rule without quirks."""
 
     @property
     def newest(self) -> float:

@@ -22,7 +22,13 @@ from ampsim.core.replay.fold import first_divergence, states
 
 @dataclass(frozen=True)
 class Raised:
-    """The scaler gave up: at which update (from 0), with which exception."""
+    """The scaler gave up: at which update (from 0), with which exception.
+
+    Attributes:
+        step: the update, from 0.
+        type: name of the exception.
+        msg: its text.
+    """
 
     step: int
     type: str
@@ -31,15 +37,27 @@ class Raised:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of one scaler."""
+    """One run of one scaler.
 
-    system: str  # a name that `dialects.get` knows
-    params: Mapping[str, object]  # under the framework's own names
-    found_inf: tuple[bool, ...]  # one flag per update
-    scale: tuple[float, ...]  # after each update; none for the update that raised
+    Attributes:
+        system: a name that `dialects.get` knows.
+        params: under the framework's own names.
+        found_inf: one flag per update.
+        scale: after each update; none for the update that raised.
+        version: of the framework.
+        sequence: the scenario's name.
+        is_async: RoundPipe: whether the update was delayed.
+        raised: how the scaler gave up, if it did.
+        notes: anything else; not compared.
+    """
+
+    system: str
+    params: Mapping[str, object]
+    found_inf: tuple[bool, ...]
+    scale: tuple[float, ...]
     version: str = ""
-    sequence: str = ""  # the scenario's name
-    is_async: tuple[bool | None, ...] | None = None  # RoundPipe: whether the update was delayed
+    sequence: str = ""
+    is_async: tuple[bool | None, ...] | None = None
     raised: Raised | None = None
     notes: object = field(default=None, compare=False)
 

@@ -49,9 +49,9 @@ class History:
     skipped: Floats
     """Steps skipped since the entry before, this one included, shape (n,)."""
     norm: Floats
-    """2-norm of the gradients as it was written down, shape (n,); the largest of merged entries."""
+    """2-norm of the gradients as written down, shape (n,), inf for inf and NaN; the largest of merged entries."""
     loss: Floats
-    """Shape (n,); the largest of merged entries."""
+    """Shape (n,), inf for inf and NaN; the largest of merged entries."""
     changes: list[Change]
     """Every change of the scale, also those inside merged entries."""
     bad: dict[int, dict[str, str]]
@@ -101,17 +101,17 @@ class HistoryBuilder:
         *,
         scale: float = math.nan,
         skipped: float = math.nan,
-        norm: float = math.nan,
-        loss: float = math.nan,
+        norm: float | None = None,
+        loss: float | None = None,
     ) -> None:
-        """Add an entry: see `History` for what each is."""
+        """Add an entry: see `History` for what each is; a norm or a loss that was written down as NaN counts as inf."""
         if step <= self._last_step():
             self._go_back(step)
         if not math.isnan(scale):
             if self._known is not None and scale != self._known[1]:
                 self._changes.append(Change(self._known[0], step, self._known[1], scale))
             self._known = step, scale
-        values = [scale, skipped, norm, loss]
+        values = [scale, skipped, _written(norm), _written(loss)]
         self._waiting = (step, values if self._waiting is None else _merge(self._waiting[1], values))
         self._in_waiting += 1
         if self._in_waiting == self._merged:
@@ -170,6 +170,10 @@ class HistoryBuilder:
         self.bad = {at: names for at, names in self.bad.items() if at < step}
         self.samples = [sample for sample in self.samples if sample.step < step]
         self.alarms = [alarm for alarm in self.alarms if alarm[0] < step]
+
+
+def _written(value: float | None) -> float:
+    return math.nan if value is None else math.inf if math.isnan(value) else value
 
 
 def _merge(first: list[float], second: list[float]) -> list[float]:

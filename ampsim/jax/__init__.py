@@ -6,21 +6,32 @@
 >>> float(loss_scale.update(False).update(False).loss_scale)
 2048.0
 
-Start with `loss_scale`; `machine` is the reference machine on arrays and `exact_product` its one product.
+Start with `loss_scale`; `machine` is the reference machine on arrays and `exact_product` its one product. ``loops.md``
+has a training loop for optax, equinox, flax and haiku each.
 """
 
-from ampsim.jax.dlpack import to_jax as to_jax
-from ampsim.jax.dlpack import to_torch as to_torch
-from ampsim.jax.finite import all_finite as all_finite
-from ampsim.jax.finite import select_tree as select_tree
-from ampsim.jax.grad import Result as Result
-from ampsim.jax.grad import value_and_grad as value_and_grad
-from ampsim.jax.loss_scale import DEVIATIONS as DEVIATIONS
-from ampsim.jax.loss_scale import LossScale as LossScale
-from ampsim.jax.optax import SkipState as SkipState
-from ampsim.jax.optax import skip_nonfinite as skip_nonfinite
-from ampsim.jax.policy import PolicyScale as PolicyScale
-from ampsim.jax.sweep import PolicySummary as PolicySummary
-from ampsim.jax.sweep import Summary as Summary
-from ampsim.jax.sweep import sweep as sweep
-from ampsim.jax.sweep import sweep_policies as sweep_policies
+from ampsim.jax.dlpack import to_jax, to_torch
+from ampsim.jax.finite import all_finite, select_tree
+from ampsim.jax.grad import Result, value_and_grad
+from ampsim.jax.loss_scale import DEVIATIONS, LossScale
+from ampsim.jax.optax import SkipState, skip_nonfinite
+from ampsim.jax.policy import PolicyScale
+from ampsim.jax.sweep import PolicySummary, Summary, sweep, sweep_policies
+
+__all__ = [
+    "DEVIATIONS",
+    "LossScale",
+    "PolicyScale",
+    "PolicySummary",
+    "Result",
+    "SkipState",
+    "Summary",
+    "all_finite",
+    "select_tree",
+    "skip_nonfinite",
+    "sweep",
+    "sweep_policies",
+    "to_jax",
+    "to_torch",
+    "value_and_grad",
+]

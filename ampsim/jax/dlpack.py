@@ -25,7 +25,7 @@ def to_jax(tree: Tree) -> Tree:
         TypeError: a leaf is no tensor, or of a dtype JAX does not hold; 64 bits need jax_enable_x64.
         ValueError: a tensor that JAX could only copy.
     """
-    tensor_type = load("torch", "torch").Tensor
+    tensor_type = load("torch").Tensor
     return jax.tree.map(lambda leaf: _to_jax(leaf, tensor_type), tree)
 
 
@@ -72,7 +72,7 @@ def to_torch(tree: Tree) -> Tree:
         TypeError: a leaf is no array, is traced by a transformation, or is of a dtype torch does not hold.
         ValueError: an array spread over several devices.
     """
-    from_dlpack = load("torch", "torch").from_dlpack
+    from_dlpack = load("torch").from_dlpack
     return jax.tree.map(lambda leaf: _to_torch(leaf, from_dlpack), tree)
 
 

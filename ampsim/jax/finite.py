@@ -49,7 +49,8 @@ def all_finite(tree: Tree, axis_name: str | None = None) -> Array:
 def select_tree(pred: ArrayLike, a: T, b: T) -> T:
     """Return tree `a` if `pred` else tree `b`, leaf by leaf and bit by bit; both of one structure.
 
-    A leaf that both trees share is returned as it is, so that a module's functions and Python numbers stay static.
+    A leaf that both trees share is returned as it is, so that a module's functions and Python numbers stay static. Two
+    ``nnx.state`` of one model share every leaf: copy the first, see ``loops.md``.
 
     Args:
         pred: shape (), bool.

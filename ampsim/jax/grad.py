@@ -98,6 +98,11 @@ def _own_copies(
     ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the mean of those
     sums is the sum; flax returns that. Python's numbers, if not `numbers`, are no parameters but a module's settings.
     """
+    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    if not {*names} & {
+        *jax.sharding.get_abstract_mesh().manual_axes
+    }:  # vmap's values are their own, and it has no pcast
+        return args
     chosen = {n % len(args) for n in ((argnums,) if isinstance(argnums, int) else argnums)}
 
     def own(x: Array) -> Array:

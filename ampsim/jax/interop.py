@@ -88,7 +88,7 @@ def to_flax(loss_scale: LossScale) -> Any:
         ValueError: a rule with what flax does not have, or with a factor that is no float32 number, which
             flax would round before it multiplies.
     """
-    module = load("flax.training.dynamic_scale", "peers")
+    module = load("flax.training.dynamic_scale")
     rule, state = loss_scale.rule, loss_scale.state
     _require(rule, "flax", hysteresis=1, delay=0, growth_test="==")
     if rule.max_scale not in (None, math.inf, FP32.max_finite):
@@ -130,16 +130,20 @@ def from_flax(dynamic_scale: Any) -> LossScale:
     Outside of ``jit`` flax's first update is in double if its scale is still a Python float; it is the same
     unless that float or a factor has more digits than float32.
     """
+    scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
+    return LossScale.from_state(rule_of_flax(dynamic_scale), State(scale, int(dynamic_scale.fin_steps)))
+
+
+def rule_of_flax(dynamic_scale: Any) -> Rule:
+    """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and ceiling included."""
+    interval, low = int(dynamic_scale.growth_interval), dynamic_scale.minimum_scale
     rule = dialects.get(
         "flax.DynamicScale",
         growth=float(dynamic_scale.growth_factor),
         backoff=float(dynamic_scale.backoff_factor),
-        interval=max(int(dynamic_scale.growth_interval), 1),
-    ).replace(growth_interval=int(dynamic_scale.growth_interval) + 1)
-    low = dynamic_scale.minimum_scale
-    rule = rule.replace(min_scale=None if low is None else float(low))
-    scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
-    return LossScale.from_state(rule, State(scale, int(dynamic_scale.fin_steps)))
+        interval=max(interval, 1),
+    )
+    return rule.replace(growth_interval=interval + 1, min_scale=None if low is None else float(low))
 
 
 def _float32_scale(name: str, scale: Any) -> float:
@@ -161,7 +165,7 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
         ValueError: a rule with what jmp does not have. Its backoff is always a division by the growth factor,
             and a floor there always is.
     """
-    jmp = load("jmp", "peers")
+    jmp = load("jmp")
     rule, state = loss_scale.rule, loss_scale.state
     _require(rule, "jmp", hysteresis=1, delay=0, growth_test="==", max_scale=None)
     _require_division(rule, jit=jit)

@@ -13,7 +13,7 @@ A training step, compiled or not, is::
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ampsim.core.machine import Rule, State, init
-from ampsim.jax import exact_product, machine
+from ampsim.jax import checkpoint, exact_product, machine
 from ampsim.jax.exact_product import FORMATS, Format
 from ampsim.jax.finite import Tree, is_inexact
 from ampsim.jax.grad import Result, value_and_grad
@@ -42,6 +42,7 @@ DEVIATIONS = {
 """Where this package cannot do as `core.machine` and `ampsim.torch` do: name -> what happens instead."""
 
 
+@checkpoint.saved
 @jax.tree_util.register_dataclass  # from dataclasses.fields: no field can be forgotten
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
@@ -67,12 +68,19 @@ class LossScale:
     rule: Rule = field(metadata={"static": True})
 
     @classmethod
-    def create(cls, rule: Rule | None = None) -> Self:
+    def create(cls, rule: Rule | None = None, *, enabled: bool = True) -> Self:
         """Return the state before the first update; the default rule is torch's.
+
+        Args:
+            rule: see `DEVIATIONS` for what cannot be followed bit for bit.
+            enabled: False, for bfloat16 and float32: the scale is 1 for ever, whatever the rule, and no other line of a
+                loop changes. Gradients are checked as before and a non-finite step is skipped: bfloat16 has NaN too.
 
         Raises:
             ValueError, TypeError: a rule that cannot be followed bit for bit, see `DEVIATIONS`.
         """
+        if not enabled:
+            rule = Rule(1.0, growth_factor=1.0, backoff_factor=1.0)
         rule = Rule() if rule is None else rule
         machine.constants(rule)
         return cls.from_state(rule, init(rule))
@@ -154,13 +162,39 @@ class LossScale:
             jnp.asarray(found_inf) != 0,
             at_once=synchronous,
         )
+        overflow_tracker = None if self.overflow_tracker is None else overflow
+        return self._after(form, queue, growth_tracker=growth, overflow_tracker=overflow_tracker)
+
+    def override(self, new_scale: ArrayLike, *, synchronous: bool = False) -> Self:
+        """Return the loss scale after the scale was set by hand, as `ampsim.core.machine.override`.
+
+        The trackers keep their counts, bounds are not applied, and with a delay the new scale waits its turn.
+
+        Args:
+            new_scale: shape (); at least 0, rounded to the format of the scale.
+            synchronous: True brings it into force at once and drops the ones before it.
+
+        Raises:
+            ValueError: more than one number, or a negative one, where it is known outside of ``jit``.
+        """
+        if jnp.shape(new_scale) != ():
+            raise ValueError(f"new_scale has shape {jnp.shape(new_scale)}: expected (); pass one number, or use vmap")
+        form = FORMATS[self.rule.arithmetic.dtype]
+        scale: Any = new_scale
+        if not isinstance(scale, jax.core.Tracer):
+            scale = self.rule.arithmetic.round(float(scale))
+            if scale < 0:
+                raise ValueError(f"new_scale={scale!r}: expected at least 0; pass a power of two")
+        bits = exact_product.to_bits(form, jnp.asarray(scale, form.dtype))
+        return self._after(form, machine.publish(self._queue(form), bits, at_once=synchronous))
+
+    def _after(self, form: Format, queue: machine.Queue, **counts: Any) -> Self:
         return replace(
             self,
             loss_scale=exact_product.from_bits(form, queue.scale),
-            growth_tracker=growth,
-            overflow_tracker=None if self.overflow_tracker is None else overflow,
             pending=None if self.pending is None else exact_product.from_bits(form, queue.pending),
             waiting=None if self.waiting is None else queue.waiting,
+            **counts,
         )
 
     def _queue(self, form: Format) -> machine.Queue:

@@ -4,8 +4,7 @@ The same lines run here and in core. States are core's to the last bit, except `
 are XLA's and its variance is a small difference of them, so its scale agrees to 0.1 bit, not to the last.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
@@ -14,14 +13,16 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ampsim.core.policies.base import Observation, Policy, PolicyState
+from ampsim.jax import checkpoint
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["state"], meta_fields=["policy"])
+@checkpoint.saved
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PolicyScale:
     """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static."""
 
-    policy: Policy
+    policy: Policy = field(metadata={"static": True})
     state: PolicyState
 
     @classmethod

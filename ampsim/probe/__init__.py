@@ -10,9 +10,7 @@
 65536.0
 """
 
-from ampsim.probe.histogram import Histogram as Histogram
-from ampsim.probe.histogram import Lost as Lost
-from ampsim.probe.histogram import Share as Share
-from ampsim.probe.probe import Probe as Probe
-from ampsim.probe.probe import Row as Row
-from ampsim.probe.probe import ceilings as ceilings
+from ampsim.probe.histogram import Histogram, Lost, Share
+from ampsim.probe.probe import Probe, Row, ceilings
+
+__all__ = ["Histogram", "Lost", "Probe", "Row", "Share", "ceilings"]

@@ -17,31 +17,42 @@ from ampsim.probe.counting import exponent_counts
 
 
 class Share(NamedTuple):
-    """Bounds of a fraction; equal unless elements lie in the binade that a limit of the format cuts."""
+    """Bounds of a fraction; equal unless elements lie in the binade that a limit of the format cuts.
+
+    Attributes:
+        low: at least this.
+        high: at most this.
+    """
 
     low: float
     high: float
 
 
 class Lost(NamedTuple):
-    """Fractions of the nonzero elements, inf and NaN among them, by what a cast makes of them."""
+    """Fractions of the nonzero elements, inf and NaN among them, by what a cast makes of them.
+
+    Attributes:
+        flushed: rounded to zero.
+        subnormal: nonzero, and below the smallest normal.
+        overflowed: not finite; inf and NaN included.
+    """
 
     flushed: Share
-    """Rounded to zero."""
     subnormal: Share
-    """Nonzero, and below the smallest normal."""
     overflowed: Share
-    """Not finite; inf and NaN included."""
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Elements per binade of float32. Histograms add up with ``+``."""
+    """Elements per binade of float32. Histograms add up with ``+``.
+
+    Attributes:
+        counts: shape (280,): zeros; binades 2^-149 (index 1) to 2^127 (index 277); inf; NaN.
+        largest: the largest magnitude; inf or NaN if one is, NaN before inf; 0.0 of nothing.
+    """
 
     counts: npt.NDArray[np.int64]
-    """Shape (280,): zeros; binades 2^-149 (index 1) to 2^127 (index 277); inf; NaN."""
     largest: float
-    """The largest magnitude; inf or NaN if one is, NaN before inf; 0.0 of nothing."""
 
     @classmethod
     def of(cls, values: Tensor) -> "Histogram":

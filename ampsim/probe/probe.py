@@ -22,17 +22,21 @@ Model = nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 class Row(NamedTuple):
-    """One gradient at one step."""
+    """One gradient at one step.
+
+    Attributes:
+        step: the step, from 0.
+        kind: whether the gradient is that of a parameter, or of a module's output.
+        name: the parameter's, or the module's (its i-th output's: ``name[i]``).
+        scale: the loss scale that was divided out.
+        histogram: of the unscaled gradient.
+    """
 
     step: int
     kind: Kind
-    """Whether the gradient is that of a parameter, or of a module's output."""
     name: str
-    """The parameter's, or the module's (its i-th output's: ``name[i]``)."""
     scale: float
-    """The loss scale that was divided out."""
     histogram: Histogram
-    """Of the unscaled gradient."""
 
 
 def _rows_of(step: int, counted: Counts) -> Iterator[Row]:

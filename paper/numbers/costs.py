@@ -1,4 +1,4 @@
-"""What loss scaling, replay and JAX cost, and what the experiments took."""
+"""What loss scaling, replay and JAX cost."""
 
 from statistics import fmean, median
 
@@ -66,5 +66,4 @@ NUMBERS: dict[str, Number] = {
     "probe.max": Number("probe_overhead", lambda run: max(probe_ratios(run)), ".0f"),
     "probe.share.min": Number("probe_overhead", lambda run: min(probe_shares(run)), "%0"),
     "probe.share.max": Number("probe_overhead", lambda run: max(probe_shares(run)), "%0"),
-    "artefact.minutes": Number("runs", lambda run: sum(row["unit_seconds"] for row in run.records) / 60, ".0f"),
 }

@@ -320,6 +320,7 @@ def test_seen_is_true_for_an_overflow_and_every_rule_takes_it() -> None:
     [
         (lambda: Probe(init_scale=0.0), "init_scale=0.0: expected a number from"),
         (lambda: Probe(init_scale=NAN), "init_scale=nan: expected"),
+        (lambda: Probe(min_scale=2.0**-127), r"min_scale=5.8.*e-39: expected a number from 2.0\*\*-126"),
         (lambda: Probe(min_scale=2.0**17), r"init_scale=65536.0: expected within \[min_scale"),
         (lambda: Probe(max_scale=INF), "max_scale=inf: expected"),
         (lambda: Probe(init_scale=True), "init_scale=True is a bool: expected a real number"),

@@ -1,6 +1,7 @@
 """The protocol without torch: stages, refusals and what they leave, and the arithmetic of gradients."""
 
 import math
+import re
 from dataclasses import replace
 
 import ml_dtypes
@@ -38,6 +39,12 @@ def refused(result, before, refusal):
 def test_the_stages_are_torchs() -> None:
     theirs = pytest.importorskip("torch.amp.grad_scaler").OptState
     assert {stage.name: stage.value for stage in Stage} == {stage.name: stage.value for stage in theirs}
+
+
+@pytest.mark.parametrize("refusal", [value for value in vars(refusals).values() if isinstance(value, Refusal)])
+def test_every_refusal_can_be_raised(refusal) -> None:
+    with pytest.raises(refusal.kind, match=re.escape(refusal.text)):
+        raise refusal.error()
 
 
 # -------------------------------------------------------------------------------------------------- iteration

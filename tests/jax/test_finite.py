@@ -57,6 +57,13 @@ def test_select_tree_refuses_what_is_not_one_bool(pred) -> None:
 
 # ------------------------------------------------------------------------------------------- leaves that are no arrays
 
+
+class Name(str):
+    """A leaf that equals a string and is none."""
+
+    __slots__ = ()
+
+
 OTHERS = [jax.nn.relu, "float32", jnp.float32, np.float16, object()]
 
 
@@ -86,7 +93,9 @@ def test_select_tree_keeps_what_both_share_static() -> None:
     assert select_tree(jnp.bool_(0), 1.0, 2.0) == 2.0
 
 
-@pytest.mark.parametrize(("a", "b"), [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a")], ids=str)
+@pytest.mark.parametrize(
+    ("a", "b"), [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a"), ("a", Name("a"))], ids=str
+)
 def test_select_tree_refuses_other_leaves_that_differ(a, b) -> None:
     with pytest.raises(ValueError, match="expected arrays, or one and the same"):
         select_tree(jnp.bool_(1), {"x": a}, {"x": b})

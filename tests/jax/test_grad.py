@@ -80,6 +80,15 @@ def test_argnums_has_aux_and_keywords() -> None:
     assert tuple(map(float, result.aux)) == (24.0, 4.0)
 
 
+def test_an_axis_of_vmap_with_parameters_of_its_own() -> None:
+    run = lambda p, x: LossScale.create(RULE).value_and_grad(loss, axis_name="d")(p, x)  # noqa: E731
+    both = jax.tree.map(lambda p: jnp.stack([p, p]), P)
+    for compiled in (False, True):
+        every = jax.vmap(run, axis_name="d")
+        result = (jax.jit(every) if compiled else every)(both, jnp.stack([X, 3 * X]))
+        assert result.grad["w"].tolist() == [[6.0, 8.0]] * 2
+
+
 # ------------------------------------------------------------------------------------------------------- optax
 
 
@@ -151,6 +160,37 @@ def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:
     assert not all(finite.tolist())
     assert any(finite.tolist())
     assert np.isfinite(p["w"]).all()
+
+
+@pytest.mark.peer("optax")
+@pytest.mark.parametrize("limit", [0, 2])
+def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
+    import optax
+
+    ours = skip_nonfinite(optax.adam(0.1), LossScale.create(enabled=False).rule, max_consecutive_errors=limit)
+    theirs = optax.apply_if_finite(optax.adam(0.1), limit)
+    step, peer = jax.jit(ours.update), jax.jit(theirs.update)
+    state, wanted = ours.init(P), theirs.init(P)
+    for x in [1.0, math.inf, 2.0, math.nan, math.inf, 3.0, math.inf, math.inf, -math.inf, math.nan, 1.0]:
+        grads = {"w": jnp.array([x, 1.0])}
+        updates, state = step(grads, state, P)
+        expected, wanted = peer(grads, wanted, P)
+        assert bits(updates) == bits(expected)
+        assert bits(state.inner) == bits(wanted.inner_state)
+        counts = state.notfinite_count, state.finite, state.total_notfinite
+        assert bits(counts) == bits((wanted.notfinite_count, wanted.last_finite, wanted.total_notfinite))
+
+
+def test_without_a_limit_every_skip_is_counted_and_none_is_taken() -> None:
+    optax = pytest.importorskip("optax")
+    tx = skip_nonfinite(optax.sgd(1.0), RULE)
+    state = tx.init(P)._replace(total_notfinite=jnp.int32(2**31 - 3))
+    for skips in range(1, 5):
+        updates, state = tx.update({"w": jnp.array([math.nan, 1.0])}, state, P)
+        assert updates["w"].tolist() == [0.0, 0.0]
+        assert (int(state.notfinite_count), int(state.total_notfinite)) == (skips, min(2**31 - 3 + skips, 2**31 - 1))
+    with pytest.raises(ValueError, match=r"^max_consecutive_errors=-1: expected at least 0; to skip without"):
+        skip_nonfinite(optax.sgd(1.0), max_consecutive_errors=-1)
 
 
 def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:

@@ -306,6 +306,6 @@ def without(package: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("package", "extra"), [("flax", "peers"), ("jmp", "peers"), ("optax", "jax")])
-def test_a_missing_peer_says_how_to_get_it(package, extra) -> None:
-    assert without(package) == f"ImportError: {package} is not installed: pip install 'ampsim[{extra}]'"
+@pytest.mark.parametrize("package", ["flax", "jmp", "optax"])
+def test_a_missing_peer_says_how_to_get_it(package) -> None:
+    assert without(package) == f"ImportError: {package} is not installed: pip install {package}"

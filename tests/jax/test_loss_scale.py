@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
-from ampsim.core.machine import Arithmetic
+from ampsim.core.machine import Arithmetic, override
 from ampsim.core.quirks import RaiseAtMin, StreakStartsAt
 from ampsim.jax import DEVIATIONS, LossScale, exact_product, loss_scale, machine
 from tests.examples import examples
@@ -132,6 +132,48 @@ def test_a_synchronous_update_brings_the_newest_into_force() -> None:
         scaler = scaler.update(found, synchronous=synchronous)
         state = update(rule, state, found, synchronous=synchronous)
         assert scaler.state == state
+
+
+@settings(max_examples=examples(ms=50))
+@given(rules(), histories, st.one_of(st.floats(0.0, width=32), st.floats(0.0)), st.booleans(), st.data())
+@example(Rule(delay=2, growth_interval=2), [False, True], 3.0, False, None)
+@example(Rule(min_scale=1.0, max_scale=2.0**17), [True], 0.1, True, None)
+@example(Rule(), [True], math.nan, False, None)
+@example(Rule(), [True], 1e39, False, None)
+def test_override_is_the_machines(rule, history, new_scale, synchronous, data) -> None:
+    cut = data.draw(st.integers(0, len(history))) if data else 1
+    scaler, state = LossScale.create(rule), init(rule)
+    for t, found in enumerate(history):
+        if t == cut:
+            scaler = scaler.override(new_scale, synchronous=synchronous)
+            state = override(rule, state, new_scale, synchronous=synchronous)
+            assert str(scaler.state) == str(state)  # NaN is no more than itself
+        scaler, state = scaler.update(found), update(rule, state, found)
+        assert str(scaler.state) == str(state)
+
+
+def test_override_under_jit_and_what_it_refuses() -> None:
+    scaler = LossScale.create(Rule(delay=1, growth_interval=1)).update(False)
+    after = jax.jit(LossScale.override)(scaler, jnp.float16(8.0))
+    assert after.state == scaler.override(8).state == State(131072.0, 0, 0, (8.0,))
+    assert after.loss_scale.dtype == after.pending.dtype == jnp.float32
+    with pytest.raises(ValueError, match=r"^new_scale=-1.0: expected at least 0"):
+        scaler.override(-1)
+    with pytest.raises(ValueError, match=r"^new_scale has shape \(2,\): expected \(\)"):
+        scaler.override(jnp.ones(2))
+
+
+@given(histories)
+def test_a_disabled_scale_is_1_for_ever_and_still_checks(history) -> None:
+    scaler = LossScale.create(Rule(min_scale=8.0, delay=2), enabled=False)
+    assert scaler.state == init(scaler.rule)
+    final, newest = scan_scaler(scaler, np.array(history + [False] * (STEPS - len(history))))
+    assert set(np.asarray(newest).tolist()) == {1.0}
+    assert final.state.scale == 1.0
+    grads = {"w": jnp.array([1.5, math.inf], jnp.bfloat16)}
+    assert scaler.unscale(grads)["w"].tolist() == [1.5, math.inf]
+    found = scaler.value_and_grad(lambda w, x: jnp.sum(w * x))(jnp.ones(2, jnp.bfloat16), grads["w"])
+    assert not found.finite
 
 
 @pytest.mark.parametrize("found", [math.nan, 1, -1.0, np.float32(1), np.bool_(1), math.inf])

@@ -62,16 +62,24 @@ def test_gradients_are_those_of_the_given_grad() -> None:
 
 
 @pytest.mark.peer("equinox")
-def test_over_an_axis_a_modules_numbers_stay_numbers() -> None:
+@pytest.mark.parametrize("mapped", ["vmap", "shard_map"])
+def test_over_an_axis_a_modules_numbers_stay_numbers(mapped) -> None:
     import equinox as eqx
+    from jax.sharding import PartitionSpec
 
     model = eqx.nn.Sequential([eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.nn.Dropout(0.0)])
     mean = lambda model, x: jnp.mean(jax.vmap(model)(x) ** 2)  # noqa: E731
     differentiate = LossScale.create(RULE).value_and_grad(mean, axis_name="d", grad=eqx.filter_value_and_grad)
-    grads = jax.vmap(lambda x: differentiate(model, x).grad, axis_name="d")(jnp.stack([X, 2 * X]))
-    each = [eqx.filter_grad(mean)(model, x) for x in (X, 2 * X)]
+    run = lambda x: differentiate(model, x).grad  # noqa: E731
+    if mapped == "vmap":
+        grads = jax.tree.map(lambda g: g[0], jax.vmap(run, axis_name="d")(jnp.stack([X, 2 * X])))
+    else:
+        mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+        shared = PartitionSpec()
+        grads = jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=shared)(jnp.concatenate([X, X]))
+    each = [eqx.filter_grad(mean)(model, x) for x in (X, 2 * X if mapped == "vmap" else X)]
     assert jax.tree.structure(grads) == jax.tree.structure(each[0])
-    np.testing.assert_allclose(grads.layers[0].weight[0], sum(g.layers[0].weight for g in each) / 2, rtol=1e-6)
+    np.testing.assert_allclose(grads.layers[0].weight, sum(g.layers[0].weight for g in each) / 2, rtol=1e-6)
 
 
 @pytest.mark.peer("flax")
@@ -93,3 +101,17 @@ def test_an_nnx_model_with_dropout_is_differentiated() -> None:
     only_bias = functools.partial(nnx.value_and_grad, argnums=nnx.DiffState(0, nnx.PathContains("bias")))
     result = LossScale.create(RULE).value_and_grad(loss, grad=only_bias)(Model(nnx.Rngs(0)), X)
     assert len(jax.tree.leaves(result.grad)) == 1
+
+
+@pytest.mark.peer("flax", "optax")
+def test_what_the_page_says_of_nnxs_shared_variables() -> None:
+    import optax
+    from flax import nnx
+
+    model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
+    shared, copied = nnx.state(model), jax.tree.map(jnp.copy, nnx.state(model))
+    optimizer.update(model, jax.tree.map(lambda p: p * jnp.nan, copied))
+    assert not all_finite(select_tree(jnp.bool_(0), nnx.state(model), shared))
+    nnx.update(model, select_tree(jnp.bool_(0), nnx.state(model), copied))
+    assert all_finite(nnx.state(model))

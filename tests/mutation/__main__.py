@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--packages", nargs="+", choices=COUNTS, default=list(COUNTS))
     chosen = parser.parse_args()
     out = Path(__file__).parent / f"seed-{chosen.seed}.jsonl"
-    judge.preload(chosen.packages)
+    judge.preload()
     with tempfile.TemporaryDirectory() as folder:
         tree = judge.Tree(Path(folder))
         for package in chosen.packages:

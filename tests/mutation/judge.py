@@ -13,8 +13,10 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import pytest
 from tests.mutation.mutants import ROOT, Mutant
 
 FORK = multiprocessing.get_context("fork")
+LIMIT = 60.0  # seconds of tests for one mutant: what only the slowest tests of many would see counts as survived
 SILENCE = 300.0  # seconds of the clock without a word from a test: it waits for what does not come
 ENVIRONMENT = {
     "HYPOTHESIS_PROFILE": "mutants",
@@ -61,7 +64,9 @@ class Reach:
             files = tuple(f"{_file(test)}::" for test in chosen)
             chosen |= {test for test in self.seconds if test.startswith(files)}
         chosen |= self._elsewhere  # in a process of their own
-        return {test: self.seconds[test] for test in sorted(chosen, key=lambda t: (t not in near, self.seconds[t], t))}
+        order = sorted(chosen, key=lambda test: (test not in near, self.seconds[test], test))
+        ends = accumulate(self.seconds[test] for test in order)
+        return {test: self.seconds[test] for test, end in zip(order, ends, strict=True) if end <= LIMIT}
 
     def _contexts(self, file: str) -> set[str]:
         return {test for tests in self._lines.contexts_by_lineno(file).values() for test in tests}
@@ -131,10 +136,10 @@ class Tree:
         return Verdict(how, running, count)
 
 
-def preload(packages: Iterable[str]) -> None:
-    """Import, before the forks, what is slow to import."""
+def preload() -> None:
+    """Import, before the forks, what is slow to import: of torch also what its first optimizer brings."""
     os.environ.update(ENVIRONMENT)
-    for name in {"numpy", "hypothesis", "numba", "z3", "torch", *packages} - {"core"}:
+    for name in ("hypothesis", "numba", "z3", "torch._dynamo", "optax", "flax"):
         importlib.import_module(name)
 
 
@@ -203,12 +208,12 @@ class _Measurement:
         self.coverage.start()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.seconds[nodeid] = 0.0
+        self.seconds[nodeid], self.started = 0.0, time.process_time()
         self.coverage.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self.seconds[report.nodeid] = max(0.001, round(report.duration, 3))
+            self.seconds[report.nodeid] = max(0.001, round(time.process_time() - self.started, 3))
 
     def pytest_runtest_logfinish(self) -> None:
         self.coverage.switch_context("")

@@ -10,6 +10,7 @@ from ampsim import init, update  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from tests.core.test_laws import backs_off_twice, decays_when_clean, grows_on_overflow, never_backs_off  # noqa: E402
+from tests.testing.strangers import WRONG  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
 
 TorchScaler = torch.amp.GradScaler
@@ -187,7 +188,7 @@ KILLS = {
     "factors_that_do_not_move_the_scale_are_refused": [TakesAnyFactor],
     "any_calls_do_what_torchs_do": [
         theirs.KeepsStagesOnOverride,
-        theirs.UnscalesByDividing,
+        Subject(theirs.UnscalesByDividing, Traits(drop_in=True)),
         theirs.UnscalesTwice,
         theirs.StepsTwice,
     ],
@@ -216,7 +217,7 @@ CHECKS = {check.name: check for check in judge.chosen()}
 
 @pytest.mark.parametrize(
     ("name", "scaler"),
-    [(check, scaler) for check, bugs in KILLS.items() for scaler in bugs],
+    [*((check, scaler) for check, bugs in KILLS.items() for scaler in bugs), *((WRONG[each], each) for each in WRONG)],
     ids=lambda each: getattr(each, "name", None),  # of a Subject; a class has its own
 )
 def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler):
@@ -229,7 +230,7 @@ def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler):
 
 
 def test_every_check_has_been_seen_to_fail():
-    assert {*KILLS, *known.TORCH} == set(CHECKS)
+    assert {*KILLS, *known.TORCH, *WRONG.values()} == set(CHECKS)
 
 
 def test_without_a_bug_nothing_dies():

@@ -4,12 +4,21 @@
 A policy knows its own numbers and what it is told of one iteration, and neither tensors nor who asks.
 """
 
-from ampsim.core.policies.base import Observation as Observation
-from ampsim.core.policies.base import Policy as Policy
-from ampsim.core.policies.base import PolicyState as PolicyState
-from ampsim.core.policies.deduplicated import Deduplicated as Deduplicated
-from ampsim.core.policies.deduplicated import Ratio as Ratio
-from ampsim.core.policies.floor_schedule import FloorSchedule as FloorSchedule
-from ampsim.core.policies.headroom import Headroom as Headroom
-from ampsim.core.policies.log_max import LogMax as LogMax
-from ampsim.core.policies.probe import Probe as Probe
+from ampsim.core.policies.base import Observation, Policy, PolicyState
+from ampsim.core.policies.deduplicated import Deduplicated, Ratio
+from ampsim.core.policies.floor_schedule import FloorSchedule
+from ampsim.core.policies.headroom import Headroom
+from ampsim.core.policies.log_max import LogMax
+from ampsim.core.policies.probe import Probe
+
+__all__ = [
+    "Deduplicated",
+    "FloorSchedule",
+    "Headroom",
+    "LogMax",
+    "Observation",
+    "Policy",
+    "PolicyState",
+    "Probe",
+    "Ratio",
+]

@@ -43,18 +43,22 @@ class CeilingIndex:
 
 @dataclass(frozen=True, eq=False)
 class CeilingReplay(Generic[S]):
-    """A rule's run over a trace of n steps."""
+    """A rule's run over a trace of n steps.
+
+    Attributes:
+        n: steps.
+        first: the scale in force at step 0.
+        skipped: steps that overflowed, ascending.
+        scale_changes: fields ``step``, int64, and ``scale``, float64: the scale that differs from the one before it and
+            came into force with update ``step``. Step ``step + 1`` is the first to use it.
+        state: after the last update.
+    """
 
     n: int
     first: float
-    """The scale in force at step 0."""
     skipped: npt.NDArray[np.int64]
-    """Steps that overflowed, ascending."""
     scale_changes: npt.NDArray[np.void]
-    """Fields ``step``, int64, and ``scale``, float64: the scale that differs from the one before it and came into
-    force with update ``step``. Step ``step + 1`` is the first to use it."""
     state: S
-    """After the last update."""
 
     @property
     def skip_rate(self) -> float:

@@ -240,5 +240,5 @@ def _jit(function: FunctionType) -> Callable[..., Any]:
 
 @cache
 def fastest() -> Engine:
-    """Return the compiled engine where numba is installed (``pip install 'ampsim[replay]'``), else Python's."""
+    """Return the compiled engine where numba is installed (``pip install numba``), else Python's."""
     return compiled() if find_spec("numba") else PYTHON

@@ -120,22 +120,25 @@ class Conductor:
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a run."""
+    """The outcome of a run.
+
+    Attributes:
+        value: what the program returned; None if it did not come to that.
+        schedule: the choices that were not 0, step -> choice: given to `run` they reproduce this run.
+        trace: one entry per step: who went on, and what it did first.
+        errors: task and exception, for each exception that ended a task and was not injected; the first one first.
+        stuck: a `DeadlockError` or `LivelockError`, if the run ended in one.
+        faults: step, task and "crash" or "interrupt", for each fault that met a task alive.
+        decisions: step, number of options, and how many of them are no preemption.
+    """
 
     value: Any
-    """What the program returned; None if it did not come to that."""
     schedule: Mapping[int, int]
-    """The choices that were not 0, step -> choice: given to `run` they reproduce this run."""
     trace: tuple[Step, ...]
-    """One entry per step: who went on, and what it did first."""
     errors: tuple[tuple[str, BaseException], ...] = ()
-    """Task and exception, for each exception that ended a task and was not injected; the first one first."""
     stuck: StuckError | None = None
-    """A `DeadlockError` or `LivelockError`, if the run ended in one."""
     faults: tuple[tuple[int, str, str], ...] = ()
-    """Step, task and "crash" or "interrupt", for each fault that met a task alive."""
     decisions: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
-    """Step, number of options, and how many of them are no preemption."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -222,16 +225,19 @@ def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpac
 
 @dataclass(frozen=True)
 class Exploration:
-    """The outcome of `explore`."""
+    """The outcome of `explore`.
+
+    Attributes:
+        schedules: runs, each with another schedule.
+        by_preemptions: the same, by number of preemptions from 0.
+        exhausted: no schedule within the bound is left; False if `limit` ended the search.
+        steps: length of the longest run.
+    """
 
     schedules: int
-    """Runs, each with another schedule."""
     by_preemptions: tuple[int, ...]
-    """The same, by number of preemptions from 0."""
     exhausted: bool
-    """No schedule within the bound is left; False if `limit` ended the search."""
     steps: int
-    """Length of the longest run."""
 
 
 def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,

@@ -42,6 +42,11 @@ class pct:  # noqa: N801  reads as a call: run(program, pct(seed))
 
     For a bug that needs `depth` ordering constraints among n tasks and at most `steps` steps, one run finds
     it with probability >= 1 / (n * steps^(depth - 1)) (Burckhardt et al., ASPLOS 2010).
+
+    Attributes:
+        seed: another one gives another order.
+        depth: ordering constraints, at least 1.
+        steps: of a run, at most.
     """
 
     seed: int

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import example as always
 from hypothesis.strategies import SearchStrategy, just
 
-from ampsim.testing.kit.subject import Traits, as_subject
+from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.kit.trial import Bench, BrokenError, Trial
 
 LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
@@ -37,25 +37,33 @@ SETTINGS = settings(
 
 @dataclass(frozen=True)
 class Check:
-    """One law, as something that can be run on a scaler."""
+    """One law, as something that can be run on a scaler.
+
+    Attributes:
+        name: the law's, and what a report and `--check` call it.
+        level: index into `LEVELS`.
+        law: what must be true, in one sentence.
+        function: drives a `Trial` and fails where the law does not hold.
+        issue: address of a public report of a scaler that broke this law.
+        needs: names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run.
+        draws: strategies, by the function's parameters.
+        found: what broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are
+            drawn.
+    """
 
     name: str
     level: int
-    """Index into `LEVELS`."""
     law: str = field(repr=False)
-    """What must be true, in one sentence."""
     function: Callable[..., None] = field(repr=False)
     issue: str = field(default="", repr=False)
-    """Address of a public report of a scaler that broke this law."""
     needs: tuple[str, ...] = field(default=(), repr=False)
-    """Names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run."""
     draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    """What broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are drawn."""
 
     def __call__(self, target: object, *, examples: int = EXAMPLES, schedule: Mapping[int, int] | None = None) -> None:
-        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if the law is broken.
+        """Run this check on a scaler; raise AssertionError, whose text begins with the name, if it fails.
 
+        It is a BrokenError if the law does not hold, and a RaisedError if something was raised where nothing may be.
         With a `schedule`, a check of threads runs that one, and the text has every step.
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that asked
@@ -74,14 +82,14 @@ class Check:
         try:
             test()
         except BrokenError as error:
-            raise AssertionError(self._message(trials[0], error)) from None
+            raise BrokenError(self._message(trials[0], error)) from None
         except (Exception, SystemExit, OverdueError) as error:
             message = self._message(trials[0], error)
-            raise AssertionError(message) from error.with_traceback(_theirs(error.__traceback__))
+            raise RaisedError(message) from error.with_traceback(_theirs(error.__traceback__))
 
-    def lacks(self, traits: Traits) -> str:
-        """Return which of the features that this check needs are declared missing; '' if none is."""
-        return ", ".join(sorted(traits.without.intersection(self.needs)))
+    def lacks(self, subject: Subject) -> str:
+        """Return which of the features that this check needs a scaler lacks; '' if none."""
+        return ", ".join(sorted(subject.lacking.intersection(self.needs)))
 
     def describe(self, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
         """Write what was seen under this check's name, then its law, the story in lines of (label, text), the issue."""
@@ -111,6 +119,15 @@ def warm_up() -> None:
         bench.optimizer.step()
 
     settings(SETTINGS, max_examples=1)(given(just(1.0))(step))()
+
+
+class RaisedError(AssertionError):
+    """Something was raised where nothing may be; the text begins with the check's name and says what."""
+
+
+def failure_of(reason: str) -> type[AssertionError]:
+    """Return the kind of failure that is expected for a reason: a broken law, or for ``raised ...`` an exception."""
+    return RaisedError if reason.startswith("raised ") else BrokenError
 
 
 class OverdueError(BaseException):

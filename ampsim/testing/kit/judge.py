@@ -2,7 +2,8 @@
 
 A scaler's intended differences are its `Traits`; the checks that ask for what it declares not to have are not
 run. A failure that is known is expected by name, with a reason and a link, and strictly: an expected failure
-that passes is a finding.
+that passes is a finding, and so is an exception where a broken law was expected. A reason that begins with
+``raised``, as the failure does, expects the exception.
 
 >>> import torch
 >>> from ampsim.testing import check_scaler, known
@@ -10,7 +11,7 @@ that passes is a finding.
 >>> {result.outcome for result in results}
 {'passed'}
 >>> check_scaler(torch.amp.GradScaler, levels=[5], examples=10, expected_failed_checks=known.TORCH)[0].check.name
-'never_steps_on_nonfinite'
+'scale_stays_normal'
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ampsim.core.arguments import as_int, nearest
-from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, OverdueError
+from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, OverdueError, failure_of
 from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 
@@ -28,16 +29,21 @@ Outcome = Literal["passed", "failed", "expected", "surprise", "declared"]
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one check of one scaler."""
+    """The outcome of one check of one scaler.
+
+    Attributes:
+        check: the one that was run.
+        subject: the scaler's name.
+        outcome: expected: failed as expected; surprise: passed but was expected to fail; declared: not run, by a trait.
+        text: the failure's message, the reason for an expectation, or the trait.
+        is_overdue: whether it was ended by an alarm; that is never expected.
+    """
 
     check: Check
     subject: str
     outcome: Outcome
-    """expected: failed as expected; surprise: passed but was expected to fail; declared: not run, by a trait."""
     text: str = ""
-    """The failure's message, the reason for an expectation, or the trait."""
     is_overdue: bool = False
-    """Whether it was ended by an alarm; that is never expected."""
 
     @property
     def is_finding(self) -> bool:
@@ -70,13 +76,17 @@ def judge(
 
 
 def _run(each: Check, subject: Subject, examples: int, reason: str | None) -> tuple[Outcome, str, bool]:
-    if missing := each.lacks(subject.traits):
+    if missing := each.lacks(subject):
         return "declared", f"without {missing}", False
     try:
         each(subject, examples=examples)
     except AssertionError as error:
         overdue = isinstance(error.__cause__, OverdueError)
-        return ("failed", str(error), overdue) if reason is None or overdue else ("expected", reason, False)
+        if reason is None or overdue:
+            return "failed", str(error), overdue
+        if isinstance(error, failure_of(reason)):
+            return "expected", reason, False
+        return "failed", f"{error}\n  expected {reason}: another kind of failure", False
     if reason is not None:
         return "surprise", f"{each.name} passes, but was expected to fail: {reason}; take it off the list", False
     return "passed", "", False
@@ -98,7 +108,8 @@ def check_scaler(
         traits: what it does differently on purpose.
         levels: indices into `LEVELS`; None is all.
         examples: histories per check, at most.
-        expected_failed_checks: name of a check -> reason, with a link. Strict.
+        expected_failed_checks: name of a check -> reason, with a link. Strict. The law is expected to be broken; where
+            the reason begins with ``raised``, the scaler to raise.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failed_checks or {}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from ampsim.testing.kit.check import Check
+from ampsim.testing.kit.check import Check, failure_of
 from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.subject import Subject, as_subject
 
@@ -41,6 +41,6 @@ def parametrize_with_checks(
 
 
 def _marks(subject: Subject, check: Check, reason: str | None) -> list[pytest.MarkDecorator]:
-    if missing := check.lacks(subject.traits):
+    if missing := check.lacks(subject):
         return [pytest.mark.skip(reason=f"declared: without {missing}")]
-    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=AssertionError)]
+    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=failure_of(reason))]

@@ -3,21 +3,27 @@
 import importlib
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from ampsim.core.arguments import check_choice, nearest
-from ampsim.core.machine import Rule
+from ampsim.core.machine import Arithmetic, Rule
 
 if TYPE_CHECKING:
     import torch
 
 Scaler = Any  # anyone's object with torch's GradScaler methods: that it lacks one is a finding, not a type error
-Maker = Callable[[Rule], Scaler]
+Maker = Callable[..., Scaler]
 CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a Rule, and of torch's scaler
 FEATURES = {
+    "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
     "fused": "fused optimizers, which check and divide in their own kernel",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
@@ -26,6 +32,7 @@ FEATURES = {
     "skip_report": "last_step.skipped",
     "state_dict": "state_dict() and load_state_dict()",
     "step_value": "step() returns what the optimizer's step returned",
+    "strided": "fused steps with gradients that lie in memory otherwise than their parameters",
     "threads": "calls from more than one thread",
     "unscale_": "unscale_() apart from step()",
 }
@@ -39,18 +46,32 @@ class Traits:
     """Declared differences of a scaler, made on purpose. A difference that is not declared is a failure.
 
     Raises ValueError for a feature that is not in `FEATURES`, naming the closest.
+
+    Attributes:
+        min_scale: no backoff leads below.
+        max_scale: no growth leads above.
+        scale_dtype: in which the scale is kept from update to update.
+        drop_in: errors have torch's types and texts, and gradients torch's bits: asked to the letter.
+        hysteresis: overflows that a backoff takes.
+        delay: updates between computing a scale and using it.
+        skips: an overflow skips the optimizer that has it, or every one.
+        gives_up: what `update` raises instead of going below the floor.
+        without: of FEATURES.
     """
 
-    min_scale: float | None = None  # no backoff leads below
-    max_scale: float | None = None  # no growth leads above
-    hysteresis: int = 1  # overflows that a backoff takes
-    delay: int = 0  # updates between computing a scale and using it
-    skips: Literal["each", "all"] = "each"  # an overflow skips the optimizer that has it, or every one
-    gives_up: tuple[type[Exception], ...] = ()  # what `update` raises instead of going below the floor
-    without: frozenset[str] = field(default_factory=frozenset)  # of FEATURES
+    min_scale: float | None = None
+    max_scale: float | None = None
+    scale_dtype: Literal["float32", "float64"] = "float32"
+    drop_in: bool = False
+    hysteresis: int = 1
+    delay: int = 0
+    skips: Literal["each", "all"] = "each"
+    gives_up: tuple[type[Exception], ...] = ()
+    without: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         check_choice("skips", self.skips, ("each", "all"))
+        check_choice("scale_dtype", self.scale_dtype, ("float32", "float64"))
         object.__setattr__(self, "without", frozenset(self.without))
         for name in sorted(self.without - {*FEATURES}):
             raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
@@ -64,25 +85,55 @@ class Traits:
         ]
 
     def possible(self, rule: Rule) -> Rule:
-        """Return `rule` with its first scale moved to within the bounds."""
-        within = max(self.min_scale or 0.0, min(self.max_scale or math.inf, rule.init_scale))
+        """Return `rule` with its first scale moved to within the bounds, and a double out of reach of float32's top."""
+        top = self.max_scale or (math.inf if self.scale_dtype == "float32" else 2.0**64)
+        within = max(self.min_scale or 0.0, min(top, rule.init_scale))
         return rule if within == rule.init_scale else rule.replace(init_scale=within)
 
     def follows(self, rule: Rule) -> Rule:
         """Return the rule that a scaler with these traits follows when it is asked for `rule`."""
         return self.possible(rule).replace(
-            min_scale=self.min_scale, max_scale=self.max_scale, hysteresis=self.hysteresis, delay=self.delay
+            min_scale=self.min_scale,
+            max_scale=self.max_scale,
+            hysteresis=self.hysteresis,
+            delay=self.delay,
+            arithmetic=Arithmetic(dtype=self.scale_dtype),
         )
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A scaler under test."""
+    """A scaler under test.
+
+    Raises TypeError for a target that cannot be called.
+
+    Attributes:
+        make: makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises. A class, or
+            anything else with torch's arguments, becomes such a function.
+        traits: what it does differently on purpose.
+        name: what reports call it.
+    """
 
     make: Maker
-    """Makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises."""
     traits: Traits = field(default_factory=Traits)
     name: str = ""
+
+    def __post_init__(self) -> None:
+        target = self.make
+        if not callable(target):
+            raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
+        words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
+        object.__setattr__(self, "name", self.name or ":".join(filter(None, words)))  # as `load` takes it
+        object.__setattr__(self, "make", _maker(target))
+
+    @cached_property
+    def lacking(self) -> frozenset[str]:
+        """The features that no check may ask for: what is declared, and what the scaler says in its own ``without``."""
+        said: object = None
+        with suppress(Exception):  # a maker that raises is a finding of each check
+            said = getattr(self.make(self.traits.possible(Rule())), "without", None)
+        unasked = frozenset() if "enabled" in _parameters(self.make)[0] else frozenset({"enabled"})
+        return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
 
     def try_out(self) -> None:
         """Make one scaler; raise ValueError if that raises, or if what is made is none."""
@@ -108,20 +159,42 @@ def as_subject(target: object, traits: Traits | None = None, name: str = "") -> 
     """
     if isinstance(target, Subject):
         return target if traits is None else Subject(target.make, traits, target.name)
-    if not callable(target):
-        raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
-    words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
-    make = _from_class(target) if isinstance(target, type) else target
-    return Subject(make, traits or Traits(), name or ":".join(filter(None, words)))  # as `load` takes it
+    return Subject(target, traits or Traits(), name)  # type: ignore[arg-type]  # which it refuses
 
 
-def _from_class(cls: type) -> Maker:
-    """Make a maker of a class: by torch's names where its constructor has them, else the rule itself is passed."""
-    names = inspect.signature(cls).parameters
-    if "init_scale" not in names:
-        return cls
-    device = {"device": "cpu"} if "device" in names else {}
-    return lambda rule: cls(**device, **{name: getattr(rule, name) for name in CONSTANTS})
+def _parameters(target: Callable[..., object]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return what a callable takes, by name, and whether it takes anything more.
+
+    A class that hands on ``*args`` or ``**kwargs`` also takes what the next class takes.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for each in target.__mro__[:-1] if isinstance(target, type) else [target]:
+        try:
+            parameters = inspect.signature(each).parameters
+        except (TypeError, ValueError):  # it is written in C and does not say
+            return found, False
+        passes_on = [name for name, each in parameters.items() if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        found |= {name: each for name, each in parameters.items() if name not in {*passes_on, *found}}
+        if not passes_on:
+            return found, False
+    return found, True
+
+
+def _maker(target: Maker) -> Maker:
+    """Return a function of a rule: torch's arguments where the target takes them, else the rule itself is passed."""
+    names, takes_more = _parameters(target)
+    if "init_scale" not in names and not (isinstance(target, type) and takes_more and not names):
+        return target
+    own = inspect.signature(target).parameters
+    by_name = "init_scale" in own or any(each.kind is each.VAR_KEYWORD for each in own.values())
+
+    def make(rule: Rule, *, enabled: bool = True) -> Scaler:
+        arguments = {"device": "cpu", **{name: getattr(rule, name) for name in CONSTANTS}, "enabled": enabled}
+        if not by_name:
+            return target(*arguments.values())
+        return target(**{name: value for name, value in arguments.items() if name in names or takes_more})
+
+    return make if takes_more or "enabled" in names else lambda rule: make(rule)
 
 
 def find(target: str, **declared: Any) -> Subject:
@@ -181,10 +254,11 @@ class FromFlag:
     """
 
     without = frozenset({*FEATURES} - {"fused", "step_value", "unscale_"})
-    """The features that a scaler with this adapter lacks, for ``Traits(without=...)``."""
+    """The features that a scaler with this adapter lacks: the kit reads them here."""
 
     def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
         self._scale, self._update = scale, update
+        self._used = 1.0  # what the last loss was multiplied by
         self._found: dict[torch.optim.Optimizer, bool] = {}  # optimizer -> whether a gradient was inf or NaN
 
     def get_scale(self) -> float:
@@ -195,19 +269,21 @@ class FromFlag:
         """Multiply a loss, or each of a list or tuple of losses, by the scale."""
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(map(self.scale, outputs))
-        import torch
-
-        return outputs * torch.tensor(self.get_scale(), dtype=torch.float32)
+        self._used, torch = self.get_scale(), sys.modules.get("torch")
+        if torch is not None and isinstance(outputs, torch.Tensor):
+            return outputs * torch.tensor(self._used, dtype=torch.float32)
+        return outputs * np.float32(self._used)
 
     def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
-        """Divide the gradients by the scale, and note whether all are finite."""
+        """Divide the gradients by what the loss was multiplied by, and note whether all are finite."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         grads = [param.grad for param in params if param.grad is not None]
-        for grad in grads:
-            grad.div_(self.get_scale())
-        self._found[optimizer] = not all(bool(grad.isfinite().all()) for grad in grads)
+        with np.errstate(invalid="ignore"):
+            for grad in grads:
+                grad /= self._used
+        self._found[optimizer] = not all(bool((abs(grad) < math.inf).all()) for grad in grads)
 
-    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> float | None:
+    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
         """Step unless a gradient of this optimizer was inf or NaN."""
         if optimizer not in self._found:
             self.unscale_(optimizer)

@@ -3,76 +3,24 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import groupby
-from typing import NoReturn
-
-import torch
+from typing import TYPE_CHECKING, NoReturn
 
 from ampsim.core.laws import History, Step
-from ampsim.core.machine import Rule, init, update
+from ampsim.core.machine import Rule, init, round_to_float32, update
 from ampsim.core.torch_model.refusals import Refusal
 from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject
 
+if TYPE_CHECKING or find_spec("torch"):
+    from ampsim.testing.kit.bench import LOSS as LOSS
+    from ampsim.testing.kit.bench import Bench as Bench
+    from ampsim.testing.kit.bench import bits as bits
+else:
+    from ampsim.testing.kit.plain import LOSS, Bench, bits
+
 RULE = Rule(growth_interval=3)  # where a check does not draw one
 SHOWN = 7  # scales that a story shows
-Optimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
-
-
-def sgd(params: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Make SGD with momentum, so that a step with gradients of zero is seen too."""
-    return torch.optim.SGD(params, lr=0.125, momentum=0.9, foreach=False)
-
-
-def fused(params: list[torch.nn.Parameter], lr: float = 0.125) -> torch.optim.Optimizer:
-    """Make AdamW whose kernel divides by the scale and skips by itself."""
-    return torch.optim.AdamW(params, lr=lr, fused=True)
-
-
-class Bench:
-    """An optimizer, the parameters it owns, and how often it was called."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer = sgd,
-        shapes: Sequence[tuple[int, ...]] = ((3,),),
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.params = [torch.nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
-        self.optimizer = optimizer(self.params)
-        self.calls = 0
-        self.optimizer.register_step_pre_hook(self._called)
-
-    def _called(self, *_: object) -> None:
-        self.calls += 1
-
-    def put(self, value: float, bad: float | None = None) -> None:
-        """Set every element of every gradient to `value`, and the last of the last parameter's to `bad`."""
-        for param in self.params:
-            param.grad = torch.full_like(param, value)
-        if bad is not None:
-            self.grad(-1).view(-1)[-1] = bad
-
-    def grad(self, index: int = 0) -> torch.Tensor:
-        """Return the gradient of a parameter that has one."""
-        grad = self.params[index].grad
-        assert grad is not None  # noqa: S101
-        return grad
-
-    def held(self) -> list[object]:
-        """Return every bit of parameters and optimizer state."""
-        state = [self.optimizer.state.get(param, {}) for param in self.params]
-        return [*map(bits, self.params), *(bits(each[name]) for each in state for name in sorted(each))]
-
-    def finite(self) -> bool:
-        """Return whether every parameter is finite."""
-        return all(bool(param.isfinite().all()) for param in self.params)
-
-
-def bits(value: object) -> object:
-    """Return a tensor as its bytes, whatever its dtype, and any other value as it is."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return value
 
 
 class BrokenError(AssertionError):
@@ -95,7 +43,7 @@ class Trial:
 
     def has(self, feature: str) -> bool:
         """Return whether the scaler has this one of `FEATURES`: it does not declare to be without."""
-        return feature not in self.traits.without
+        return feature not in self.subject.lacking
 
     # -------------------------------------------------------------------------------------------- driving
 
@@ -108,7 +56,7 @@ class Trial:
 
     def loss_scale(self) -> float:
         """Return what the scaler multiplies a loss by, here and now."""
-        scale = float(self.scaler.scale(torch.ones(())).item())
+        scale = float(self.scaler.scale(LOSS))
         self.scales += [scale] if self.scales[-1:] != [scale] else []
         return scale
 
@@ -136,10 +84,21 @@ class Trial:
 
     def require_scale(self, scale: float) -> None:
         """Fail unless a scale is the reference machine's, to the last bit."""
+        expected = self.state.scale
         self.require(
-            scale == self.state.scale,
-            f"the scale is {format_number(scale)}, expected {format_number(self.state.scale)}",
+            self.seen(scale) == self.seen(expected),
+            f"the scale is {format_number(scale)}, expected {format_number(expected)}",
         )
+
+    def seen(self, scale: float) -> float:
+        """Return a scale as a float32 loss sees it; unlike a double, a scale kept in float32 is to be one already."""
+        return scale if self.traits.scale_dtype == "float32" else round_to_float32(scale)
+
+    def follows_an_overflow(self) -> None:
+        """Fail unless the scale after an update in which one overflow was found is the reference machine's."""
+        self.state = update(self.rule, self.state, found_inf=True)
+        if not self.traits.delay:
+            self.require_scale(self.loss_scale())
 
     def steps(self, *overflows: bool, bad: float = math.inf) -> list[Step]:
         """Run one iteration, and return what each optimizer did in it."""
@@ -185,15 +144,19 @@ class Trial:
             self.fail(seen)
 
     def refuses(self, expected: Refusal, call: Callable[..., object], *args: object, **kwargs: object) -> None:
-        """Fail unless the call raises this type and text, and changes neither scale nor gradients nor parameters."""
+        """Fail unless the call raises, a drop-in what torch raises, and changes no scale, gradient or parameter."""
         before = self._untouched()
         event = f"{getattr(call, '__name__', 'call')}()"
         self.log_event(event)
-        got = outcome(lambda: call(*args, **kwargs))
-        if not isinstance(got, Refusal):
-            self.fail(f"{event} returned {got!r}, expected {_format_refusal(expected)}")
-        self.require(got == expected, f"{event} raised {_format_refusal(got)}, expected {_format_refusal(expected)}")
+        self.require_refusal(outcome(lambda: call(*args, **kwargs)), expected, event)
         self.require(self._untouched() == before, f"{event} was refused and changed gradients, parameters or the scale")
+
+    def require_refusal(self, got: object, expected: Refusal, event: str) -> None:
+        """Fail unless a call was refused: by any exception, or by torch's own if the scaler is a drop-in."""
+        if not isinstance(got, Refusal):
+            self.fail(f"{event} returned {got!r}, expected it to raise, as torch's {_format_refusal(expected)}")
+        right = got == expected or not self.traits.drop_in
+        self.require(right, f"{event} raised {_format_refusal(got)}, expected {_format_refusal(expected)}")
 
     def _untouched(self) -> list[object]:
         scale = self.scaler.get_scale() if hasattr(self.scaler, "get_scale") else None

@@ -1,14 +1,21 @@
-"""The checks, one module per level. Importing this package registers all of them in `CHECKS`.
+"""The checks, a module or two per level. Importing this package registers all of them in `CHECKS`.
 
-A new law of scalers goes into the module of its level, and a scaler that is known to break one into
-`ampsim.testing.known`: nothing else in `ampsim.testing` need be touched for either.
+Where torch is not installed only the first two are there. A new law of scalers goes into the module of its level, or
+into `trajectory` if it needs no tensor, and a scaler that is known to break one into `ampsim.testing.known`: nothing
+else in `ampsim.testing` need be touched for either.
 """
 
-from ampsim.testing.kit.check import CHECKS as CHECKS
-from ampsim.testing.kit.checks import checkpoint as checkpoint
-from ampsim.testing.kit.checks import drop_in as drop_in
-from ampsim.testing.kit.checks import numerics as numerics
-from ampsim.testing.kit.checks import optimizers as optimizers
-from ampsim.testing.kit.checks import protocol as protocol
-from ampsim.testing.kit.checks import state_machine as state_machine
-from ampsim.testing.kit.checks import threads as threads
+import importlib.util
+
+from ampsim.testing.kit.check import CHECKS
+from ampsim.testing.kit.checks import state_machine, trajectory
+
+if importlib.util.find_spec("torch"):
+    from ampsim.testing.kit.checks import checkpoint as checkpoint
+    from ampsim.testing.kit.checks import drop_in as drop_in
+    from ampsim.testing.kit.checks import numerics as numerics
+    from ampsim.testing.kit.checks import optimizers as optimizers
+    from ampsim.testing.kit.checks import protocol as protocol
+    from ampsim.testing.kit.checks import threads as threads
+
+__all__ = ["CHECKS", "state_machine", "trajectory"]

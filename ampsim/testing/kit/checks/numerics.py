@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 
 from ampsim.core import laws
 from ampsim.core.machine import Rule
+from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.kit.bench import Bench, bits, fused
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import BAD, histories
-from ampsim.testing.kit.trial import RULE, Bench, Trial, bits, format_number, fused
+from ampsim.testing.kit.trial import RULE, Trial, format_number, outcome
 
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+MIXED = (torch.float32, torch.bfloat16, torch.float64)
 LARGEST = 3.4028234e38  # of float32
 SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of scaled gradients
-
-
-def _from_to(before: float, after: float) -> str:
-    return f"from {format_number(before)} to {format_number(after)}"
 
 
 def _never_nonfinite(t: Trial, scale: float, size: float, kernel: bool, bad: float | None = None) -> None:
@@ -65,54 +64,59 @@ def never_steps_on_nonfinite_at_subnormal_scales(t: Trial, scale: float, kernel:
     _never_nonfinite(t, scale, 2.0**-149, kernel)
 
 
-@check(5, issue="pytorch/pytorch#157436", overflows=st.integers(1, 12))
-def scale_stays_normal(t: Trial, overflows: int) -> None:
-    """However many overflows come, the scale stays positive and normal: at least 2^-126."""
-    t.start(Rule(init_scale=1.0, backoff_factor=2.0**-16))
-    (seen, _) = t.observe([True] * overflows)
-    t.require(min(seen.scale) >= 2.0**-126, f"the scale fell to {format_number(min(seen.scale))}")
-
-
 @check(
     5,
-    issue="google/flax#2547",
-    found=[{"overflows": 10, "growths": 0}, {"overflows": 0, "growths": 7}],  # the shortest ways to 0 and to inf
-    overflows=st.integers(0, 12),
-    growths=st.integers(0, 12),
+    bad=st.sampled_from(BAD),
+    dtypes=st.just(MIXED) | DTYPES.map(lambda dtype: (dtype,)),
+    which=st.integers(0, 3),
+    where=st.sampled_from([1.0, 0.0, 0.5, 0.33]),
+    kernel=st.booleans(),
 )
-def scale_comes_back(t: Trial, overflows: int, growths: int) -> None:
-    """From wherever growths and overflows lead, clean steps raise the scale and an overflow lowers it."""
-    t.start(Rule(init_scale=1.0, growth_factor=2.0**16, backoff_factor=2.0**-16, growth_interval=1))
-    backoff = [True] * t.traits.hysteresis
-    t.observe([False] * growths + backoff * overflows)
-    before, *_, after = t.observe([False])[0].scale
-    top = t.traits.max_scale or 2.0**112
-    t.require(after > before or before >= top, f"a clean step led {_from_to(before, after)}")
-    before, *_, after = t.observe(backoff)[0].scale
-    floor = t.traits.min_scale or 0.0
-    t.require(after < before or before <= floor, f"an overflow led {_from_to(before, after)}")
-
-
-@check(5, bad=st.sampled_from(BAD), dtype=DTYPES, which=st.integers(0, 2), last=st.booleans(), kernel=st.booleans())
-def finds_every_nonfinite(t: Trial, bad: float, dtype: torch.dtype, which: int, last: bool, kernel: bool) -> None:
-    """inf, -inf and NaN are found in any element of any gradient, and one of them is one overflow."""
+def finds_every_nonfinite(
+    t: Trial, bad: float, dtypes: tuple[torch.dtype, ...], which: int, where: float, kernel: bool
+) -> None:
+    """inf, -inf and NaN are found in any element of any gradient of any dtype, and one of them is one overflow."""
     make = fused if kernel and t.has("fused") else torch.optim.SGD
-    bench = Bench(make, shapes=((37,), (3, 2), ()), dtype=dtype)  # 37: a vector loop and its remainder
+    bench = Bench(make, ((37,), (3, 2), (255, 257), ()), dtypes)  # 37: a vector loop and its remainder
     t.start(RULE, bench)
     bench.put(1.0)
     t.loss_scale()
-    bench.grad(which).view(-1)[-1 if last else 0] = bad
-    t.log_event(f"{bad} in gradient {which} of {dtype}")
+    grad = bench.grad(which).view(-1)
+    place = int(where * (len(grad) - 1))
+    grad[place] = bad
+    t.log_event(f"{bad} in element {place} of {len(grad)} of gradient {which}, {grad.dtype}")
     before = [param.clone() for param in bench.params]
     t.scaler.step(bench.optimizer)
     t.require(all(map(torch.equal, before, bench.params)), "the optimizer stepped")
     t.scaler.update()
+    t.follows_an_overflow()
 
 
-@check(5, scale=st.integers(0, 100), size=st.integers(-100, 20), dtype=DTYPES)
+@check(5, bad=st.sampled_from([None, *BAD]), which=st.integers(0, 1))
+def sparse_gradients_are_checked(t: Trial, bad: float | None, which: int) -> None:
+    """An inf or NaN in a sparse gradient skips the step and is an overflow; or sparse gradients are refused."""
+    bench = Bench(partial(torch.optim.SGD, lr=1.0), ((4, 2), (4, 2)))
+    scale = t.start(RULE, bench) and t.loss_scale()
+    for index, param in enumerate(bench.params):
+        values = torch.full((2, 2), 3 * scale)
+        if bad is not None and index == which:
+            values[1, 1] = bad
+        param.grad = torch.sparse_coo_tensor(torch.tensor([[3, 1]]), values, (4, 2), check_invariants=True)
+    t.log_event(f"step with sparse gradients, {bad or 'clean'}")
+    got = outcome(lambda: t.scaler.step(bench.optimizer))
+    refused, expected = isinstance(got, Refusal), torch.ones(4, 2)
+    if bad is None and not refused:
+        expected[[1, 3]] = -2.0
+    t.require(all(torch.equal(param, expected) for param in bench.params), f"parameters became {bench.params}")
+    if bad is not None and not refused:
+        t.scaler.update()
+        t.follows_an_overflow()
+
+
+@check(5, scale=st.integers(0, 100), size=st.integers(-140, 20), dtype=DTYPES)
 def unscaling_by_a_power_of_two_is_exact(t: Trial, scale: int, size: int, dtype: torch.dtype) -> None:
-    """A gradient that was multiplied by a power of two is divided back to the last bit, in its own format."""
-    bench = Bench(lambda params: torch.optim.SGD(params, lr=0.0), dtype=dtype)
+    """A gradient that was multiplied by a power of two is divided back to the last bit, subnormal or not."""
+    bench = Bench(lambda params: torch.optim.SGD(params, lr=0.0), dtypes=(dtype,))
     t.start(Rule(init_scale=2.0**scale), bench)
     used, third = t.loss_scale(), torch.tensor(1 / 3, dtype=dtype)
     bench.put(1.0)
@@ -163,3 +167,20 @@ def fused_agrees_with_unfused(t: Trial, flags: list[bool]) -> None:
         t.scaler.update()
         ours, theirs = (bench.params[0] for bench in t.benches)
         t.require(torch.allclose(ours, theirs, rtol=1e-5), f"fused {ours.tolist()}, unfused {theirs.tolist()}")
+
+
+@check(5, needs="fused strided", wide=st.booleans(), unscales=st.booleans())
+def fused_steps_follow_strides(t: Trial, wide: bool, unscales: bool) -> None:
+    """A fused step with a gradient that lies in memory otherwise than its parameter is right, or is refused."""
+    bench = Bench(partial(torch.optim.SGD, lr=1.0, fused=True), ((2, 3),))
+    scale = t.start(RULE, bench) and t.loss_scale()
+    true = torch.arange(6.0).reshape(2, 3)
+    memory = torch.zeros(2, 6)[:, ::2] if wide else torch.zeros(3, 2).t()
+    bench.params[0].grad = memory.copy_(true * scale)
+    t.log_event(f"fused step with a gradient of strides {memory.stride()}")
+    if unscales and t.has("unscale_"):
+        t.scaler.unscale_(bench.optimizer)
+    refused = isinstance(outcome(lambda: t.scaler.step(bench.optimizer)), Refusal)
+    moved = 1.0 - bench.params[0].detach()
+    right = torch.zeros(2, 3) if refused else true
+    t.require(torch.equal(moved, right), f"parameters moved by {moved.tolist()}, expected {right.tolist()}")

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from ampsim.core.machine import Rule
 from ampsim.core.torch_model import protocol
 from ampsim.core.torch_model.protocol import Optimizer, Outcome
-from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.kit.bench import Bench, sgd
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import rules
-from ampsim.testing.kit.trial import Bench, Trial, outcome, sgd
+from ampsim.testing.kit.trial import Trial, outcome
 
 PHRASES = [phrase.split() for phrase in (
     "scale clean step update",
     "scale inf step update",
     "scale clean unscale_ step",
+    "scale clean unscale_ unscale_ step",
     "scale clean unscale_ update(8.0)",
     *("scale", "clean", "inf", "none", "unscale_", "step", "update", "update(8.0)"),
 )]  # fmt: skip
@@ -33,9 +34,12 @@ class Pair:
         self.t = t
         self.scaler = t.start(rule, Bench(sgd), Bench(sgd))
         self.model = protocol.create(t.rule)
+        self.has_loss = False  # scaled since the last update
 
     def do(self, event: str, i: int) -> None:
         """Apply one event to optimizer i on both sides, and compare what can be seen."""
+        if not (self.t.traits.drop_in or self._says_the_same_to_all(event, i)):
+            return
         self.t.log_event(event if event in ("scale", "update", "update(8.0)") else f"{event} {i}")
         bench = self.t.benches[i]
         if event in ("clean", "inf"):
@@ -48,6 +52,16 @@ class Pair:
             self._compare(event, got, expected)
             if expected.optimizer is not None:
                 self._compare_bench(event, bench, expected, bench.calls - calls)
+
+    def _says_the_same_to_all(self, event: str, i: int) -> bool:
+        """Return whether the laws settle what an event does; elsewhere torch's answer is one of several right ones.
+
+        They do not where there is no gradient or no loss, and where a gradient is exchanged after it was checked.
+        """
+        self.has_loss = event == "scale" or (self.has_loss and not event.startswith("update"))
+        if event in ("clean", "inf", "none"):
+            return self.model.record(i).stage is not protocol.Stage.UNSCALED
+        return event not in ("unscale_", "step") or (self.has_loss and self._gradient(self.t.benches[i]) is not None)
 
     def _real(self, event: str, bench: Bench) -> object:
         if event == "scale":
@@ -68,19 +82,27 @@ class Pair:
         return result
 
     def _compare(self, event: str, got: object, expected: Outcome) -> None:
-        refused = got if isinstance(got, Refusal) else None
-        self.t.require(refused == expected.refusal, f"{event} raised {refused}, expected {expected.refusal}")
-        self.t.require(refused is not None or got is None, f"{event} returned {got!r}, expected None")
-        shown = self.scaler.get_scale()
-        self.t.require(shown == self.model.state.scale, f"the scale is {shown!r}, expected {self.model.state.scale!r}")
+        if expected.refusal:
+            self.t.require_refusal(got, expected.refusal, event)
+        else:
+            self.t.require(got is None, f"{event} gave {got!r}, expected None")
+        self.t.state = self.model.state
+        self.t.require_scale(self.scaler.get_scale())
 
     def _compare_bench(self, event: str, bench: Bench, expected: Outcome, calls: int) -> None:
         t = self.t
         t.require(calls == expected.called, f"{event} called the optimizer {calls} times, expected {expected.called:d}")
         (left,) = expected.optimizer.grads if expected.optimizer else (None,)
         found = self._gradient(bench)
-        same = found is left if left is None or found is None else found.tobytes() == left.tobytes()
-        t.require(same, f"{event} left the gradient {found}, expected {left}")
+        t.require(self._is_same(found, left), f"{event} left the gradient {found}, expected {left}")
+
+    def _is_same(self, found: np.ndarray | None, left: np.ndarray | None) -> bool:
+        """Return whether two gradients are: to the last bit of a drop-in, else up to how a quotient is rounded."""
+        if found is None or left is None:
+            return found is left
+        if self.t.traits.drop_in:
+            return found.tobytes() == left.tobytes()
+        return np.allclose(found, left, rtol=2.0**-22, atol=2.0**-149, equal_nan=True)
 
     @staticmethod
     def _gradient(bench: Bench) -> np.ndarray | None:
@@ -90,7 +112,7 @@ class Pair:
 
 @check(1, issue="redai-studio/Relax#44", needs="refusals unscale_ override", rule=rules(growth=False), calls=CALLS)
 def any_calls_do_what_torchs_do(t: Trial, rule: Rule, calls: list[tuple[str, int]]) -> None:
-    """Any sequence of calls returns, raises, divides and steps as torch's protocol says."""
+    """Any sequence of calls returns, raises, divides and steps as torch's protocol says; a drop-in to the last bit."""
     pair = Pair(t, rule)
     for event, i in calls:
         pair.do(event, i)

@@ -63,8 +63,7 @@ def _report(t: Trial, run: conductor.Run, *, shown: int) -> None:
         *_, last = steps
         t.log_event(f"{task} up to {last.op} {last.subject}")
     t.events[:-shown], t.failing = ["..."] * (len(t.events) > shown), run.schedule
-    known = isinstance(run.failure, AssertionError)
-    t.fail(str(run.failure) if known else f"raised {type(run.failure).__name__}: {run.failure}")
+    raise run.failure
 
 
 def _gradient(overflows: bool) -> torch.nn.Parameter:
@@ -73,10 +72,10 @@ def _gradient(overflows: bool) -> torch.nn.Parameter:
     return param
 
 
-def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
-    """Assert that the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
+def _moved(t: Trial, param: torch.nn.Parameter, overflows: bool) -> None:
+    """Fail unless the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
     expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
-    assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"  # noqa: S101
+    t.require(param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}")
 
 
 @check(3, needs="threads")
@@ -97,9 +96,9 @@ def two_threads_step_two_optimizers(t: Trial) -> None:
             thread.join()
         scaler.update()
         for param, overflows in zip(params, PLAN, strict=False):
-            _moved(param, overflows)
+            _moved(t, param, overflows)
         scale, expected = scaler.get_scale(), pipeline.trajectory(RULE, t.traits.delay, PLAN[:1])[-1]
-        assert scale == expected, f"the scale is {scale}, expected {expected}"  # noqa: S101
+        t.require(scale == expected, f"the scale is {scale}, expected {expected}")
 
     _explore(t, program)
 
@@ -128,7 +127,7 @@ def gradients_keep_their_scale_behind_a_queue(t: Trial) -> None:
             queue.put(options)
         thread.join()
         for param, overflows in zip(params, PLAN, strict=True):
-            _moved(param, overflows)
+            _moved(t, param, overflows)
 
     _explore(t, program)
 
@@ -157,6 +156,6 @@ def a_state_dict_is_never_torn(t: Trial) -> None:
             scaler.update()
         checkpoint.join()
         states.append(scaler.state_dict())
-        assert all(each in states[1:] for each in seen), f"{seen[0]}, expected one of {states[1:]}"  # noqa: S101
+        t.require(all(each in states[1:] for each in seen), f"{seen[:1]}, expected one of {states[1:]}")
 
     _explore(t, program)

@@ -1,0 +1,90 @@
+"""Explain a run's loss scale in sentences: what happened, how it is known, what to try."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ampsim.diagnose.findings import Finding, findings
+from ampsim.diagnose.history import History
+from ampsim.diagnose.infer import Inferred, fitting_dialects, infer
+from ampsim.diagnose.what_if import other_rules
+
+HEALTHY = "Nothing is wrong with the loss scale in this run."
+LIKELY = {
+    "Megatron": "megatron.core.DynamicGradScaler",
+    "DeepSpeed": "deepspeed.DynamicLossScaler",
+    "fairseq": "fairseq.DynamicLossScaler",
+    "HF Trainer": "torch.amp.GradScaler",
+}
+"""The dialect that a program speaks unless its settings say otherwise."""
+
+
+def explain(history: History) -> tuple[str, list[Finding]]:
+    """Return the explanation of a run as text, and its findings; no findings mean that it is healthy."""
+    found = findings(history)
+    known = infer(history)
+    parts = [_headline(found), _course(history), *_skips(history, known), *_rule(history, known)]
+    parts += _cures(found) + [f"- {note}" for note in history.notes] + _others(history)
+    return "\n".join(parts), found
+
+
+def _headline(found: list[Finding]) -> str:
+    return "\n".join(f"{finding.kind.upper()}: {finding.what}" for finding in found) or HEALTHY
+
+
+def _course(history: History) -> str:
+    steps = f"steps {history.step[0]} to {history.step[-1]}, from {history.program}"
+    known = history.scale[~np.isnan(history.scale)]
+    if not len(known):
+        return f"\nRead: {steps}. No loss scale is in it, so skips cannot be inferred: log scaler.get_scale()."
+    ups = sum(change.new > change.old for change in history.changes)
+    return (
+        f"\nRead: {steps}. The scale began at {known[0]:g}, ended at {known[-1]:g}, lay between {known.min():g} and "
+        f"{known.max():g}, grew {ups} times and fell {len(history.changes) - ups} times."
+    )
+
+
+def _skips(history: History, known: Inferred) -> Iterator[str]:
+    if history.every_step:
+        yield f"Skipped: {int(history.skipped.sum())} of {len(history.step)} steps."
+    elif known.skips:
+        yield f"Skipped: at least {known.least_skips} steps, by how far the scale fell between the lines of the log."
+    longest = max(known.skips, key=lambda each: each.least, default=None)
+    if longest is not None and longest.least > 3:
+        change = longest.change
+        yield (
+            f"  The longest fall: {change.old:g} to {change.new:g} between steps {change.after} and {change.step} is "
+            f"{longest.least} backoffs."
+        )
+
+
+def _rule(history: History, known: Inferred) -> Iterator[str]:
+    words = []
+    if known.growth_factor:
+        words.append(f"grows by {known.growth_factor:g}")
+    if known.backoff_factor:
+        words.append(f"backs off by {known.backoff_factor:g}")
+    if known.growth_interval:
+        words.append(f"grows after {known.growth_interval} clean steps")
+    if known.hysteresis:
+        words.append("tolerates some overflows before it backs off (hysteresis)")
+    if words:
+        yield f"Rule: {', '.join(words)}."
+    fitting = fitting_dialects(history)
+    if fitting:
+        more = f", as do {len(fitting) - 3} more" if len(fitting) > 3 else ""
+        yield f"Dialect: {', '.join(fitting[:3])} would have made this very trajectory{more}."
+    elif history.program in LIKELY:
+        yield f"Dialect: {LIKELY[history.program]}, by the form of the log."
+
+
+def _cures(found: list[Finding]) -> list[str]:
+    return ["\nTry:", *(f"- {finding.cure}" for finding in found)] if found else []
+
+
+def _others(history: History) -> list[str]:
+    others = other_rules(history)
+    if not others:
+        return []
+    lines = [f"- {each.name}: {each.skipped} skipped, ends at {each.final_scale:g}" for each in others]
+    return ["\nOther rules on these gradients (a step is taken to overflow where its neighbours did):", *lines]

@@ -1,0 +1,144 @@
+"""What a log leaves unsaid: skips between two lines, the factors and the interval of the rule, what fits it."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ampsim.core import dialects
+from ampsim.core.replay.fold import replay
+from ampsim.diagnose.history import Change, History
+
+FITTED = 3_000
+"""Steps on which dialects are tried; later ones seldom tell more of them apart."""
+TOLERANCE = 1e-4
+"""Relative error of a scale that was printed with five digits."""
+
+
+LIKELY_BACKOFF = 0.4
+"""A fall further than this between two lines of a log is taken for several backoffs."""
+
+
+class Skips(NamedTuple):
+    """The skips between two entries that a fall of the scale proves."""
+
+    change: Change
+    least: int
+    """Backoffs that it takes from the old scale to the new one; growth in between, or hysteresis, means more."""
+    said: float
+    """Skips that the log reports for these steps; NaN if it says nothing."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the log reports fewer skips than there were."""
+        return self.said < self.least
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """The rule behind a history, as far as the history shows it."""
+
+    growth_factor: float | None
+    backoff_factor: float | None
+    growth_interval: int | None
+    """Steps between two growths with no skip in between, the fewest seen."""
+    hysteresis: bool
+    """Whether a step was skipped without a change of the scale above its lowest value."""
+    skips: list[Skips]
+    """One for each fall."""
+
+    @property
+    def least_skips(self) -> int:
+        """Skips that the falls of the scale prove."""
+        return sum(each.least for each in self.skips)
+
+
+def infer(history: History) -> Inferred:
+    """Return what the scale's changes say of the rule."""
+    up = [change.new / change.old for change in history.changes if change.new > change.old > 0]
+    down = [change.new / change.old for change in history.changes if 0 < change.new < change.old]
+    growth, backoff = min(up, default=None), max(down, default=None)
+    falls = [change for change in history.changes if change.new < change.old]
+    if backoff is not None and backoff < LIKELY_BACKOFF and all(change.step - change.after > 1 for change in falls):
+        backoff = None  # several skips lie between the lines of the log
+    skips = [
+        Skips(change, backoffs(change.old, change.new, backoff or 0.5), _said(history, change)) for change in falls
+    ]
+    interval = _interval(history, growth)
+    return Inferred(growth, backoff, interval, _hysteresis(history), skips)
+
+
+def backoffs(old: float, new: float, factor: float = 0.5) -> int:
+    """Return how many backoffs lead from one scale to a lower one.
+
+    >>> backoffs(131072.0, 5.29e-23)
+    91
+
+    Args:
+        old: the scale before.
+        new: the scale after, as it was printed; 0 counts as the first below float32's smallest number.
+        factor: what a backoff multiplies the scale by, below 1.
+    """
+    if new <= 0:
+        return 1 + math.ceil(math.log(2.0**-149 / old) / math.log(factor))
+    return max(1, round(math.log(new / old) / math.log(factor)))
+
+
+def _said(history: History, change: Change) -> float:
+    # Some programs print the scale that a step had, others the one that it left: both ends may belong to the fall.
+    inside = (history.step >= change.after) & (history.step <= change.step)
+    said = history.skipped[inside]
+    return float(np.nansum(said)) if len(said) and not np.isnan(said).all() else math.nan
+
+
+def _interval(history: History, growth: float | None) -> int | None:
+    """Return the steps between two growths of one factor with nothing else in between."""
+    if growth is None:
+        return None
+    found = [
+        second.step - first.step
+        for first, second in zip(history.changes, history.changes[1:], strict=False)
+        if first.new > first.old and math.isclose(second.new / second.old, growth, rel_tol=TOLERANCE)
+    ]
+    return min(found, default=None)
+
+
+def _hysteresis(history: History) -> bool:
+    """Return whether a step was skipped at a scale that stayed, and fell later, so that it was no floor."""
+    if not history.every_step or len(history.step) < 2:
+        return False
+    stayed = (history.skipped[:-1] > 0) & (history.scale[1:] == history.scale[:-1])
+    return bool((stayed & (history.scale[:-1] > np.nanmin(history.scale))).any())
+
+
+def fitting_dialects(history: History) -> list[str]:
+    """Return the dialects that make this very trajectory of these skips, most used first; needs every step.
+
+    Each is tried with its defaults, but for the first scale, and the interval and factors that were inferred.
+    """
+    if not history.every_step or len(history.step) < 2 or np.isnan(history.scale).any():
+        return []
+    known, seen = infer(history), history.scale[1:FITTED]
+    found_inf = history.skipped[: len(seen)] > 0
+    found = []
+    for name in dialects.names():
+        try:
+            rule = dialects.get(name, **_parameters(name, history, known))
+            scales = replay(rule, found_inf)
+        except (TypeError, ValueError, ArithmeticError, dialects.UnknownDialectError):
+            continue  # it has no such parameter, or raises where the run went on
+        if np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
+            found.append(name)
+    return found
+
+
+def _parameters(name: str, history: History, known: Inferred) -> dict[str, float]:
+    values = {
+        "init": float(history.scale[0]),
+        "interval": known.growth_interval or history.settings.get("growth_interval"),
+        "growth": known.growth_factor,
+        "backoff": known.backoff_factor,
+    }
+    dialect = dialects.ALL[name]
+    return {key: value for key, value in values.items() if key in dialect.parameters and isinstance(value, int | float)}

@@ -1,0 +1,44 @@
+"""The file of a run that `ampsim.watch` recorded."""
+
+import math
+from pathlib import Path
+
+from ampsim.diagnose.history import History, HistoryBuilder, Sample
+from ampsim.run_file import read_run, records, unpack_counts
+
+SAMPLES = 512
+"""Samples of the exponents that are kept; of more, every second is left out, so that memory has a bound."""
+
+
+def read_own(path: Path) -> History:
+    """Return the history of a watched run.
+
+    Raises:
+        ValueError: another file; DamagedFileError: a line that is no record.
+    """
+    builder = HistoryBuilder(str(path), "ampsim.watch", settings=read_run(path))
+    every = 1
+    for number, record in enumerate(records(path)):
+        step = int(record["step"])
+        builder.add(
+            step,
+            scale=_number(record.get("scale")),
+            skipped=_number(record.get("skipped")),
+            norm=record.get("norm"),
+            loss=record.get("loss"),
+        )
+        if record.get("bad"):
+            builder.bad[step] = record["bad"]
+        if record.get("alarm"):
+            builder.alarms.append((step, record["alarm"]))
+        if record.get("by_parameter") and number % every == 0:
+            counts = {name: unpack_counts(packed) for name, packed in record["by_parameter"].items()}
+            builder.samples.append(Sample(step, counts))
+            if len(builder.samples) == SAMPLES:
+                builder.samples[:] = builder.samples[::2]
+                every *= 2
+    return builder.finish()
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, bool | int | float) else math.nan

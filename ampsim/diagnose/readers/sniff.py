@@ -1,0 +1,91 @@
+"""Find out what a file is, and read it."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from ampsim.diagnose.history import History
+from ampsim.diagnose.readers.run import read_own
+from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_trainer_state
+from ampsim.diagnose.readers.text import read_text
+from ampsim.diagnose.readers.trackers import read_tensorboard, read_wandb
+
+LINE = 1 << 20
+"""Characters of a line that are looked at: a log of one line must not fill the memory."""
+
+
+class NothingReadError(ValueError):
+    """A file in which nothing of a loss scale, a norm or a loss was found."""
+
+
+def read_history(path: Path, progress: Callable[[int], object] = lambda _: None) -> History:
+    """Return the history in a file, or in a tracker's folder.
+
+    Args:
+        path: the file of a watched run, a console log, JSON Lines, CSV, ``trainer_state.json``, TensorBoard's events
+            or an offline run of Weights & Biases.
+        progress: is told from time to time how many bytes have been read.
+
+    Raises:
+        FileNotFoundError, PermissionError; ImportError: a tracker that is not installed; DamagedFileError;
+        NothingReadError: no number of a run in it.
+    """
+    history = _read(path, progress)
+    if not len(history.step):
+        raise NothingReadError(
+            f"{path}: no loss scale, gradient norm or loss was found; expected lines such as "
+            "'step 10 loss 2.3 loss_scale 65536 grad_norm 1.2', or a file that ampsim.watch wrote"
+        )
+    return history
+
+
+def _read(path: Path, progress: Callable[[int], object]) -> History:
+    if path.is_dir():
+        return read_wandb(path) if list(path.glob("*.wandb")) else read_tensorboard(path)
+    if "tfevents" in path.name:
+        return read_tensorboard(path)
+    if path.suffix == ".wandb":
+        return read_wandb(path)
+    with path.open("rb") as file:
+        lines = _lines(file, progress)
+        head = list(itertools.islice(lines, 20))
+        if head and head[0].startswith('{"run":'):
+            return read_own(path)
+        everything, source = itertools.chain(head, lines), str(path)
+        first = next((line for line in head if line.strip()), "")
+        if first.lstrip().startswith("{"):
+            if _is_json(first):
+                return read_json_lines(source, everything)
+            if path.suffix == ".json":
+                text = "".join(everything)
+                return (
+                    read_trainer_state(source, text)
+                    if '"log_history"' in text
+                    else read_text(source, text.splitlines())
+                )
+        if "," in first and _names_columns(first):
+            return read_csv(source, everything)
+        return read_text(source, everything)
+
+
+def _lines(file: IO[bytes], progress: Callable[[int], object]) -> Iterator[str]:
+    for number in itertools.count():
+        line = file.readline(LINE)
+        if not line:
+            return
+        if number % 4096 == 0:
+            progress(file.tell())
+        yield line.decode(errors="replace")
+
+
+def _is_json(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _names_columns(line: str) -> bool:
+    return "=" not in line and ":" not in line and any(word in line.lower() for word in ("loss", "scale", "norm"))

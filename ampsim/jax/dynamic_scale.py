@@ -1,0 +1,93 @@
+"""flax's names for a loss scale: import this module where a loop imports ``flax.training.dynamic_scale``.
+
+flax's ``scale`` is a number that loops log; in torch and jmp, and so in `LossScale`, ``scale`` is what multiplies a
+loss. One attribute cannot be both, so flax's loops have a class of their own, and `LossScale` keeps the verb.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from ampsim.jax import checkpoint, interop
+from ampsim.jax.finite import Tree
+from ampsim.jax.loss_scale import LossScale
+
+STATIC = {"static": True}
+
+
+class DynamicScaleResult(NamedTuple):
+    """The fields of flax's ``DynamicScaleResult``, in its order."""
+
+    dynamic_scale: "DynamicScale"  # updated
+    finite: Array  # (), bool
+    aux: Tree  # the loss, or (loss, aux) with has_aux
+    grad: Tree  # unscaled; float16 and bfloat16 widened to float32
+
+
+@checkpoint.saved
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DynamicScale:
+    """A `LossScale` under the names of flax's ``DynamicScale``, with its arguments, its defaults and its checkpoints.
+
+    Under ``jit`` scales and counts are flax's to the last bit, and gradients at scales that are powers of two.
+    Differences:
+
+    1. The loss is the one that the function returned, also where the scaled one overflows; see `grad.value_and_grad`.
+    2. State is float32 and int32 from the first step on, so that ``lax.scan`` carries it and nothing is traced twice.
+    3. Keyword arguments reach the function.
+    """
+
+    growth_factor: float = field(default=2.0, metadata=STATIC)
+    backoff_factor: float = field(default=0.5, metadata=STATIC)
+    growth_interval: int = field(default=2000, metadata=STATIC)
+    """Clean steps before a growth, less one: flax compares the count before it adds one."""
+    fin_steps: ArrayLike = field(default_factory=np.int32)
+    """(), int32: clean steps since the last overflow or growth."""
+    scale: ArrayLike = field(default_factory=lambda: np.float32(65536.0))
+    """(), float32: what the next loss is multiplied by."""
+    minimum_scale: float | None = field(default=2.0**-126, metadata=STATIC)
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """The same scale and count under our names."""
+        count, scale = jnp.asarray(self.fin_steps, jnp.int32), jnp.asarray(self.scale, jnp.float32)
+        return LossScale(
+            loss_scale=scale,
+            growth_tracker=count,
+            overflow_tracker=None,
+            pending=None,
+            waiting=None,
+            rule=interop.rule_of_flax(self),
+        )
+
+    def replace(self, **fields: Any) -> Self:
+        """Return a copy with other fields."""
+        return replace(self, **fields)
+
+    def value_and_grad(
+        self,
+        fun: Callable[..., Tree],
+        argnums: int | Sequence[int] = 0,
+        has_aux: bool = False,
+        axis_name: str | None = None,
+        *,
+        grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
+    ) -> Callable[..., DynamicScaleResult]:
+        """Return ``jax.value_and_grad`` with loss scaling, its result in flax's names; see `grad.value_and_grad`."""
+        differentiate = self.loss_scale.value_and_grad(fun, argnums, has_aux, axis_name, grad=grad)
+
+        @functools.wraps(fun)
+        def wrapped(*args: Tree, **kwargs: Tree) -> DynamicScaleResult:
+            after, finite, aux, grads = differentiate(*args, **kwargs)
+            scaler = replace(self, fin_steps=after.growth_tracker, scale=after.loss_scale)
+            return DynamicScaleResult(scaler, finite, aux, grads)
+
+        return wrapped

@@ -1,0 +1,121 @@
+"""Each kind of log gives the history that is in it. The lines are in the form that the programs print."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from ampsim.diagnose.readers.sniff import NothingReadError, read_history
+from ampsim.run_file import RunFile
+
+MEGATRON = """\
+training ...
+ iteration    29030/  159576 | consumed samples: 14863360 | elapsed time per iteration (ms): 10561.6 | learning rate: \
+5.6E-05 | global batch size: 1024 | lm loss: 2.771000E+00 | loss scale: 65536.0 | grad norm: 12952.562 \
+| number of skipped iterations:   0 | number of nan iterations:   0 |
+ iteration    29040/  159576 | consumed samples: 14873600 | learning rate: 5.6E-05 | lm loss: 7.340000E+00 | \
+loss scale: 8192.0 | grad norm: 262623.331 | number of skipped iterations:   0 | number of nan iterations:   0 |
+time (ms) | forward-compute: 3012.1
+"""
+DEEPSPEED = """\
+[2026-01-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[0.0001], mom=[(0.9, 0.999)]
+[2026-01-01 10:00:01,000] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. \
+Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1
+[2026-01-01 10:00:01,000] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 1 Skipping step. \
+Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1
+[2026-01-01 10:00:02,000] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. \
+Attempted loss scale: 65536, reducing to 32768
+[2026-01-01 10:00:03,000] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. \
+Attempted loss scale: 32768, reducing to 16384
+"""
+FAIRSEQ = """\
+2026-01-01 10:00:00 | INFO | train_inner | epoch 001:     50 / 1000 loss=12.1, ppl=4400.1, wps=0, num_updates=50, \
+lr=1e-05, gnorm=3.1, loss_scale=128, train_wall=9
+2026-01-01 10:00:09 | INFO | fairseq.trainer | NOTE: gradient overflow detected, \
+ignoring gradient, setting loss scale to: 64.0
+2026-01-01 10:00:10 | INFO | train_inner | epoch 001:    100 / 1000 loss=11.1, num_updates=100, gnorm=2.9, loss_scale=64
+"""
+TRAINER = """\
+{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.1}
+{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.2}
+"""
+
+
+def read(tmp_path, text, name="train.log"):
+    path = tmp_path / name
+    path.write_text(text)
+    return read_history(path)
+
+
+def test_megatron(tmp_path):
+    history = read(tmp_path, MEGATRON)
+    assert history.program == "Megatron"
+    assert history.step.tolist() == [29030, 29040]
+    assert history.scale.tolist() == [65536.0, 8192.0]
+    assert history.norm.tolist() == [12952.562, 262623.331]
+    assert history.loss.tolist() == [2.771, 7.34]
+    assert history.skipped.tolist() == [0, 0]
+
+
+def test_deepspeed_counts_the_overflows_of_one_rank(tmp_path):
+    history = read(tmp_path, DEEPSPEED)
+    assert history.program == "DeepSpeed"
+    assert history.scale.tolist() == [65536.0, 65536.0, 32768.0]
+    assert history.skipped.tolist() == [1, 1, 1]
+
+
+def test_fairseq(tmp_path):
+    history = read(tmp_path, FAIRSEQ)
+    assert history.program == "fairseq"
+    assert history.step.tolist() == [50, 51, 100]
+    assert history.scale.tolist() == [128.0, 128.0, 64.0]
+    assert history.norm[[0, 2]].tolist() == [3.1, 2.9]
+
+
+def test_the_console_of_the_trainer(tmp_path):
+    history = read(tmp_path, TRAINER)
+    assert history.program == "HF Trainer"
+    assert history.norm[0] == 1.5
+    assert history.norm[1] == math.inf
+    assert "no step numbers" in history.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trainer_state.json", json.dumps({"log_history": [{"step": 10, "loss": 2.5, "grad_norm": 1.5}]}, indent=2)),
+        ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "train/grad_norm": 1.5}\n'),
+        ("metrics.csv", "epoch,grad_norm,step,train_loss\n0,1.5,10,2.5\n1,,,\n"),
+        ("out.txt", "[step 10] loss: 2.5 grad_norm=1.5\n"),
+        ("out.txt", "step 10 | loss: 2.5 | grad norm: 1.5\n"),
+        ("out.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, lr: 3e-4\n"),
+    ],
+)
+def test_tables_and_lines(tmp_path, name, text):
+    history = read(tmp_path, text, name)
+    assert (history.step.tolist(), history.loss.tolist(), history.norm.tolist()) == ([10], [2.5], [1.5])
+
+
+def test_our_own(tmp_path):
+    with RunFile(tmp_path / "run.jsonl", {"growth_interval": 2000}) as file:
+        file.append({"step": 0, "scale": 8.0, "skipped": True, "norm": math.inf, "bad": {"w": "has inf"}})
+        file.append({"step": 1, "scale": 4.0, "skipped": False, "norm": 1.0, "alarm": "stands still"})
+    history = read_history(tmp_path / "run.jsonl")
+    assert history.every_step
+    assert history.settings == {"growth_interval": 2000}
+    assert history.bad == {0: {"w": "has inf"}}
+    assert history.alarms == [(1, "stands still")]
+    assert np.array_equal(history.skipped, [1, 0])
+
+
+@pytest.mark.parametrize("text", ["", "hello\nworld\n", "\0\0\0", "{" * 1000, "loss of data\n"])
+def test_a_file_without_a_run_in_it_is_refused(tmp_path, text):
+    with pytest.raises(NothingReadError, match=r"no loss scale, gradient norm or loss was found"):
+        read(tmp_path, text)
+
+
+def test_a_truncated_line_and_bytes_that_are_no_text_lose_nothing_else(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_bytes(b"step 1 loss: 2.0 scale: 8\n\xff\xfe\x00 garbage loss\nstep 2 loss: 1.0 scale: 4\nstep 3 lo")
+    assert read_history(path).scale.tolist() == [8.0, 4.0]

@@ -1,0 +1,26 @@
+"""The loops of ``ampsim/jax/loops.md``, each where its library is installed."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "ampsim/jax/loops.md"
+HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
+LOOPS = {section.partition("\n")[0]: section for section in SECTIONS}
+IMPORTS = {"optax": ["optax"], "equinox": ["equinox", "optax"], "flax.nnx": ["flax", "optax"],
+           "flax.linen": ["flax", "optax"], "haiku": ["haiku", "optax"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "library", [pytest.param(name, marks=pytest.mark.peer(*modules)) for name, modules in IMPORTS.items()]
+)
+def test_the_loop_runs_and_skips_the_batch_that_overflows(library) -> None:
+    test = doctest.DocTestParser().get_doctest(HEAD + LOOPS[library], {}, library, str(PAGE), 0)
+    result = doctest.DocTestRunner().run(test)
+    assert (result.attempted > 6, result.failed) == (True, 0)
+
+
+def test_every_loop_has_its_imports() -> None:
+    assert LOOPS.keys() == IMPORTS.keys()
+    assert "pip install -c constraints.txt -e '.[peers]'" in HEAD

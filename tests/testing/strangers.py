@@ -1,0 +1,547 @@
+"""A loss scaler that owes torch's neither a text nor a line, and 48 wrong ones, each a small change of it."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+
+class MisuseError(Exception):
+    """All that it ever says no with."""
+
+
+def float32(x):
+    with np.errstate(over="ignore"):
+        return float(np.float32(x))
+
+
+class Stranger:
+    """Right, in its own words. Its scale and streak are one tuple, so that no thread sees half of an update."""
+
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True):
+        if not (0 < init_scale < math.inf and growth_factor > 1 > backoff_factor > 0 and growth_interval >= 1):
+            raise MisuseError("these constants make no sense")
+        self.now = (float32(init_scale), 0)
+        self.up, self.down, self.interval, self.on = growth_factor, backoff_factor, growth_interval, enabled
+        self.used = None  # what the last loss was multiplied by
+        self.seen = {}  # id -> the optimizer, which stays alive, and what is known of it
+        self.last_step = None
+
+    # ------------------------------------------------------------------------------------------- the state machine
+
+    def advance(self, found):
+        scale, streak = self.now
+        if found:
+            self.now = (self.lowered(scale), 0)
+        elif self.is_due(streak + 1):
+            self.now = (self.raised(scale), 0)
+        else:
+            self.now = (scale, streak + 1)
+
+    def is_due(self, streak):
+        return streak >= self.interval
+
+    def lowered(self, scale):
+        return max(float32(scale * self.down), 2.0**-126)
+
+    def raised(self, scale):
+        grown = float32(scale * self.up)
+        return grown if grown < math.inf else scale
+
+    # ----------------------------------------------------------------------------------------------- the gradients
+
+    def params(self, optimizer):
+        return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+    def divisor(self):
+        return self.used
+
+    def divided(self, grad, scale):
+        return grad / scale
+
+    def is_bad(self, grad):
+        return not bool((grad.coalesce().values() if grad.is_sparse else grad).isfinite().all())
+
+    def overflows(self, params):
+        return any(self.is_bad(param.grad) for param in params)
+
+    def refuse_float16(self, params):
+        if any(param.grad.dtype == torch.float16 for param in params):
+            raise MisuseError("half gradients")
+
+    def find(self, optimizer):
+        """Divide all gradients of an optimizer, and say whether one was or is not finite."""
+        params = self.params(optimizer)
+        self.refuse_float16(params)
+        found = self.overflows(params)
+        for param in params:
+            grad = self.divided(param.grad, self.divisor())
+            param.grad = grad if grad.is_sparse else torch.empty_like(param).copy_(grad)
+        return found or self.overflows(params)
+
+    # --------------------------------------------------------------------------------------------------- the calls
+
+    def scale(self, outputs):
+        if not self.on:
+            return outputs
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)(map(self.scale, outputs))
+        if not isinstance(outputs, torch.Tensor):
+            raise MisuseError("that is no loss")
+        self.used = self.now[0]
+        return outputs * torch.tensor(self.used)
+
+    def entry(self, optimizer):
+        if self.used is None:
+            raise MisuseError("no loss was scaled")
+        return self.seen.setdefault(id(optimizer), SimpleNamespace(optimizer=optimizer, found=None, stepped=False))
+
+    def unscale_(self, optimizer):
+        if not self.on:
+            return
+        entry = self.entry(optimizer)
+        if entry.stepped or entry.found is not None:
+            raise MisuseError("once is enough")
+        if self.params(optimizer):
+            entry.found = self.find(optimizer)
+
+    def step(self, optimizer, *args, **kwargs):
+        if not self.on:
+            return optimizer.step(*args, **kwargs)
+        self.refuse_closures(args, kwargs)
+        entry = self.entry(optimizer)
+        if entry.stepped:
+            raise MisuseError("it has stepped")
+        if entry.found is None:
+            self.unscale_(optimizer)
+        if entry.found is None:
+            raise MisuseError("no gradient came")
+        entry.stepped, self.last_step = True, SimpleNamespace(skipped=entry.found)
+        return self.skip(optimizer) if entry.found else self.take(optimizer)
+
+    def refuse_closures(self, args, kwargs):
+        if args or "closure" in kwargs:
+            raise MisuseError("closures compute what nobody checked")
+
+    def skip(self, optimizer):
+        return None
+
+    def take(self, optimizer):
+        return optimizer.step()
+
+    def update(self, new_scale=None):
+        if not self.on:
+            return
+        if self.used is None or (new_scale is None and not any(e.found is not None for e in self.seen.values())):
+            raise MisuseError("nothing happened")
+        if new_scale is None:
+            self.advance(self.found_in(self.seen.values()))
+        else:
+            self.override(new_scale)
+        self.seen = {}
+
+    def found_in(self, entries):
+        return any(entry.found for entry in entries)
+
+    def override(self, new_scale):
+        self.now = (float32(new_scale), self.now[1])
+
+    # ------------------------------------------------------------------------------------ what is read, set and kept
+
+    def get_scale(self):
+        return self.now[0] if self.on else 1.0
+
+    def get_growth_factor(self):
+        return self.up
+
+    def set_growth_factor(self, value):
+        self.up = value
+
+    def get_backoff_factor(self):
+        return self.down
+
+    def set_backoff_factor(self, value):
+        self.down = value
+
+    def get_growth_interval(self):
+        return self.interval
+
+    def set_growth_interval(self, value):
+        self.interval = value
+
+    def state_dict(self):
+        scale, streak = self.now
+        return {"S": scale, "n": streak, "up": self.up, "down": self.down, "every": self.interval}
+
+    def load_state_dict(self, saved):
+        self.now = (saved["S"], saved["n"])
+        self.up, self.down, self.interval = saved["up"], saved["down"], saved["every"]
+
+
+# ------------------------------------------------------------------------------------- wrong: the state machine
+
+
+class KeepsTheStreak(Stranger):
+    def advance(self, found):
+        streak = self.now[1]
+        super().advance(found)
+        if found:
+            self.now = (self.now[0], streak)
+
+
+class GrowsOneLate(Stranger):
+    def is_due(self, streak):
+        return streak > self.interval
+
+
+class HasAFloorOfOne(Stranger):
+    def lowered(self, scale):
+        return max(super().lowered(scale), 1.0)
+
+
+class HasACeiling(Stranger):
+    def raised(self, scale):
+        return min(super().raised(scale), 2.0**16)
+
+
+class BacksOffEverySecondTime(Stranger):
+    patience = 0
+
+    def lowered(self, scale):
+        self.patience = 1 - self.patience
+        return scale if self.patience else super().lowered(scale)
+
+
+class ComparesByEquality(Stranger):
+    def is_due(self, streak):
+        return streak == self.interval
+
+
+class NeverBacksOff(Stranger):
+    def lowered(self, scale):
+        return scale
+
+
+class GrowsOnOverflow(Stranger):
+    def lowered(self, scale):
+        return self.raised(scale)
+
+
+class GrowsToInf(Stranger):
+    def raised(self, scale):
+        return float32(scale * self.up)
+
+
+class BacksOffTwice(Stranger):
+    def lowered(self, scale):
+        return super().lowered(super().lowered(scale))
+
+
+class GrowsByTheInverseOfBackoff(Stranger):
+    def raised(self, scale):
+        grown = float32(scale / self.down)
+        return grown if grown < math.inf else scale
+
+
+class DecaysWhenClean(Stranger):
+    def advance(self, found):
+        super().advance(found)
+        if not found:
+            self.now = (float32(self.now[0] * 0.999), self.now[1])
+
+
+class CountsMicroBatches(Stranger):
+    def scale(self, outputs):
+        if self.used is not None and isinstance(outputs, torch.Tensor):
+            self.losses = getattr(self, "losses", 0) + 1
+        return super().scale(outputs)
+
+    def advance(self, found):
+        losses, self.losses = getattr(self, "losses", 1), 0
+        self.now = (self.now[0], self.now[1] + max(losses - 1, 0))
+        super().advance(found)
+
+
+# --------------------------------------------------------------------------------------- wrong: what is found
+
+
+class ChecksTheFirstGroup(Stranger):
+    def overflows(self, params):
+        owner = next(entry.optimizer for entry in self.seen.values() if entry.found is None)
+        return super().overflows([p for p in owner.param_groups[0]["params"] if p.grad is not None])
+
+
+class ChecksTheFirstParameter(Stranger):
+    def overflows(self, params):
+        return super().overflows(params[:1])
+
+
+class IgnoresNaN(Stranger):
+    def is_bad(self, grad):
+        return bool((grad.to_dense() if grad.is_sparse else grad).isinf().any())
+
+
+class IgnoresNegativeInf(Stranger):
+    def is_bad(self, grad):
+        grad = grad.to_dense() if grad.is_sparse else grad
+        return bool((grad.isnan() | grad.isposinf()).any())
+
+
+class LastDtypeWins(Stranger):
+    def overflows(self, params):
+        flags = {}
+        for param in params:
+            flags[param.dtype] = flags.get(param.dtype, False) or self.is_bad(param.grad)
+        return [*flags.values()][-1]
+
+
+class FiniteBySum(Stranger):
+    def is_bad(self, grad):
+        return not math.isfinite((grad.to_dense() if grad.is_sparse else grad).sum())
+
+
+class FiniteByNorm(Stranger):
+    def is_bad(self, grad):
+        return not math.isfinite((grad.to_dense() if grad.is_sparse else grad).norm())
+
+
+class DoesNotCheckSparse(Stranger):
+    def is_bad(self, grad):
+        return not grad.is_sparse and super().is_bad(grad)
+
+
+class ChecksEvery64th(Stranger):
+    def is_bad(self, grad):
+        return super().is_bad(grad if grad.is_sparse or grad.numel() < 64 else grad.reshape(-1)[::64])
+
+
+class ForgetsWhatWasNotStepped(Stranger):
+    def found_in(self, entries):
+        return any(entry.found and entry.stepped for entry in entries)
+
+
+class BacksOffPerOptimizer(Stranger):
+    def advance(self, found):
+        for _ in range(max(1, sum(bool(entry.found) for entry in self.seen.values()))):
+            super().advance(found)
+
+
+# --------------------------------------------------------------------------------------- wrong: the arithmetic
+
+
+class DividesByTheNextScale(Stranger):
+    def divisor(self):
+        return self.raised(self.used) if self.is_due(self.now[1] + 1) else self.used
+
+
+class AllowsFloat16(Stranger):
+    def refuse_float16(self, params):
+        pass
+
+
+class DividesThroughFloat16(Stranger):
+    def divided(self, grad, scale):
+        return grad.half().to(grad.dtype) / scale
+
+
+class ReciprocalInFloat16(Stranger):
+    def divided(self, grad, scale):
+        return grad * torch.tensor(1 / scale).half().float()
+
+
+class FlushesSubnormals(Stranger):
+    def divided(self, grad, scale):
+        grad = grad / scale
+        return grad if grad.is_sparse else torch.where(grad.abs() < 2.0**-126, 0.0, grad)
+
+
+class DividesTwice(Stranger):
+    def take(self, optimizer):
+        for param in self.params(optimizer):
+            param.grad = self.divided(param.grad, self.divisor())
+        return super().take(optimizer)
+
+
+# -------------------------------------------------------------------------------------------- wrong: the calls
+
+
+class SkipAdvancesTheOptimizer(Stranger):
+    def skip(self, optimizer):
+        for param in self.params(optimizer):
+            param.grad = torch.zeros_like(param)
+        optimizer.step()
+
+
+class UpdatesAtTheFirstStep(Stranger):
+    def step(self, optimizer, *args, **kwargs):
+        first = not any(entry.stepped for entry in self.seen.values())
+        value = super().step(optimizer, *args, **kwargs)
+        if first and self.on:
+            self.advanced = True
+            super().advance(self.last_step.skipped)
+            self.used = self.now[0]
+        return value
+
+    def advance(self, found):
+        if not self.__dict__.pop("advanced", False):
+            super().advance(found)
+
+
+class ScalesAlthoughDisabled(Stranger):
+    def scale(self, outputs):
+        return super().scale(outputs) if self.on else outputs * torch.tensor(self.now[0])
+
+
+class StepsAlthoughItOverflowed(Stranger):
+    def skip(self, optimizer):
+        return optimizer.step()
+
+
+class NeverSteps(Stranger):
+    def take(self, optimizer):
+        return None
+
+
+class StepReturnsNothing(Stranger):
+    def take(self, optimizer):
+        optimizer.step()
+
+
+class SkipsAll(Stranger):
+    def take(self, optimizer):
+        return None if any(entry.found for entry in self.seen.values()) else super().take(optimizer)
+
+
+class TakesClosures(Stranger):
+    def refuse_closures(self, args, kwargs):
+        pass
+
+
+class IgnoresASetter(Stranger):
+    def set_backoff_factor(self, value):
+        pass
+
+
+class OverrideRestartsTheStreak(Stranger):
+    def override(self, new_scale):
+        self.now = (float32(new_scale), 0)
+
+
+class KnowsOptimizersById(Stranger):
+    def step(self, optimizer, *args, **kwargs):
+        value = super().step(optimizer, *args, **kwargs)
+        if self.on:
+            self.seen[id(optimizer)].optimizer = None
+        return value
+
+
+# ------------------------------------------------------------------------------- wrong: checkpoints and threads
+
+
+class DoesNotSaveTheStreak(Stranger):
+    def state_dict(self):
+        return {**super().state_dict(), "n": 0}
+
+
+class DoesNotLoadTheInterval(Stranger):
+    def load_state_dict(self, saved):
+        super().load_state_dict({**saved, "every": self.interval})
+
+
+class SavesWhatGoesOn(Stranger):
+    def state_dict(self):
+        self.live = getattr(self, "live", {})
+        self.live |= super().state_dict()
+        return self.live
+
+    def advance(self, found):
+        super().advance(found)
+        self.state_dict()
+
+
+class LosesTheStreakWhenPickled(Stranger):
+    def __getstate__(self):
+        return {**vars(self), "now": (self.now[0], 0)}
+
+
+class SharesAFlag(Stranger):
+    """What belongs to one optimizer is kept on the scaler, where another thread's call finds it."""
+
+    def find(self, optimizer):
+        self.flag = super().find(optimizer)
+        return self.flag
+
+    def step(self, optimizer, *args, **kwargs):
+        if self.on and self.seen.get(id(optimizer)):
+            self.seen[id(optimizer)].found = self.flag
+        return super().step(optimizer, *args, **kwargs)
+
+
+class LosesAnEntry(Stranger):
+    """The table of optimizers is read, copied and written back."""
+
+    def unscale_(self, optimizer):
+        seen = self.seen
+        self.seen = dict(seen)
+        super().unscale_(optimizer)
+        self.seen = {**seen, **{key: each for key, each in self.seen.items() if key == id(optimizer)}}
+
+
+class SavesHalfOfAnUpdate(Stranger):
+    """Scale and streak are read one after the other."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "S": self.now[0], "n": self.now[1]}
+
+
+WRONG = {  # -> the check that names it
+    KeepsTheStreak: "growth_waits_for_the_interval",
+    GrowsOneLate: "growth_waits_for_the_interval",
+    HasAFloorOfOne: "overflow_backs_off_once",
+    HasACeiling: "growth_waits_for_the_interval",
+    BacksOffEverySecondTime: "overflow_backs_off_once",
+    ComparesByEquality: "growth_goes_on_when_the_interval_is_lowered",
+    NeverBacksOff: "overflow_backs_off_once",
+    GrowsOnOverflow: "overflow_never_raises_the_scale",
+    GrowsToInf: "scale_stays_finite",
+    BacksOffTwice: "overflow_backs_off_once",
+    GrowsByTheInverseOfBackoff: "growth_multiplies_by_the_growth_factor",
+    DecaysWhenClean: "clean_step_keeps_the_scale",
+    CountsMicroBatches: "micro_batches_are_one_step",
+    ChecksTheFirstGroup: "overflow_in_any_parameter_group_skips",
+    ChecksTheFirstParameter: "finds_every_nonfinite",
+    IgnoresNaN: "finds_every_nonfinite",
+    IgnoresNegativeInf: "finds_every_nonfinite",
+    LastDtypeWins: "finds_every_nonfinite",
+    FiniteBySum: "clean_step_keeps_the_scale",
+    FiniteByNorm: "clean_step_keeps_the_scale",
+    DoesNotCheckSparse: "sparse_gradients_are_checked",
+    ChecksEvery64th: "finds_every_nonfinite",
+    ForgetsWhatWasNotStepped: "overflow_that_is_unscaled_backs_off",
+    BacksOffPerOptimizer: "any_optimizer_overflow_backs_off",
+    DividesByTheNextScale: "unscale_divides_by_the_scale_of_the_loss",
+    AllowsFloat16: "float16_gradients_are_refused",
+    DividesThroughFloat16: "unscaling_by_a_power_of_two_is_exact",
+    ReciprocalInFloat16: "unscaling_by_a_power_of_two_is_exact",
+    FlushesSubnormals: "unscaling_by_a_power_of_two_is_exact",
+    DividesTwice: "unscale_divides_by_the_scale_of_the_loss",
+    SkipAdvancesTheOptimizer: "skipped_step_changes_nothing",
+    UpdatesAtTheFirstStep: "optimizers_of_one_loss_see_one_scale",
+    ScalesAlthoughDisabled: "disabled_passes_everything_through",
+    StepsAlthoughItOverflowed: "skipped_step_changes_nothing",
+    NeverSteps: "clean_step_is_taken",
+    StepReturnsNothing: "step_returns_what_the_optimizer_returns",
+    SkipsAll: "skip_is_per_optimizer",
+    TakesClosures: "a_keyword_closure_is_refused",
+    IgnoresASetter: "setters_take_effect",
+    OverrideRestartsTheStreak: "override_keeps_the_streak",
+    KnowsOptimizersById: "optimizers_are_told_apart",
+    DoesNotSaveTheStreak: "resume_is_invisible",
+    DoesNotLoadTheInterval: "resume_is_invisible",
+    SavesWhatGoesOn: "a_state_dict_is_a_snapshot",
+    LosesTheStreakWhenPickled: "pickling_is_invisible",
+    SharesAFlag: "two_threads_step_two_optimizers",
+    LosesAnEntry: "two_threads_step_two_optimizers",
+    SavesHalfOfAnUpdate: "a_state_dict_is_never_torn",
+}

@@ -1,0 +1,38 @@
+"""torch's own tests of its scaler, with our class in its place: all pass but the one that is difference 11.
+
+Their text does not come with torch: AMPSIM_TORCH_TESTS names the folder ``test`` of a checkout of pytorch.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+FOLDER = os.environ.get("AMPSIM_TORCH_TESTS", "")
+RUN = """
+import sys, torch, torch.amp.grad_scaler, pytest
+from ampsim.torch import GradScaler
+for module in (torch, torch.amp, torch.amp.grad_scaler) if sys.argv[1] == "ours" else ():
+    module.GradScaler = GradScaler
+pytest.main(sys.argv[2:])
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.peer("expecttest", how="pip install -c constraints.txt 'ampsim[clients]'")
+@pytest.mark.skipif(not FOLDER, reason="git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test")
+@pytest.mark.parametrize(("whose", "failing"), [("torch's", set()), ("ours", {"test_grad_scaler_pass_itself_cpu"})])
+def test_torchs_own_tests_pass_but_for_difference_11(whose, failing, tmp_path):
+    names = "grad_scal or gradscaler or params_invalidated"
+    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "--noconftest", f"--rootdir={FOLDER}", "-k", names]
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-c", RUN, whose, str(Path(FOLDER) / "test_torch.py"), f"--junitxml={report}", *options]
+    environment = os.environ | {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)  # noqa: S603
+    cases = ET.parse(report).getroot().iter("testcase") if report.exists() else []  # noqa: S314
+    failed = {case.get("name"): case.find("failure") is not None for case in cases if case.find("skipped") is None}
+    assert len(failed) >= 26, done.stdout + done.stderr
+    assert {name for name, value in failed.items() if value} == failing, done.stdout
