@@ -56,17 +56,17 @@ class Everywhere:
 
     def trace(self, frame, event, _):
         if event == "call":
-            # What a callback of a weak reference raises is lost, so there is nothing to see in a lambda of the owners.
-            lost = frame.f_code.co_qualname.startswith("LeftGradients._know.<locals>")
-            if lost or not any(part in frame.f_code.co_filename for part in TRACED):
+            if not any(part in frame.f_code.co_filename for part in TRACED):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         elif event == "opcode" and frame.f_lasti in self.befores(frame.f_code):
-            place = tuple(itertools.islice(stack(frame), None if self.deep else 2))
+            place = tuple((id(f.f_code), f.f_lasti) for f in itertools.islice(stack(frame), None if self.deep else 2))
             if place not in self.met:
                 self.met.add(place)
                 self.aimed = True
                 sys.settrace(nothing)
+                for caller in stack(frame.f_back):
+                    caller.f_trace = nothing
                 return interrupt  # from now on this frame's trace function: at the next instruction, one of LOOKS
         return self.trace
 
@@ -81,7 +81,7 @@ class Everywhere:
 
 def stack(frame):
     while frame is not None:
-        yield id(frame.f_code), frame.f_lasti
+        yield frame
         frame = frame.f_back
 
 
