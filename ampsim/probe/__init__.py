@@ -10,7 +10,9 @@
 65536.0
 """
 
+from ampsim.probe.delta_debugging import bisect
 from ampsim.probe.histogram import Histogram, Lost, Share
+from ampsim.probe.initial_scale import Calibration, calibrate
 from ampsim.probe.probe import Probe, Row, ceilings
 
-__all__ = ["Histogram", "Lost", "Probe", "Row", "Share", "ceilings"]
+__all__ = ["Calibration", "Histogram", "Lost", "Probe", "Row", "Share", "bisect", "calibrate", "ceilings"]

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.core.machine import Rule  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, check_scaler  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, check_scaler, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.check import BrokenError, RaisedError  # noqa: E402
 from tests.testing.strangers import WRONG, Stranger  # noqa: E402
@@ -206,3 +207,34 @@ def test_an_expected_failure_is_expected_by_its_kind():
 
     assert outcome("loses the streak") == "failed"
     assert outcome("raised ZeroDivisionError: not yet") == "expected"
+
+
+class OppositeLocks(torch.amp.GradScaler):
+    """Two locks, taken by one call in one order and by another in the other."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._first, self._second = threading.Lock(), threading.Lock()
+
+    def update(self, new_scale=None):
+        with self._first, self._second:
+            super().update(new_scale)
+
+    def state_dict(self):
+        with self._second, self._first:
+            return super().state_dict()
+
+
+def test_a_torn_state_dict_does_not_excuse_a_deadlock():
+    check = CHECKS["a_state_dict_is_never_torn"]
+    (result,) = judge.judge(OppositeLocks, [check], expected=known.TORCH)
+    assert result.outcome == "failed"
+    assert result.text.startswith(f"{check.name}: raised DeadlockError")
+    (mark,) = (
+        parametrize_with_checks([OppositeLocks], expected_failed_checks=known.TORCH)
+        .args[1][[each.name for each in judge.chosen()].index(check.name)]
+        .marks
+    )
+    with pytest.raises(AssertionError) as failure:
+        check(OppositeLocks)
+    assert not isinstance(failure.value, mark.kwargs["raises"])

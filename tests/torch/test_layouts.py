@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ampsim.torch import GradScaler
+from ampsim.torch.gradients import unscale
 from tests.torch.helpers import bits, run_script
 
 SCALE = 1024.0
@@ -108,3 +109,10 @@ def test_a_gradient_in_the_parameters_layout_is_not_copied():
     scaler.step(optimizer)
     assert param.grad is grad
     assert bits(param) == bits(torch.zeros(4, 6))
+
+
+def test_a_gradient_on_another_device_is_left_as_it_lies() -> None:
+    param = torch.nn.Parameter(torch.ones(2, 3, device="meta"))
+    param.grad = grad = torch.ones(3, 2, device="meta").t()
+    unscale.lay_out_for_kernel(torch.optim.SGD([param]))
+    assert param.grad is grad

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -140,7 +141,12 @@ class StepReport:
     """
 
     ticket: int = -1  # of the iteration it is about
-    _steps: tuple[tuple[Optimizer, tuple[Tensor, ...]], ...] = ()
+    _all: list[tuple[Optimizer, tuple[Tensor, ...]]] = field(default_factory=list)  # shared with later reports
+    _count: int = 0  # those at the list's beginning are ours: a copy for each would take quadratic time
+
+    @property
+    def _steps(self) -> Iterator[tuple[Optimizer, tuple[Tensor, ...]]]:
+        return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:
         """Iterate over the optimizers that were stepped or skipped."""
@@ -162,8 +168,10 @@ class StepReport:
         raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
 
     def adding(self, ticket: int, optimizer: Optimizer, record: Record) -> "StepReport":
-        """Add one more optimizer to this report, or to a new one if the ticket is another."""
+        """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
         flags = tuple(flag.clone() for flag in record.found_inf.values())
-        steps = self._steps if ticket == self.ticket else ()
-        return StepReport(ticket, (*steps, (optimizer, flags)))
+        steps = self._all if ticket == self.ticket else []
+        del steps[self._count :]  # left by a call that was interrupted
+        steps.append((optimizer, flags))
+        return StepReport(ticket, steps, len(steps))

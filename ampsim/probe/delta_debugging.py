@@ -1,0 +1,128 @@
+"""Which modules must stay in float32 for a batch to be finite: delta debugging over the tree of modules.
+
+The whole model is known to be finite in float32. From the root down, a module is replaced by those of its children
+that suffice, found by ddmin (A. Zeller and R. Hildebrandt, Simplifying and isolating failure-inducing input, 2002);
+where children do not suffice, as the operation is in the module's own forward, the module stays.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ampsim.probe.trial import Loss, backward, undone
+
+Names = frozenset[str]
+Finite = Callable[[Names], bool]
+
+
+def bisect(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
+    """Find a smallest set of modules without which in float32 the loss or a gradient of a batch is not finite.
+
+    Smallest means that none of them can be left out. Each trial is a forward and a backward pass; parameters,
+    ``.grad``, buffers and random numbers stay as they were.
+
+    >>> class Square(nn.Module):
+    ...     def forward(self, x):
+    ...         return x @ x.mT
+    >>> model = nn.Sequential(nn.Linear(4, 4), Square(), nn.Linear(2, 1))
+    >>> batch = torch.full((2, 4), 3e4)
+    >>> def loss():
+    ...     with torch.autocast("cpu", torch.float16):
+    ...         return model(batch).float().mean() / 1e8
+    >>> with torch.no_grad(): _ = model[0].weight.copy_(torch.eye(4)), model[2].weight.zero_()
+    >>> bisect(model, loss)
+    ['1', '2']
+
+    Args:
+        model: the model; its parameters are in float32.
+        loss: computes the loss of one batch, under the autocast of the training loop.
+        scale: what the loss is multiplied by; gradients that overflow only scaled count, too.
+
+    Returns:
+        Names of modules as in ``model.named_modules()``, "" for the model's own forward; none if all is finite.
+
+    Raises:
+        ValueError: not finite in float32 either: the batch, the parameters or the loss itself have inf or NaN.
+    """
+    modules = dict(model.named_modules())
+
+    def finite(names: Names) -> bool:
+        with undone(model), ExitStack() as stack:
+            for name in names:
+                stack.enter_context(_in_float32(modules[name]))
+            value = backward(loss, scale)
+            grads = [param.grad for param in model.parameters() if param.grad is not None]
+            return all(bool(tensor.isfinite().all()) for tensor in [value, *grads])
+
+    if finite(frozenset()):
+        return []
+    if not finite(frozenset([""])):
+        raise ValueError(
+            "the loss or a gradient is not finite although the whole model ran in float32: expected a batch that "
+            "float32 can do; look for inf or NaN in the batch and the parameters, or lower scale="
+        )
+    found = _narrowed("", frozenset(), modules, finite)
+    return [name for name in modules if name in found]
+
+
+def _narrowed(name: str, others: Names, modules: dict[str, nn.Module], finite: Finite) -> Names:
+    """Return what may take a module's place, given that it and `others` suffice."""
+    prefix = f"{name}." if name else ""
+    children = [prefix + child for child, _ in modules[name].named_children() if prefix + child in modules]
+    if not children or not finite(others | frozenset(children)):
+        return frozenset([name])
+    waiting = _ddmin(children, lambda some: finite(others | frozenset(some)))
+    found: Names = frozenset()
+    while waiting:
+        child = waiting.pop(0)
+        found |= _narrowed(child, others | found | frozenset(waiting), modules, finite)
+    return found
+
+
+def _ddmin(items: list[str], suffices: Callable[[list[str]], bool]) -> list[str]:
+    """Return items that suffice and of which none can be left out, given that all together do."""
+    parts = 2
+    while len(items) >= 2:
+        size = -(-len(items) // parts)
+        chunks = [items[start : start + size] for start in range(0, len(items), size)]
+        rests = [[item for item in items if item not in chunk] for chunk in chunks]
+        smaller = next((some for some in [*chunks, *rests] if len(some) < len(items) and suffices(some)), None)
+        if smaller is not None:
+            items, parts = smaller, 2
+        elif size == 1:
+            break
+        else:
+            parts = min(len(items), 2 * parts)
+    return items
+
+
+@contextmanager
+def _in_float32(module: nn.Module) -> Iterator[None]:
+    """Run a module's forward without autocast, on its inputs in float32."""
+    own, forward = "forward" in vars(module), module.forward
+
+    def wide(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+        kinds = {tensor.device.type for tensor in pytree.tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        with ExitStack() as stack:
+            for kind in kinds | {"cpu"}:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            return forward(*args, **kwargs)
+
+    module.forward = wide
+    try:
+        yield
+    finally:
+        if own:
+            module.forward = forward
+        else:
+            del module.forward
+
+
+def _widened(value: Any) -> Any:
+    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value

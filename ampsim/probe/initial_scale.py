@@ -1,0 +1,83 @@
+"""The right initial loss scale for a model and a batch, from backward passes without a step."""
+
+import math
+from typing import NamedTuple
+
+from torch import nn
+
+from ampsim.core.arguments import as_int
+from ampsim.core.formats import FP16, Format
+from ampsim.probe.histogram import Histogram, Lost
+from ampsim.probe.probe import Probe
+from ampsim.probe.trial import Loss, backward, undone
+
+TRIALS = tuple(2.0**exponent for exponent in (16, 0, -16, -32))
+"""Scales that are tried until the gradients are finite; the first nearly always is."""
+
+
+class Calibration(NamedTuple):
+    """An initial scale, and how it was found by `calibrate`."""
+
+    init_scale: float
+    """The scale to begin with: a power of two."""
+    ceiling: float
+    """The largest power of two at which no gradient of this batch overflows."""
+    lost: Lost
+    """What the format loses of the parameters' gradients at `init_scale`, as shares of the nonzero ones."""
+    passes: int
+    """Backward passes that it took: one to measure and one to confirm, unless more were needed."""
+
+
+def calibrate(model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = FP16) -> Calibration:
+    """Find the initial scale at which a batch just does not overflow, so that no first steps are skipped.
+
+    Parameters' gradients and those of modules' outputs are looked at, as an overflow begins in the latter.
+    Parameters, ``.grad``, buffers and random numbers stay as they were.
+
+    >>> import torch
+    >>> model = nn.Linear(4, 1)
+    >>> calibrate(model, lambda: 3.0 * model(torch.ones(1, 4)).sum()).init_scale
+    8192.0
+
+    Args:
+        model: the model, as it is trained.
+        loss: computes the loss of one batch, under the autocast of the training loop.
+        headroom: doublings between `init_scale` and the ceiling, which other batches may need.
+        fmt: the format of the gradients.
+
+    Raises:
+        ValueError: not finite at any scale that was tried: the forward pass overflows, see `bisect`.
+    """
+    headroom = as_int("headroom", headroom, 0, "0 begins at the ceiling")
+    for passes, scale in enumerate(TRIALS, start=1):
+        total, inner = _histograms(model, loss, scale)
+        if not (total.not_finite or inner.not_finite):
+            ceiling, more = min(total.ceiling(fmt), inner.ceiling(fmt), 2.0**126), 1
+            while not _finite(model, loss, ceiling):  # what lies between two modules' outputs was larger
+                ceiling, more = ceiling / 2, more + 1
+            init_scale = math.ldexp(ceiling, -headroom)
+            return Calibration(init_scale, ceiling, total.lost(init_scale, fmt), passes + more)
+    raise ValueError(
+        f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite ones at "
+        "some scale; the forward pass overflows, or the batch has NaN: ampsim.probe.bisect finds the modules"
+    )
+
+
+def _finite(model: nn.Module, loss: Loss, scale: float) -> bool:
+    with undone(model):
+        backward(loss, scale)
+        return all(bool(param.grad.isfinite().all()) for param in model.parameters() if param.grad is not None)
+
+
+def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, Histogram]:
+    """Return where the unscaled gradients of the parameters lie, and those of the modules' outputs."""
+    with undone(model), Probe(model, scale=scale, activations=True) as probe:
+        backward(loss, scale)
+        probe.step()
+        rows = probe.drain()
+    kinds: dict[str, Histogram] = {}
+    for row in rows:
+        kinds[row.kind] = kinds[row.kind] + row.histogram if row.kind in kinds else row.histogram
+    if "parameter" not in kinds:
+        raise ValueError("no parameter got a gradient: expected a loss that depends on the model; compute it in loss()")
+    return kinds["parameter"], kinds.get("activation", kinds["parameter"])
