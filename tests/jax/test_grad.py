@@ -202,6 +202,12 @@ def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:
     assert state.loss_scale.loss_scale.tolist() == [512.0, 512.0]
 
 
+def test_float32_gradients_stay_so_where_jax_has_float64() -> None:
+    with jax.enable_x64(True):
+        result = LossScale.create(RULE).value_and_grad(jnp.sum)(jnp.ones(2, jnp.float32))
+    assert result.grad.dtype == jnp.float32
+
+
 # ------------------------------------------------------------------------------------------------- two devices
 
 TWO_DEVICES = """

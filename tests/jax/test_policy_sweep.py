@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ampsim import Rule, replay_ceilings
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Probe, Ratio
 from ampsim.jax import sweep_policies
+from ampsim.jax.sweep import _differing
 from tests.examples import examples
 
 STEPS = 30
@@ -75,3 +76,10 @@ def test_each_policy_may_have_a_trace_of_its_own() -> None:
 def test_bad_input(policies: list[Any], ceilings: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         sweep_policies(policies, ceilings)
+
+
+def test_whole_numbers_are_swept_as_whole_numbers() -> None:
+    """float32 holds none that is odd beyond 2^24."""
+    intervals = [2**24, 2**24 + 1]
+    numbers = _differing([Probe(growth_interval=interval) for interval in intervals])
+    assert numbers["growth_interval"].tolist() == intervals

@@ -2,15 +2,17 @@
 
 import warnings
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler, config
-from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.state.device import DeviceVersion, StaticVersion
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Outcome
 from tests.torch import helpers
@@ -84,6 +86,26 @@ def test_a_scale_is_copied_once_to_each_device_that_asks():
         assert all(copy is copies[0] for copy in copies)
         assert (copies[0].device, copies[0].shape, copies[0].dtype) == (meta, (), torch.float32)
         assert version.inverse_on(meta).device == meta
+
+
+class Copies(TorchFunctionMode):
+    """Notes where a tensor is copied, and whether the copy is waited for."""
+
+    def __init__(self, tensor):
+        self.tensor, self.found = tensor, []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to and args[0] is self.tensor:
+            self.found.append((args[1].type, not (kwargs or {}).get("non_blocking", False)))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [DeviceVersion, StaticVersion])
+def test_a_scale_that_another_device_asks_for_is_not_waited_for(kind):
+    version = kind(torch.tensor(4.0), torch.tensor(0))
+    with Copies(version.scale) as copies:
+        version.scale_on(torch.device("meta"))
+    assert copies.found == [("meta", False)]
 
 
 @pytest.mark.parametrize("exact_torch", [False, True])
@@ -195,7 +217,7 @@ def test_fused_optimizers_that_keep_no_state_are_told_apart_by_identity_alone(ba
         _step_supports_amp_scaling = True
 
         def step(self):
-            steps.append((self, self.found_inf))
+            steps.append(([each is self for each in wrapped], self.found_inf.item()))
 
     scaler, steps = GradScaler("cpu", init_scale=4.0), []
     pairs = [an_optimizer(0.0) for _ in range(2)]
@@ -204,7 +226,7 @@ def test_fused_optimizers_that_keep_no_state_are_told_apart_by_identity_alone(ba
     pairs[1][0].grad.fill_(INF)
     for each in wrapped:
         scaler.step(each)
-    assert [each is wrapped[0] for each, _ in steps] == [True]  # the other one's first step waits for its flag
+    assert steps == [([True, False], 0.0), ([False, True], 1.0)]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch 2.11
@@ -271,6 +293,18 @@ def test_a_norm_on_a_device_is_not_waited_for_and_a_senseless_one_skips(max_norm
     assert (param <= 1.0).all()
 
 
+@pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("meta", False)])
+def test_a_norm_is_waited_for_where_it_comes_to_the_host_only(device, waits, monkeypatch):
+    monkeypatch.setattr(config, "check_max_norm", lambda max_norm: max_norm)  # as if the tensor were elsewhere
+    param = torch.nn.Parameter(torch.ones(3, device=device))
+    param.grad = torch.ones(3, device=device)
+    scaler, optimizer = GradScaler(device), torch.optim.SGD([param], lr=1.0)
+    scaler.scale(torch.ones((), device=device))
+    with Copies(torch.ones(())) as copies:
+        scaler.unscale_and_clip_(optimizer, copies.tensor)
+    assert copies.found == [(device, waits)]
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("max_norm", [0.5, 1e3])
@@ -325,6 +359,21 @@ def test_unscale_and_clip_sees_an_overflow(bad, fused):
     scaler.update()
     assert param.tolist() == [1.0, 1.0]
     assert scaler.get_scale() == 2.0**15
+
+
+def test_an_unscale_that_was_interrupted_leaves_no_flag():
+    param, optimizer = an_optimizer(1.0)
+    scaler = GradScaler("cpu", init_scale=4.0)
+    scaler.scale(param.sum()).backward()
+    param.grad.fill_(INF)
+    interrupted = mock.patch("ampsim.torch.gradients.unscale.multiply_", side_effect=KeyboardInterrupt)
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        scaler.unscale_and_clip_(optimizer, max_norm=1.0)
+    param.grad.fill_(4.0)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert not scaler.last_step.skipped
+    assert param.item() == 0.0  # lr 1, a gradient of 4 over a scale of 4
 
 
 def test_a_float64_gradient_beyond_float32_is_no_overflow_at_any_scale():
