@@ -126,8 +126,8 @@ def fitting_dialects(history: History) -> list[str]:
         try:
             rule = dialects.get(name, **_parameters(name, history, known))
             scales = replay(rule, found_inf)
-        except (TypeError, ValueError, ArithmeticError, dialects.UnknownDialectError):
-            continue  # it has no such parameter, or raises where the run went on
+        except Exception:  # noqa: S112 - it has no such parameter, or ends the run here, as DeepSpeed's by a bare one
+            continue
         if np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
             found.append(name)
     return found

@@ -1,6 +1,7 @@
 """What other rules would have done with the same gradients, as far as a run's record tells."""
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -51,18 +52,22 @@ def ceilings_of(history: History) -> Floats:
 
 
 def other_rules(history: History) -> list[Other]:
-    """Return what rules with other settings would have done; nothing where the record does not tell of every step."""
+    """Return what rules with other settings would have done, without those that would have ended the run by an error.
+
+    Nothing is returned where the record does not tell of every step.
+    """
     ceilings = ceilings_of(history)
     if not len(ceilings):
         return []
     init = float(history.scale[0])
     rules = {name: dialects.get(dialect) for name, dialect in OTHERS.items() if dialect in dialects.ALL}
     rules |= {f"growth interval {interval}": _rule(init, interval) for interval in (20, 200, 2000)}
-    return [
-        Other(name, len(outcome.skipped), outcome.state.scale)
-        for name, rule in rules.items()
-        for outcome in [replay_ceilings(rule, ceilings)]
-    ]
+    found = []
+    for name, rule in rules.items():
+        with suppress(Exception):  # DeepSpeed's is a bare one
+            outcome = replay_ceilings(rule, ceilings)
+            found.append(Other(name, len(outcome.skipped), outcome.state.scale))
+    return found
 
 
 def _rule(init: float, interval: int) -> Rule:

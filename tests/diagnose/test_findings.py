@@ -143,6 +143,13 @@ def test_other_rules_are_replayed_on_the_same_gradients():
     assert by_name["growth interval 2000"].skipped < by_name["growth interval 20"].skipped
 
 
+def test_a_collapse_that_other_programs_would_have_ended_is_explained():
+    run = history(at(*range(20, 60), n=60))
+    assert "deepspeed.DynamicLossScaler" not in fitting_dialects(run)
+    assert "torch.amp.GradScaler" in fitting_dialects(run)
+    assert "torch's defaults" in {each.name for each in other_rules(run)}
+
+
 @pytest.mark.parametrize(("old", "new", "count"), [(2.0**17, 5.29e-23, 91), (2.0**16, 2.0**15, 1), (2.0**16, 0.0, 166)])
 def test_backoffs(old, new, count):
     assert backoffs(old, new) == count
