@@ -25,7 +25,6 @@ from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
 CHECKS = {check.name: check for check in judge.chosen()}
-PENDING = {"an_update_between_two_steps_divides_nothing_wrong": "not refused yet, as in torch"}
 FEW = 10  # examples per check: enough to find every known failure; the kit draws more for a user
 ON_A_THREAD = frozenset({"refusals", "step_value", "threads"})
 
@@ -42,7 +41,7 @@ def test_torch_fails_what_it_is_known_to_fail_and_nothing_else(scaler, check):
     check(scaler, examples=FEW)
 
 
-@parametrize_with_checks([Subject(GradScaler, Traits(drop_in=True))], expected_failed_checks=PENDING)
+@parametrize_with_checks([Subject(GradScaler, Traits(drop_in=True))])
 def test_ours_conforms(scaler, check):
     check(scaler, examples=FEW)
 

@@ -63,7 +63,7 @@
       ctx.lineWidth = ratio();
       ctx.setLineDash([4 * ratio(), 3 * ratio()]);
       ctx.font = `600 ${12 * ratio()}px system-ui, "DejaVu Sans", sans-serif`;
-      const ends = []; // of the rows of labels
+      const ends = [], labels = []; // ends: of the rows of labels
       for (const [kind, step] of [...data.findings].sort((a, b) => a[1] - b[1])) {
         const left = x(step), wide = ctx.measureText(kind).width;
         ctx.beginPath();
@@ -74,8 +74,14 @@
         const from = right ? left + 5 * ratio() : left - wide - 5 * ratio();
         const free = ends.findIndex((end) => end < from), row = free < 0 ? ends.length : free;
         ends[row] = from + wide + 4 * ratio();
-        if (row < 8) ctx.fillText(kind, from, box.top + (26 + 15 * row) * ratio());
+        labels.push([kind, from, box.top + (26 + 15 * row) * ratio()]);
       }
+      ctx.setLineDash([]);
+      ctx.lineWidth = 4 * ratio();
+      ctx.lineJoin = "round";
+      ctx.strokeStyle = css("ground");
+      for (const label of labels) ctx.strokeText(...label); // a halo
+      for (const label of labels) ctx.fillText(...label);
     });
   }
 
@@ -264,7 +270,7 @@
     const step = told[search(told, first)];
     if (!(step <= last)) return "";
     const [seen, all] = bad[step], groups = {};
-    for (const [i, says] of seen) (groups[says.replace(/^has /, "")] ??= []).push(names[i]);
+    for (const [i, says] of seen) (groups[says.replace("has ", "").replace("nan", "NaN")] ??= []).push(names[i]);
     const words = Object.entries(groups).map(([says, found]) => `${says}: ${found.join(", ")}`).join("; ");
     return words + (all > seen.length ? `; ${grouped(all - seen.length)} more` : "");
   }
