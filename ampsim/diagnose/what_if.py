@@ -58,11 +58,14 @@ def other_rules(history: History) -> list[Other]:
     init = float(history.scale[0])
     rules = {name: dialects.get(dialect) for name, dialect in OTHERS.items() if dialect in dialects.ALL}
     rules |= {f"growth interval {interval}": _rule(init, interval) for interval in (20, 200, 2000)}
-    return [
-        Other(name, len(outcome.skipped), outcome.state.scale)
-        for name, rule in rules.items()
-        for outcome in [replay_ceilings(rule, ceilings)]
-    ]
+    found = []
+    for name, rule in rules.items():
+        try:
+            outcome = replay_ceilings(rule, ceilings)
+        except Exception:  # noqa: S112  at its minimum it raises what its framework does: anything
+            continue
+        found.append(Other(name, len(outcome.skipped), outcome.state.scale))
+    return found
 
 
 def _rule(init: float, interval: int) -> Rule:
