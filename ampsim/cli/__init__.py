@@ -12,6 +12,8 @@ from rich.table import Table
 from ampsim import __version__
 from ampsim.cli.check import check_target
 from ampsim.cli.explain import explain_log
+from ampsim.cli.playground import write_playground
+from ampsim.cli.report import report_run
 from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
@@ -96,6 +98,8 @@ def replay_history(
 
 app.command("check")(check_target)
 app.command("explain")(explain_log)
+app.command("report")(report_run)
+app.command("playground")(write_playground)
 
 
 def _say_version(wanted: bool) -> None:

@@ -937,8 +937,7 @@ def test_24_no_id_keys():
     assert sorted(found) == ["step/gradient_owners.py: id(param)", *optimizers, "torch_names.py: id(optimizer)"]
     records = StepRecords()
     _, optimizer = an_optimizer()
-    with records.holding(0, optimizer, lambda: None) as record:
-        assert record.optimizer is optimizer
+    assert records.holding(0, optimizer, lambda: None, lambda record: record.optimizer) is optimizer
 
 
 def test_24_no_id_keys_so_new_optimizers_in_old_places_are_not_refused():

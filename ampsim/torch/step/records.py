@@ -2,10 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +14,8 @@ from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
 from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -69,15 +70,15 @@ class StepRecords:
         self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
 
-    def __bool__(self) -> bool:
-        """Tell whether anything is recorded."""
-        return any(self._records.values())
+    def any_from(self, applied: int) -> bool:
+        """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
+        return any(records for ticket, records in self._records.items() if ticket >= applied)
 
-    @contextmanager
-    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object]) -> Iterator[Record]:
-        """Hold this optimizer's record; RuntimeError if some other call holds it.
+    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object], work: Callable[[Record], T]) -> T:
+        """Return what `work` returns, which holds this optimizer's record; RuntimeError if some other call holds it.
 
-        `check` raises unless the ticket is outstanding. No update can close it between that and the hold.
+        `check` raises unless the ticket is outstanding. No update can close it between that and the hold. This is not
+        a context manager, whose Python code an interrupt could leave with the record held.
         """
         held = None
         try:
@@ -90,7 +91,7 @@ class StepRecords:
                         "thread at a time; order the calls, or step it with another ticket"
                     )
                 record.is_held, held = True, record
-            yield record
+            return work(record)
         finally:
             if held is not None:
                 held.is_held = False
@@ -117,16 +118,15 @@ class StepRecords:
         return Outcome(flags, observed, is_async)
 
     def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
-        """Forget a ticket: it was updated. Return what each optimizer found. For a caller that has the lock."""
-        records = self._records.pop(ticket, {}).values()
+        """Forget this ticket and those before: they were updated. Return what each optimizer of this one found.
+
+        For a caller that has the lock.
+        """
+        records = self._records.get(ticket, {}).values()
+        self._records = {other: kept for other, kept in self._records.items() if other > ticket}
         return [
             (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
         ]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self.lock:
-            self._records = {}
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
