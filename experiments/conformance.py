@@ -19,7 +19,7 @@ from ampsim.records import Record
 from ampsim.testing import Traits, known
 from ampsim.testing.kit import judge
 from ampsim.testing.kit.check import LEVELS
-from ampsim.testing.kit.subject import CONSTANTS, Subject
+from ampsim.testing.kit.subject import Subject
 from ampsim.torch import GradScaler
 from experiments import runner
 
@@ -50,12 +50,8 @@ ARMS = {
 
 
 def subject(arm: Arm) -> Subject:
-    """Return the scaler as the kit takes it: by a maker that is given a rule."""
-    make = MAKERS[arm.scaler](arm)
-    return Subject(
-        lambda rule: make("cpu", *(getattr(rule, name) for name in CONSTANTS)),
-        Traits(delay=arm.depth),
-    )
+    """Return the scaler as the kit takes it; without a delay it is held to torch's own words and bits."""
+    return Subject(MAKERS[arm.scaler](arm), Traits(delay=arm.depth, drop_in=not arm.depth))
 
 
 @dataclass(frozen=True)

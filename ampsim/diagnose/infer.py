@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ampsim.core import dialects
 from ampsim.core.replay.fold import replay
-from ampsim.diagnose.history import Change, History
+from ampsim.diagnose.history import Change, Floats, History
 
 FITTED = 3_000
 """Steps on which dialects are tried; later ones seldom tell more of them apart."""
@@ -126,14 +127,18 @@ def fitting_dialects(history: History) -> list[str]:
     found_inf = history.skipped[: len(seen)] > 0
     found = []
     for name in dialects.names():
-        try:
-            rule = dialects.get(name, **_parameters(name, history, known))
-            scales = replay(rule, found_inf)
-        except Exception:  # noqa: S112  it has no such parameter, or raises as its framework does: anything
-            continue
-        if np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
+        scales = _replayed(name, _parameters(name, history, known), found_inf)
+        if scales is not None and np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
             found.append(name)
     return found
+
+
+def _replayed(name: str, parameters: dict[str, float], found_inf: npt.NDArray[np.bool_]) -> Floats | None:
+    """Return the scales of a dialect; None where it has no such parameter, or ends a run that went on."""
+    try:
+        return replay(dialects.get(name, **parameters), found_inf)
+    except Exception:  # DeepSpeed raises no other class
+        return None
 
 
 def _parameters(name: str, history: History, known: Inferred) -> dict[str, float]:

@@ -2,10 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +29,8 @@ from ampsim.torch.threads.launcher import Launch
 from ampsim.torch.threads.register import Register, Sync, Ticket
 from ampsim.torch.torch_names import TorchNames
 
+T = TypeVar("T")
+
 
 class GradScaler(TorchNames):
     """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
@@ -45,13 +46,16 @@ class GradScaler(TorchNames):
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
         * With `norm_hooks`, what they assume.
+        * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
+          end the process in torch itself, earlier than anything here could refuse it.
         * Gradients are not accumulated over an `update` that changes the scale.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
     Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
-        2. Below scale 1 gradients are checked after the division too: torch steps with inf there.
+        2. Below scale 1 gradients are checked after the division too, and at any scale the sums of a sparse
+           gradient's duplicates: torch steps with inf there.
         3. A closure is refused by position as well as by keyword.
         4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
         5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
@@ -235,9 +239,7 @@ class GradScaler(TorchNames):
         if not self._launcher.here():
             return self._launcher.call(self.unscale_, optimizer, ticket)
         self._check_owner(optimizer, ticket)
-        with self._holding("unscale_", optimizer, ticket) as record:
-            self._tell_of_gradients(optimizer, ticket, record)
-            self._step_of(optimizer, ticket, record).divide_gradients()
+        self._holding("unscale_", optimizer, ticket, lambda step: self._told(ticket, step).divide_gradients())
 
     def unscale_and_clip_(
         self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
@@ -261,9 +263,9 @@ class GradScaler(TorchNames):
         if not self._launcher.here():
             return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
         self._check_owner(optimizer, ticket)
-        with self._holding("unscale_", optimizer, ticket) as record:
-            self._tell_of_gradients(optimizer, ticket, record)
-            return self._step_of(optimizer, ticket, record).divide_and_clip(max_norm)
+        return self._holding(
+            "unscale_", optimizer, ticket, lambda step: self._told(ticket, step).divide_and_clip(max_norm)
+        )
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
         """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
@@ -281,18 +283,20 @@ class GradScaler(TorchNames):
         if not self._launcher.here():
             self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
             return None
-        with self._holding("step", optimizer, ticket) as record:
-            record.check_steppable()
-            if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
-                ticket.value.keep(unscale.every_gradient(optimizer))
-            if record.stage is Stage.READY or is_fused(optimizer):
-                self._check_owner(optimizer, ticket)
-            self._tell_of_gradients(optimizer, ticket, record)
-            result = self._step_of(optimizer, ticket, record).take(args, kwargs)
-            if self._owners is not None:
-                self._owners.release(optimizer)
-            with self._lock:
-                self._report = self._report.adding(ticket.index, optimizer, record)
+        return self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs))
+
+    def _take(self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep) -> object:
+        optimizer, record = step.optimizer, step.record
+        record.check_steppable()
+        if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
+            ticket.value.keep(unscale.every_gradient(optimizer))
+        if record.stage is Stage.READY or is_fused(optimizer):
+            self._check_owner(optimizer, ticket)
+        result = self._told(ticket, step).take(args, kwargs)
+        if self._owners is not None:
+            self._owners.release(optimizer)
+        with self._lock:
+            self._report = self._report.adding(ticket.index, optimizer, record)
         return result
 
     def _unscale_overridden(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
@@ -300,17 +304,22 @@ class GradScaler(TorchNames):
         if self._records.stage(ticket.index, optimizer) is Stage.READY:
             self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
 
-    def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket) -> AbstractContextManager[Record]:
-        return self._records.holding(ticket.index, optimizer, partial(self._iterations.checked, name, ticket))
+    def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
+        check = partial(self._iterations.checked, name, ticket)
+        return self._records.holding(
+            ticket.index, optimizer, check, lambda record: work(self._step_of(optimizer, ticket, record))
+        )
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         exact, allow_fp16 = self._exact_torch, self._allow_fp16
         return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, self._overrides())
 
-    def _tell_of_gradients(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> None:
-        if self._observers and record.stage is Stage.READY:
+    def _told(self, ticket: ScaleTicket, step: OptimizerStep) -> OptimizerStep:
+        """Return the step, after observers were told of its gradients if these are scaled still."""
+        if self._observers and step.record.stage is Stage.READY:
             for observer in self._observers:
-                observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
+                observer.gradients(ticket, step.optimizer, ticket.value.scale_on(ticket.value.device))
+        return step
 
     def _check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         if self._owners is not None:
@@ -353,10 +362,10 @@ class GradScaler(TorchNames):
         if not self._enabled:
             return
         self._iterations.check_thread(ticket)
-        self._iterations.started("update")
+        register = self._iterations.started("update")
         if new_scale is not None:
             new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
-        elif not (self._launcher.remote or self._records):  # before a ticket is begun for it
+        elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
         for observer in self._observers:
@@ -503,19 +512,20 @@ class GradScaler(TorchNames):
         self.synchronize()
         rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
-        self._iterations.restore(() if newest is None else newest.restored(states, rule))
+        changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": StepRecords(sync=self._sync)}
         if self._capturable:
-            self._report = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
+            changed["_report"] = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
         else:
-            self._scaled, self._report = None, StepReport()
-        self._rule, self._first = rule, states
-        self._records.clear()
+            changed |= {"_scaled": None, "_report": StepReport()}
+        versions = () if newest is None else newest.restored(states, rule)
+        self._iterations.restore(versions, partial(vars(self).update, changed))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
         if self._enabled:
             self.synchronize()
-            if self._records:
+            register = self._iterations.register
+            if register is not None and self._records.any_from(register.applied):
                 raise refusals.PICKLED_LATE.error()
             kept["_first"] = self._states()
         return kept

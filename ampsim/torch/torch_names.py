@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_map_only
 from ampsim.core.policies.base import Policy
 from ampsim.torch import checkpoint, config
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.optimizer_step import Overrides
+from ampsim.torch.step.optimizer_step import OptimizerStep, Overrides
 from ampsim.torch.step.records import StepRecords
 from ampsim.torch.threads.iterations import Iterations
 
@@ -133,7 +133,6 @@ class TorchNames(TorchScaler):
     _set_constant: Callable[..., None]
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
-    _step_of: Callable[..., Any]
     synchronize: Callable[[], None]
 
     def _read_scale(self) -> Tensor | None:
@@ -219,8 +218,10 @@ class TorchNames(TorchScaler):
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:  # type: ignore[override]
         """Record by device whether the gradients, which stay scaled, are all finite: 0.0 or 1.0, shape ()."""
         ticket = self._iterations.stepping("_check_inf_per_device", None)
-        with self._holding("_check_inf_per_device", optimizer, ticket) as record:
-            return self._step_of(optimizer, ticket, record).check()  # type: ignore[no-any-return]
+        found: dict[torch.device, Tensor] = self._holding(
+            "_check_inf_per_device", optimizer, ticket, OptimizerStep.check
+        )
+        return found
 
     # ------------------------------------------------------------------------------------------- overrides
 

@@ -67,7 +67,7 @@ class Name(str):
 OTHERS = [jax.nn.relu, "float32", jnp.float32, np.float16, object()]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=str)
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: type(other).__name__)  # no addresses: workers must agree
 @pytest.mark.parametrize("value", [1.0, math.inf])
 def test_what_is_no_array_is_passed_over(other, value) -> None:
     tree = {"w": jnp.array([value]), "other": other}
@@ -94,7 +94,9 @@ def test_select_tree_keeps_what_both_share_static() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a"), ("a", Name("a"))], ids=str
+    ("a", "b"),
+    [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a"), ("a", Name("a"))],
+    ids=lambda leaf: type(leaf).__name__,
 )
 def test_select_tree_refuses_other_leaves_that_differ(a, b) -> None:
     with pytest.raises(ValueError, match="expected arrays, or one and the same"):

@@ -55,7 +55,7 @@ def argue(out: Path) -> list[Record]:
     """Note on each survivor why it is equivalent, where that is argued, and count; return the records."""
     origin, records = read(out)
     for record in records:
-        if record["outcome"] != "killed":
+        if record["outcome"] in ("survived", "equivalent"):
             argument = ARGUMENTS.get((record["file"], record["diff"]))
             record |= {"outcome": "equivalent", "argument": argument} if argument else {"outcome": "survived"}
     for package, about in origin["packages"].items():

@@ -58,15 +58,21 @@ class Reach:
 
     def tests(self, mutant: Mutant) -> dict[str, float]:
         """Return the tests that may see a mutant, in the order to run them, with their seconds."""
-        near = set(self._lines.contexts_by_lineno(mutant.file).get(mutant.line, ()))
-        chosen = self._contexts(mutant.file) & self.seconds.keys()
-        if "" in near:  # it ran at import: a test may read what it made
-            files = tuple(f"{_file(test)}::" for test in chosen)
-            chosen |= {test for test in self.seconds if test.startswith(files)}
-        chosen |= self._elsewhere  # in a process of their own
-        order = sorted(chosen, key=lambda test: (test not in near, self.seconds[test], test))
+        near = self._near(mutant)
+        order = sorted(self.every(mutant), key=lambda test: (test not in near, self.seconds[test], test))
         ends = accumulate(self.seconds[test] for test in order)
         return {test: self.seconds[test] for test, end in zip(order, ends, strict=True) if end <= LIMIT}
+
+    def every(self, mutant: Mutant) -> set[str]:
+        """Return the tests that may see a mutant, however long they take."""
+        chosen = self._contexts(mutant.file) & self.seconds.keys()
+        if "" in self._near(mutant):  # it ran at import: a test may read what it made
+            files = tuple(f"{_file(test)}::" for test in chosen)
+            chosen |= {test for test in self.seconds if test.startswith(files)}
+        return chosen | self._elsewhere  # in a process of their own
+
+    def _near(self, mutant: Mutant) -> set[str]:
+        return set(self._lines.contexts_by_lineno(mutant.file).get(mutant.line, ()))
 
     def _contexts(self, file: str) -> set[str]:
         return {test for tests in self._lines.contexts_by_lineno(file).values() for test in tests}
@@ -100,7 +106,7 @@ class Tree:
     def judge(self, mutant: Mutant, package: str, reach: Reach) -> Verdict:
         """Run tests with a mutant in place of its file, to the first that fails."""
         tests = reach.tests(mutant)
-        measured, wanted = ({_file(test) for test in some} for some in (reach.seconds, tests))
+        measured, wanted = ({_file(test) for test in some} for some in (reach.seconds, reach.every(mutant)))
         every = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / package).glob("test_*.py")}
         files = sorted(every & wanted | every - measured)
         path = self.folder / mutant.file

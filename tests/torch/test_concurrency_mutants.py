@@ -6,7 +6,6 @@ passes without it, must fail with it. Deadlocks are found by the conductor, so t
 
 import importlib
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -241,11 +240,9 @@ def drops_the_records_of_other_tickets(self, ticket):
     self._records.clear()
 
 
-@mutant(
-    StepRecords, "holding", SCHEDULES, "test_every_schedule_of_two_threads_that_step_one_optimizer", wrap=contextmanager
-)
-def checks_the_stage_without_a_lock(self, ticket, optimizer, check):
-    yield self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
+@mutant(StepRecords, "holding", SCHEDULES, "test_every_schedule_of_two_threads_that_step_one_optimizer")
+def checks_the_stage_without_a_lock(self, ticket, optimizer, check, work):
+    return work(self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer)))
 
 
 @mutant(GradientOwners, "check_owner", INVARIANTS, "test_15_gradients_of_two_tickets_in_one_grad_raise",

@@ -217,7 +217,7 @@ def test_fused_optimizers_that_keep_no_state_are_told_apart_by_identity_alone(ba
         _step_supports_amp_scaling = True
 
         def step(self):
-            steps.append((self, self.found_inf))
+            steps.append(([each is self for each in wrapped], self.found_inf.item()))
 
     scaler, steps = GradScaler("cpu", init_scale=4.0), []
     pairs = [an_optimizer(0.0) for _ in range(2)]
@@ -226,7 +226,7 @@ def test_fused_optimizers_that_keep_no_state_are_told_apart_by_identity_alone(ba
     pairs[1][0].grad.fill_(INF)
     for each in wrapped:
         scaler.step(each)
-    assert [each is wrapped[0] for each, _ in steps] == [True]  # the other one's first step waits for its flag
+    assert steps == [([True, False], 0.0), ([False, True], 1.0)]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch 2.11

@@ -476,6 +476,35 @@ def test_difference_2_gradients_below_scale_1_are_checked_once_divided():
             assert param.item() == expected
 
 
+def test_difference_2_duplicates_of_a_sparse_gradient_are_checked_added_up():
+    for make, moved in ((GradScaler, 0.0), (exact, -INF), (torch.amp.GradScaler, -INF)):
+        scaler = make("cpu", init_scale=4.0)
+        (param,), optimizer = one(scaler, 0.0)
+        param = torch.nn.Parameter(torch.zeros(2, 1))
+        optimizer = torch.optim.SGD([param], lr=1.0)
+        param.grad = duplicates(3e38, 3e38, 3e38, 3e38, 3e38)
+        scaler.step(optimizer)
+        assert param.tolist() == [[moved], [0.0]]
+
+
+@pytest.mark.parametrize("exact_torch", [False, True])
+def test_the_norm_of_a_sparse_gradient_is_that_of_its_sums(exact_torch):
+    scaler = GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch)
+    param = torch.nn.Parameter(torch.zeros(2, 1))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    scaler.scale(torch.ones(()))
+    param.grad = duplicates(*[8.0] * 16)
+    assert scaler.unscale_and_clip_(optimizer, 1.0).item() == 32.0
+    scaler.step(optimizer)
+    torch.testing.assert_close(param.detach(), torch.tensor([[-1.0], [0.0]]))
+
+
+def duplicates(*values):
+    """A sparse gradient of shape (2, 1) with all values in its first row."""
+    rows = torch.zeros(1, len(values), dtype=torch.long)
+    return torch.sparse_coo_tensor(rows, torch.tensor(values).reshape(-1, 1), (2, 1), check_invariants=True)
+
+
 def test_difference_3_a_closure_is_refused_by_position_too():
     for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu")

@@ -1,7 +1,9 @@
 """The 24 invariants of the asynchronous scaler, each as one deterministic test with its number and name."""
 
 import ast
+import copy
 import gc
+import io
 import pickle
 import threading
 import warnings
@@ -20,6 +22,7 @@ from ampsim.core.replay.fold import replay
 from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch import roundpipe as for_roundpipe
+from ampsim.torch.gradients.norms import norm_hooks
 from ampsim.torch.step.records import StepRecords
 from ampsim.torch.threads.register import Register
 from tests.torch.helpers import INF, NAN, an_optimizer, bits, run_script
@@ -370,6 +373,13 @@ def test_15_gradients_of_two_tickets_in_one_backward_raise():
         both.backward()
 
 
+def saved_and_loaded(tensor):
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
 def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
     # masters get their gradients from another thread while a later ticket's backward pass ends
     scaler = GradScaler("cpu", depth=1)
@@ -387,6 +397,31 @@ def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
         scaler.step(optimizer, ticket=second)
         scaler.update(ticket=second)
         master.grad = None
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, saved_and_loaded])
+def test_15_what_is_noted_on_gradients_stays_behind_when_they_are_saved_or_copied(copied):
+    param = torch.nn.Parameter(torch.ones(20_000))
+    optimizer = torch.optim.SGD([param], lr=0.5)
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
+    with norm_hooks(optimizer):
+        scaler.scale(param.sum(), scaler.begin()).backward()
+    param.grad = copied(param.grad)
+    assert len(vars(param.grad)) == 2
+    ticket = scaler.begin()
+    scaler.step(optimizer, ticket=ticket)
+    assert param[0].item() == 0.5
+
+
+def test_15_no_hook_stays_on_a_parameter_when_the_scaler_is_gone():
+    param, _ = an_optimizer()
+    for _ in range(3):
+        scaler = GradScaler("cpu", depth=1)
+        scaler.scale(param.sum()).backward()
+        assert len(param._post_accumulate_grad_hooks) == 1
+        del scaler
+        gc.collect()
+    assert not param._post_accumulate_grad_hooks
 
 
 def everything(scaler):
@@ -898,12 +933,11 @@ def test_24_no_id_keys():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id"
     ]
-    optimizers = ["step/optimizer_step.py: id(optimizer)"] * 2 + ["step/records.py: id(optimizer)"]
-    assert sorted(found) == ["step/gradient_owners.py: id(param)", *optimizers]
+    optimizers = ["step/optimizer_step.py: id(optimizer)"] * 2 + ["step/records.py: id(optimizer)"] * 2
+    assert sorted(found) == ["step/gradient_owners.py: id(param)", *optimizers, "torch_names.py: id(optimizer)"]
     records = StepRecords()
     _, optimizer = an_optimizer()
-    with records.holding(0, optimizer, lambda: None) as record:
-        assert record.optimizer is optimizer
+    assert records.holding(0, optimizer, lambda: None, lambda record: record.optimizer) is optimizer
 
 
 def test_24_no_id_keys_so_new_optimizers_in_old_places_are_not_refused():

@@ -177,4 +177,5 @@ def test_the_register_imports_no_torch():
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    assert names == {"threading", "collections.abc", "dataclasses", "typing", "ampsim.core.pipeline"}
+    standard = {"collections.abc", "contextlib", "dataclasses", "threading", "time", "typing"}
+    assert names == {*standard, "ampsim.core.pipeline"}

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 from torch.optim import Optimizer
 
+from ampsim.torch.gradients.notes import Note, note_on
+
 SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
 BATCH = 64  # small gradients per buffer: a few hundred kB, which is read again while it is in the cache
 PART = 1 << 19  # elements per partial sum in float32: a longer one would lose digits
@@ -79,13 +81,14 @@ def norm_hooks(optimizer: Optimizer) -> ExitStack:
 def _note(param: Tensor) -> None:
     grad = param.grad
     if grad is not None and grad.layout is torch.strided:
-        # The reference tells a gradient from its deep copy, whose versions are counted anew.
-        vars(grad)[_NOTE] = (weakref.ref(grad), grad._version, sum_of_squares([grad]))  # noqa: SLF001
+        # The reference tells a gradient from its shallow copy, whose versions are counted anew.
+        vars(grad)[_NOTE] = Note((weakref.ref(grad), sum_of_squares([grad])), grad._version)  # noqa: SLF001
 
 
 def _noted(grad: Tensor) -> float | None:
     """Return the sum that a hook left, if the gradient is still what the hook read."""
-    note = vars(grad).get(_NOTE)
-    if note is None or note[0]() is not grad or note[1] != grad._version:  # noqa: SLF001
+    note = note_on(grad, _NOTE)
+    if note is None or note.version != grad._version:  # noqa: SLF001
         return None
-    return float(note[2])
+    noted, squares = note.value
+    return float(squares) if noted() is grad else None

@@ -25,11 +25,14 @@ KERNEL_DEVICES = {"cuda"}
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
-def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
+def gradients(
+    optimizer: Optimizer, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
+) -> Groups:
     """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
 
-    Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients
-    are coalesced first: duplicates may overflow when they are added, and the check must see the sum.
+    Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients, and
+    with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
+    see the sum. Those that are not go into `uncoalesced` too.
     """
     groups: Groups = {}
     device = dtype = None
@@ -45,8 +48,10 @@ def gradients(optimizer: Optimizer, *, allow_fp16: bool) -> Groups:
                     raise refusals.FLOAT16.error()
                 grads = groups.setdefault((device, dtype), [])
             if grad.is_sparse:
-                if dtype is torch.float16:
+                if sums or dtype is torch.float16:
                     param.grad = grad = grad.coalesce()
+                elif uncoalesced is not None and not grad.is_coalesced():
+                    uncoalesced.append(grad)
                 grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
             grads.append(grad)
     return groups

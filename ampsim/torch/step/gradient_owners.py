@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef, WeakIdRef, WeakTensorKeyDictionary
 
+from ampsim.torch.gradients.notes import Note, note_on
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.records import Record, Stage
 from ampsim.torch.threads.register import Ticket
 
 ScaleTicket = Ticket[AnyVersion]
-_TAG = "_ampsim_ticket"  # on a gradient: (its ticket, the gradient's _version when it was tagged)
+_TAG = "_ampsim_ticket"  # the note on a gradient of its ticket
 
 
 class Owners(Protocol):
@@ -52,6 +53,7 @@ class GradientOwners(Owners):
         self._hooked = WeakTensorKeyDictionary()  # param -> its hook's handle; a WeakSet would compare elements
         self._seen = WeakTensorKeyDictionary()  # an optimizer's first param -> weak references to all, once hooked
         self._running: dict[int, ScaleTicket] = {}  # backward passes now: autograd's number of it -> ticket
+        weakref.finalize(self, _unhook, self._hooked).atexit = False
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
         """Tag the gradients that the backward pass from `scaled` writes."""
@@ -82,10 +84,10 @@ class GradientOwners(Owners):
         ticket = self._running.get(torch._C._current_graph_task_id())  # noqa: SLF001
         if ticket is None or grad is None:
             return
-        owner, _ = getattr(grad, _TAG, (None, -1))
-        if owner is not None and owner is not ticket and self._is_outstanding(owner):
-            raise RuntimeError(_mixed(owner, ticket))
-        setattr(grad, _TAG, (ticket, grad._version))  # noqa: SLF001
+        tag = note_on(grad, _TAG)
+        if tag is not None and tag.value is not ticket and self._is_outstanding(tag.value):
+            raise RuntimeError(_mixed(tag.value, ticket))
+        vars(grad)[_TAG] = Note(ticket, grad._version)  # noqa: SLF001
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
@@ -97,10 +99,10 @@ class GradientOwners(Owners):
         for grad in (param.grad for param in params):
             if grad is None:
                 continue
-            owner, version = vars(grad).get(_TAG, (ticket, -1))
-            if owner is not ticket and version == grad._version:  # noqa: SLF001
+            tag = note_on(grad, _TAG)
+            if tag is not None and tag.value is not ticket and tag.version == grad._version:  # noqa: SLF001
                 raise RuntimeError(
-                    f"gradients of ticket {owner.index} would be unscaled by ticket {ticket.index}: expected "
+                    f"gradients of ticket {tag.value.index} would be unscaled by ticket {ticket.index}: expected "
                     "the ticket their loss was scaled with; pass it as ticket="
                 )
 
@@ -214,7 +216,12 @@ def _mixed(owner: ScaleTicket, ticket: ScaleTicket) -> str:
     )
 
 
-# Hooks outlive scalers, so they hold them weakly.
+# Hooks hold scalers weakly, and go with them.
+
+
+def _unhook(hooked: WeakTensorKeyDictionary) -> None:
+    for handle in list(hooked.values()):  # type: ignore[no-untyped-call]
+        handle.remove()
 
 
 def _begin(owners: "weakref.ref[GradientOwners]", ticket: ScaleTicket, _: Tensor) -> None:

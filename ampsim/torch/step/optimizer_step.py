@@ -97,9 +97,11 @@ class OptimizerStep:
             raise
         return result
 
-    def _gradients(self, *, allow_fp16: bool) -> unscale.Groups:
+    def _gradients(
+        self, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
+    ) -> unscale.Groups:
         """Group the gradients, after a policy's look at them."""
-        groups = unscale.gradients(self.optimizer, allow_fp16=allow_fp16)
+        groups = unscale.gradients(self.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
         self.record.observed = self.version.observe(self.rule, groups)
         return groups
 
@@ -110,17 +112,20 @@ class OptimizerStep:
 
     def _divide(self) -> None:
         overridden = self.overrides.unscale_grads_
-        groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None)
+        uncoalesced: list[Tensor] = []
+        groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None, uncoalesced=uncoalesced)
         if overridden is not None:
             self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
         else:
             unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_on)
         if not self.exact_torch and self.version.may_be_below_one:
             unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
+        for grad in () if self.exact_torch else uncoalesced:  # the optimizer adds its duplicates up
+            unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, self.record.found_on)
 
     def _divide_and_clip(self, max_norm: float | Tensor) -> Tensor:
         fused, version = is_fused(self.optimizer), self.version
-        groups = self._gradients(allow_fp16=fused or self.allow_fp16)
+        groups = self._gradients(allow_fp16=fused or self.allow_fp16, sums=True)
         if not groups:
             return torch.zeros(())
         home = next(iter(groups))[0]

@@ -2,9 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
 from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -68,15 +70,15 @@ class StepRecords:
         self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
 
-    def __bool__(self) -> bool:
-        """Tell whether anything is recorded."""
-        return any(self._records.values())
+    def any_from(self, applied: int) -> bool:
+        """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
+        return any(records for ticket, records in self._records.items() if ticket >= applied)
 
-    @contextmanager
-    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object]) -> Iterator[Record]:
-        """Hold this optimizer's record; RuntimeError if some other call holds it.
+    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object], work: Callable[[Record], T]) -> T:
+        """Return what `work` returns, which holds this optimizer's record; RuntimeError if some other call holds it.
 
-        `check` raises unless the ticket is outstanding. No update can close it between that and the hold.
+        `check` raises unless the ticket is outstanding. No update can close it between that and the hold. This is not
+        a context manager, whose Python code an interrupt could leave with the record held.
         """
         held = None
         try:
@@ -89,7 +91,7 @@ class StepRecords:
                         "thread at a time; order the calls, or step it with another ticket"
                     )
                 record.is_held, held = True, record
-            yield record
+            return work(record)
         finally:
             if held is not None:
                 held.is_held = False
@@ -116,16 +118,15 @@ class StepRecords:
         return Outcome(flags, observed, is_async)
 
     def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
-        """Forget a ticket: it was updated. Return what each optimizer found. For a caller that has the lock."""
-        records = self._records.pop(ticket, {}).values()
+        """Forget this ticket and those before: they were updated. Return what each optimizer of this one found.
+
+        For a caller that has the lock.
+        """
+        records = self._records.get(ticket, {}).values()
+        self._records = {other: kept for other, kept in self._records.items() if other > ticket}
         return [
             (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
         ]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self.lock:
-            self._records = {}
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
@@ -140,7 +141,12 @@ class StepReport:
     """
 
     ticket: int = -1  # of the iteration it is about
-    _steps: tuple[tuple[Optimizer, tuple[Tensor, ...]], ...] = ()
+    _all: list[tuple[Optimizer, tuple[Tensor, ...]]] = field(default_factory=list)  # shared with later reports
+    _count: int = 0  # those at the list's beginning are ours: a copy for each would take quadratic time
+
+    @property
+    def _steps(self) -> Iterator[tuple[Optimizer, tuple[Tensor, ...]]]:
+        return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:
         """Iterate over the optimizers that were stepped or skipped."""
@@ -162,8 +168,10 @@ class StepReport:
         raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
 
     def adding(self, ticket: int, optimizer: Optimizer, record: Record) -> "StepReport":
-        """Add one more optimizer to this report, or to a new one if the ticket is another."""
+        """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
         flags = tuple(flag.clone() for flag in record.found_inf.values())
-        steps = self._steps if ticket == self.ticket else ()
-        return StepReport(ticket, (*steps, (optimizer, flags)))
+        steps = self._all if ticket == self.ticket else []
+        del steps[self._count :]  # left by a call that was interrupted
+        steps.append((optimizer, flags))
+        return StepReport(ticket, steps, len(steps))

@@ -127,11 +127,11 @@ class Iterations(Generic[V]):
         return self.stepping("update", ticket)
 
     def ask(self, ticket: Ticket[V], finish: Callable[[], None], is_async: bool) -> Job[None]:
-        """Ask the optimizer's thread for an update. If this raises, be it by an interrupt, nothing was asked."""
-        register, withdrawn = self.started("update"), threading.Event()
+        """Ask the optimizer's thread for an update. If this raises, nothing was asked; an interrupt may come after."""
+        register, withdrawn = self.started("update"), False
 
         def unless_withdrawn() -> None:
-            if not withdrawn.is_set():
+            if not withdrawn:
                 finish()
 
         def failed(error: BaseException) -> None:
@@ -147,7 +147,7 @@ class Iterations(Generic[V]):
             try:
                 return self.launcher.send(unless_withdrawn, on_error=failed)
             except BaseException:
-                withdrawn.set()  # it may have been launched before an interrupt struck
+                withdrawn = True  # it may have been launched before an interrupt struck
                 self._requested = ticket.index
                 raise
 
@@ -161,12 +161,17 @@ class Iterations(Generic[V]):
 
     # ---------------------------------------------------------------------------------- saving, the end
 
-    def restore(self, versions: tuple[V, ...]) -> None:
-        """Start again from these; outstanding tickets are void."""
+    def restore(self, versions: tuple[V, ...], also: Callable[[], object]) -> None:
+        """Start again from these, and do `also` with it, see `Register.restore`; outstanding tickets are void.
+
+        Assumes that every update that was asked for was made.
+        """
         with self._lock:
-            if self.register is not None:
-                self.register.restore(versions)
             self._requested, self.by_ticket = 0, False
+            if self.register is not None:
+                self.register.restore(versions, also)
+            else:
+                also()
 
     def close(self) -> None:
         """Refuse further work, and wake who waits."""

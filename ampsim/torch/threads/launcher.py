@@ -1,10 +1,11 @@
 """Work sent to the thread that owns the optimizer, through any launcher that keeps order, and how it ended."""
 
+import _thread
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from ampsim.torch.threads.register import ClosedError, Sync
 
@@ -19,42 +20,61 @@ class Launch(Protocol):
         """Run `work` behind everything launched before; a Future that is returned says if it was dropped."""
 
 
+class _Lock(_thread.RLock):  # type: ignore[misc]  # final in the stubs only
+    """A lock in the place of a Future's condition, whose Python code an interrupt could leave locked."""
+
+    def notify_all(self) -> None:
+        """Do nothing: who waits for a Job waits in a callback of it."""
+
+
 class Job(Future[T]):
     """A Future over injected locks, which knows whether anybody asked how it ended, and which a fork can settle.
 
-    `sync` is the namespace that Condition comes from; a test passes its scheduler's.
+    An interrupt at any point of a call leaves it whole. `sync` is the namespace that locks come from; a test passes
+    its scheduler's.
     """
 
     def __init__(self, *, sync: Sync = threading) -> None:
         super().__init__()
         self._sync = sync
-        self._condition = sync.Condition()
+        self._make_locks()
         self.asked = False
+
+    def _make_locks(self) -> None:
+        lock: Any = _Lock() if self._sync is threading else self._sync.Condition()
+        self._condition = lock
 
     def result(self, timeout: float | None = None) -> T:
         """Return what the work returned, or raise what it raised; waits for it."""
-        self.asked = True
-        return super().result(timeout)
+        self._wait(timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what the work raised, or None; waits for it."""
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
         self.asked = True
-        return super().exception(timeout)
+        gate = self._sync.Lock()
+        gate.acquire()
+        self.add_done_callback(lambda _: gate.release())
+        if not gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            raise TimeoutError
 
     def fail(self, error: BaseException) -> None:
         """End in an error, unless the job has ended already; then tell those who wait once more.
 
         An interrupt may have struck between the outcome and the news of it.
         """
-        if not self.done():
+        if self.done():
+            self._invoke_callbacks()  # type: ignore[attr-defined]
+        else:
             self.set_exception(error)
-            return
-        with self._condition:
-            self._condition.notify_all()
 
     def after_fork(self, error: BaseException) -> None:
         """End in an error in a child, where the thread that would have settled this, or holds its lock, is not."""
-        self._condition = self._sync.Condition()
+        self._make_locks()
         self.fail(error)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 
 from ampsim.torch.threads.launcher import Job
-from ampsim.torch.threads.register import ClosedError, Sync
+from ampsim.torch.threads.register import Changes, ClosedError, Sync
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class OptimizerThread:
         self._queue: deque[_Work] = deque()
         self._running: AnyJob | None = None
         self._failed: tuple[AnyJob, BaseException] | None = None  # the first, until its error was seen
-        self._open, self._let_go = True, False
+        self._open, self._let_go, self._ended = True, False, False
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
         # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
         self._thread = sync.Thread(target=self._work, name=name, daemon=True)
@@ -67,8 +67,8 @@ class OptimizerThread:
             _alive.add(self)
 
     def _make_locks(self) -> None:
-        self._lock = self._sync.Lock()
-        self._changed = self._sync.Condition(self._lock)
+        self._changed = Changes(self._sync)
+        self._lock = self._changed.lock
 
     def launch(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run ``work(*args, **kwargs)`` behind everything launched before. Does not wait."""
@@ -92,8 +92,8 @@ class OptimizerThread:
         """Wait until all that was launched is done; raise the error of a job that failed."""
         if self.here():
             raise RuntimeError(f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out")
+        self._changed.wait_for(lambda: not self._queue and self._running is None)
         with self._lock:
-            self._changed.wait_for(lambda: not self._queue and self._running is None)
             self._raise_error()
 
     @property
@@ -114,8 +114,10 @@ class OptimizerThread:
             self._changed.notify_all()
             self._open = False
         if not (self.here() or self._let_go):
-            self._thread.join(timeout)
-            if self._thread.is_alive():
+            # Not by joining it: an interrupted join of Python 3.11 and 3.12 takes the thread for ended.
+            if self._changed.wait_for(lambda: self._ended, timeout):
+                self._thread.join()
+            else:
                 self._let_go = True
                 print(f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go", file=sys.stderr)
         with self._lock:
@@ -131,15 +133,17 @@ class OptimizerThread:
                 self._open, self._running = False, None
                 left, self._queue = self._queue, deque()
             _fail_all([item.job for item in left], f"the {self._thread.name} thread died", error)
+        finally:
+            with self._lock:
+                self._changed.notify_all()
+                self._ended = True
 
     def _run_next(self) -> bool:
         """Run one job; False if none will come. A function of its own: its locals end before the next wait."""
-        with self._lock:
-            self._changed.wait_for(lambda: self._queue or not self._open)
-            if not self._queue:
-                return False
-            job, run, ready = self._queue.popleft()
-            self._running = job
+        (item,) = self._changed.wait_for(self._take)
+        if item is None:
+            return False
+        job, run, ready = item
         try:
             if job.set_running_or_notify_cancel():
                 with torch.cuda.stream(self._stream):  # does nothing for None
@@ -153,6 +157,14 @@ class OptimizerThread:
                 self._changed.notify_all()
                 self._running = None
         return True
+
+    def _take(self) -> tuple[_Work | None, ...]:
+        """Take the next work, or None if none will come; () if there is none yet."""
+        if not self._queue:
+            return () if self._open else (None,)
+        item = self._queue.popleft()
+        self._running = item.job
+        return (item,)
 
     def _fail(self, job: AnyJob, error: BaseException) -> None:
         with self._lock:
@@ -172,7 +184,7 @@ class OptimizerThread:
         jobs = [item.job for item in self._queue] + ([self._running] if self._running is not None else [])
         self._make_locks()
         self._queue.clear()
-        self._open, self._running, self._failed = False, None, None
+        self._open, self._running, self._failed, self._ended = False, None, None, True
         for job in jobs:
             job.after_fork(gone)
 

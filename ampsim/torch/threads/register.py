@@ -6,18 +6,55 @@ imports no torch, so that it can be stressed on an interpreter without the GIL.
 """
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ampsim.core.pipeline import check_turn
 
 V = TypeVar("V")
+T = TypeVar("T")
 Sync = Any  # a namespace with Lock, RLock, Condition, Thread, get_ident: `threading`, or a test's scheduler
 
 
 class ClosedError(RuntimeError):
     """The scaler was closed, or its background work failed (then ``__cause__`` says how)."""
+
+
+class Changes:
+    """A lock, and the threads that wait until what it guards has changed; an interrupt at any point leaves it whole.
+
+    `threading.Condition` is Python code, and CPython looks at signals there: Ctrl-C may leave its lock taken for
+    ever, or free while `with` thinks that it has it. Here a lock is taken by `with` alone, which is C code for a
+    Lock, and nobody holds one while waiting. So nothing has to be taken again.
+    """
+
+    def __init__(self, sync: Sync) -> None:
+        self._sync = sync
+        self.lock = sync.Lock()
+        self._gates: list[Any] = []  # taken locks: in each, one thread waits
+
+    def wait_for(self, look: Callable[[], T], timeout: float | None = None) -> T:
+        """Return what `look` returns once that is true, or after `timeout` seconds; it is called with the lock held."""
+        end, late = time.monotonic() + (timeout or 0.0), False
+        while True:
+            with self.lock:
+                result = look()
+                if result or late:
+                    return result
+                gate = self._sync.Lock()
+                gate.acquire()
+                self._gates.append(gate)
+            late = not gate.acquire(timeout=-1 if timeout is None else max(0.0, end - time.monotonic()))
+
+    def notify_all(self) -> None:
+        """Let all look again. For a caller that has the lock."""
+        while self._gates:
+            with suppress(RuntimeError):  # it is open: an interrupt struck here, the time before
+                self._gates[-1].release()
+            self._gates.pop()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +132,8 @@ class Register(Generic[V]):
         self._closed: BaseException | bool = False
 
     def _make_locks(self) -> None:
-        # `with` takes the lock itself: entering a Condition is Python code, in which an interrupt may strike.
-        self._lock = self._sync.Lock()
-        self._changed = self._sync.Condition(self._lock)
+        self._changed = Changes(self._sync)
+        self._lock = self._changed.lock
 
     @property
     def newest(self) -> V:
@@ -120,7 +156,7 @@ class Register(Generic[V]):
 
     def known(self, first: int = 0) -> Ticket[V] | None:
         """Return the oldest outstanding ticket from number `first` on; None if there is none."""
-        return next((ticket for ticket in self._book.tickets if ticket.index >= first), None)
+        return next(iter([ticket for ticket in self._book.tickets if ticket.index >= first]), None)
 
     def coming(self) -> V:
         """Return what the next ticket will carry, or the newest version where that one does not exist yet."""
@@ -128,42 +164,64 @@ class Register(Generic[V]):
         return book.version(min(book.next_version(self.depth), book.applied))
 
     def begin(self, timeout: float | None = None) -> Ticket[V]:
-        """Begin the next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds."""
-        with self._lock:
-            if not self._changed.wait_for(self._may_begin, timeout):
-                numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
-                raise TimeoutError(f"no room for a ticket in {timeout} s: tickets {numbers} await update()")
-            return self._begin()
+        """Begin the next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds.
+
+        A ticket that an interrupt keeps from its caller is taken back, unless there is a later one already.
+        """
+        before = after = None
+
+        def look() -> Ticket[V] | None:
+            nonlocal before, after
+            before = self._book
+            ticket = self._begin()
+            after = self._book
+            return ticket
+
+        try:
+            ticket = self._changed.wait_for(look, timeout)
+        except BaseException:
+            with self._lock:
+                self._book = before if before and self._book is after else self._book
+            raise
+        if ticket is None:
+            numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
+            raise TimeoutError(f"no room for a ticket in {timeout} s: tickets {numbers} await update()")
+        return ticket
 
     def current(self, first: int = 0) -> Ticket[V]:
         """Return `known`, and where there is none begin the next ticket, which may wait as `begin` does.
 
         One ticket for all who ask at once; and if an interrupt keeps it from its caller, for the next to ask.
         """
-        with self._lock:
-            self._changed.wait_for(lambda: self.known(first) or self._may_begin())
+
+        def look() -> Ticket[V] | None:
             self.check_open()
             return self.known(first) or self._begin()
 
-    def _begin(self) -> Ticket[V]:
+        return self._changed.wait_for(look)  # type: ignore[arg-type]  # without a timeout it is a ticket
+
+    def _begin(self) -> Ticket[V] | None:
+        """Begin the next ticket if the version that it carries exists."""
         self.check_open()
+        if not self._has_next():
+            return None
         book = self._book.with_ticket(self.depth)
         self._book = book
         return book.tickets[-1]
 
     def peek(self) -> V:
         """Return what the next ticket will carry. Waits until it exists."""
-        with self._lock:
-            self._changed.wait_for(self._may_begin)
-            if not self._has_next():
-                self.check_open()
-            return self.coming()
+
+        def look() -> list[V]:
+            if self._has_next():
+                return [self.coming()]
+            self.check_open()
+            return []
+
+        return self._changed.wait_for(look)[0]
 
     def _has_next(self) -> bool:
         return self._book.next_version(self.depth) <= self._book.applied
-
-    def _may_begin(self) -> bool:
-        return bool(self._closed) or self._has_next()
 
     def apply(self, ticket: Ticket[V], advance: Callable[[V], V], *, is_async: bool = True) -> V:
         """Make ``after[ticket.index + 1] = advance(after[ticket.index])`` and publish it.
@@ -201,14 +259,21 @@ class Register(Generic[V]):
             )
         return book.versions[book.next_version(self.depth) - book.applied - 1 :]
 
-    def restore(self, versions: tuple[V, ...]) -> None:
-        """Start again from what `pending` returned. Outstanding tickets are void from here on."""
+    def restore(self, versions: tuple[V, ...], also: Callable[[], object] = bool) -> None:
+        """Start again from what `pending` returned. Outstanding tickets are void from here on.
+
+        `also` is one call of C code, which changes what must change with it: an interrupt strikes before or after both.
+        """
         with self._lock:
             self.check_open()
             behind = len(versions) - 1
             floor = max(0, behind - self.depth)  # a shallower scaler drops what it cannot delay
+            book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
             self._changed.notify_all()
-            self._book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
+            try:
+                also()
+            finally:
+                self._book = book
 
     def close(self, cause: BaseException | None = None) -> None:
         """Refuse what comes and wake who waits. Idempotent; the first cause stays."""

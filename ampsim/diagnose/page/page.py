@@ -1,0 +1,76 @@
+"""One page of HTML that opens anywhere: it loads nothing, and it trusts none of the names that it shows.
+
+The page holds its style, its scripts, the plotting library uPlot with its licence, and its data as JSON. Scripts read
+the data with ``JSON.parse(document.getElementById("data").textContent)``. The browser is told to load nothing from
+anywhere, so that a mistake cannot become a request.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+HERE = Path(__file__).parent
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str:
+    """Return a page: head, body, data, uPlot, then the scripts in order.
+
+    Args:
+        title: plain text.
+        scripts: JavaScript; each runs at the page's end, where the body and ``uPlot`` exist.
+        data: what JSON can hold, without inf and NaN (`packed` holds arrays with them).
+        body: HTML, in which the caller has escaped what others wrote.
+
+    Raises:
+        ValueError, TypeError: data that is no JSON, or a script that would end early.
+    """
+    for script in scripts:
+        if "</script" in script.lower() or "<!--" in script:
+            raise ValueError("a script with '</script' or '<!--': expected neither; write '<\\/script' in a string")
+    uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
+    parts = [
+        "<!doctype html>",
+        '<html lang="en">',
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        '<link rel="icon" href="data:,">',  # else a browser asks the server for one
+        f"<title>{escape(title)}</title>",
+        f"<style>{asset('uPlot.min.css')}\n{asset('page.css')}</style>",
+        body,
+        f'<script type="application/json" id="data">{to_json(data)}</script>',
+        *(f"<script>{script}</script>" for script in (uplot, *scripts)),
+        "</html>",
+    ]
+    return "\n".join([*parts, ""]).encode(errors="replace").decode()  # a lone surrogate in a name could not be written
+
+
+def to_json(data: object) -> str:
+    """Return JSON that no HTML parser mistakes for markup, whatever its strings are.
+
+    Raises:
+        ValueError, TypeError: inf, NaN, or what JSON has no place for.
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII, so that a lone surrogate is harmless
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def packed(values: npt.NDArray[np.number], kind: str = "float32") -> dict[str, str]:
+    """Return an array as JSON can hold it, inf and NaN included: ``{"float32": base64 of its little-endian bytes}``."""
+    with np.errstate(over="ignore"):  # beyond float32's range is inf
+        raw = np.asarray(values).astype(np.dtype(kind).newbyteorder("<")).tobytes()
+    return {kind: base64.b64encode(raw).decode()}
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a file beside this one."""
+    return (HERE / name).read_text(encoding="utf-8")

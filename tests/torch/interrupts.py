@@ -1,0 +1,206 @@
+"""Ctrl-C at every place where CPython looks at signals, or at random moments; see test_interrupts.py.
+
+Run as a program, in a process of its own, because what goes wrong is a hang: ``python interrupts.py every``, or
+``python interrupts.py moments COUNT SEED``; ``deep`` at the end tells places apart by the whole stack. After each
+interrupt the loop must go on. Prints how often it struck; whatever is wrong ends in a traceback.
+"""
+
+import ctypes
+import dis
+import faulthandler
+import itertools
+import pickle
+import random
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import torch
+
+from ampsim.torch import GradScaler, OptimizerThread
+
+WEIGHTS = torch.tensor([1.0, 2.0])
+STEPPED = [-1.0, -2.0]
+
+# As trace functions they run no Python code, so that the next place which looks is in the code that is traced.
+interrupt, nothing = ctypes.pythonapi.PyErr_SetInterrupt, ctypes.pythonapi.Py_IsInitialized
+for function in (interrupt, nothing):
+    function.argtypes, function.restype = [ctypes.py_object] * 3, None
+
+TRACED = ("/ampsim/", "/threading.py", "/concurrent/futures/", "/contextlib.py", "/queue.py")
+LOOKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RETURN")  # behind these it looks, or does in the caller
+
+
+class Everywhere:
+    """Strikes a call at a place where it has not struck yet: a place is a stack, if not `deep` the last two of it."""
+
+    def __init__(self, deep):
+        self.deep, self.met, self.before, self.struck = deep, set(), {}, False
+
+    def run(self, call):
+        """Make the call, which may end in KeyboardInterrupt; tell whether it was struck."""
+        self.aimed = self.struck = False
+        signal.signal(signal.SIGINT, self.strike)
+        with suppress(KeyboardInterrupt):
+            sys.settrace(self.trace)
+            call()
+            sys.settrace(None)  # it looks here too
+        return self.struck
+
+    def strike(self, *_):
+        if not self.struck:
+            self.struck = True
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    def trace(self, frame, event, _):
+        if event == "call":
+            if not any(part in frame.f_code.co_filename for part in TRACED):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode" and frame.f_lasti in self.befores(frame.f_code):
+            place = tuple((id(f.f_code), f.f_lasti) for f in itertools.islice(stack(frame), None if self.deep else 2))
+            if place not in self.met:
+                self.met.add(place)
+                self.aimed = True
+                sys.settrace(nothing)
+                for caller in stack(frame.f_back):
+                    caller.f_trace = nothing
+                return interrupt  # from now on this frame's trace function: at the next instruction, one of LOOKS
+        return self.trace
+
+    def befores(self, code):
+        """Return the offsets of the instructions before those that look."""
+        if code not in self.before:
+            listed = list(dis.get_instructions(code))
+            pairs = itertools.pairwise(listed)
+            self.before[code] = {one.offset for one, after in pairs if after.opname.startswith(LOOKS)}
+        return self.before[code]
+
+
+def stack(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+LOOPS = (("local", 0), ("drop in", 0), ("drop in", 1), ("tickets", 1))
+
+
+class Loop:
+    """A loop that goes on after an interrupt, as one does in a notebook: it ends the iteration and begins another."""
+
+    def __init__(self, kind, depth):
+        self.thread = None if kind == "local" else OptimizerThread()
+        self.by_ticket = kind == "tickets"
+        launch = None if self.thread is None else self.thread.launch
+        numbers = {"init_scale": 4.0, "growth_interval": 1, "max_scale": 2.0**60}
+        self.scaler = GradScaler("cpu", **numbers, depth=depth, launch=launch)
+        self.ticket, self.param = None, torch.zeros(2)
+
+    def iterate(self):
+        self.param = param = torch.nn.Parameter(torch.zeros(2))
+        if self.by_ticket:
+            self.ticket = self.scaler.begin()
+        ticket = self.ticket
+        self.scaler.scale((param * WEIGHTS).sum(), ticket).backward()
+        optimizer = torch.optim.SGD([param], lr=1.0)
+        self.scaler.unscale_(optimizer, ticket)
+        self.scaler.step(optimizer, ticket=ticket)
+        self.scaler.update(ticket=ticket)
+
+    def all_calls(self):
+        """Make every call of the library that waits, locks or changes more than one thing."""
+        self.iterate()
+        self.iterate()
+        self.scaler.synchronize()
+        self.scaler.load_state_dict(self.scaler.state_dict())
+        self.iterate()
+        self.scaler.set_growth_factor(2.0)
+        if self.thread is not None:
+            self.thread.launch(list).result()
+            self.thread.synchronize()
+
+    def recover(self):
+        """End whatever was going on."""
+        torch.set_grad_enabled(True)  # an interrupt in the end of torch's own no_grad leaves it off
+        if self.thread is not None:
+            with suppress(RuntimeError):  # of work that the interrupt left without its half
+                self.thread.synchronize()
+        assert self.param.tolist() in ([0.0, 0.0], STEPPED)
+        iterations = self.scaler._iterations
+        if iterations.register is None:
+            return
+        for ticket in iterations.register.outstanding():
+            if ticket.index >= iterations._requested:
+                self.scaler.update(4.0, is_async=False, ticket=ticket if self.by_ticket else None)
+        self.ticket = None
+
+    def goes_on(self):
+        """Iterate as if nothing had been, and find nothing half done."""
+        self.recover()
+        for _ in range(3):
+            self.iterate()
+            self.scaler.synchronize()
+            assert self.param.tolist() == STEPPED, self.param
+        register = self.scaler._iterations.register
+        assert not register.outstanding()
+        assert self.scaler.get_scale(up_to_date=True) >= 8.0  # each of the three grew it
+        copy = pickle.loads(pickle.dumps(self.scaler))  # noqa: S301 - refused if a record was left behind
+        assert copy.state_dict() == self.scaler.state_dict()
+        self.close()
+        assert self.thread is None or (self.thread._ended and not self.thread._queue)
+
+    def close(self):
+        self.scaler.close()
+        if self.thread is not None:
+            self.thread.close()
+
+
+def every(deep):
+    """Strike everywhere; `all_calls` first, then the end."""
+    everywhere, strikes = Everywhere(deep), 0
+    for kind, depth in LOOPS:
+        while everywhere.run((loop := Loop(kind, depth)).all_calls):
+            strikes += 1
+            loop.goes_on()
+        loop.goes_on()
+        (loop := Loop(kind, depth)).iterate()
+        while everywhere.run(loop.close):
+            strikes += 1
+            loop.close()
+            (loop := Loop(kind, depth)).iterate()
+    print(f"{strikes} strikes, no hang, nothing half done")
+
+
+def moments(count, seed):
+    """Strike at random moments, by a signal of the system's timer with the handler of Ctrl-C."""
+    generator, start, strikes = random.Random(seed), time.monotonic(), 0  # noqa: S311
+
+    def strike(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, strike)
+    while strikes < count:
+        loop = Loop(*generator.choice(LOOPS))
+        with suppress(KeyboardInterrupt):
+            # and again: what is raised in a callback of the garbage collector is lost
+            signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 5e-3), 0.2)
+            while True:
+                loop.all_calls()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        strikes += 1
+        loop.goes_on()
+    print(f"{strikes} strikes in {time.monotonic() - start:.0f} s, no hang, nothing half done")
+
+
+if __name__ == "__main__":
+    how, *rest = sys.argv[1:]
+    faulthandler.dump_traceback_later(3000 if "deep" in rest else 600, exit=True)
+    torch.set_num_threads(1)
+    Loop("local", 0).iterate()
+    if how == "every":
+        every(deep="deep" in rest)
+    else:
+        moments(int(rest[0]), seed=int(rest[1]))
