@@ -13,6 +13,7 @@ from ampsim import __version__
 from ampsim.cli.check import check_target
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
+from ampsim.cli.report import report_run
 from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, setting
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
@@ -97,6 +98,7 @@ def replay_history(
 
 app.command("check")(check_target)
 app.command("explain")(explain_log)
+app.command("report")(report_run)
 app.command("playground")(write_playground)
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ampsim.core import dialects
 from ampsim.core.replay.fold import replay
-from ampsim.diagnose.history import Change, History
+from ampsim.diagnose.history import Change, Floats, History
 
 FITTED = 3_000
 """Steps on which dialects are tried; later ones seldom tell more of them apart."""
@@ -106,7 +107,7 @@ def _interval(history: History, growth: float | None) -> int | None:
 
 def _hysteresis(history: History) -> bool:
     """Return whether a step was skipped at a scale that stayed, and fell later, so that it was no floor."""
-    if not history.every_step or len(history.step) < 2:
+    if not history.every_step or len(history.step) < 2 or np.isnan(history.scale).all():
         return False
     stayed = (history.skipped[:-1] > 0) & (history.scale[1:] == history.scale[:-1])
     return bool((stayed & (history.scale[:-1] > np.nanmin(history.scale))).any())
@@ -123,14 +124,18 @@ def fitting_dialects(history: History) -> list[str]:
     found_inf = history.skipped[: len(seen)] > 0
     found = []
     for name in dialects.names():
-        try:
-            rule = dialects.get(name, **_parameters(name, history, known))
-            scales = replay(rule, found_inf)
-        except (TypeError, ValueError, ArithmeticError, dialects.UnknownDialectError):
-            continue  # it has no such parameter, or raises where the run went on
-        if np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
+        scales = _replayed(name, _parameters(name, history, known), found_inf)
+        if scales is not None and np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
             found.append(name)
     return found
+
+
+def _replayed(name: str, parameters: dict[str, float], found_inf: npt.NDArray[np.bool_]) -> Floats | None:
+    """Return the scales of a dialect; None where it has no such parameter, or ends a run that went on."""
+    try:
+        return replay(dialects.get(name, **parameters), found_inf)
+    except Exception:  # DeepSpeed raises no other class
+        return None
 
 
 def _parameters(name: str, history: History, known: Inferred) -> dict[str, float]:
