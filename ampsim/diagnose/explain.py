@@ -41,7 +41,8 @@ def _course(history: History) -> str:
     steps = f"steps {history.step[0]} to {history.step[-1]}, from {history.program}"
     known = history.scale[~np.isnan(history.scale)]
     if not len(known):
-        return f"Read: {steps}. No loss scale is in it, so skips cannot be inferred: log scaler.get_scale()."
+        missing = "" if history.every_step else ", so skips cannot be inferred: log scaler.get_scale()"
+        return f"Read: {steps}. No loss scale is in it{missing}."
     ups = sum(change.new > change.old for change in history.changes)
     return (
         f"Read: {steps}. The scale began at {known[0]:g}, ended at {known[-1]:g}, lay between {known.min():g} and "

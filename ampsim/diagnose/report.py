@@ -28,6 +28,7 @@ def report(history: History) -> str:
     found, layers = findings(history), exponents(history)
     name = PurePath(history.source).name or history.source
     body = [
+        f"<style>{asset('report.css')}</style>",
         f"<header><h1>{escape(name)}</h1>",
         f'<p class="faint">What the loss scale did, steps {history.step[0]:,} to {history.step[-1]:,}, '
         f"from {escape(history.program)}</p></header>",

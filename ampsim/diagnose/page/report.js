@@ -8,8 +8,8 @@
   const has = (values) => values.some((value) => !Number.isNaN(value));
   const LOWEST = -150; // below float32's least number: where a scale of 0 is drawn
   const log2Scale = scale.map((s) => s > 0 ? Math.log2(s) : s === 0 ? LOWEST : NaN);
-  const skips = [];
-  skipped.forEach((count, i) => { if (count > 0) skips.push(i); });
+  const { rows, inferred, bad, names } = data.ledger; // rows: [first step, last step, skips, scale]
+  const skips = rows.map((row) => nearest(steps, row[1]));
 
   const grouped = (x) => x.toLocaleString("en", { maximumFractionDigits: 0 });
   const short = (x) => Number.isNaN(x) ? "not finite" : x === Infinity ? "inf or NaN" : String(Number(x.toPrecision(4)));
@@ -193,6 +193,7 @@
       return [low - 2, high + 2];
     }
     const [low, high] = heatBounds();
+    byId("window-says").hidden = byId("window-key").hidden = !scaled;
 
     const select = byId("layer");
     layers.forEach((name, i) => select.append(new Option(name, i)));
@@ -259,7 +260,7 @@
   line("loss", loss, { label: "Loss over the steps", height: 190, tick: short, over: drawSkips });
 
   /* ---- the ledger ---- */
-  const { rows, inferred, bad, names } = data.ledger, body = byId("ledger").tBodies[0], PAGE = 25;
+  const body = byId("ledger").tBodies[0], PAGE = 25;
   const cell = (row, text, number) => {
     const made = row.insertCell();
     if (number) made.className = "number";
@@ -291,6 +292,8 @@
     : inferred ? `The record does not name the skipped steps. By how far the scale fell there were at least ${grouped(total)}.`
     : `${grouped(total)} skipped.`;
   byId("ledger").hidden = !rows.length;
+  byId("ledger").classList.toggle("ones", rows.every((row) => row[2] === 1) && !inferred);
+  byId("ledger").classList.toggle("nameless", !told.length);
   byId("more").addEventListener("click", addRows);
   addRows();
 
