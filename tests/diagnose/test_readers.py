@@ -119,3 +119,11 @@ def test_a_truncated_line_and_bytes_that_are_no_text_lose_nothing_else(tmp_path)
     path = tmp_path / "train.log"
     path.write_bytes(b"step 1 loss: 2.0 scale: 8\n\xff\xfe\x00 garbage loss\nstep 2 loss: 1.0 scale: 4\nstep 3 lo")
     assert read_history(path).scale.tolist() == [8.0, 4.0]
+
+
+def test_the_lines_that_a_refusal_asks_for_are_read(tmp_path):
+    with pytest.raises(NothingReadError, match="expected lines such as '([^']*)'") as refused:
+        read(tmp_path, "hello\n")
+    line = str(refused.value).split("'")[1]
+    history = read(tmp_path, line)
+    assert (history.step[0], history.loss[0], history.scale[0], history.norm[0]) == (10, 2.3, 65536, 1.2)
