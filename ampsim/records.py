@@ -147,9 +147,11 @@ class Journal:
             return False  # there is none, or the run was killed while the header was written
         for number, line in enumerate(whole[1:], start=2):
             entry = _parse(self.part, number, line)
-            if not {"unit", "value"} <= entry.keys():
-                raise DamagedFileError(self.part, number, f"keys {sorted(entry)}", "the keys unit and value")
-            self.done[entry["unit"]] = entry["value"]
+            unit, value = entry.get("unit"), entry.get("value")
+            if not (isinstance(unit, str) and isinstance(value, dict)):
+                found = f"a unit {unit!r} with a value of type {type(value).__name__}"
+                raise DamagedFileError(self.part, number, found, "text as unit and an object as value")
+            self.done[unit] = value
         os.truncate(self.part, self.part.stat().st_size - len(torn))
         return True
 

@@ -20,8 +20,8 @@ A record has ``step``; each of the others may be absent:
 ``step``                  int, the optimizer's steps begun before this one, skipped ones among them
 ``scale``                 float, the loss scale that the step's gradients carried; absent without a scaler
 ``skipped``               bool, whether a step was skipped: with several optimizers, that of any
-``optimizers``            with several optimizers: list of bool, for each whether its step was skipped
-``norm``                  float, the 2-norm of all gradients together, unscaled, before any clip
+``optimizers``            with several optimizers: for each true if its step was skipped, null if it made none
+``norm``                  float, the 2-norm of all gradients together, unscaled; with a scaler before any clip
 ``loss``                  float, the true loss, if it was logged
 ``bad``                   of a skipped step: parameter -> "has inf" or "has nan", those that were not finite
 ``by_parameter``          of a sampled step: parameter -> what `pack_counts` returns, of its unscaled gradient

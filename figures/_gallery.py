@@ -23,7 +23,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 HEAD = """# Figures
 
 Made by `python -m figures` from the data files named here, which `make reproduce` makes anew. Each names the device
-that it was measured on. SVG for the screen, PDF beside it for print.
+that it was measured on. SVG for the screen, PDF beside it for print. [`playground.html`](playground.html), made by
+`ampsim playground`, plays every loss scaler over three of these runs.
 """
 
 

@@ -39,7 +39,7 @@ def test_dialects_lists_all() -> None:
 
 
 def test_replay_prints_each_update() -> None:
-    code, text = run("replay", "torch.amp.GradScaler", "0010", "-s", "interval=2", "-s", "init=8")
+    code, text = run("replay", "torch.amp.GradScaler", "0010", "-s", "interval=2", "-s", "init=2**3")
     assert code == 0
     assert text.split() == ["clean", "8.0", "clean", "16.0", "overflow", "8.0", "clean", "8.0"]
 
@@ -58,6 +58,10 @@ def test_replay_shows_a_scaler_giving_up() -> None:
         (["torch.amp.GradScaler", ""], "expected digits"),
         (["torch.amp.GradScaler", "0", "-s", "interval"], "expected NAME=VALUE"),
         (["torch.amp.GradScaler", "0", "-s", "interval=x"], "expected a number"),
+        (
+            ["torch.amp.GradScaler", "0", "-s", "init=2**4", "-s", "init=1"],
+            "init is 16.0 already; expected each name once",
+        ),
         (["torch.amp.GradScaler", "0", "-s", "interval=0"], "to never grow pass growth_factor=1.0"),
         (["torch.amp.GradScaler", "0", "-s", "interval=true"], "expected a whole number"),
         (["torch.amp.GradScaler", "0", "-s", "steps=3"], "has no parameter 'steps'"),
@@ -77,7 +81,7 @@ TORCH = "torch.amp:GradScaler"
 
 def check(*arguments: str) -> tuple[int, str]:
     pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
-    return run("check", *arguments, "--examples", "10", "--time-limit", "0")  # test_apart has what has a limit
+    return run("check", "--examples", "10", "--time-limit", "0", *arguments)  # test_apart has what has a limit
 
 
 def test_check_says_what_a_scaler_breaks_and_exits_with_1() -> None:
@@ -151,6 +155,9 @@ def test_check_finds_a_module_in_the_folder_it_is_run_in(tmp_path: Path, monkeyp
         ([TORCH, "--trait", "delay=0.5"], "expected a whole number"),
         ([TORCH, "--trait", "gives_up=1"], "anything else is declared by a Subject"),
         ([TORCH, "--without", "state_dicts"], "did you mean 'state_dict'"),
+        ([TORCH, "--trait", "delay=1", "--trait", "delay=2"], "expected each name once"),
+        ([TORCH, "--examples", "9" * 20], "Invalid value for"),
+        ([TORCH, "--time-limit", "1e30"], "Invalid value for"),
         ([TORCH, "--schedule", "1:1"], "expected one TARGET and one --check"),
         ([TORCH, "--check", "skip_budget", "--schedule", "1:1"], "skip_budget has no threads"),
         ([TORCH, "--check", "a_state_dict_is_never_torn", "--schedule", "1-1"], "expected STEP:CHOICE"),

@@ -12,7 +12,7 @@ from tests.test_floors import MODULES, ROOT
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
 
 # Decorators of what is no call: a value, or a law or claim whose docstring is the sentence that a report prints.
-NO_CALL = {"property", "cached_property", "setter", "overload", "fixture", "check", "claim"}
+NO_CALL = {"property", "cached_property", "setter", "overload", "fixture", "check", "claim", "law"}
 LAWS = "ampsim/core/laws.py"
 NO_NOUN = {"as", "at", "by", "for", "from", "how", "in", "of", "on", "to", "what", "when", "where", "whether", "with"}
 # "bytes an element", "one test a law": the article that means "per". Where a word may be a verb it is left alone.

@@ -46,6 +46,7 @@ FLOORS = {
     "ampsim/watch": {"numpy", "torch", "ampsim.core", "ampsim.probe", "ampsim.run_file", "ampsim.watch"},
     "ampsim/watch/sinks.py": {"numpy", "wandb", "ampsim.probe", "ampsim.run_file"},
     "ampsim/diagnose": {"numpy", "ampsim.core", "ampsim.run_file", "ampsim.diagnose"},
+    "ampsim/diagnose/playground": {"numpy", "ampsim.core", "ampsim.records", "ampsim.diagnose"},
     "ampsim/diagnose/readers/trackers.py": {"tensorboard", "wandb", "ampsim.diagnose"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},

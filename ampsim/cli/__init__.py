@@ -12,7 +12,9 @@ from rich.table import Table
 from ampsim import __version__
 from ampsim.cli.check import check_target
 from ampsim.cli.explain import explain_log
-from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, setting
+from ampsim.cli.playground import write_playground
+from ampsim.cli.report import report_run
+from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.fold import states
@@ -84,7 +86,7 @@ def replay_history(
     if not history or set(history) - {"0", "1"}:
         fail(f"history {history!r}: expected digits 0 (clean) and 1 (overflow), e.g. 0001000")
     try:
-        rule = dialects.get(dialect, **dict(setting("--set", text) for text in parameters or ()))
+        rule = dialects.get(dialect, **settings("--set", parameters))
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
     try:
@@ -96,6 +98,8 @@ def replay_history(
 
 app.command("check")(check_target)
 app.command("explain")(explain_log)
+app.command("report")(report_run)
+app.command("playground")(write_playground)
 
 
 def _say_version(wanted: bool) -> None:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from ampsim.cli.terminal import err, fail, out, print_table, setting
+from ampsim.cli.terminal import err, fail, out, print_table, settings
 from ampsim.core.arguments import nearest
 from ampsim.core.files import replacing
 from ampsim.core.machine import Rule
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ampsim.testing.kit.check import Check
     from ampsim.testing.kit.judge import Result
     from ampsim.testing.kit.report import Report
+
+
+MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
 
 
 class ReportFormat(enum.StrEnum):
@@ -45,7 +48,7 @@ def check_target(
     ],
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
     check: Annotated[list[str] | None, typer.Option(help="One check by its name; again for more.")] = None,
-    examples: Annotated[int, typer.Option("--examples", "-n", min=1, help="Histories per check.")] = 60,
+    examples: Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per check.")] = 60,
     trait: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,6 +75,7 @@ def check_target(
         typer.Option(
             help="Seconds per check, at least 60 by default. 0: no limit, in this process, as a debugger wants it.",
             min=0,
+            max=MOST,
             show_default=False,
         ),
     ] = None,
@@ -113,7 +117,7 @@ def _declared(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
 
-    given = dict(setting("--trait", text, "each", "all", "float32", "float64") for text in traits)
+    given = settings("--trait", traits, "each", "all", "float32", "float64")
     known = {each.name for each in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:
         raise ValueError(f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject")
@@ -141,7 +145,7 @@ def _judge(
             if limit:
                 yield from judge_apart(subject, checks, name=name, examples=examples, expected=expected, limit=limit)
             else:
-                yield from judge(subject(), checks, examples=examples, expected=expected)
+                yield from judge(subject(), checks, examples=examples, expected=expected, limit=0)
 
     total, quiet = len(checks) * len(targets), not err.is_terminal
     return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))

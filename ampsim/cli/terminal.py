@@ -1,8 +1,12 @@
 """What the command line reads and writes: consoles, refusals, ``NAME=VALUE``, and a reader that may have gone."""
 
 import io
+import math
 import os
+import re
 import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -51,17 +55,26 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def setting(option: str, text: str, *words: str) -> tuple[str, Any]:
-    """Return the name and value of ``NAME=VALUE``: a number, true, false, none or one of `words`; else ValueError."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. interval=2")
+def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str, Any]:
+    """Return ``NAME=VALUE``s by name: numbers, also as 2**16, true, false, none or one of `words`; else ValueError."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. interval=2")
+        if name in found:
+            raise ValueError(f"{option} {text!r}: {name} is {found[name]!r} already; expected each name once")
+        found[name] = _value(f"{option} {text!r}", value, words)
+    return found
+
+
+def _value(said: str, value: str, words: Sequence[str]) -> object:
     meaning: dict[str, object] = {"true": True, "false": False, "none": None, **{word: word for word in words}}
     if value.lower() in meaning:
-        return name, meaning[value.lower()]
+        return meaning[value.lower()]
+    if power := re.fullmatch(r"2(\.0)?\*\*(-?\d{1,3})", value):
+        return math.ldexp(1.0, int(power[2]))
     for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    raise ValueError(f"{option} {text!r}: expected a number, {', '.join(meaning)} after '='")
+        with suppress(ValueError):
+            return kind(value)
+    raise ValueError(f"{said}: expected a number, {', '.join(meaning)} after '='")

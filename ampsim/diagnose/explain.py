@@ -22,10 +22,15 @@ LIKELY = {
 def explain(history: History) -> tuple[str, list[Finding]]:
     """Return the explanation of a run as text, and its findings; no findings mean that it is healthy."""
     found = findings(history)
-    known = infer(history)
-    parts = [_headline(found), _course(history), *_skips(history, known), *_rule(history, known)]
+    parts = [_headline(found), "", *facts(history)]
     parts += _cures(found) + [f"- {note}" for note in history.notes] + _others(history)
     return "\n".join(parts), found
+
+
+def facts(history: History) -> list[str]:
+    """Return what is known of a run in sentences: its course, its skips, its rule, whose dialect that is."""
+    known = infer(history)
+    return [_course(history), *_skips(history, known), *_rule(history, known)]
 
 
 def _headline(found: list[Finding]) -> str:
@@ -36,10 +41,11 @@ def _course(history: History) -> str:
     steps = f"steps {history.step[0]} to {history.step[-1]}, from {history.program}"
     known = history.scale[~np.isnan(history.scale)]
     if not len(known):
-        return f"\nRead: {steps}. No loss scale is in it, so skips cannot be inferred: log scaler.get_scale()."
+        missing = "" if history.every_step else ", so skips cannot be inferred: log scaler.get_scale()"
+        return f"Read: {steps}. No loss scale is in it{missing}."
     ups = sum(change.new > change.old for change in history.changes)
     return (
-        f"\nRead: {steps}. The scale began at {known[0]:g}, ended at {known[-1]:g}, lay between {known.min():g} and "
+        f"Read: {steps}. The scale began at {known[0]:g}, ended at {known[-1]:g}, lay between {known.min():g} and "
         f"{known.max():g}, grew {ups} times and fell {len(history.changes) - ups} times."
     )
 
@@ -86,5 +92,5 @@ def _others(history: History) -> list[str]:
     others = other_rules(history)
     if not others:
         return []
-    lines = [f"- {each.name}: {each.skipped} skipped, ends at {each.final_scale:g}" for each in others]
+    lines = [f"- {each.name}: {each.outcome}" for each in others]
     return ["\nOther rules on these gradients (a step is taken to overflow where its neighbours did):", *lines]

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ampsim.core import dialects
 from ampsim.core.replay.fold import replay
-from ampsim.diagnose.history import Change, History
+from ampsim.diagnose.history import Change, Floats, History
 
 FITTED = 3_000
 """Steps on which dialects are tried; later ones seldom tell more of them apart."""
@@ -18,6 +19,8 @@ TOLERANCE = 1e-4
 
 LIKELY_BACKOFF = 0.4
 """A fall further than this between two lines of a log is taken for several backoffs."""
+LEAST_BACKOFF = 1 / 64
+"""The same for lines whose steps follow on each other, which may be counted otherwise than the scaler's."""
 
 
 class Skips(NamedTuple):
@@ -56,11 +59,12 @@ class Inferred:
 
 def infer(history: History) -> Inferred:
     """Return what the scale's changes say of the rule."""
-    up = [change.new / change.old for change in history.changes if change.new > change.old > 0]
-    down = [change.new / change.old for change in history.changes if 0 < change.new < change.old]
-    growth, backoff = min(up, default=None), max(down, default=None)
-    falls = [change for change in history.changes if change.new < change.old]
-    if backoff is not None and backoff < LIKELY_BACKOFF and all(change.step - change.after > 1 for change in falls):
+    ratios = [change.new / change.old for change in history.changes if 0 < change.old < math.inf]
+    growth = min((ratio for ratio in ratios if 1 + TOLERANCE < ratio < math.inf), default=None)
+    backoff = max((ratio for ratio in ratios if 0 < ratio < 0.99), default=None)
+    falls = [change for change in history.changes if change.fell]
+    apart = all(change.step - change.after > 1 for change in falls)
+    if backoff is not None and backoff < (LIKELY_BACKOFF if apart else LEAST_BACKOFF):
         backoff = None  # several skips lie between the lines of the log
     skips = [
         Skips(change, backoffs(change.old, change.new, backoff or 0.5), _said(history, change)) for change in falls
@@ -80,14 +84,12 @@ def backoffs(old: float, new: float, factor: float = 0.5) -> int:
         new: the scale after, as it was printed; 0 counts as the first below float32's smallest number.
         factor: what a backoff multiplies the scale by, below 1.
     """
-    if new <= 0:
-        return 1 + math.ceil(math.log(2.0**-149 / old) / math.log(factor))
-    return max(1, round(math.log(new / old) / math.log(factor)))
+    return max(1, round(Change(0, 1, old, new).halvings / -math.log2(factor)))
 
 
 def _said(history: History, change: Change) -> float:
     # Some programs print the scale that a step had, others the one that it left: both ends may belong to the fall.
-    inside = (history.step >= change.after) & (history.step <= change.step)
+    inside = slice(*np.searchsorted(history.step, [change.after, change.step + 1]))
     said = history.skipped[inside]
     return float(np.nansum(said)) if len(said) and not np.isnan(said).all() else math.nan
 
@@ -99,14 +101,16 @@ def _interval(history: History, growth: float | None) -> int | None:
     found = [
         second.step - first.step
         for first, second in zip(history.changes, history.changes[1:], strict=False)
-        if first.new > first.old and math.isclose(second.new / second.old, growth, rel_tol=TOLERANCE)
+        if first.new > first.old > 0 < second.old and math.isclose(second.new / second.old, growth, rel_tol=TOLERANCE)
     ]
     return min(found, default=None)
 
 
 def _hysteresis(history: History) -> bool:
     """Return whether a step was skipped at a scale that stayed, and fell later, so that it was no floor."""
-    if not history.every_step or len(history.step) < 2:
+    if history.settings.get("hysteresis") is True:
+        return True
+    if not history.every_step or len(history.step) < 2 or np.isnan(history.scale).all():
         return False
     stayed = (history.skipped[:-1] > 0) & (history.scale[1:] == history.scale[:-1])
     return bool((stayed & (history.scale[:-1] > np.nanmin(history.scale))).any())
@@ -123,14 +127,18 @@ def fitting_dialects(history: History) -> list[str]:
     found_inf = history.skipped[: len(seen)] > 0
     found = []
     for name in dialects.names():
-        try:
-            rule = dialects.get(name, **_parameters(name, history, known))
-            scales = replay(rule, found_inf)
-        except (TypeError, ValueError, ArithmeticError, dialects.UnknownDialectError):
-            continue  # it has no such parameter, or raises where the run went on
-        if np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
+        scales = _replayed(name, _parameters(name, history, known), found_inf)
+        if scales is not None and np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
             found.append(name)
     return found
+
+
+def _replayed(name: str, parameters: dict[str, float], found_inf: npt.NDArray[np.bool_]) -> Floats | None:
+    """Return the scales of a dialect; None where it has no such parameter, or ends a run that went on."""
+    try:
+        return replay(dialects.get(name, **parameters), found_inf)
+    except Exception:  # DeepSpeed raises no other class
+        return None
 
 
 def _parameters(name: str, history: History, known: Inferred) -> dict[str, float]:

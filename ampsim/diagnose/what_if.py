@@ -15,8 +15,18 @@ class Other(NamedTuple):
     """Another rule on the same gradients."""
 
     name: str
-    skipped: int
-    final_scale: float
+    skipped: int | None
+    """None where the rule ends the run, as fairseq's does at its minimum."""
+    final_scale: float | None
+    ended: str = ""
+    """What it says then."""
+
+    @property
+    def outcome(self) -> str:
+        """What became of the run, in words."""
+        if self.skipped is None:
+            return f"ends the run: {self.ended}"
+        return f"{self.skipped} skipped, ends at {self.final_scale:g}"
 
 
 OTHERS = {
@@ -58,11 +68,15 @@ def other_rules(history: History) -> list[Other]:
     init = float(history.scale[0])
     rules = {name: dialects.get(dialect) for name, dialect in OTHERS.items() if dialect in dialects.ALL}
     rules |= {f"growth interval {interval}": _rule(init, interval) for interval in (20, 200, 2000)}
-    return [
-        Other(name, len(outcome.skipped), outcome.state.scale)
-        for name, rule in rules.items()
-        for outcome in [replay_ceilings(rule, ceilings)]
-    ]
+    return [_other(name, rule, ceilings) for name, rule in rules.items()]
+
+
+def _other(name: str, rule: Rule, ceilings: Floats) -> Other:
+    try:
+        outcome = replay_ceilings(rule, ceilings)
+    except Exception as error:  # DeepSpeed raises no other class
+        return Other(name, None, None, str(error))
+    return Other(name, len(outcome.skipped), outcome.state.scale)
 
 
 def _rule(init: float, interval: int) -> Rule:

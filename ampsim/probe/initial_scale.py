@@ -16,16 +16,19 @@ TRIALS = tuple(2.0**exponent for exponent in (16, 0, -16, -32))
 
 
 class Calibration(NamedTuple):
-    """An initial scale, and how it was found by `calibrate`."""
+    """An initial scale, and how it was found by `calibrate`.
+
+    Attributes:
+        init_scale: the scale to begin with, a power of two.
+        ceiling: the largest power of two at which no gradient of this batch overflows.
+        lost: what the format loses of the parameters' gradients at `init_scale`, as shares of the nonzero ones.
+        passes: backward passes that it took: one to measure and one to confirm, unless more were needed.
+    """
 
     init_scale: float
-    """The scale to begin with: a power of two."""
     ceiling: float
-    """The largest power of two at which no gradient of this batch overflows."""
     lost: Lost
-    """What the format loses of the parameters' gradients at `init_scale`, as shares of the nonzero ones."""
     passes: int
-    """Backward passes that it took: one to measure and one to confirm, unless more were needed."""
 
 
 def calibrate(model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = FP16) -> Calibration:

@@ -5,6 +5,7 @@ Nothing here is loaded by ``import ampsim``, and each name below loads its own m
 * `check_scaler` runs every check on a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
   pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
   `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
+* `check_loop` holds a training loop, given as a `Loop`, to laws that need no reference run.
 * `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """
 
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
     from ampsim.testing.kit.subject import FromFlag as FromFlag
     from ampsim.testing.kit.subject import Subject as Subject
     from ampsim.testing.kit.subject import Traits as Traits
+    from ampsim.testing.loop.judge import check_loop as check_loop
+    from ampsim.testing.loop.loop import Loop as Loop
+    from ampsim.testing.loop.loop import LoopError as LoopError
 
 _HOMES = {  # public name -> the module that holds it, or that it is
     "FromFlag": "ampsim.testing.kit.subject",
+    "Loop": "ampsim.testing.loop.loop",
+    "LoopError": "ampsim.testing.loop.loop",
     "Subject": "ampsim.testing.kit.subject",
     "Traits": "ampsim.testing.kit.subject",
+    "check_loop": "ampsim.testing.loop.judge",
     "check_scaler": "ampsim.testing.kit.judge",
     "check_threads": "ampsim.testing.kit.judge",
     "conductor": "ampsim.testing.conductor",

@@ -21,6 +21,9 @@ class Watcher(Protocol):
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
         """Take note of gradients that are complete and still multiplied by `scale`, shape ()."""
 
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Take note that an optimizer steps, if there is a scaler."""
+
     def closing(self, key: Any) -> None:
         """Take note that the iteration ends."""
 
@@ -41,12 +44,19 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
         )
     if scaler is None or not scaler.is_enabled():
         return _attach_to_optimizers(watcher, optimizers)
-    if hasattr(scaler, "observe"):
-        stop: Detach = scaler.observe(watcher)
-        return stop
-    if isinstance(scaler, torch.amp.GradScaler):
-        return _attach_to_torch(watcher, scaler)
-    raise TypeError(f"a {type(scaler).__name__}: expected a scaler that inherits from torch.amp.GradScaler")
+    with ExitStack() as detach:
+        if hasattr(scaler, "observe"):  # ours, which is torch's too
+            detach.callback(scaler.observe(watcher))
+            detach.callback(scaler.synchronize)
+        elif isinstance(scaler, torch.amp.GradScaler):
+            detach.callback(_attach_to_torch(watcher, scaler))
+        else:
+            raise TypeError(f"a {type(scaler).__name__}: expected a scaler that inherits from torch.amp.GradScaler")
+        for optimizer in optimizers:
+            if isinstance(optimizer, Optimizer):
+                hook = optimizer.register_step_pre_hook(lambda stepped, *_: watcher.stepping(stepped))
+                detach.callback(hook.remove)
+        return detach.pop_all().close
 
 
 # ------------------------------------------------------------------------------------- a scaler of torch's
@@ -140,19 +150,41 @@ def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> 
         watcher.closing(ended)
         watcher.closed(ended, found)
 
-    def before(optimizer: Optimizer, *_: Any) -> None:
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(optimizer is each for each in stepped):
             end()
-        scale = getattr(optimizer, "grad_scale", None)  # whoever sets it leaves the division to the fused step
-        watcher.gradients(key, optimizer, torch.ones(()) if scale is None else scale.detach().clone())
         stepped.append(optimizer)
+        scale = getattr(optimizer, "grad_scale", None)  # whoever sets it leaves the division to the fused step
+        read = functools.partial(
+            watcher.gradients, key, optimizer, torch.ones(()) if scale is None else scale.detach().clone()
+        )
+        return _when_complete(read, args, kwargs)
 
     def after(optimizer: Optimizer, *_: Any) -> None:
         if optimizer is optimizers[-1]:
             end()
 
-    with ExitStack() as hooks:
-        for optimizer in optimizers:
-            hooks.callback(optimizer.register_step_pre_hook(before).remove)
-            hooks.callback(optimizer.register_step_post_hook(after).remove)
-        return hooks.pop_all().close
+    def detach() -> None:
+        hooks.close()
+        if stepped:
+            end()
+
+    hooks = ExitStack()
+    for optimizer in optimizers:
+        hooks.callback(optimizer.register_step_pre_hook(before).remove)
+        hooks.callback(optimizer.register_step_post_hook(after).remove)
+    return detach
+
+
+def _when_complete(read: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read gradients now, or when the closure has made them; return the arguments of the step, None as they were."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(closure):
+        return read()
+
+    def complete(*inputs: Any) -> Any:
+        result = closure(*inputs)
+        read()  # the first of several calls counts
+        return result
+
+    return args[:1], {**kwargs, "closure": complete}

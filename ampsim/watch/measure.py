@@ -50,7 +50,7 @@ def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
     found = []
     for (device, dtype), pairs in kinds.items():
         names, tensors = [name for name, _ in pairs], [grad for _, grad in pairs]
-        wide = device.type != "cpu" or dtype in (torch.float64, torch.complex128)
+        wide = device.type != "cpu" or dtype == torch.float64
         each = torch.stack(torch._foreach_norm(tensors, 2, torch.float64 if wide else torch.float32)).double()  # noqa: SLF001
         if not wide and not each.isfinite().all():
             again = [i for i, norm in enumerate(each.tolist()) if not math.isfinite(norm)]
@@ -79,17 +79,17 @@ def fingerprint(params: list[Tensor]) -> list[Tensor]:
     devices: dict[torch.device, list[Tensor]] = {}
     with torch.no_grad():
         for param in map(_plain, params):
-            bits = torch.view_as_real(param) if param.is_complex() else param
-            whole = bits.detach().view(_INTEGERS[bits.element_size()])
+            whole = param.view(_INTEGERS[param.element_size()])
             devices.setdefault(param.device, []).append(whole.sum(dtype=torch.int64))
         return [torch.stack(sums) for sums in devices.values()]
 
 
 def _plain(tensor: Any) -> Tensor:
-    """Return the values of a tensor as they lie on this rank, densely."""
+    """Return the values of a tensor as they lie on this rank, densely; of complex ones both parts."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     values: Tensor = local.detach()
-    return values.coalesce().values() if values.is_sparse else values
+    dense = values.coalesce().values() if values.is_sparse else values
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
 class Fetched:

@@ -2,20 +2,20 @@
 
 import atexit
 import fnmatch
-import platform
-import sys
+import numbers
+import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsim.core.arguments import as_int
+from ampsim.watch.about import known, optimizers_of, parameters_of
 from ampsim.watch.attach import Found, attach
 from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
 from ampsim.watch.sinks import Sink, sink
@@ -41,7 +41,11 @@ def watch(
 
     From now on each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the
     last optimizer does. A step reads each gradient once more for its norm, and waits for no device: what lies there
-    is written when it has arrived. What goes wrong in watching is a warning and does not end the run.
+    is written when it has arrived. Those that wait are `watch` itself (for `still`), `Run.skipped`, `Run.flush` and
+    `Run.close`, and sparse gradients. What goes wrong in watching is a warning and does not end the run.
+
+    Norms are of complete gradients before a clip; without a scaler, of those that the optimizer is given. Of sharded
+    parameters each process sees its own part: give each a file of its own.
 
     >>> import torch, tempfile
     >>> from ampsim.run_file import records
@@ -65,7 +69,8 @@ def watch(
         names: a pattern such as ``"*attn*"``: the parameters whose exponents are sampled.
         still: after how many steps in which no parameter has moved there is an alarm; 0 for none.
         on_skip: called with the record of each skipped step once it is known: in the step's `update` on the CPU,
-            some steps later on CUDA. Code that must not run after a skip, such as a schedule's, asks `Run.skipped`.
+            some steps later on CUDA; what it raises comes out there. Code that must not run after a skip, such as a
+            schedule's, asks `Run.skipped`.
 
     Returns:
         The run: log to it, close it, or use it in a ``with`` block.
@@ -92,26 +97,27 @@ class Run:
         on_skip: OnSkip | None,
     ) -> None:
         named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
-        self._optimizers = _optimizers(optimizer)
+        self._optimizers = optimizers_of(optimizer)
         self._names = {param: name for name, param in named.items()}
         self._pattern, self._on_skip = names, on_skip
         self._every = as_int("every", every, 0, "0 takes no samples")
         self._still = as_int("still", still, 0, "0 for no alarm")
+        self._process = os.getpid()
         self._lock = threading.RLock()  # an on_skip may log, or close the run
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
         self._logged_at: dict[Any, Record] = {}
         self._pending: deque[Step] = deque()
         self._begun = self._closed = self._written = 0
-        self._last_moved = (_sums(self._optimizers) if self._still else [], 0, 0)  # sums of bits, steps, skips so far
+        self._last_moved = (self._sums() if self._still else [], 0, 0)  # sums of bits, steps, skips so far
         self._skips = 0
         self._skipped = False
         self._warned: set[str] = set()
         self._sinks: list[Sink] = []
-        known = _known(self._optimizers, scaler, named)
+        facts = known(self._optimizers, scaler, named)
         try:
             for each in to if isinstance(to, list | tuple) else [to]:
-                self._sinks.append(sink(each, known))
+                self._sinks.append(sink(each, facts))
             self._detach: Callable[[], None] = attach(self, self._optimizers, scaler)
         except BaseException:
             for opened in self._sinks:
@@ -128,10 +134,11 @@ class Run:
     # ------------------------------------------------------------------------------------- for the user
 
     def log(self, **values: float | Tensor) -> None:
-        """Add to the record in progress, which ``scaler.update()`` closes: ``run.log(loss=loss)``.
+        """Add to the record in progress, which ``scaler.update()`` closes: ``run.log(loss=loss)`` before it.
 
         Args:
-            values: numbers, and tensors with one element, which are not waited for.
+            values: real numbers, and tensors with one element, which are not waited for; of a name's values in one
+                iteration the last counts.
 
         Raises:
             ValueError: a name that a record has for itself; TypeError: not a number.
@@ -139,12 +146,12 @@ class Run:
         for name, value in values.items():
             if name in RESERVED:
                 raise ValueError(f"log({name}=...): expected a name that is not in every record; call it my_{name}")
-            if isinstance(value, Tensor) and value.numel() == 1:
+            if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
                 self._logged[name] = value.detach().reshape(()).clone()
-            elif isinstance(value, int | float):
-                self._logged[name] = value
+            elif isinstance(value, numbers.Real):
+                self._logged[name] = value if isinstance(value, int) else float(value)
             else:
-                raise TypeError(f"{name}={value!r}: expected a number or a tensor with one element")
+                raise TypeError(f"{name}={value!r}: expected a real number or a tensor with one element")
 
     @property
     def skipped(self) -> bool:
@@ -160,18 +167,39 @@ class Run:
         self._write(wait=True)
 
     def close(self) -> None:
-        """Write everything, let go of the scaler, and close the file. Twice is once."""
+        """Write everything, let go of the scaler, and close the file. Twice is once. Waits for the device.
+
+        Raises:
+            Exception: what `on_skip`, or work on the optimizer's thread, has raised; all is closed nevertheless.
+        """
         atexit.unregister(self.close)
-        self._detach()
-        self.flush()
+        if self._is_forked():
+            return
+        detach, self._detach = self._detach, lambda: None
+        with ExitStack() as last:
+            last.callback(self._close_sinks)
+            last.callback(self.flush)
+            last.callback(detach)
+        if self._logged:
+            self._warn(ValueError(f"{', '.join(self._logged)}: log before update()"), "logged after the last record")
+            self._logged = {}
+
+    def _close_sinks(self) -> None:
         sinks, self._sinks = self._sinks, []
         for each in sinks:
             each.close()
+
+    def _is_forked(self) -> bool:
+        """Tell a child process, which has its parent's files open and none of its threads."""
+        return os.getpid() != self._process
 
     # ------------------------------------------------------------------------------- for what is watched
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
         """Read gradients that are complete and still scaled."""
+        if self._is_forked():
+            self._warn(RuntimeError("expected watch() in the process that trains"), "nothing of this fork is recorded")
+            return
         with self._lock:
             step = self._open.get(key)
             if step is None:
@@ -188,6 +216,12 @@ class Run:
         except Exception as error:  # watching must not end a run
             self._warn(error)
 
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Notice a step of which the scaler has told nothing."""
+        if not self._open and not self._is_forked():
+            error = RuntimeError("expected steps of the watched scaler; if it was replaced, watch() again")
+            self._warn(error, f"a step of {type(optimizer).__name__} is not recorded")
+
     def closing(self, key: Any) -> None:
         """Take what was logged for the iteration that ends."""
         with self._lock:
@@ -195,19 +229,29 @@ class Run:
 
     def closed(self, key: Any, found_inf: Found) -> None:
         """Make the record of an iteration that is over."""
+        if self._is_forked():
+            return
         with self._lock:
             step = self._open.pop(key, None) or Step(sampled=False)
-            step.logged = self._logged_at.pop(key, {})
-            step.flags = [flags for _, flags in found_inf]
+            logged = self._logged_at.pop(key, {})
+            if not found_inf:  # an update(new_scale) without a step
+                self._logged = logged | self._logged
+                return
+            step.logged, step.flags = logged, self._in_order(found_inf)
             self._closed += 1
             try:
                 if self._still and self._closed % self._still == 0:
-                    step.fingerprint = fingerprint(_parameters(self._optimizers))
+                    step.fingerprint = fingerprint(parameters_of(self._optimizers))
                 step.fetch()
                 self._pending.append(step)
             except Exception as error:  # watching must not end a run
                 self._warn(error)
         self._write(wait=False)
+
+    def _in_order(self, found_inf: Found) -> list[list[Tensor]]:
+        """Return the flags of each optimizer as `watch` was given them, none if it made no step; then of others."""
+        flags = {id(optimizer): each for optimizer, each in found_inf}
+        return [flags.pop(id(each), []) for each in self._optimizers] + list(flags.values())
 
     # ----------------------------------------------------------------------------------------- records
 
@@ -238,6 +282,10 @@ class Run:
                 self._warn(error, f"the record of step {record['step']} and all later ones are not written")
         return record
 
+    def _sums(self) -> list[int]:
+        """Return the fingerprint of the parameters as they are now. Waits for the device."""
+        return [int(value) for sums in fingerprint(parameters_of(self._optimizers)) for value in sums.tolist()]
+
     def _look_for_movement(self, record: Record, moved: list[int]) -> None:
         before, self._last_moved = self._last_moved, (moved, self._written, self._skips)
         if before[0] != moved:
@@ -252,43 +300,3 @@ class Run:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, RuntimeWarning, stacklevel=3)
-
-
-def _optimizers(given: Any) -> list[Optimizer]:
-    several = list(given) if isinstance(given, Iterable) else [given]
-    plain = [each if isinstance(each, Optimizer) else getattr(each, "optimizer", each) for each in several]
-    for each in plain:
-        if not hasattr(each, "param_groups"):
-            raise TypeError(f"{each!r}: expected an optimizer with param_groups; pass what scaler.step is given")
-    if not plain:
-        raise ValueError("no optimizer: expected at least one; pass what scaler.step is given")
-    return plain
-
-
-def _sums(optimizers: list[Optimizer]) -> list[int]:
-    """Return the fingerprint of the parameters as they are now. Waits for the device."""
-    return [int(value) for sums in fingerprint(_parameters(optimizers)) for value in sums.tolist()]
-
-
-def _parameters(optimizers: list[Optimizer]) -> list[Tensor]:
-    return [param for each in optimizers for group in each.param_groups for param in group["params"]]
-
-
-def _known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]) -> Record:
-    """Return what the head of a run's file says of it."""
-    settings = {}
-    for name in ("growth_factor", "backoff_factor", "growth_interval"):
-        getter = getattr(scaler, f"get_{name}", None)
-        if getter is not None and scaler.is_enabled():
-            settings[name] = getter()
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": sys.argv,
-        "scaler": None if scaler is None else f"{type(scaler).__module__}.{type(scaler).__qualname__}",
-        **settings,
-        "optimizers": [type(each).__name__ for each in optimizers],
-        "parameters": {name: param.numel() for name, param in named.items()},
-        "dtypes": sorted({str(param.dtype).removeprefix("torch.") for param in named.values()}),
-        "devices": sorted({str(param.device) for param in named.values()}),
-        "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
-    }

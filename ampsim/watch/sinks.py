@@ -102,7 +102,8 @@ def _scalars(record: Record) -> dict[str, float | str]:
         if name not in {"step", "bad", "optimizers", "by_parameter"} and isinstance(value, int | float | str):
             found[name] = float(value) if not isinstance(value, str) else value
     for number, skipped in enumerate(record.get("optimizers", ())):
-        found[f"skipped/{number}"] = float(skipped)
+        if skipped is not None:
+            found[f"skipped/{number}"] = float(skipped)
     if record.get("bad"):
         found["bad"] = ", ".join(f"{name} {what}" for name, what in record["bad"].items())
     if record.get("scale", 0) > 0:

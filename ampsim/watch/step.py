@@ -39,18 +39,17 @@ class Step:
         tensors = iter(self.fetched.wait())
         pairs = [(each.names, next(tensors).tolist(), next(tensors).item()) for each in self.norms]
         counts = [(each.names, next(tensors).numpy()) for each in self.counts]
-        skipped = [any(next(tensors).item() != 0 for _ in flags) for flags in self.flags]
-        known = any(self.flags)
+        skipped = [sum(next(tensors).item() for _ in flags) > 0 if flags else None for flags in self.flags]
         moved = [int(value) for _ in self.fingerprint for value in next(tensors).tolist()]
         logged = {name: next(tensors).item() if isinstance(v, Tensor) else v for name, v in self.logged.items()}
-        record = _record(pairs, skipped if known else [])
+        record = _record(pairs, skipped if any(self.flags) else [])
         for names, rows in counts:
             packed = {name: pack_counts(row[:BINS]) for name, row in zip(names, rows, strict=True)}
             record.setdefault("by_parameter", {}).update(packed)
         return record | logged, moved
 
 
-def _record(pairs: list[tuple[list[str], list[float], float]], skipped: list[bool]) -> Record:
+def _record(pairs: list[tuple[list[str], list[float], float]], skipped: list[bool | None]) -> Record:
     record: Record = {}
     if pairs:
         record["scale"] = pairs[0][2]

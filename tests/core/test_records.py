@@ -242,7 +242,7 @@ def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path:
 def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     lines, part = full_journal(path).split(b"\n"), records.Journal(path, IDENTITY).part
-    for bad in (b"{oops", b"{}"):
+    for bad in (b"{oops", b"{}", b'{"unit": ["a"], "value": {}}', b'{"unit": "a", "value": 3}'):
         part.write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
         with pytest.raises(records.DamagedFileError, match=r"x\.jsonl\.\w+\.part, line 2: "):
             records.Journal(path, IDENTITY)

@@ -146,3 +146,18 @@ def test_other_rules_are_replayed_on_the_same_gradients():
 @pytest.mark.parametrize(("old", "new", "count"), [(2.0**17, 5.29e-23, 91), (2.0**16, 2.0**15, 1), (2.0**16, 0.0, 166)])
 def test_backoffs(old, new, count):
     assert backoffs(old, new) == count
+
+
+def test_a_framework_that_ends_the_run_at_its_minimum_says_so():
+    run = history(at(*range(20, 400)))
+    assert not any("deepspeed" in name for name in fitting_dialects(run))
+    ended = {each.name: each.ended for each in other_rules(run) if each.skipped is None}
+    assert "already at minimum" in ended["DeepSpeed's"]
+    assert "DeepSpeed's: ends the run: Current loss scale already at minimum" in explain(run)[0]
+
+
+def test_a_run_without_a_scale_is_explained():
+    builder = HistoryBuilder("-", "ampsim.watch")
+    for step in range(5):
+        builder.add(step, skipped=float(step == 3), norm=1.0)
+    assert "No loss scale is in it" in explain(builder.finish())[0]

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import traceback
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,8 @@ from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.kit.alarm import alarm  # noqa: E402
+from ampsim.testing.kit.check import warm_up  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
@@ -261,6 +265,39 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     (skip,) = cases["mine-pickling_is_invisible"]
     assert (skip.name, skip.kwargs["reason"]) == ("skip", "declared: without pickle")
     assert not cases["mine-resume_is_invisible"]
+
+
+# --------------------------------------------------------------------------------------- what does not end
+
+
+class Deadlocks(TORCH):
+    def step(self, optimizer):
+        lock = threading.Lock()
+        with lock, lock:
+            pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
+def test_a_check_that_hangs_is_named_and_is_never_expected_and_the_next_one_is_run():
+    warm_up()
+    before = signal.getsignal(signal.SIGALRM)
+    checks = [CHECKS["clean_step_is_taken"], CHECKS["unscaling_twice_is_refused"]]
+    expected = {"clean_step_is_taken": "raised OverdueError"}
+    hung, passed = judge.judge(Deadlocks, checks, expected=expected, limit=3)
+    assert hung.text.startswith("clean_step_is_taken: did not end within 3 s\n")
+    assert (hung.outcome, hung.is_overdue, passed.outcome) == ("failed", True, "passed")
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
+def test_an_alarm_that_somebody_else_has_set_stays():
+    signal.setitimer(signal.ITIMER_REAL, 1000)  # as pytest-timeout does
+    try:
+        with alarm(1):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 1
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 # ------------------------------------------------------------------------------------------- wrong use, imports

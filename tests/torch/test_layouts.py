@@ -1,5 +1,7 @@
 """Gradients however they lie in memory: a fused kernel on the CPU walks from the first address, whatever strides."""
 
+import mmap
+import tempfile
 from collections import Counter
 
 import pytest
@@ -55,10 +57,25 @@ def test_a_fused_step_takes_any_layout(layout, exact_torch, kind, how):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-7)
 
 
-def test_an_expanded_gradient_is_refused_before_anything_is_written():
+def guarded(grad):
+    """Return a copy, laid out alike, that ends where its file does: to touch what lies behind ends the process."""
+    steps = ((size - 1) * stride for size, stride in zip(grad.shape, grad.stride(), strict=True) if size)
+    last = grad.storage_offset() + sum(steps)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2 * mmap.PAGESIZE)
+        memory = mmap.mmap(file.fileno(), 2 * mmap.PAGESIZE)
+        file.truncate(mmap.PAGESIZE)
+    offset = mmap.PAGESIZE - 4 * (last + 1)
+    flat = torch.frombuffer(memory, dtype=torch.float32, count=last + 1, offset=offset)
+    flat.copy_(torch.empty(0).set_(grad.untyped_storage())[: last + 1])
+    return flat.as_strided(grad.shape, grad.stride(), grad.storage_offset())
+
+
+def test_an_expanded_gradient_is_refused_before_anything_is_written_and_nothing_behind_any_is_touched():
     script = f"""
 import itertools, torch
 from ampsim.torch import GradScaler
+from tests.torch.test_layouts import LAYOUTS, guarded, stepped
 shapes = ((5,), (1000,), (100_000,), (4, 6))
 earlier = ("", "unscale_and_clip_", "unscale_")
 kinds = (torch.optim.SGD, torch.optim.AdamW)
@@ -70,7 +87,7 @@ for shape, early, kind, exact_torch in itertools.product(shapes, earlier, kinds,
     param.grad = torch.ones(shape)
     if early == "unscale_":
         scaler.unscale_(optimizer)  # and then the gradient is replaced
-    param.grad = torch.full((), {SCALE}).expand(shape)
+    param.grad = guarded(torch.full((), {SCALE}).expand(shape))
     try:
         if early == "unscale_and_clip_":
             scaler.unscale_and_clip_(optimizer, 1.0)
@@ -80,6 +97,9 @@ for shape, early, kind, exact_torch in itertools.product(shapes, earlier, kinds,
     else:
         raise AssertionError((shape, early, kind, exact_torch))
     assert (param == 1).all() and not optimizer.state and (param.grad == {SCALE}).all()
+
+for layout, early, kind, exact_torch in itertools.product(LAYOUTS.values(), earlier[:2], kinds, (False, True)):
+    stepped(kind, lambda: guarded(layout()), torch.zeros(layout().shape), early or "step", exact_torch, fused=True)
 """
     run_script(script)
 

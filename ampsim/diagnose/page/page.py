@@ -63,7 +63,7 @@ def to_json(data: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def packed(values: npt.NDArray[np.float64], kind: str = "float32") -> dict[str, str]:
+def packed(values: npt.NDArray[np.number], kind: str = "float32") -> dict[str, str]:
     """Return an array as JSON can hold it, inf and NaN included: ``{"float32": base64 of its little-endian bytes}``."""
     with np.errstate(over="ignore"):  # beyond float32's range is inf
         raw = np.asarray(values).astype(np.dtype(kind).newbyteorder("<")).tobytes()

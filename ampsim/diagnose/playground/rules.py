@@ -22,6 +22,7 @@ def dialect_data(dialect: Dialect) -> Data:
     """Return a dialect: its default rule, its parameters, and what becomes of an interval and a first scale in it."""
     data: Data = {"name": dialect.name, "source": dialect.source, "parameters": dict(dialect.parameters)}
     data["rule"] = rule_data(dialect())
+    data["clamps_init"] = "init" not in dialect.parameters or dialect(init=2.0**60).init_scale < 2.0**60
     if "interval" in dialect.parameters:
         made = dialect(interval=7)
         data["interval"] = "spread" if made.growth_factor != dialect().growth_factor else made.growth_interval - 7

@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-from ampsim.testing.kit.check import Check, OverdueError, warm_up
+from ampsim.testing.kit.alarm import AGAIN, OverdueError, alarm
+from ampsim.testing.kit.check import Check, warm_up
 from ampsim.testing.kit.judge import Outcome, Result, judge
 from ampsim.testing.kit.subject import Subject
 
-AGAIN = 1.0  # seconds between one alarm and the next: the first is lost where Python swallows exceptions
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
 _FORKS = sys.platform == "linux"  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
 CONTEXT: Any = multiprocessing.get_context("fork" if _FORKS else "spawn")
@@ -120,37 +120,14 @@ def _serve(
     sys.stdout = sys.stderr  # a report may go to the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both
     try:
-        with _alarm(limit):
+        with alarm(limit):
             subject = find()
             subject.try_out()  # judge() would do so, when the first check is under way
     except (Exception, SystemExit, OverdueError) as error:
         mouth.send(Answer("failed", str(error), isinstance(error, OverdueError)))
         return
     mouth.send(Answer("passed", ""))
-    results = judge(subject, [CHECKS[name] for name in names], examples=examples, expected=expected)
-    while True:
-        with _alarm(limit):
-            result = next(results, None)
-        if result is None:
-            return
+    for result in judge(subject, [CHECKS[name] for name in names], examples=examples, expected=expected, limit=limit):
         mouth.send(Answer(result.outcome, result.text, result.is_overdue))
         if result.is_overdue:
             os._exit(0)  # a lock may be held for ever
-
-
-@contextmanager
-def _alarm(limit: float) -> Iterator[None]:
-    """Raise OverdueError in this thread after so many seconds, where there are alarms."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(_number: int, _frame: object) -> None:
-        raise OverdueError(f"did not end within {limit:g} s")
-
-    signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit, AGAIN)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -7,7 +7,6 @@ it takes beside the trial hypothesis draws, always the same for the same check, 
 import inspect
 import re
 import shlex
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import example as always
 from hypothesis.strategies import SearchStrategy, just
 
+from ampsim.testing.kit.alarm import OverdueError, alarm, place
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.kit.trial import Bench, BrokenError, Trial
 
@@ -60,11 +60,25 @@ class Check:
     draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
 
-    def __call__(self, target: object, *, examples: int = EXAMPLES, schedule: Mapping[int, int] | None = None) -> None:
+    def __call__(
+        self,
+        target: object,
+        *,
+        examples: int = EXAMPLES,
+        schedule: Mapping[int, int] | None = None,
+        limit: float | None = None,
+    ) -> None:
         """Run this check on a scaler; raise AssertionError, whose text begins with the name, if it fails.
 
-        It is a BrokenError if the law does not hold, and a RaisedError if something was raised where nothing may be.
-        With a `schedule`, a check of threads runs that one, and the text has every step.
+        It is a BrokenError if the law does not hold, a RaisedError if something was raised where nothing may be, and
+        neither, so that nobody expects it, if the check did not end within `limit`.
+
+        Args:
+            target: as `check_scaler` takes it.
+            examples: histories, at most.
+            schedule: of threads: the one to run; then the text has every step. None is all.
+            limit: seconds; None is `time_limit(examples)`; 0 is no limit, as a debugger wants it. It is kept where
+                there are alarms, see `kit.alarm`.
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
@@ -80,12 +94,14 @@ class Check:
             for drawn in self.found:
                 test = always(**drawn)(test)
         try:
-            test()
+            with alarm(time_limit(examples) if limit is None else limit):
+                test()
         except BrokenError as error:
             raise BrokenError(self._message(trials[0], error)) from None
         except (Exception, SystemExit, OverdueError) as error:
             message = self._message(trials[0], error)
-            raise RaisedError(message) from error.with_traceback(_theirs(error.__traceback__))
+            kind = AssertionError if isinstance(error, OverdueError) else RaisedError
+            raise kind(message) from error.with_traceback(_theirs(error.__traceback__))
 
     def lacks(self, subject: Subject) -> str:
         """Return which of the features that this check needs a scaler lacks; '' if none."""
@@ -110,6 +126,11 @@ class Check:
         return shlex.join([*command, "--check", self.name, "--schedule", schedule])
 
 
+def time_limit(examples: int) -> float:
+    """Return the seconds that a check with so many examples may take."""
+    return max(60.0, examples)
+
+
 def warm_up() -> None:
     """Do what takes seconds in a process when it is first done, and is no scaler's fault."""
 
@@ -128,18 +149,6 @@ class RaisedError(AssertionError):
 def failure_of(reason: str) -> type[AssertionError]:
     """Return the kind of failure that is expected for a reason: a broken law, or for ``raised ...`` an exception."""
     return RaisedError if reason.startswith("raised ") else BrokenError
-
-
-class OverdueError(BaseException):
-    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's."""
-
-
-def place(error: BaseException) -> str:
-    """Return where the scaler was when an alarm rang: what the kit called last, and the calls from there on."""
-    *calls, _ring = traceback.extract_tb(error.__traceback__)
-    after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(_TESTING))
-    theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]
-    return ", ".join(f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in theirs)
 
 
 def _theirs(calls: TracebackType | None) -> TracebackType | None:

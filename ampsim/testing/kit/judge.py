@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ampsim.core.arguments import as_int, nearest
-from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, OverdueError, failure_of
+from ampsim.testing.kit.alarm import OverdueError
+from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, failure_of
 from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 
@@ -66,20 +67,27 @@ def chosen(
 
 
 def judge(
-    target: object, checks: Sequence[Check], *, examples: int = EXAMPLES, expected: Mapping[str, str] | None = None
+    target: object,
+    checks: Sequence[Check],
+    *,
+    examples: int = EXAMPLES,
+    expected: Mapping[str, str] | None = None,
+    limit: float | None = None,
 ) -> Iterator[Result]:
-    """Run checks one after the other and yield each one's Result as it comes."""
+    """Run checks one after the other and yield each one's Result as it comes; `check_scaler` explains the rest."""
     subject = as_subject(target)
     subject.try_out()
     for each in checks:
-        yield Result(each, subject.name, *_run(each, subject, examples, (expected or {}).get(each.name)))
+        yield Result(each, subject.name, *_run(each, subject, examples, (expected or {}).get(each.name), limit))
 
 
-def _run(each: Check, subject: Subject, examples: int, reason: str | None) -> tuple[Outcome, str, bool]:
+def _run(
+    each: Check, subject: Subject, examples: int, reason: str | None, limit: float | None
+) -> tuple[Outcome, str, bool]:
     if missing := each.lacks(subject):
         return "declared", f"without {missing}", False
     try:
-        each(subject, examples=examples)
+        each(subject, examples=examples, limit=limit)
     except AssertionError as error:
         overdue = isinstance(error.__cause__, OverdueError)
         if reason is None or overdue:
@@ -99,6 +107,7 @@ def check_scaler(
     levels: Sequence[int] | None = None,
     examples: int = EXAMPLES,
     expected_failed_checks: Mapping[str, str] | None = None,
+    limit: float | None = None,
 ) -> list[Result]:
     """Run every check on a scaler, and raise AssertionError with all findings if there are any.
 
@@ -110,10 +119,14 @@ def check_scaler(
         examples: histories per check, at most.
         expected_failed_checks: name of a check -> reason, with a link. Strict. The law is expected to be broken; where
             the reason begins with ``raised``, the scaler to raise.
+        limit: seconds per check; None is a minute, or a second per example if that is more; 0 is no limit, as a
+            debugger wants it. What lasts longer is a finding. Kept on Unix, in the main thread, where Python code
+            runs or a lock is waited for, unless an alarm is set already.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failed_checks or {}
-    results = [*judge(as_subject(target, traits), chosen(levels, expected), examples=examples, expected=expected)]
+    subject, checks = as_subject(target, traits), chosen(levels, expected)
+    results = [*judge(subject, checks, examples=examples, expected=expected, limit=limit)]
     findings = [result.text for result in results if result.is_finding]
     if findings:
         raise AssertionError("\n\n".join(findings))

@@ -59,11 +59,17 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Ticket(Generic[V]):
-    """One iteration's claim to one version, for life."""
+    """One iteration's claim to one version, for life.
 
-    index: int  # the iteration, counted from 0
-    version: int  # how many updates `value` has seen
-    value: V  # after[version], immutable
+    Attributes:
+        index: the iteration, counted from 0.
+        version: how many updates `value` has seen.
+        value: after[version], immutable.
+    """
+
+    index: int
+    version: int
+    value: V
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ampsim.core.machine import Rule
 from ampsim.core.torch_model import protocol
 from ampsim.core.torch_model.protocol import Optimizer, Outcome
+from ampsim.core.torch_model.refusals import Refusal
 from ampsim.testing.kit.bench import Bench, sgd
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import rules
@@ -35,6 +36,7 @@ class Pair:
         self.scaler = t.start(rule, Bench(sgd), Bench(sgd))
         self.model = protocol.create(t.rule)
         self.has_loss = False  # scaled since the last update
+        self.made_at: dict[int, float] = {}  # optimizer -> the scale that its gradient has
 
     def do(self, event: str, i: int) -> None:
         """Apply one event to optimizer i on both sides, and compare what can be seen."""
@@ -43,12 +45,17 @@ class Pair:
         self.t.log_event(event if event in ("scale", "update", "update(8.0)") else f"{event} {i}")
         bench = self.t.benches[i]
         if event in ("clean", "inf"):
-            bench.put(0.3 * self.scaler.get_scale(), math.inf if event == "inf" else None)
+            self.made_at[i] = self.scaler.get_scale()
+            bench.put(0.3 * self.made_at[i], math.inf if event == "inf" else None)
         elif event == "none":
             bench.params[0].grad = None
         else:
             calls, seen = bench.calls, Optimizer(i, (self._gradient(bench),))
-            got, expected = outcome(lambda: self._real(event, bench)), self._modelled(event, seen)
+            late = event in ("unscale_", "step") and self.made_at.get(i) != self.scaler.get_scale()
+            got = outcome(lambda: self._real(event, bench))
+            if late and isinstance(got, Refusal):
+                return  # torch divides it by the wrong scale: the law of two steps asks for no more than a refusal
+            expected = self._modelled(event, seen)
             self._compare(event, got, expected)
             if expected.optimizer is not None:
                 self._compare_bench(event, bench, expected, bench.calls - calls)

@@ -1,0 +1,144 @@
+"""Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report.
+
+>>> import torch
+>>> from ampsim.testing import Loop, check_loop
+>>> def make(scaler):
+...     torch.manual_seed(0)
+...     model = torch.nn.Linear(2, 1)
+...     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+...     def step(batch):
+...         optimizer.zero_grad()
+...         scaler.scale(model(batch).square().mean()).backward()
+...         optimizer.step()  # where scaler.step(optimizer) and scaler.update() were meant
+...     return Loop(step, {"model": model, "optimizer": optimizer})
+>>> check_loop(make, torch.ones(3, 4, 2))  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+    ...
+AssertionError: scale_is_invisible: model.weight[0, 0] is ...
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ampsim.core.arguments import nearest
+from ampsim.testing.loop.law import Broken, Law, NotAsked
+from ampsim.testing.loop.laws.scale import scale_is_invisible
+from ampsim.testing.loop.loop import LoopError
+from ampsim.testing.loop.patterns import cause_of
+from ampsim.testing.loop.runs import Batch, Make, play
+from ampsim.testing.loop.state import differences
+
+LAWS = {each.name: each for each in (scale_is_invisible,)}
+FEWEST = 3
+TRIED_AT = 2.0**8
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The outcome of one law of one loop; `text` is the failure's message, or why the law was not asked."""
+
+    law: Law
+    outcome: Literal["passed", "failed", "declared"]
+    text: str = ""
+
+
+def check_loop(make: Make, batches: Iterable[Any], laws: Sequence[str] | None = None) -> list[Judgement]:
+    """Hold a training loop to its laws; raise AssertionError with all findings if there are any.
+
+    Args:
+        make: ``make(scaler)`` builds everything anew, seeded, and returns a `Loop` that uses the scaler it is given,
+            torch's GradScaler on the CPU, whose scale the kit sets.
+        batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
+        laws: names in `LAWS`; None is all.
+
+    Raises:
+        LoopError: the loop cannot be judged: it is not the same twice, ignores the scaler, carries nothing that can be
+            compared, or raised an exception, which is then the cause.
+        ValueError: no law has this name.
+    """
+    __tracebackhide__ = True  # for pytest
+    results = judge_loop(make, batches, laws)
+    findings = [each.text for each in results if each.outcome == "failed"]
+    if findings:
+        raise AssertionError("\n\n".join(findings))
+    return results
+
+
+def judge_loop(make: Make, batches: Iterable[Any], laws: Sequence[str] | None = None) -> list[Judgement]:
+    """Return the outcome of each law, as `check_loop` does, but raise nothing for a broken one."""
+    for name in laws or ():
+        if name not in LAWS:
+            raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
+    numbered = [Batch(place, data) for place, data in enumerate(batches)]
+    _try_out(make, numbered)
+    return [_judge(law, make, numbered) for name, law in LAWS.items() if laws is None or name in laws]
+
+
+def _try_out(make: Make, batches: Sequence[Batch]) -> None:
+    """Refuse a loop that no law could be asked of."""
+    if len(batches) < FEWEST:
+        raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
+    first, second = (play(make, batches, TRIED_AT) for _ in range(2))
+    if not first.states[-1]:
+        raise LoopError("state is empty: expected the model, the optimizer and all else that training carries")
+    if not first.scaler.used:
+        raise LoopError("the scaler was never used: expected make(scaler) to use the one that it is given")
+    for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
+        if found := differences(left, right):
+            raise LoopError(_not_the_same(step, str(found[0])))
+
+
+def _not_the_same(step: int, difference: str) -> str:
+    if step == 0:
+        return (
+            f"make is not the same twice, before the first batch: {difference}; expected it to seed, and to build "
+            "model, optimizer and all else anew"
+        )
+    return (
+        f"step is not the same twice, after batch {step - 1}: {difference}; expected equal bits. Usual cures: draw "
+        "random numbers from torch's, numpy's or Python's own generator, which the kit seeds; build in make all that "
+        "step changes; torch.use_deterministic_algorithms(True)"
+    )
+
+
+def _judge(law: Law, make: Make, batches: Sequence[Batch]) -> Judgement:
+    verdict = law(make, batches)
+    if verdict is None:
+        return Judgement(law, "passed")
+    if isinstance(verdict, NotAsked):
+        return Judgement(law, "declared", verdict.reason)
+    fewest, broken = shrink(law, make, batches, verdict)
+    return Judgement(law, "failed", message(law, fewest, broken))
+
+
+def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tuple[Sequence[Batch], Broken]:
+    """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time."""
+    batches = batches[: broken.step + 1]
+    for batch in batches[::-1]:
+        fewer = [each for each in batches if each is not batch]
+        try:
+            verdict = law(make, fewer)
+        except LoopError:
+            continue
+        if isinstance(verdict, Broken):
+            batches, broken = fewer[: verdict.step + 1], verdict
+    return batches, broken
+
+
+def message(law: Law, batches: Sequence[Batch], broken: Broken) -> str:
+    """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause."""
+    cause, shown = cause_of(law.name, broken)
+    first = str(broken.differences[0]) if broken.differences else broken.seen
+    also = [each.name for each in broken.differences[1:4]]
+    more = len(broken.differences) - 1 - len(also)
+    lines = [
+        ("law", law.law),
+        ("batches", ", ".join(str(batch.place) for batch in batches)),
+        ("seen in", str(shown) if shown and shown is not broken.differences[0] else ""),
+        ("cause", cause),
+        ("also", ", ".join(also) + (f" and {more} more" if more > 0 else "")),
+        ("issue", law.issue),
+    ]
+    head = f"{law.name}: {first}, {broken.where}"
+    return "\n".join([head, *(f"  {label:8} {text}" for label, text in lines if text)])

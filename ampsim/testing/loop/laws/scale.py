@@ -1,0 +1,63 @@
+"""The scale is invisible."""
+
+from collections.abc import Sequence
+
+from ampsim.testing.loop.exact import Inexact
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.runs import NEVER, Batch, Make, Run, Scaler, advance, begin, play
+from ampsim.testing.loop.state import differences
+
+PLANS = ((2.0**8, NEVER), (2.0**16, NEVER), (1.0, 1))  # initial scale and growth interval of what scale 1 is held to
+GROWS = "only while the scale grows"
+
+
+@law(issue="https://github.com/areal-project/AReaL/pull/1659")
+def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+    """In float32, parameters, optimizer state, all else in state and all that is logged have equal bits at any scale.
+
+    Exact because a product with a power of two only moves the exponent, and a sum of such products is the product of
+    the sum, as long as nothing overflows or falls below the normal numbers. Where an operation gives half precision or
+    numbers below the normal ones, bits may differ; then only what is multiplied as a whole by a power of the scale is
+    held against the loop.
+    """
+    doubt: NotAsked | None = None
+    reference = play(make, batches, 1.0)
+    for scale, interval in PLANS:
+        run = begin(make, Scaler(scale, interval))
+        for step, batch in enumerate(batches):
+            advance(run, [batch])
+            if run.overflows(step) != reference.overflows(step):
+                doubt = NotAsked(f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}")
+                break
+            if found := _compare(reference, run, step, batch, grows=interval == 1):
+                if found.pattern == "power" or not (why := _inexact(make, batches[: step + 1], scale, interval)):
+                    return found
+                doubt = NotAsked(f"only up to factors of the scale, as {why}: {found.differences[0]}")
+                break
+    return doubt
+
+
+def _compare(reference: Run, run: Run, step: int, batch: Batch, *, grows: bool) -> Broken | None:
+    found = differences(reference.states[step + 1], run.states[step + 1], reference.states[step])
+    if not found:
+        return None
+    scale = run.scales[step]
+    where = f"after batch {batch.place} at scale {scale:g}, against scale 1"
+    pattern = "power" if any(is_power(each.factor(), scale) for each in found) else GROWS if grows else ""
+    return Broken(where, step, found, scale, pattern)
+
+
+def is_power(factor: float | None, scale: float) -> bool:
+    """Return whether a factor is a power of the scale, other than 1, up to the rounding of a sum."""
+    powers = [scale**power for power in (-2, -1, 1, 2)] if scale > 1 else []
+    return factor is not None and any(abs(factor / power - 1) < 1e-3 for power in powers)
+
+
+def _inexact(make: Make, batches: Sequence[Batch], *plan: float) -> str:
+    """Return which operation is inexact at scale 1 or at the scale of a plan; "" for none."""
+    for scale, interval in ((1.0, NEVER), (plan[0], int(plan[1]))):
+        with Inexact() as watch:
+            play(make, batches, scale, interval)
+        if why := str(watch.found):
+            return why
+    return ""

@@ -1,0 +1,32 @@
+"""The loop under test: what a user's function makes, and what is wrong with it before any law is asked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class LoopError(Exception):
+    """The loop cannot be judged as it is given: wrong use, or an exception of its own. No law is broken."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A training loop, fresh and seeded, as ``make(scaler)`` returns it.
+
+    Attributes:
+        step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.
+        state: name -> all that training carries beyond the scaler: what has ``state_dict()``, tensors, arrays, numbers,
+            or callables that return them. What is called ``data`` counts batches and not steps, and may go on in a
+            skipped step, as batch-norm's statistics inside a module may, unless they stand under a name of their own.
+        logged: returns what is logged of the last batch, by name.
+        split: ``split(batch, parts)`` returns what ``step`` takes to train on the batch in that many micro-batches.
+        save: returns a checkpoint, the scaler included; without it the kit takes every ``state_dict()``.
+        load: takes what ``save`` returned, in a fresh loop.
+    """
+
+    step: Callable[[Any], object]
+    state: Mapping[str, Any]
+    logged: Callable[[], Mapping[str, Any]] | None = None
+    split: Callable[[Any, int], Any] | None = None
+    save: Callable[[], Any] | None = None
+    load: Callable[[Any], object] | None = None

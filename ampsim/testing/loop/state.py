@@ -1,0 +1,113 @@
+"""What a loop carries, as arrays by name, and where two such states differ."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampsim.testing.loop.loop import Loop, LoopError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+State = dict[str, Array]
+LOGGED = "logged"
+
+
+def snapshot(loop: Loop) -> State:
+    """Return copies of all that the loop carries and has logged, by dotted names.
+
+    Raises:
+        LoopError: a value of ``state`` or ``logged`` is nothing that can be compared.
+    """
+    state = {name: array for key, value in loop.state.items() for name, array in _leaves(key, value, named=True)}
+    logged = loop.logged() if loop.logged else {}
+    return state | {n: a for key, value in logged.items() for n, a in _leaves(f"{LOGGED}.{key}", value, named=True)}
+
+
+def _leaves(name: str, value: Any, *, named: bool = False) -> Iterator[tuple[str, Array]]:
+    """Yield arrays with their names. What is `named` by the user and no array is refused, and otherwise left out."""
+    if isinstance(value, Tensor):
+        dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+        yield name, (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy().copy()
+    elif hasattr(value, "state_dict"):
+        yield from _leaves(name, value.state_dict())
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves(f"{name}.{key}", each)
+    elif isinstance(value, (list, tuple)):
+        for index, each in enumerate(value):
+            yield from _leaves(f"{name}.{index}", each)
+    elif isinstance(value, (Number, np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        array = np.array(value)
+        yield name, np.array(repr(value)) if array.dtype == object else array
+    elif callable(value) and named:
+        yield from _leaves(name, value(), named=True)
+    elif value is not None and named:
+        raise LoopError(
+            f"{name} is of type {type(value).__name__}: expected what has state_dict(), a tensor, an array, a number, "
+            "or a callable that returns one"
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One array that is not the same in two runs.
+
+    Attributes:
+        name: as in `snapshot`.
+        left: of the run that the other is held against; None where it has none.
+        right: of the other run; None where it has none.
+        before: of both runs, before the step; None where it had none.
+    """
+
+    name: str
+    left: Array | None
+    right: Array | None
+    before: Array | None = None
+
+    def factor(self) -> float | None:
+        """Return by what the change of the left run is multiplied in the right one; None if by no one number."""
+        if self.left is None or self.right is None or self.left.shape != self.right.shape:
+            return None
+        left, right = (array.astype(np.float64).ravel() for array in (self.left, self.right))
+        if self.before is not None and self.before.shape == self.left.shape and not self.name.startswith(LOGGED):
+            left, right = left - self.before.ravel(), right - self.before.ravel()
+        square = float(left @ left)
+        if not (0 < square < np.inf and np.isfinite(right).all()):
+            return None
+        factor = float(left @ right) / square
+        return factor if np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64 else None
+
+    def __str__(self) -> str:
+        if self.left is None or self.right is None:
+            return f"{self.name} is in one run only"
+        if self.left.shape != self.right.shape or self.left.dtype != self.right.dtype:
+            kinds = (f"{array.dtype}{list(array.shape)}" for array in (self.left, self.right))
+            return f"{self.name} is {' and '.join(kinds)}"
+        differ = np.array(
+            [a.tobytes() != b.tobytes() for a, b in zip(self.left.ravel(), self.right.ravel(), strict=True)]
+        ).reshape(self.left.shape)
+        index = tuple(int(each) for each in np.argwhere(differ)[0])
+        left, right = self.left[index], self.right[index]
+        apart = "" if self.left.dtype.kind not in "fiu" else f", {abs(float(right) - float(left)):.3g} apart"
+        return f"{self.name}{[*index] if index else ''} is {right!s}, expected {left!s}{apart}"
+
+
+def differences(left: State, right: State, before: State | None = None) -> list[Difference]:
+    """Return the arrays that are not equal bit for bit, in the order of the left state."""
+    names = dict.fromkeys([*left, *right])
+    return [
+        Difference(name, left.get(name), right.get(name), (before or {}).get(name))
+        for name in names
+        if not _equal(left.get(name), right.get(name))
+    ]
+
+
+def _equal(left: Array | None, right: Array | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    same = left.dtype == right.dtype and left.shape == right.shape
+    return same and left.tobytes() == right.tobytes()

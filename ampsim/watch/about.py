@@ -1,0 +1,57 @@
+"""What is known of a run before its first step."""
+
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+def optimizers_of(given: Any) -> list[Optimizer]:
+    """Return the optimizers that step by themselves: of accelerate's and Lightning's wrappers what they wrap.
+
+    Raises:
+        TypeError: not an optimizer; ValueError: none.
+    """
+    several = list(given) if isinstance(given, Iterable) else [given]
+    plain = [each if _has_hooks(each) else getattr(each, "optimizer", each) for each in several]
+    for each in plain:
+        if not hasattr(each, "param_groups"):
+            raise TypeError(f"{each!r}: expected an optimizer with param_groups; pass what scaler.step is given")
+    if not plain:
+        raise ValueError("no optimizer: expected at least one; pass what scaler.step is given")
+    return plain
+
+
+def _has_hooks(optimizer: Any) -> bool:
+    """Tell an optimizer from a wrapper that inherits from torch's class and leaves out its ``__init__``."""
+    return isinstance(optimizer, Optimizer) and "_optimizer_step_pre_hooks" in vars(optimizer)
+
+
+def parameters_of(optimizers: list[Optimizer]) -> list[Tensor]:
+    """Return what the optimizers step."""
+    return [param for each in optimizers for group in each.param_groups for param in group["params"]]
+
+
+def known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return what the head of a run's file says of it."""
+    settings = {}
+    for name in ("growth_factor", "backoff_factor", "growth_interval"):
+        getter = getattr(scaler, f"get_{name}", None)
+        if getter is not None and scaler.is_enabled():
+            settings[name] = getter()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": sys.argv,
+        "scaler": None if scaler is None else f"{type(scaler).__module__}.{type(scaler).__qualname__}",
+        **settings,
+        "optimizers": [type(each).__name__ for each in optimizers],
+        "parameters": {name: param.numel() for name, param in named.items()},
+        "dtypes": sorted({str(param.dtype).removeprefix("torch.") for param in named.values()}),
+        "devices": sorted({str(param.device) for param in named.values()}),
+        "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
+    }

@@ -1,0 +1,166 @@
+"""The playground computes what ampsim computes, shows what was recorded, and works in a browser."""
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ampsim import dialects, records, replay, replay_ceilings
+from ampsim.cli import app
+from ampsim.core import theory
+from ampsim.core.machine import Rule
+from ampsim.diagnose.infer import fitting_dialects, infer
+from ampsim.diagnose.playground import build
+from ampsim.diagnose.playground.rules import all_dialects, rule_data
+from ampsim.diagnose.readers.fields import NAMES
+from ampsim.diagnose.readers.sniff import read_history
+from ampsim.diagnose.what_if import ceilings_of
+from tests.diagnose import test_readers as logs
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed: what the page computes stays unchecked")
+COMMITTED = Path(__file__).parents[2] / "figures" / "playground.html"
+RECORDS = [row for row in records.read(build.DATA)[1] if row["counts"]]
+
+
+def asked(expression: str, given: object) -> object:
+    """Return the value of a JavaScript expression of ``given``, where the page's machine and models are loaded."""
+    source = "".join((build.HERE / name).read_text() for name in build.SCRIPTS[:-1])
+    revive = '(key, value) => value === "inf" ? Infinity : value'
+    source += f'const given = JSON.parse(require("fs").readFileSync(0, "utf8"), {revive});'
+    source += f"process.stdout.write(JSON.stringify({expression}))"
+    done = subprocess.run(  # noqa: S603 - scripts of ours
+        [str(NODE), "-e", source], input=json.dumps(given), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"init": 2.0**20}, {"interval": 7}, {"init": 512.0, "interval": 3}, {"growth": 1.5, "backoff": 0.75}],
+)
+def test_knobs_make_the_rule_that_the_dialect_makes(given: dict[str, float]) -> None:
+    known = [d for d in all_dialects() if set(given) <= set(d["parameters"])]
+    knobs = [{d["parameters"][name]: value for name, value in given.items()} for d in known]
+    made = asked("given.map(([dialect, knobs]) => Runs.ruleOf(dialect, knobs))", list(zip(known, knobs, strict=True)))
+    expected = [rule_data(dialects.get(d["name"], **given)) for d in known]
+    assert [without_inf(rule) for rule in made] == [without_inf(rule) for rule in expected]
+    assert len(known) > 10
+
+
+def without_inf(rule: object) -> object:
+    return json.loads(json.dumps(rule).replace('"inf"', "null"))
+
+
+@needs_node
+def test_runs_and_their_bound() -> None:
+    random, cases = np.random.default_rng(1), []
+    for _ in range(40):
+        rule = Rule(
+            2.0 ** int(random.integers(20)), growth_interval=int(random.integers(1, 20)), delay=int(random.integers(3))
+        )
+        cases.append((rule, 2.0 ** random.integers(0, 12, size=200)))
+    done = asked(
+        "given.map(([rule, ceilings]) => { const played = LossScaler.play(rule, ceilings);"
+        " return [played.skipped, played.newest, Runs.budget(rule, played, ceilings.length)]; })",
+        [(rule_data(rule), ceilings.tolist()) for rule, ceilings in cases],
+    )
+    for (rule, ceilings), (skipped, newest, bound) in zip(cases, done, strict=True):
+        expected = replay_ceilings(rule, ceilings)
+        assert skipped == expected.skipped.tolist()
+        assert newest == expected.state.newest
+        assert bound == pytest.approx(theory.skips(rule, 200, math.log2(rule.init_scale / newest)))
+        assert len(skipped) <= bound + 1e-9
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["arm"])
+def test_the_runs_own_rule_skips_the_steps_that_were_skipped(record: records.Record) -> None:
+    settings = record["settings"]
+    rule = Rule(settings["init_scale"], growth_interval=settings["growth_interval"] or 10**9)
+    assert replay_ceilings(rule, build.ceilings_of(record)).skipped.tolist() == record["found_inf"]
+
+
+@needs_node
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["arm"])
+def test_what_is_made_zero_is_what_rounding_made_zero(record: records.Record) -> None:
+    scales = build._in_force(record["scale_changes"], record["every"] * len(record["counts"]))[:: record["every"]]
+    samples = [(c, math.log2(s), r) for c, s, r in zip(record["counts"], scales, record["rounded"], strict=True) if c]
+    shares = asked("given.map(([counts, log2]) => Runs.flushed(counts, log2))", samples)
+    assert np.abs(np.array(shares) - [rounded for _, _, rounded in samples]).max() < 0.02
+
+
+def long_log(name: str) -> str:
+    """Return a log, a line per step, of a dialect on random gradients."""
+    random = np.random.default_rng(len(name))
+    rule = dialects.get(name, interval=5)
+    flags = (random.random(200) < 0.1).tolist()
+    scales = [rule.init_scale, *replay(rule, flags).tolist()]
+    return "\n".join(
+        f"step: {i}, loss_scale: {s!r}, skipped: {int(f)}" for i, (s, f) in enumerate(zip(scales, flags, strict=False))
+    )
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("megatron.log", logs.MEGATRON),
+        ("deepspeed.log", logs.DEEPSPEED),
+        ("fairseq.log", logs.FAIRSEQ),
+        ("trainer.log", logs.TRAINER),
+        ("trainer_state.json", json.dumps({"log_history": [{"step": 10, "loss": 2.5, "grad_norm": 1.5}]}, indent=2)),
+        ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
+        ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),
+        ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),
+        ("collapse.txt", "step: 10, loss_scale: 131072\nstep: 200, loss_scale: 5.29e-23\n"),
+        *((f"{name}.txt", long_log(name)) for name in ("torch.amp.GradScaler", "deepspeed.DynamicLossScaler",
+          "megatron.core.DynamicGradScaler", "paddle.amp.GradScaler[dygraph]")),
+    ],
+)  # fmt: skip
+def test_a_log_says_in_the_page_what_it_says_to_explain(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    expected = read_history(tmp_path / name)
+    known = infer(expected)
+    history, inferred, fits, ceilings = asked(
+        "(() => { const history = Logs.read(given.text, given.names), known = Logs.infer(history);"
+        " const scaled = history.scale.some((scale) => !Number.isNaN(scale)), filled = Logs.fill(history, known);"
+        " const fits = scaled ? Logs.fitting(filled, known, given.dialects).map(({name}) => name) : [];"
+        " return [history, known, fits, scaled ? Logs.ceilings(filled) : []]; })()",
+        {"text": text, "names": NAMES, "dialects": all_dialects()},
+    )
+    assert history["step"] == expected.step.tolist()
+    for column in ("scale", "skipped", "norm", "loss"):
+        finite = [value if math.isfinite(value) else None for value in getattr(expected, column)]
+        assert history[column] == finite, column
+    assert [tuple(change.values()) for change in history["changes"]] == expected.changes
+    assert inferred["interval"] == known.growth_interval
+    assert (inferred["growth"], inferred["backoff"]) == (known.growth_factor, known.backoff_factor)
+    assert [each["least"] for each in inferred["skips"]] == [each.least for each in known.skips]
+    if len(expected.step) == 200:
+        assert fits == fitting_dialects(expected)
+        assert name.removesuffix(".txt") in fits
+        assert ceilings == ceilings_of(expected).tolist()
+
+
+def test_the_committed_page_is_what_the_committed_data_gives() -> None:
+    page = build.playground()
+    assert len(page.encode()) < 1_000_000
+    assert COMMITTED.read_text(encoding="utf-8") == page, (
+        "run `ampsim playground -o figures/playground.html`, commit it"
+    )
+
+
+def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(app, ["playground", "-o", str(tmp_path / "page.html")])
+    assert result.exit_code == 0
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == build.playground()
+    result = CliRunner().invoke(app, ["playground", "-o", str(tmp_path / "none" / "page.html")])
+    assert result.exit_code == 2
+    assert "give the path of a file to write" in result.output.replace("\n", " ")
