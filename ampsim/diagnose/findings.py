@@ -50,8 +50,10 @@ def findings(history: History) -> list[Finding]:
     looks = (_forward_overflow, _scaled_norm, _floor, _collapse, _dead_layer, _interval, _spike, _hidden_skips)
     found = [finding for look in looks for finding in look(history, known)]
     kinds = {finding.kind for finding in found}
-    if "forward overflow" in kinds:  # they follow from it, at any scale
-        found = [each for each in found if each.kind not in {"collapse", "floor reached", "data spike"}]
+    if found and found[0].kind == "forward overflow":  # what comes with it or after it follows from it, at any scale
+        effects, first = {"collapse", "floor reached", "data spike"}, found[0].step
+        found = [each for each in found if each.kind not in effects or each.step + 3 * _spacing(history) < first]
+        found.sort(key=lambda each: each.step)
     if "collapse" in kinds or "floor reached" in kinds:
         found = [each for each in found if each.kind not in {"data spike", "dead layer", "interval too long"}]
     if "interval too long" in kinds:
