@@ -115,7 +115,10 @@ def _lead(history: History, seen: Change) -> str:
     if not usual or usual <= 0:
         return ""
     risen = history.step[(history.step > seen.step) & (history.loss > RISEN * usual)]
-    return f", {risen[0] - seen.step} steps before the loss rose (step {risen[0]})" if len(risen) else ""
+    if not len(risen):
+        return ""
+    lead = int(risen[0]) - seen.step
+    return f", {lead} step{'s' if lead > 1 else ''} before the loss rose (step {risen[0]})"
 
 
 def _floor(history: History, _: Inferred) -> Iterator[Finding]:
