@@ -6,18 +6,21 @@ import re
 
 import pytest
 
-FOUR = ["ampsim", "ampsim.probe", "ampsim.testing", "ampsim.testing.conductor"]
+CORE = ["ampsim", "ampsim.core.policies", "ampsim.core.theory"]
+PACKAGES = [*CORE, "ampsim.jax", "ampsim.probe", "ampsim.testing", "ampsim.testing.conductor", "ampsim.torch"]
 
 
 def undocumented(cls: type) -> list[str]:
     names = [each.name for each in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else cls._fields
-    return [name for name in names if not re.search(rf"^ +{name}: \S", cls.__doc__ or "", re.MULTILINE)]
+    told = "\n".join(each.__doc__ or "" for each in cls.__mro__)
+    return [name for name in names if not re.search(rf"^ +{name}: \S", told, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("package", FOUR)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_fields_of_public_classes_are_told(package: str) -> None:
-    if package != "ampsim":
-        pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+    if package not in CORE:
+        extra = "jax" if package == "ampsim.jax" else "torch"
+        pytest.importorskip(extra, reason=f"pip install -c constraints.txt 'ampsim[{extra}]'")
     module = importlib.import_module(package)
     classes = [found for name in module.__all__ if isinstance(found := getattr(module, name), type)]
     records = [cls for cls in classes if dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")]

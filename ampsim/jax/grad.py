@@ -29,12 +29,19 @@ S = TypeVar("S", bound=Scaler)
 
 
 class Result(NamedTuple, Generic[S]):
-    """The fields of flax's ``DynamicScaleResult``, in its order."""
+    """The fields of flax's ``DynamicScaleResult``, in its order.
 
-    loss_scale: S  # updated
-    finite: Array  # (), bool
-    aux: Tree  # the loss, or (loss, aux) with has_aux
-    grad: Tree  # unscaled; float16 and bfloat16 widened to float32
+    Attributes:
+        loss_scale: updated.
+        finite: (), bool: whether every gradient is.
+        aux: the loss, or (loss, aux) with ``has_aux``.
+        grad: unscaled; float16 and bfloat16 widened to float32.
+    """
+
+    loss_scale: S
+    finite: Array
+    aux: Tree
+    grad: Tree
 
 
 def value_and_grad(

@@ -51,20 +51,23 @@ class LossScale:
     Every update equals `ampsim.update` to the last bit, for every rule without quirks, eager or compiled, on
     every device: it is integer arithmetic (see `exact_product`). `DEVIATIONS` says what is not so. What the rule never
     uses is None, no leaf: each leaf costs a compiled call about a microsecond.
+
+    Attributes:
+        loss_scale: (), float32 (float64 if the rule's arithmetic is): in force, what the next loss is multiplied by.
+        growth_tracker: (), int32: clean steps since the last overflow or growth; both reset it to 0.
+        overflow_tracker: (), int32: overflows let pass without a backoff; the rule's ``hysteresis_refill`` resets it to
+            0. None if ``hysteresis`` is 1.
+        pending: (delay,), as `loss_scale`: computed and not yet in force, oldest first; the last `waiting` of them, the
+            places before hold the scale in force. None if ``delay`` is 0.
+        waiting: (), int32: how many of `pending` wait; counts up to ``delay``. None if ``delay`` is 0.
+        rule: the constants; static, no leaf.
     """
 
     loss_scale: Array
-    """(), float32 (float64 if the rule's arithmetic is): in force, what the next loss is multiplied by."""
     growth_tracker: Array
-    """(), int32: clean steps since the last overflow or growth; both reset it to 0."""
     overflow_tracker: Array | None
-    """(), int32: overflows let pass without a backoff; the rule's ``hysteresis_refill`` resets it to 0. None if
-    ``hysteresis`` is 1."""
     pending: Array | None
-    """(delay,), as `loss_scale`: computed and not yet in force, oldest first; the last `waiting` of them, the
-    places before hold the scale in force. None if ``delay`` is 0."""
     waiting: Array | None
-    """(), int32: how many of `pending` wait; counts up to ``delay``. None if ``delay`` is 0."""
     rule: Rule = field(metadata={"static": True})
 
     @classmethod

@@ -14,13 +14,21 @@ from ampsim.jax.machine import LARGEST_COUNT
 
 
 class SkipState(NamedTuple):
-    """The state of `skip_nonfinite`."""
+    """The state of `skip_nonfinite`.
 
-    loss_scale: LossScale  # scale the next loss with it; changes at every update
-    inner: Tree  # the wrapped optimizer's state; a skipped step changes no bit of it
-    finite: Array  # (), bool: whether the last gradients were finite; True at first
-    notfinite_count: Array  # (), int32: non-finite updates since the last finite one
-    total_notfinite: Array  # (), int32: non-finite updates since the start; stops at 2^31 - 1
+    Attributes:
+        loss_scale: scale the next loss with it; changes at every update.
+        inner: the wrapped optimizer's state; a skipped step changes no bit of it.
+        finite: (), bool: whether the last gradients were finite; True at first.
+        notfinite_count: (), int32: non-finite updates since the last finite one.
+        total_notfinite: (), int32: non-finite updates since the start; stops at 2^31 - 1.
+    """
+
+    loss_scale: LossScale
+    inner: Tree
+    finite: Array
+    notfinite_count: Array
+    total_notfinite: Array
 
 
 def skip_nonfinite(

@@ -20,7 +20,12 @@ from ampsim.jax import checkpoint
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PolicyScale:
-    """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static."""
+    """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static.
+
+    Attributes:
+        policy: its numbers; static, no leaf.
+        state: scalars, float32 and int32.
+    """
 
     policy: Policy = field(metadata={"static": True})
     state: PolicyState

@@ -24,20 +24,33 @@ from ampsim.jax.finite import Tree
 
 
 class Summary(NamedTuple):
-    """The end of each rule's run; JAX arrays of shape (rules,)."""
+    """The end of each rule's run; JAX arrays of shape (rules,).
 
-    scale: Array  # in force at the end, in the rules' dtype
-    growth_tracker: Array  # int32
-    overflow_tracker: Array  # int32
-    skipped: Array  # int32: overflows
+    Attributes:
+        scale: in force at the end, in the rules' dtype.
+        growth_tracker: int32: clean steps since the last overflow or growth.
+        overflow_tracker: int32: overflows let pass without a backoff.
+        skipped: int32: overflows.
+    """
+
+    scale: Array
+    growth_tracker: Array
+    overflow_tracker: Array
+    skipped: Array
 
 
 class PolicySummary(NamedTuple):
-    """The end of each policy's run; JAX arrays of shape (policies,)."""
+    """The end of each policy's run; JAX arrays of shape (policies,).
 
-    scale: Array  # float32, in force at the end
-    skipped: Array  # int32: overflows
-    mean_log2_scale: Array  # float32: of the scale in force after each update
+    Attributes:
+        scale: float32, in force at the end.
+        skipped: int32: overflows.
+        mean_log2_scale: float32: of the scale in force after each update.
+    """
+
+    scale: Array
+    skipped: Array
+    mean_log2_scale: Array
 
 
 def sweep(

@@ -35,24 +35,33 @@ Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers
 
 @dataclass(frozen=True)
 class Observation:
-    """The sight of one iteration's gradients. True if they overflowed, so that every `Rule` takes it."""
+    """The sight of one iteration's gradients. True if they overflowed, so that every `Rule` takes it.
+
+    Attributes:
+        found_inf: whether any gradient was inf or NaN.
+        amax: largest magnitude of the gradients once *unscaled*; inf or NaN where it is not known for an overflow.
+        saturated: share of the elements at the largest number of their format, 0 to 1.
+    """
 
     found_inf: bool
-    """Whether any gradient was inf or NaN."""
     amax: float | None = None
-    """Largest magnitude of the gradients once *unscaled*; inf or NaN where it is not known for an overflow."""
     saturated: float | None = None
-    """Share of the elements at the largest number of their format, 0 to 1."""
 
     def __bool__(self) -> bool:
         return bool(self.found_inf)
 
 
 class PolicyState(NamedTuple):
-    """A policy's state: float32 and int32 scalars, as Python's numbers in core, as arrays in JAX."""
+    """A policy's state: float32 and int32 scalars, as Python's numbers in core, as arrays in JAX.
 
-    scale: float  # in force: of the iteration that the next update reports on
-    pending: tuple[float, ...]  # of the k iterations after it, oldest first
+    Attributes:
+        scale: in force: of the iteration that the next update reports on.
+        pending: of the k iterations after it, oldest first.
+        memory: what the policy remembers, a NamedTuple of its own.
+    """
+
+    scale: float
+    pending: tuple[float, ...]
     memory: Memory
 
     @property
@@ -71,14 +80,21 @@ class Policy:
     """The queue, the bounds and the checks that all policies share. A policy defines `decide` and `start`.
 
     Raises ValueError or TypeError, with the value, what was expected and the cure.
+
+    Attributes:
+        init_scale: the first scale.
+        min_scale: no scale is below; of 2^-126, the smallest normal float32, the reciprocal is finite.
+        max_scale: no scale is above.
+        delay: updates between a decision and its first use; a pipeline's depth.
+        needs: what `decide` reads of an `Observation` beside ``found_inf``.
     """
 
     init_scale: float = 2.0**16
-    min_scale: float = 2.0**-126  # the smallest normal float32: the reciprocal is finite, nothing is flushed
+    min_scale: float = 2.0**-126
     max_scale: float = 2.0**127
-    delay: int = 0  # updates between a decision and its first use; a pipeline's depth
+    delay: int = 0
 
-    needs: ClassVar[tuple[str, ...]] = ()  # what `decide` reads of an `Observation` beside found_inf
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         low, init, high = (held(name, getattr(self, name)) for name in ("min_scale", "init_scale", "max_scale"))
@@ -190,11 +206,17 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Growing(Policy):
-    """A policy that grows by a factor after an interval of clean steps and backs off by another, as torch's machine."""
+    """A policy that grows by a factor after an interval of clean steps and backs off by another, as torch's machine.
+
+    Attributes:
+        growth_factor: what a growth multiplies the scale by, at least 1.
+        backoff_factor: what a backoff multiplies it by, in (0, 1].
+        growth_interval: clean steps before a growth.
+    """
 
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
-    growth_interval: int = 2000  # clean steps before a growth
+    growth_interval: int = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()

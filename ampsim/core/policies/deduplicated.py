@@ -48,11 +48,15 @@ class Ratio(Deduplicated):
     paper spreads the doubling over those steps: ``growth_factor=2 ** (1 / 1000), growth_interval=1``; in one
     step the scale stays a power of two. The released code (Azure/MS-AMP@0f4c06f, `msamp/nn/distributed.py`)
     has a constant 1/sqrt(ranks) in its place. A non-finite gradient counts as saturated.
+
+    Attributes:
+        threshold: share of saturated elements from which on the scale is too large.
+        top: for whoever counts: the largest number of the gradients' format; 448 for E4M3.
     """
 
     growth_interval: int = 1000
-    threshold: float = 1e-5  # share of saturated elements from which on the scale is too large
-    top: float = FP16.max_finite  # for whoever counts: the largest number of the gradients' format; 448 for E4M3
+    threshold: float = 1e-5
+    top: float = FP16.max_finite
 
     needs: ClassVar[tuple[str, ...]] = ("saturated",)
 

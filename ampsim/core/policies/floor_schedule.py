@@ -22,9 +22,12 @@ class FloorSchedule(Growing):
     ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` lifts the scale to at least 8192 with the 40 000th update:
     Mellempudi et al. 2019 (arXiv:1905.12334) so kept fp8 training from settling too low. Each backs off by itself
     with a delay, as with ``Rule(delay=k)``, of which this is the whole for no milestones.
+
+    Attributes:
+        milestones: (updates, floor), rising.
     """
 
-    milestones: tuple[tuple[int, float], ...] = ()  # (updates, floor)
+    milestones: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

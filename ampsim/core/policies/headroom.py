@@ -31,12 +31,17 @@ class Headroom(Policy):
     It never overflows to find out. The scale is a power of two. It falls at once to the largest with
     amax * S <= top / 2^margin. At the end of each `interval` of clean steps it doubles if the largest gradient in them
     leaves the margin at the doubled scale too. An overflow, whose size is not known, halves the scale that was used.
+
+    Attributes:
+        margin: bits.
+        interval: clean steps.
+        top: largest number of the gradients' format.
     """
 
     max_scale: float = 2.0**126
-    margin: int = 1  # bits
-    interval: int = 20  # clean steps
-    top: float = FP16.max_finite  # largest number of the gradients' format
+    margin: int = 1
+    interval: int = 20
+    top: float = FP16.max_finite
 
     needs: ClassVar[tuple[str, ...]] = ("amax",)
 

@@ -33,15 +33,22 @@ class LogMax(Policy):
     2. A gradient that is all zeros is left out. There its logarithm, -inf, makes the scale NaN for ever.
 
     ``faithful=True`` does both as OpenSeq2Seq does, and has its 16 in place of ``log_max`` in S.
+
+    Attributes:
+        log_max: log2 of where the format ends.
+        beta1: weight of the past in the average of x = log2 amax from which mu is.
+        beta2: weight of the past in the averages of x and x^2 from which sigma is.
+        overflow_std_dev: z, in standard deviations.
+        faithful: whether to do 1 and 2 as OpenSeq2Seq does.
     """
 
     init_scale: float = 1.0
     min_scale: float = 1.0
     max_scale: float = 2.0**24
-    log_max: float = 16.0  # log2 of where the format ends
+    log_max: float = 16.0
     beta1: float = 0.99
     beta2: float = 0.999
-    overflow_std_dev: float = 3.09  # z
+    overflow_std_dev: float = 3.09
     faithful: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("amax",)

@@ -81,11 +81,17 @@ def trade_off(rule: Rule) -> float:
 
 
 class Recovery(NamedTuple):
-    """The cost of a transient spike."""
+    """The cost of a transient spike.
+
+    Attributes:
+        skips: steps that overflow.
+        steps: from the spike's first step until the scale is back where it was, or above.
+        deficit: bit-steps below where it was, on the way.
+    """
 
     skips: int
-    steps: int  # from the spike's first step until the scale is back where it was, or above
-    deficit: float  # bit-steps below where it was, on the way
+    steps: int
+    deficit: float
 
 
 def recovery(rule: Rule, height: float, steps: int) -> Recovery:
@@ -108,11 +114,17 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
 
 
 class Stale(NamedTuple):
-    """The cost of a pipeline of depth k under a constant ceiling, a = b = 1."""
+    """The cost of a pipeline of depth k under a constant ceiling, a = b = 1.
+
+    Attributes:
+        skip_rate: skips per step.
+        headroom: bits, mean over a uniform phase.
+        burst: skips in a row.
+    """
 
     skip_rate: float
-    headroom: float  # bits, mean over a uniform phase
-    burst: int  # skips in a row
+    headroom: float
+    burst: int
 
 
 def stale(policy: str, growth_interval: int, k: int) -> Stale:

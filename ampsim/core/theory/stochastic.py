@@ -23,11 +23,17 @@ _normal = NormalDist()
 
 @dataclass(frozen=True)
 class Stationary:
-    """T3: the stationary distribution of (level, count of clean steps), where level j is x = x_0 + j a."""
+    """T3: the stationary distribution of (level, count of clean steps), where level j is x = x_0 + j a.
 
-    overflow: Array  # p, (levels,): chance that a step at this level overflows
-    visits: Array  # nu, (levels,): share of the arrivals at a level with count 0
-    stay: Array  # T, (levels,): mean steps of a visit
+    Attributes:
+        overflow: p, (levels,): chance that a step at this level overflows.
+        visits: nu, (levels,): share of the arrivals at a level with count 0.
+        stay: T, (levels,): mean steps of a visit.
+    """
+
+    overflow: Array
+    visits: Array
+    stay: Array
 
     @property
     def duration(self) -> float:

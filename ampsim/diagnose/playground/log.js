@@ -28,15 +28,26 @@ const Logs = (() => {
     return /^[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?$/.test(text) ? Number(text) : null;
   }
 
-  // The fields among named values; `names` is NAMES of readers/fields.py.
-  function entryOf(pairs, names) {
-    const ranked = {};
-    for (const [field, all] of Object.entries(names)) all.split(" ").forEach((name, rank) => (ranked[name] = [field, rank]));
-    const entry = {}, ranks = {};
-    for (const [name, value] of pairs) {
+  // Each known name's [field, rank], from NAMES of readers/fields.py; names met in the log are added.
+  const rankedNames = (names) => new Map(Object.entries(names).flatMap(([field, all]) =>
+    all.split(" ").map((name, rank) => [name, [field, rank]])));
+
+  function fieldOf(name, ranked) {
+    if (!ranked.has(name)) {
       const plain = last(name.split("/")).trim().toLowerCase().replaceAll(/[^a-z0-9_]+/g, "_");
       const words = plain.replaceAll(/^_+|_+$/g, "").split("_"); // "INFO step" is a step
-      const found = ranked[name] ?? words.slice(0, 6).map((_, i) => ranked[words.slice(i).join("_")]).find(Boolean);
+      const found = words.slice(0, 6).map((_, i) => ranked.get(words.slice(i).join("_"))).find(Boolean);
+      if (ranked.size > 10000) return found; // a log has few names, and many lines
+      ranked.set(name, found);
+    }
+    return ranked.get(name);
+  }
+
+  // The fields among named values; of two names for one field the better known counts.
+  function entryOf(pairs, ranked) {
+    const entry = {}, ranks = {};
+    for (const [name, value] of pairs) {
+      const found = fieldOf(name, ranked);
       const number = found && asNumber(value);
       if (number === undefined || number === null || found[1] >= (ranks[found[0]] ?? 99)) continue;
       ranks[found[0]] = found[1];
@@ -87,14 +98,14 @@ const Logs = (() => {
 
   // The history in a log: console text, JSON Lines, CSV, trainer_state.json.
   function read(text, names) {
-    const history = new Builder();
+    const history = new Builder(), ranked = rankedNames(names);
     const lines = text.split(/\r?\n/);
     const first = lines.find((line) => line.trim()) ?? "";
     const rows = rowsOf(text, lines, first);
     if (rows) {
       history.program = rows.program;
       rows.forEach((row, number) => {
-        const { step = number, ...entry } = entryOf(Object.entries(row ?? {}), names);
+        const { step = number, ...entry } = entryOf(Object.entries(row ?? {}), ranked);
         if (Object.keys(entry).length) history.add(Math.trunc(step), entry);
       });
       return history;
@@ -114,7 +125,7 @@ const Logs = (() => {
         if (left !== undefined) scale = Number(left);
         continue;
       }
-      const entry = entryOf(pairsOf(line), names);
+      const entry = entryOf(pairsOf(line), ranked);
       entry.step ??= STEP.exec(line)?.[1] && Number(STEP.exec(line)[1]);
       if (!["scale", "norm", "loss"].some((field) => field in entry)) continue;
       step = Math.trunc(entry.step ?? step + 1);
@@ -218,7 +229,8 @@ const Logs = (() => {
   }
 
   function knobsOf(dialect, filled, known) {
-    const values = { init: filled.scale[0], interval: known.interval, growth: known.growth, backoff: known.backoff };
+    const interval = known.interval && known.interval - (Number(dialect.interval) || 0); // flax grows a step after it
+    const values = { init: filled.scale[0], interval, growth: known.growth, backoff: known.backoff };
     const pairs = Object.entries(values).filter(([name, value]) => name in dialect.parameters && value !== null);
     return Object.fromEntries(pairs.map(([name, value]) => [dialect.parameters[name], value]));
   }

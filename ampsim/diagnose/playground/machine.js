@@ -37,25 +37,25 @@ const LossScaler = (() => {
   // One step of the plain machine, without quirks and without delay.
   function advance(rule, state, foundInf) {
     let { scale, growthTracker, overflowTracker } = state;
-    const refilledBy = (event) => rule.hysteresis_refill.includes(event);
+    const refill = rule.hysteresis_refill;
     if (foundInf) {
       growthTracker = 0;
       if (overflowTracker + 1 < rule.hysteresis) overflowTracker += 1;
       else {
         scale = backOff(rule, scale);
-        if (refilledBy("backoff")) overflowTracker = 0;
+        if (refill.includes("backoff")) overflowTracker = 0;
       }
     } else {
-      if (refilledBy("clean")) overflowTracker = 0;
+      if (refill.includes("clean")) overflowTracker = 0;
       growthTracker += 1;
       const { growth_test: test, growth_interval: interval } = rule;
       if (test === "==" ? growthTracker === interval : growthTracker >= interval) {
         scale = grow(rule, scale);
         growthTracker = 0;
-        if (refilledBy("growth")) overflowTracker = 0;
+        if (refill.includes("growth")) overflowTracker = 0;
       }
     }
-    return { ...state, scale, growthTracker, overflowTracker };
+    return { scale, growthTracker, overflowTracker, pending: state.pending, memory: state.memory };
   }
 
   function giveUp(type, message) {
@@ -136,9 +136,12 @@ const LossScaler = (() => {
 
   // The state after an update. A synchronous one brings the newest scale into force at once.
   function update(rule, state, foundInf, synchronous = false) {
-    const step = rule.quirks.reduce((inner, quirk) => QUIRKS[quirk.name].bind(null, quirk, inner), advance);
+    let step = advance;
+    for (const quirk of rule.quirks) step = QUIRKS[quirk.name].bind(null, quirk, step);
+    const depth = synchronous ? 0 : rule.delay;
+    if (!depth && !state.pending.length) return step(rule, state, foundInf); // the queue of one: nothing waits
     const after = step(rule, { ...state, scale: newest(state), pending: [] }, foundInf);
-    const queue = [state.scale, ...state.pending, after.scale].slice(-((synchronous ? 0 : rule.delay) + 1));
+    const queue = [state.scale, ...state.pending, after.scale].slice(-(depth + 1));
     return { ...after, scale: queue[0], pending: queue.slice(1) };
   }
 

@@ -59,11 +59,17 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Ticket(Generic[V]):
-    """One iteration's claim to one version, for life."""
+    """One iteration's claim to one version, for life.
 
-    index: int  # the iteration, counted from 0
-    version: int  # how many updates `value` has seen
-    value: V  # after[version], immutable
+    Attributes:
+        index: the iteration, counted from 0.
+        version: how many updates `value` has seen.
+        value: after[version], immutable.
+    """
+
+    index: int
+    version: int
+    value: V
 
 
 @dataclass(frozen=True)
@@ -260,15 +266,14 @@ class Register(Generic[V]):
         return book.versions[book.next_version(self.depth) - book.applied - 1 :]
 
     def restore(self, versions: tuple[V, ...], also: Callable[[], object] = bool) -> None:
-        """Start again from what `pending` returned. Outstanding tickets are void from here on.
+        """Start again from what `pending` returned, at most depth + 1 versions. Outstanding tickets are void.
 
         `also` is one call of C code, which changes what must change with it: an interrupt strikes before or after both.
         """
         with self._lock:
             self.check_open()
             behind = len(versions) - 1
-            floor = max(0, behind - self.depth)  # a shallower scaler drops what it cannot delay
-            book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
+            book = _Book(versions, applied=behind, begun=behind)
             self._changed.notify_all()
             try:
                 also()

@@ -1,0 +1,135 @@
+"""The playground in a browser: no complaint and no request, by mouse, by keyboard, with any log, on any screen."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ampsim import dialects
+from ampsim.core.replay.ceilings import replay_ceilings
+from ampsim.core.replay.fold import first_divergence
+from ampsim.diagnose.playground import build
+from tests.diagnose.browser import Browser, needs_chromium
+
+pytestmark = needs_chromium
+PAGE = Path(__file__).parents[2] / "figures" / "playground.html"
+HOSTILE = (
+    "<img src=x onerror=alert(1)> step: 1, loss_scale: 65536, loss: 2\nstep: 9, loss_scale: 8192, x: </textarea><b>"
+)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(tab: Browser) -> Iterator[Browser]:
+    tab.look(1200, 900)
+    tab.open(PAGE)
+    yield tab
+    assert tab.complaints() == []
+
+
+def text(browser: Browser, selector: str) -> str:
+    return str(browser.value(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+def choose(browser: Browser, name: str, value: str) -> None:
+    browser.value(f"(e => {{ e.value = {json.dumps(value)}; e.onchange(); }})(document.getElementById('{name}'))")
+    browser.settle()
+
+
+def paste(browser: Browser, log: str) -> None:
+    browser.value(f"document.getElementById('log').value = {json.dumps(log)}; document.getElementById('read').click()")
+    browser.settle()
+
+
+def test_the_first_sight_is_what_the_reference_computes(browser: Browser) -> None:
+    record = next(row for row in build.read(build.DATA)[1] if row["counts"] and row["arm"] == "gpt dynamic")
+    ceilings, given = build.ceilings_of(record), {"init": 1.0, "interval": 8}
+    a = replay_ceilings(dialects.get("torch.amp.GradScaler", **given), ceilings)
+    b = replay_ceilings(dialects.get("megatron.core.DynamicGradScaler", **given), ceilings)
+    assert text(browser, "#numbers-a dd").startswith(f"{len(a.skipped)} (")
+    assert text(browser, "#numbers-b dd").startswith(f"{len(b.skipped)} (")
+    parted = first_divergence(a.scales(), b.scales()) + 1  # the scale after an update is in force at the next step
+    assert f"A and B part at step {parted}:" in text(browser, "#difference")
+    assert browser.value("document.querySelectorAll('canvas').length") == 3
+    assert browser.value("document.querySelectorAll('#dialects tr').length") == len(dialects.names())
+
+
+def test_a_slider_is_dragged_with_the_mouse(browser: Browser) -> None:
+    before, drawn = text(browser, "#numbers-a"), browser.value("document.querySelector('canvas').toDataURL()")
+    box = "document.getElementById('growth_interval-a').getBoundingClientRect()"
+    x, y, width = browser.value(f"(r => [r.x, r.y + r.height / 2, r.width])({box})")
+    browser.mouse(("mousePressed", x + width * 0.3, y))
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + 4, y=y, button="left", buttons=1)
+    browser.mouse(("mouseReleased", x + 4, y))
+    assert text(browser, "#growth_interval-a-says") == "1 step"
+    assert text(browser, "#numbers-a") != before
+    assert browser.value("document.querySelector('canvas').toDataURL()") != drawn
+
+
+def test_everything_is_reached_and_moved_by_keyboard(browser: Browser) -> None:
+    reached = set()
+    for _ in range(40):
+        browser.press("Tab")
+        reached.add(browser.value("document.activeElement.id"))
+    knobs = ("init_scale", "factor", "growth_interval", "hysteresis", "min_scale", "delay")
+    assert {"run", "step", "log", "read", "example"} <= reached
+    assert {f"{knob}-{side}" for knob in knobs for side in "ab"} <= reached
+    browser.value("document.getElementById('hysteresis-a').focus()")
+    browser.press("ArrowRight")
+    assert text(browser, "#hysteresis-a-says") == "2 overflows"
+    assert text(browser, "#numbers-a dd:nth-of-type(1)") == text(browser, "#numbers-b dd:nth-of-type(1)")
+    browser.value("document.getElementById('step').focus()")
+    browser.press("End")
+    assert text(browser, "#readout").startswith("Step 383: A at ")
+
+
+def test_every_dialect_on_every_run(browser: Browser) -> None:
+    for run in range(len(build.RUNS)):
+        choose(browser, "run", str(run))
+        for name in dialects.names():
+            choose(browser, "dialect-b", name)
+            assert "NaN" not in text(browser, "main")
+            assert "undefined" not in text(browser, "main")
+
+
+def test_a_log_of_a_dialect_is_named_and_played(browser: Browser) -> None:
+    browser.value("document.getElementById('example').click()")
+    browser.settle()
+    assert "deepspeed.DynamicLossScaler" in text(browser, "#found")
+    assert browser.value("document.getElementById('dialect-a').value") == "deepspeed.DynamicLossScaler"
+    assert text(browser, "#run option:checked") == "Your log"
+    drawn, logged = browser.value("document.querySelectorAll('canvas').length"), text(browser, "#readout")
+    assert drawn == 1
+    assert logged.startswith("Step 0: A at 2¹⁶")
+    choose(browser, "run", "0")
+    assert browser.value("document.querySelectorAll('canvas').length") == 3
+
+
+def test_what_is_pasted_is_text_and_what_is_no_log_is_refused(browser: Browser) -> None:
+    paste(browser, HOSTILE)
+    assert "between steps 1 and 9, is" not in text(browser, "#found")  # three backoffs are no long fall
+    assert "Skipped: at least 3 steps" in text(browser, "#found")
+    assert browser.value("document.querySelectorAll('img, main b b').length") == 0
+    for log in ("", "hello\nworld", "{" * 1000, "loss: 2\nloss: 3", "step: 1, loss_scale: nan"):
+        paste(browser, log)
+        assert "Expected lines such as" in text(browser, "#found"), log
+
+
+def test_a_long_log_is_drawn(browser: Browser) -> None:
+    lines = (f"step: {step}, loss_scale: {65536 >> (step // 10000)}, skipped: 0" for step in range(100_000))
+    paste(browser, "\n".join(lines))
+    assert "steps 0 to 99999" in text(browser, "#found")
+
+
+@pytest.mark.parametrize("width", [320, 390, 800, 1600])
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_is_wider_than_the_screen(browser: Browser, width: int, dark: bool) -> None:
+    browser.look(width, 800, dark=dark, phone=width < 400)
+    browser.open(PAGE)
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
