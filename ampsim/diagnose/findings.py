@@ -3,6 +3,7 @@
 A finding looks at one thing and says nothing unless it sees it: a run of which nothing is found is called healthy.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,15 +14,18 @@ import numpy.typing as npt
 from ampsim.core.formats import FP16
 from ampsim.diagnose.history import Change, Floats, History
 from ampsim.diagnose.infer import Inferred, infer
+from ampsim.diagnose.scaled_norm import scaled_norm
 
 Bools = npt.NDArray[np.bool_]
 
 DESCENT = 6
 """Backoffs without a growth in between that a run does not make while it only looks for its scale."""
-SPIKE = 4.0
-"""Times the median beside it at which a norm or a loss stands out."""
+SPIKE = {"the gradient norm": 4.0, "the loss": 2.0}
+"""Times the median before it at which it stands out."""
 FLUSHED_BELOW = math.log2(FP16.smallest_subnormal) - 1
 """Binade below which float16 rounds to zero."""
+RISEN = 1.5
+"""Times its usual value at which a loss has risen."""
 DEAD = 0.99
 """Share of a layer's nonzero gradients below fp16 at which it learns nothing."""
 
@@ -30,8 +34,8 @@ class Finding(NamedTuple):
     """One thing that went wrong."""
 
     kind: str
-    """"collapse", "data spike", "interval too long", "floor reached", "scaled norm", "dead layer", "forward overflow",
-    "hidden skips"; "alarm" for what the recorder saw itself."""
+    """"collapse", "data spike", "interval too long", "floor reached", "scaled norm", "scaled clip", "dead layer",
+    "forward overflow", "hidden skips"; "alarm" for what the recorder saw itself."""
     step: int
     """Where it could first be seen."""
     what: str
@@ -57,16 +61,23 @@ def findings(history: History) -> list[Finding]:
     ]
 
 
-def _descent(history: History) -> list[Change]:
-    """Return the falls after the last growth."""
-    falls: list[Change] = []
-    for change in history.changes:
-        falls = [] if change.new > change.old else [*falls, change]
-    return falls
+def _descent(history: History, least: float) -> list[Change]:
+    """Return the last falls without a growth in between of at least so many halvings, if the scale has not come back.
+
+    What follows a collapse, such as a few growths that fail, is no way back.
+    """
+    found, lowest = [], math.inf
+    for fell, group in itertools.groupby(history.changes, lambda change: change.fell):
+        changes = list(group)
+        if fell and _backoffs(changes) >= least:
+            found, lowest = changes, changes[-1].new
+        elif changes[-1].new > 4 * lowest:
+            found = []
+    return found
 
 
 def _backoffs(changes: list[Change]) -> float:
-    return sum(math.log2(change.old / max(change.new, 2.0**-149)) for change in changes)
+    return sum(change.halvings for change in changes)
 
 
 def _spacing(history: History) -> float:
@@ -75,24 +86,34 @@ def _spacing(history: History) -> float:
 
 def _collapse(history: History, _: Inferred) -> Iterator[Finding]:
     """Yield a finding where the scale falls to the end of the log, or below 1."""
-    falls = _descent(history)
-    if not falls or _backoffs(falls) < DESCENT:
+    falls = _descent(history, DESCENT)
+    if not falls:
         return
     final, tail = falls[-1].new, int(history.step[-1]) - falls[-1].step
     length = falls[-1].step - falls[0].after
     if final >= 1 and tail > 2 * max(length, _spacing(history)):
         return  # it found a scale and stayed there
-    seen = next((fall for i, fall in enumerate(falls) if _backoffs(falls[: i + 1]) >= 3), falls[-1])
+    fallen = itertools.accumulate(fall.halvings for fall in falls)
+    seen = next((fall for fall, so_far in zip(falls, fallen, strict=True) if so_far >= 3), falls[-1])
     norm = _before(history, history.norm, seen.step)
     blown = f"; the gradient norm had been {norm:.3g} before" if norm else ""
     yield Finding(
         "collapse",
         seen.step,
         f"The loss scale fell from {falls[0].old:g} to {final:g} without recovering, by step {falls[-1].step}: at "
-        f"least {round(_backoffs(falls))} halvings. It could be seen at step {seen.step}{blown}.",
+        f"least {round(_backoffs(falls))} halvings. It could be seen at step {seen.step}{_lead(history, seen)}{blown}.",
         "No scale makes these gradients finite: the run itself diverged. Go back to a checkpoint before step "
         f"{falls[0].after}, and lower the learning rate, clip, or skip the batches from there on.",
     )
+
+
+def _lead(history: History, seen: Change) -> str:
+    """Return in words how long before the loss rose a fall of the scale was seen; nothing if it did not rise later."""
+    usual = _before(history, history.loss, seen.step + 1)
+    if not usual or usual <= 0:
+        return ""
+    risen = history.step[(history.step > seen.step) & (history.loss > RISEN * usual)]
+    return f", {risen[0] - seen.step} steps before the loss rose (step {risen[0]})" if len(risen) else ""
 
 
 def _floor(history: History, _: Inferred) -> Iterator[Finding]:
@@ -105,6 +126,8 @@ def _floor(history: History, _: Inferred) -> Iterator[Finding]:
     first = _run_of(stuck, 3)
     if first is None or not any(change.new == lowest for change in history.changes):
         return
+    if history.settings.get("printed_as_zero") == lowest:
+        return  # it may still fall
     yield Finding(
         "floor reached",
         int(history.step[first]),
@@ -128,7 +151,7 @@ def _run_of(where: Bools, length: int) -> int | None:
 def _forward_overflow(history: History, _: Inferred) -> Iterator[Finding]:
     """Yield a finding where the loss itself is not finite on skipped steps."""
     both = np.isinf(history.loss) & ~(history.skipped == 0)
-    if not both.any() or np.isnan(history.scale).all():
+    if not both.any():
         return
     at = int(np.argmax(both))
     names = list(history.bad.get(int(history.step[at]), {}))
@@ -145,34 +168,15 @@ def _forward_overflow(history: History, _: Inferred) -> Iterator[Finding]:
 
 
 def _scaled_norm(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding where the logged norm jumps with the scale: it was taken before unscaling."""
-    usable = np.isfinite(history.norm) & (history.norm > 0) & (history.scale > 0)
-    steps, ratios = [], []
-    for change in history.changes:
-        old = history.norm[usable & (history.step <= change.after) & (history.scale == change.old)][-5:]
-        new = history.norm[usable & (history.step >= change.step) & (history.scale == change.new)][:5]
-        if len(old) and len(new):
-            steps.append(math.log2(change.new / change.old))
-            ratios.append(math.log2(float(np.median(new)) / float(np.median(old))))
-    norms, scales = history.norm[usable], history.scale[usable]
-    if len(norms) < 3:
-        return
-    typical, true = float(np.median(norms)), float(np.median(norms / scales))
-    follows = len(steps) >= 2 and _slope(steps, ratios) > 0.7
-    if not follows and not (len(steps) < 2 and typical > 1e4 and 1e-3 < true < 1e3):
-        return
-    yield Finding(
-        "scaled norm",
-        int(history.step[0]),
-        f"The logged gradient norm is multiplied by the loss scale: its median is {typical:.3g}, the true one "
-        f"{true:.3g}" + (", and it jumps wherever the scale does." if follows else "."),
-        "If that norm is what the clip sees, gradients are clipped to max_norm over the scale, which is next to "
-        "nothing: call scaler.unscale_(optimizer) before clip_grad_norm_.",
-    )
-
-
-def _slope(x: list[float], y: list[float]) -> float:
-    return sum(a * b for a, b in zip(x, y, strict=True)) / sum(a * a for a in x)
+    """Yield a finding where the logged norm has the loss scale in it."""
+    for kind, what in scaled_norm(history):
+        yield Finding(
+            kind,
+            int(history.step[0]),
+            what,
+            "If that norm is what the clip sees, gradients are clipped to max_norm over the scale, which is next to "
+            "nothing: call scaler.unscale_(optimizer) before clip_grad_norm_.",
+        )
 
 
 def _dead_layer(history: History, _: Inferred) -> Iterator[Finding]:
@@ -210,15 +214,15 @@ def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
 
 def _interval(history: History, known: Inferred) -> Iterator[Finding]:
     """Yield a finding where the scale was thrown down and does not come back within the run."""
-    falls = _descent(history)
-    settled = [change for change in history.changes if change not in falls]
+    falls = _descent(history, 4)
     if not falls:
         return
+    settled = [change for change in history.changes if change.step <= falls[0].after]
     fall, last = _backoffs(falls), falls[-1]
     before = falls[0].after - (settled[-1].step if settled else int(history.step[0]))
     clean = int(history.step[-1]) - last.step
     length = max(last.step - falls[0].after, 1)
-    if fall < 4 or before < length or clean < 4 * max(length, _spacing(history)):
+    if before < length or clean < 4 * max(length, _spacing(history)):
         return  # a search from the start, or a run that ends too soon to tell
     interval = history.settings.get("growth_interval") or known.growth_interval
     took = f"the growth interval of {interval} steps" if interval else "growth"
@@ -226,7 +230,7 @@ def _interval(history: History, known: Inferred) -> Iterator[Finding]:
         "interval too long",
         last.step,
         f"The loss scale was {falls[0].old:g} until step {falls[0].after}, fell to {last.new:g}, and has not come back "
-        f"in {clean} clean steps: {took} is too slow for a way of {round(fall)} doublings.",
+        f"in {clean} steps: {took} is too slow for a way of {round(fall)} doublings.",
         f"Set growth_interval to about {max(1, clean // (4 * round(fall)))}: the way back then takes a quarter of "
         "these steps, and each doubling risks one skipped step.",
     )
@@ -237,12 +241,13 @@ def _spike(history: History, _: Inferred) -> Iterator[Finding]:
     for burst in _bursts(history):
         first, last = burst[0], burst[-1]
         spike = _stands_out(history, history.norm, first, last) or _stands_out(history, history.loss, first, last)
-        if _backoffs(burst) >= 2 and spike:
+        long_before = first.after - history.step[0] > 3 * (last.step - first.after)  # no search for a scale
+        if _backoffs(burst) >= (2 if spike else DESCENT - 1) and (spike or long_before):
             yield Finding(
                 "data spike",
                 first.step,
                 f"Between steps {first.after} and {last.step} the loss scale fell from {first.old:g} to {last.new:g}, "
-                f"while {spike}; the run came back.",
+                f"while {spike or 'neither norm nor loss of a step that was taken shows why'}.",
                 "Look at the batches of these steps. Clipping keeps the steps that are not skipped from doing harm.",
             )
 
@@ -283,10 +288,10 @@ def _stands_out(history: History, values: Floats, first: Change, last: Change) -
     before = values[(history.step <= first.after) & np.isfinite(values)][-50:]
     inside = values[(history.step > first.after) & (history.step <= last.step + 2 * _spacing(history))]
     inside = inside[np.isfinite(inside)]
-    if len(before) < 5 or not len(inside):
+    if len(before) < 3 or not len(inside):
         return ""
     usual, peak = float(np.median(before)), float(inside.max())
-    return f"{name} rose from about {usual:.3g} to {peak:.3g}" if peak > SPIKE * usual > 0 else ""
+    return f"{name} rose from about {usual:.3g} to {peak:.3g}" if peak > SPIKE[name] * usual > 0 else ""
 
 
 def _before(history: History, values: Floats, step: int) -> float | None:

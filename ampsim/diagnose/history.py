@@ -12,6 +12,11 @@ import numpy.typing as npt
 ENTRIES = 2**18
 """Entries that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound."""
 
+CHANGES = 2**15
+"""Changes of the scale that are kept; of more, the latest."""
+EVENTS = 1_000
+"""Skipped steps whose parameters are kept, and alarms."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -24,6 +29,16 @@ class Change(NamedTuple):
     """The first step that is known to have the new one."""
     old: float
     new: float
+
+    @property
+    def fell(self) -> bool:
+        """Whether the new scale is lower."""
+        return self.new < self.old
+
+    @property
+    def halvings(self) -> float:
+        """The log2 of old over new; 0 counts as half of float32's smallest number, inf as 2^1024."""
+        return _log2(self.old) - _log2(self.new)
 
 
 class Sample(NamedTuple):
@@ -75,8 +90,8 @@ class History:
 class HistoryBuilder:
     """Collects entries in bounded memory; `finish` makes the history.
 
-    An entry whose step is not beyond the last one's replaces what came from that step on: a run that went on from a
-    checkpoint has its steps once.
+    An entry of the last one's step adds to it. An entry of an earlier step replaces what came from that step on: a run
+    that went on from a checkpoint has its steps once.
     """
 
     source: str
@@ -94,6 +109,7 @@ class HistoryBuilder:
     _waiting: tuple[int, list[float]] | None = None  # entries merged so far into one that is not kept yet
     _in_waiting: int = 0
     _back: int = 0
+    _forgotten: bool = False
 
     def add(
         self,
@@ -105,15 +121,18 @@ class HistoryBuilder:
         loss: float | None = None,
     ) -> None:
         """Add an entry: see `History` for what each is; a norm or a loss that was written down as NaN counts as inf."""
-        if step <= self._last_step():
+        scale = math.nan if scale < 0 else scale  # nobody's loss scale
+        clash = self._known is not None and self._known[0] == step and not math.isnan(scale) and self._known[1] != scale
+        again = step == self._last_step() and not clash
+        if step <= self._last_step() and not again:
             self._go_back(step)
         if not math.isnan(scale):
-            if self._known is not None and scale != self._known[1]:
-                self._changes.append(Change(self._known[0], step, self._known[1], scale))
-            self._known = step, scale
+            self._follow(step, scale)
         values = [scale, skipped, _written(norm), _written(loss)]
+        if again and self._waiting is None:
+            self._reopen()
         self._waiting = (step, values if self._waiting is None else _merge(self._waiting[1], values))
-        self._in_waiting += 1
+        self._in_waiting += not again
         if self._in_waiting == self._merged:
             self._keep()
 
@@ -126,10 +145,20 @@ class HistoryBuilder:
             notes.append(f"The run went back to an earlier step {self._back} times; what came later counts.")
         if self._merged > 1:
             notes.append(f"The run has more than {ENTRIES} entries; {self._merged} neighbours each are shown as one.")
+        if self._forgotten:
+            notes.append("The scale changed very often; only its later changes were looked at.")
         return History(
             self.source, self.program, np.array(self._steps, np.int64), scale, skipped, norm, loss,
             self._changes, self.bad, self.samples, self.alarms, self.settings, notes, self._merged,
         )  # fmt: skip
+
+    def _follow(self, step: int, scale: float) -> None:
+        if self._known is not None and scale != self._known[1]:
+            self._changes.append(Change(self._known[0], step, self._known[1], scale))
+            if len(self._changes) == CHANGES:
+                del self._changes[: CHANGES // 2]
+                self._forgotten = True
+        self._known = step, scale
 
     def _last_step(self) -> int:
         if self._waiting is not None:
@@ -147,11 +176,18 @@ class HistoryBuilder:
         if len(self._steps) == ENTRIES:
             self._halve()
 
+    def _reopen(self) -> None:
+        """Take back the entry that was kept last, to add to it."""
+        self._waiting = self._steps.pop(), [column.pop() for column in self._columns]
+        self._in_waiting = self._merged
+
     def _halve(self) -> None:
-        rows = list(zip(*self._columns, strict=True))
-        pairs = [_merge(list(rows[i]), list(rows[i + 1])) for i in range(0, len(rows), 2)]
+        scale, skipped, norm, loss = (np.array(column).reshape(-1, 2).T for column in self._columns)
+        skips = np.where(np.isnan(skipped).all(axis=0), np.nan, np.nansum(skipped, axis=0))
+        scale = np.where(np.isnan(scale[1]), scale[0], scale[1])
+        merged = (scale, skips, np.fmax(*norm), np.fmax(*loss))
         self._steps = self._steps[1::2]
-        self._columns = tuple(array("d", column) for column in zip(*pairs, strict=True))
+        self._columns = tuple(array("d", column.tobytes()) for column in merged)
         self._merged *= 2
 
     def _go_back(self, step: int) -> None:
@@ -170,6 +206,10 @@ class HistoryBuilder:
         self.bad = {at: names for at, names in self.bad.items() if at < step}
         self.samples = [sample for sample in self.samples if sample.step < step]
         self.alarms = [alarm for alarm in self.alarms if alarm[0] < step]
+
+
+def _log2(scale: float) -> float:
+    return -150.0 if scale == 0 else 1024.0 if math.isinf(scale) else math.log2(scale)
 
 
 def _written(value: float | None) -> float:

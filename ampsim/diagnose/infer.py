@@ -19,6 +19,8 @@ TOLERANCE = 1e-4
 
 LIKELY_BACKOFF = 0.4
 """A fall further than this between two lines of a log is taken for several backoffs."""
+LEAST_BACKOFF = 1 / 64
+"""The same for lines whose steps follow on each other, which may be counted otherwise than the scaler's."""
 
 
 class Skips(NamedTuple):
@@ -57,11 +59,12 @@ class Inferred:
 
 def infer(history: History) -> Inferred:
     """Return what the scale's changes say of the rule."""
-    up = [change.new / change.old for change in history.changes if change.new > change.old > 0]
-    down = [change.new / change.old for change in history.changes if 0 < change.new < change.old]
-    growth, backoff = min(up, default=None), max(down, default=None)
-    falls = [change for change in history.changes if change.new < change.old]
-    if backoff is not None and backoff < LIKELY_BACKOFF and all(change.step - change.after > 1 for change in falls):
+    ratios = [change.new / change.old for change in history.changes if 0 < change.old < math.inf]
+    growth = min((ratio for ratio in ratios if 1 + TOLERANCE < ratio < math.inf), default=None)
+    backoff = max((ratio for ratio in ratios if 0 < ratio < 0.99), default=None)
+    falls = [change for change in history.changes if change.fell]
+    apart = all(change.step - change.after > 1 for change in falls)
+    if backoff is not None and backoff < (LIKELY_BACKOFF if apart else LEAST_BACKOFF):
         backoff = None  # several skips lie between the lines of the log
     skips = [
         Skips(change, backoffs(change.old, change.new, backoff or 0.5), _said(history, change)) for change in falls
@@ -81,14 +84,12 @@ def backoffs(old: float, new: float, factor: float = 0.5) -> int:
         new: the scale after, as it was printed; 0 counts as the first below float32's smallest number.
         factor: what a backoff multiplies the scale by, below 1.
     """
-    if new <= 0:
-        return 1 + math.ceil(math.log(2.0**-149 / old) / math.log(factor))
-    return max(1, round(math.log(new / old) / math.log(factor)))
+    return max(1, round(Change(0, 1, old, new).halvings / -math.log2(factor)))
 
 
 def _said(history: History, change: Change) -> float:
     # Some programs print the scale that a step had, others the one that it left: both ends may belong to the fall.
-    inside = (history.step >= change.after) & (history.step <= change.step)
+    inside = slice(*np.searchsorted(history.step, [change.after, change.step + 1]))
     said = history.skipped[inside]
     return float(np.nansum(said)) if len(said) and not np.isnan(said).all() else math.nan
 
@@ -100,13 +101,15 @@ def _interval(history: History, growth: float | None) -> int | None:
     found = [
         second.step - first.step
         for first, second in zip(history.changes, history.changes[1:], strict=False)
-        if first.new > first.old and math.isclose(second.new / second.old, growth, rel_tol=TOLERANCE)
+        if first.new > first.old > 0 < second.old and math.isclose(second.new / second.old, growth, rel_tol=TOLERANCE)
     ]
     return min(found, default=None)
 
 
 def _hysteresis(history: History) -> bool:
     """Return whether a step was skipped at a scale that stayed, and fell later, so that it was no floor."""
+    if history.settings.get("hysteresis") is True:
+        return True
     if not history.every_step or len(history.step) < 2 or np.isnan(history.scale).all():
         return False
     stayed = (history.skipped[:-1] > 0) & (history.scale[1:] == history.scale[:-1])
@@ -139,11 +142,12 @@ def _replayed(name: str, parameters: dict[str, float], found_inf: npt.NDArray[np
 
 
 def _parameters(name: str, history: History, known: Inferred) -> dict[str, float]:
+    dialect = dialects.ALL[name]
+    late = "interval" in dialect.parameters and dialect(interval=7).growth_interval == 8  # flax grows a step after it
     values = {
         "init": float(history.scale[0]),
-        "interval": known.growth_interval or history.settings.get("growth_interval"),
+        "interval": known.growth_interval - late if known.growth_interval else history.settings.get("growth_interval"),
         "growth": known.growth_factor,
         "backoff": known.backoff_factor,
     }
-    dialect = dialects.ALL[name]
     return {key: value for key, value in values.items() if key in dialect.parameters and isinstance(value, int | float)}

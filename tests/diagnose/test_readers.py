@@ -61,14 +61,14 @@ def test_megatron(tmp_path):
 def test_deepspeed_counts_the_overflows_of_one_rank(tmp_path):
     history = read(tmp_path, DEEPSPEED)
     assert history.program == "DeepSpeed"
-    assert history.scale.tolist() == [65536.0, 65536.0, 32768.0]
-    assert history.skipped.tolist() == [1, 1, 1]
+    assert history.scale.tolist()[1:] == [65536.0, 65536.0, 32768.0]
+    assert history.skipped.tolist() == [0, 1, 1, 1]
 
 
 def test_fairseq(tmp_path):
     history = read(tmp_path, FAIRSEQ)
     assert history.program == "fairseq"
-    assert history.step.tolist() == [50, 51, 100]
+    assert history.step.tolist() == [50, 51, 101]  # 100 updates, and a skipped step
     assert history.scale.tolist() == [128.0, 128.0, 64.0]
     assert history.norm[[0, 2]].tolist() == [3.1, 2.9]
 
@@ -119,3 +119,38 @@ def test_a_truncated_line_and_bytes_that_are_no_text_lose_nothing_else(tmp_path)
     path = tmp_path / "train.log"
     path.write_bytes(b"step 1 loss: 2.0 scale: 8\n\xff\xfe\x00 garbage loss\nstep 2 loss: 1.0 scale: 4\nstep 3 lo")
     assert read_history(path).scale.tolist() == [8.0, 4.0]
+
+
+def test_the_lines_that_a_refusal_asks_for_are_read(tmp_path):
+    with pytest.raises(NothingReadError, match="expected lines such as") as refused:
+        read(tmp_path, "hello\n")
+    line = str(refused.value).split("'")[1]
+    history = read(tmp_path, line)
+    assert (history.step[0], history.loss[0], history.scale[0], history.norm[0]) == (10, 2.3, 65536, 1.2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 10 loss: 2.0 scale: 8\r\nstep 20 loss: 1.0 scale: 4\r\n",
+        "\x1b[32mstep 10\x1b[0m loss: \x1b[1m2\x1b[0m scale: 8\n\x1b[32mstep 20\x1b[0m loss: 1 scale: 4\n",
+        "2026-01-01T10:00:00,123 INFO step=10 loss=2 scale=8\n2026-01-01T10:00:01,123 INFO step=20 loss=1 scale=4",
+        "[2026-01-01 10:00:00] [step 10] loss: 2, scale: 8, eta: 1:02:03\n[step 20] loss: 1, scale: 4, eta: 0:59:00",
+        " 1%|# | 10/900 [00:01<01:29, 9.9it/s, loss=2, scale=8]\r 2%|# | 20/900 [00:02<01:28, 9it/s, loss=1, scale=4]",
+        "epoch 1 step 10 loss: 2 scale: 8 eval_loss: 9 params norm: 7\nepoch 1 step 20 loss: 1 scale: 4\nvalid_loss: 9",
+        "step 10 loss: 2.0 | step 10 scale: 8\nstep 10 scale: 8\nstep 20 loss: 1.0\nstep 20 scale: 4\n",
+        '[\n {"step": 10, "loss": 2.0, "scale": 8},\n {"step": 20, "loss": 1.0, "scale": 4},\n {"step": 3',
+    ],
+)
+def test_forms_that_lines_come_in(tmp_path, text):
+    history = read(tmp_path, text, "log.json" if text[0] == "[" and text[1] == "\n" else "train.log")
+    assert history.step.tolist() == [10, 20]
+    assert history.scale.tolist() == [8.0, 4.0]
+    assert history.loss.tolist() == [2.0, 1.0]
+
+
+def test_steps_that_begin_anew_with_each_epoch_go_on(tmp_path):
+    lines = [f"epoch {epoch} step {step} loss: 2.0\n" for epoch in range(3) for step in range(0, 30, 10)]
+    history = read(tmp_path, "".join(lines))
+    assert len(history.step) == 9
+    assert history.notes == []

@@ -1,7 +1,10 @@
-"""Loops that are right: what each has beside a model, an optimizer and a scaler."""
+"""Loops that are right, and the trainer that the wrong ones of `loop_bugs` are made of."""
+
+from functools import partial
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampsim.testing import Loop
 
@@ -11,8 +14,8 @@ def batches(count=4, rows=8):
     return [(torch.randn(rows, 3, generator=draw), torch.randn(rows, 1, generator=draw)) for _ in range(count)]
 
 
-def new_model(seed=0):
-    torch.manual_seed(seed)
+def new_model():
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
@@ -21,9 +24,179 @@ def loss_of(model, batch):
     return (model(data) - target).square().mean()
 
 
+def cut(batch, count):
+    """A batch as `count` micro-batches, in a list; `parts` takes either."""
+    return [*zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
+
+
+def parts(batch):
+    return batch if isinstance(batch, list) else [batch]
+
+
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+ADAM = partial(torch.optim.AdamW, lr=0.01)
+FUSED = partial(ADAM, fused=True)
+
+
+class Trainer:
+    """A model, an optimizer and the scaler, with what every loop here does with them."""
+
+    def __init__(self, scaler, optimizer=SGD):
+        self.scaler, self.model = scaler, new_model()
+        self.optimizer = optimizer(self.model.parameters())
+        self.logs = {}
+        self.state = {"model": self.model, "optimizer": self.optimizer}
+
+    def carry(self, name, value):
+        self.state[name] = value
+        return value
+
+    def backward(self, batch):
+        """Clear the gradients, and leave scaled ones; return the loss."""
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model, batch)
+        self.scaler.scale(loss).backward()
+        return loss
+
+    def update(self):
+        """Step and update; return whether the optimizer stepped."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale
+
+    def params(self):
+        return list(self.model.parameters())
+
+    def average(self):
+        return self.carry("ema", AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9)))
+
+    def schedule(self):
+        return self.carry("scheduler", torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.9))
+
+    def save(self):
+        return {name: value.state_dict() for name, value in [*self.state.items(), ("scaler", self.scaler)]}
+
+    def load(self, checkpoint):
+        for name, value in [*self.state.items(), ("scaler", self.scaler)]:
+            value.load_state_dict(checkpoint[name])
+
+
+RIGHT = {}
+
+
+def right(make):
+    RIGHT[make.__name__] = make
+    return make
+
+
+@right
 def sgd(scaler):
-    model = new_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = Trainer(scaler)
+
+    def step(batch):
+        trainer.backward(batch)
+        trainer.update()
+
+    return Loop(step, trainer.state)
+
+
+@right
+def fused(scaler):
+    trainer = Trainer(scaler, FUSED)
+
+    def step(batch):
+        trainer.logs["loss"] = trainer.backward(batch)
+        trainer.update()
+
+    return Loop(step, trainer.state, logged=lambda: trainer.logs)
+
+
+@right
+def averaged_and_scheduled(scaler):
+    trainer = Trainer(scaler, ADAM)
+    ema, scheduler = trainer.average(), trainer.schedule()
+    steps = trainer.carry("steps", torch.zeros(()))
+
+    def step(batch):
+        trainer.backward(batch)
+        if trainer.update():
+            scheduler.step()
+            ema.update_parameters(trainer.model)
+            steps.add_(1)
+
+    return Loop(step, trainer.state)
+
+
+@right
+def accumulating(scaler):
+    """Steps after every second batch, and takes micro-batches, too."""
+    trainer = Trainer(scaler)
+    seen = 0
+
+    def step(batch):
+        nonlocal seen
+        if seen % 2 == 0:
+            trainer.optimizer.zero_grad()
+        for part in parts(batch):
+            scaler.scale(loss_of(trainer.model, part) / len(parts(batch)) / 2).backward()
+        seen += 1
+        if seen % 2 == 0:
+            trainer.update()
+
+    return Loop(step, trainer.state)
+
+
+@right
+def splitting(scaler):
+    trainer = Trainer(scaler, ADAM)
+
+    def step(batch):
+        trainer.optimizer.zero_grad()
+        for part in parts(batch):
+            scaler.scale(loss_of(trainer.model, part) / len(parts(batch))).backward()
+        trainer.update()
+
+    return Loop(step, trainer.state, split=cut)
+
+
+@right
+def two_optimizers(scaler):
+    trainer = Trainer(scaler)
+    first, last = trainer.model[0], trainer.model[2]
+    one = torch.optim.SGD(first.parameters(), lr=0.1)
+    two = torch.optim.Adam(last.parameters(), lr=0.01)
+
+    def step(batch):
+        trainer.model.zero_grad()
+        scaler.scale(loss_of(trainer.model, batch)).backward()
+        scaler.step(one)
+        scaler.step(two)
+        scaler.update()
+
+    return Loop(step, {"model": trainer.model, "one": one, "two": two})
+
+
+@right
+def clipping(scaler):
+    trainer = Trainer(scaler, ADAM)
+
+    def step(batch):
+        loss = trainer.backward(batch)
+        scaler.unscale_(trainer.optimizer)
+        norm = nn.utils.clip_grad_norm_(trainer.params(), 0.1)
+        trainer.update()
+        trainer.logs.update(loss=loss, norm=norm)
+
+    return Loop(step, trainer.state, logged=lambda: trainer.logs)
+
+
+@right
+def normed_and_dropped(scaler):
+    """Has batch-norm, whose statistics a skipped forward pass may move, and dropout."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(batch):
         optimizer.zero_grad()
@@ -32,24 +205,3 @@ def sgd(scaler):
         scaler.update()
 
     return Loop(step, {"model": model, "optimizer": optimizer})
-
-
-def clipping(scaler):
-    model = new_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    logs = {}
-
-    def step(batch):
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        scaler.step(optimizer)
-        scaler.update()
-        logs.update(loss=loss, norm=norm)
-
-    return Loop(step, {"model": model, "optimizer": optimizer}, logged=lambda: logs)
-
-
-RIGHT = {"sgd": sgd, "clipping": clipping}

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.testing import check_loop
-from ampsim.testing.loop.judge import judge_loop
+from ampsim.testing.loop.judge import LAWS, judge_loop
 from tests.testing.loop_bugs import BUGS
 from tests.testing.loops import RIGHT, batches
 
@@ -15,9 +15,15 @@ def test_a_right_loop_is_not_accused(name):
     check_loop(RIGHT[name], batches())
 
 
+def test_there_are_30_bugs():
+    assert len(BUGS) >= 30
+    assert {bug.law for bug in BUGS.values()} == set(LAWS)
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_caught_by_its_law(name):
     bug = BUGS[name]
     (result,) = judge_loop(bug.make, batches(), [bug.law])
-    assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}"
+    assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}: {result}"
     assert result.text.startswith(f"{bug.law}: ")
+    assert "\n  cause    " in result.text

@@ -1,5 +1,7 @@
 """Gradients that are DTensors, as those of FSDP2: flags are made local before they are recorded."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -65,3 +67,58 @@ with mock.patch.object(unscale, "on_host", lambda *_: False), \\
     all_of_them()
 """
     run_script(SCRIPT + (emulated if on_device else "all_of_them()\n"))
+
+
+PROCESS = """
+import itertools, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from ampsim.torch import GradScaler
+
+RANK = {rank}
+dist.init_process_group("gloo", init_method="file://{store}", rank=RANK, world_size=2)
+mesh = dist.init_device_mesh("cpu", (2,))
+x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+
+
+def run(sharded, fused, how, exact_torch):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+    for part in (net[0], net[2], net) if sharded else ():
+        fully_shard(part, mesh=mesh)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=fused)
+    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, exact_torch=exact_torch)
+    scales = []
+    for overflows in (False, True, False, False):
+        scaler.scale(net(x).square().mean()).backward()
+        grad = net[2].weight.grad
+        if overflows and not sharded:
+            grad[-1, -1] = float("inf")
+        elif overflows and RANK == 1:  # in its half alone
+            grad.to_local()[-1, -1] = float("inf")
+        if how == "unscale_":
+            scaler.unscale_(optimizer)
+            flags = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+            assert [bool(flag) for flag in flags] == [overflows], (RANK, flags)
+        elif how == "unscale_and_clip_":
+            scaler.unscale_and_clip_(optimizer, 0.01)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+    params = [param.detach() for param in net.parameters()]
+    return scales, [param.full_tensor() for param in params] if sharded else params
+
+
+for case in itertools.product((False, True), ("step", "unscale_", "unscale_and_clip_"), (False, True)):
+    whole, sharded = run(False, *case), run(True, *case)
+    assert sharded[0] == whole[0] == [8.0, 4.0, 4.0, 8.0], (RANK, case, sharded[0])
+    torch.testing.assert_close(sharded[1], whole[1], rtol=1e-5, atol=1e-7)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.deep
+def test_with_fsdp2_every_rank_skips_what_overflowed_on_one(tmp_path):
+    scripts = [PROCESS.format(rank=rank, store=tmp_path / "store") for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run_script, scripts))

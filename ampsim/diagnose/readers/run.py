@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from ampsim.diagnose.history import History, HistoryBuilder, Sample
+from ampsim.diagnose.history import EVENTS, History, HistoryBuilder, Sample
 from ampsim.run_file import read_run, records, unpack_counts
 
 SAMPLES = 512
@@ -27,9 +27,9 @@ def read_own(path: Path) -> History:
             norm=record.get("norm"),
             loss=record.get("loss"),
         )
-        if record.get("bad"):
+        if record.get("bad") and len(builder.bad) < EVENTS:
             builder.bad[step] = record["bad"]
-        if record.get("alarm"):
+        if record.get("alarm") and len(builder.alarms) < EVENTS:
             builder.alarms.append((step, record["alarm"]))
         if record.get("by_parameter") and number % every == 0:
             counts = {name: unpack_counts(packed) for name, packed in record["by_parameter"].items()}

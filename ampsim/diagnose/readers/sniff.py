@@ -8,7 +8,7 @@ from typing import IO
 
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.run import read_own
-from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_trainer_state
+from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_objects
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.readers.trackers import read_tensorboard, read_wandb
 
@@ -36,7 +36,7 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
     if not len(history.step):
         raise NothingReadError(
             f"{path}: no loss scale, gradient norm or loss was found; expected lines such as "
-            "'step 10 loss 2.3 loss_scale 65536 grad_norm 1.2', or a file that ampsim.watch wrote"
+            "'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
         )
     return history
 
@@ -55,29 +55,28 @@ def _read(path: Path, progress: Callable[[int], object]) -> History:
             return read_own(path)
         everything, source = itertools.chain(head, lines), str(path)
         first = next((line for line in head if line.strip()), "")
-        if first.lstrip().startswith("{"):
-            if _is_json(first):
-                return read_json_lines(source, everything)
-            if path.suffix == ".json":
-                text = "".join(everything)
-                return (
-                    read_trainer_state(source, text)
-                    if '"log_history"' in text
-                    else read_text(source, text.splitlines())
-                )
+        if first.lstrip().startswith("{") and _is_json(first):
+            return read_json_lines(source, everything)
+        if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
+            return read_objects(source, everything)
         if "," in first and _names_columns(first):
             return read_csv(source, everything)
         return read_text(source, everything)
 
 
 def _lines(file: IO[bytes], progress: Callable[[int], object]) -> Iterator[str]:
-    for number in itertools.count():
-        line = file.readline(LINE)
-        if not line:
-            return
-        if number % 4096 == 0:
-            progress(file.tell())
+    """Yield the lines; one that is longer than `LINE` in pieces that end where a number does not."""
+    rest, read = b"", 0
+    while line := file.readline(LINE):
+        read += len(line)
+        if read >> 22 != (read - len(line)) >> 22:  # every 4 MiB
+            progress(read)
+        line, rest = rest + line, b""
+        if len(line) >= LINE and not line.endswith(b"\n"):
+            cut = max(line.rfind(mark) for mark in (b"\r", b" ", b","))
+            line, rest = line[: cut + 1], line[cut + 1 :][:LINE]
         yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
 
 
 def _is_json(line: str) -> bool:

@@ -1,11 +1,18 @@
 """Tables: JSON Lines, CSV, and Hugging Face's ``trainer_state.json``."""
 
+import contextlib
 import csv
+import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import entry_of
+
+LONGEST_OBJECT = 1 << 20
+"""Characters of an object that are kept while its end has not come."""
+_OBJECT = re.compile(r"\{[^{}]*\}")
 
 
 def read_json_lines(source: str, lines: Iterable[str]) -> History:
@@ -26,18 +33,40 @@ def read_json_lines(source: str, lines: Iterable[str]) -> History:
 
 def read_csv(source: str, lines: Iterable[str]) -> History:
     """Return the history of a table whose first line names the columns, such as Lightning's ``metrics.csv``."""
-    builder = HistoryBuilder(source, "CSV")
-    for number, row in enumerate(csv.DictReader(lines)):
+    builder, damaged = HistoryBuilder(source, "CSV"), 0
+    rows = csv.DictReader(line.replace("\0", "") for line in lines)
+    for number in itertools.count():
+        try:
+            row = next(rows, None)
+        except csv.Error:  # a field without an end
+            damaged += 1
+            continue
+        if row is None:
+            break
         _add(builder, number, {name: value for name, value in row.items() if value})
+    if damaged:
+        builder.notes.append(f"{damaged} rows are damaged and were left out.")
     return builder.finish()
 
 
-def read_trainer_state(source: str, text: str) -> History:
-    """Return the history of Hugging Face's ``trainer_state.json``."""
-    builder = HistoryBuilder(source, "HF Trainer")
-    for number, row in enumerate(json.loads(text)["log_history"]):
-        if isinstance(row, dict):
-            _add(builder, number, row)
+def read_objects(source: str, lines: Iterable[str]) -> History:
+    """Return the history of a JSON file of many lines, such as Hugging Face's ``trainer_state.json``.
+
+    Each innermost object is an entry if it has its numbers, so that a file of any size is read, and a torn one too.
+    """
+    builder, number, rest = HistoryBuilder(source, "JSON"), 0, ""
+    for line in lines:
+        if '"log_history"' in line:
+            builder.program = "HF Trainer"
+        rest += line
+        if "}" not in line:
+            rest = rest[-LONGEST_OBJECT:]
+            continue
+        for text in _OBJECT.findall(rest):
+            with contextlib.suppress(ValueError, RecursionError):
+                _add(builder, number, json.loads(text))
+                number += 1
+        rest = rest[rest.rfind("}") + 1 :]
     return builder.finish()
 
 
@@ -45,4 +74,4 @@ def _add(builder: HistoryBuilder, number: int, row: Mapping[str, object]) -> Non
     entry = entry_of({str(name): value for name, value in row.items()})
     step = entry.pop("step", None)
     if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-        builder.add(number if step is None else int(step), **entry)
+        builder.add(number if step is None or not 0 <= step < 2**53 else int(step), **entry)

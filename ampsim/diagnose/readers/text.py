@@ -1,4 +1,4 @@
-"""Console logs: Megatron, DeepSpeed, fairseq, Hugging Face's Trainer, and whatever prints names with numbers.
+"""Console logs: Megatron, DeepSpeed, fairseq, apex, Hugging Face's Trainer, and whatever prints names with numbers.
 
 Lines of Megatron and Hugging Face differ in punctuation only: a name, ``:`` or ``=``, a number. What programs say in
 sentences, such as DeepSpeed's OVERFLOW, has patterns of its own.
@@ -11,21 +11,35 @@ from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import entry_of
 
 _NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_PAIR = re.compile(rf"""['"]?([A-Za-z_][\w/. -]*?)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.IGNORECASE)
+_PAIR = re.compile(rf"""['"]?([A-Za-z_][\w/. -]{{0,60}}?)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.IGNORECASE)
 _STEP = re.compile(r"\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b", re.IGNORECASE)
+_SPACED = re.compile(rf"\b(loss_scale|gnorm|grad_norm|num_updates|loss)\s+({_NUMBER})(?=[\s(]|$)", re.IGNORECASE)
+_EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
+_BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SEPARATORS = re.compile(r"[|,{}]")
 _QUOTES = " \t\r\n'\""
 _WORDS = ("scale", "loss", "norm", "overflow", "skip", "Scale", "Loss", "Norm", "OVERFLOW", "LOSS")
 
-_DEEPSPEED = re.compile(r"OVERFLOW!.*loss scale: ([\d.eE+-]+), (?:reducing to ([\d.eE+-]+)|but hysteresis)")
+_DEEPSPEED = re.compile(rf"OVERFLOW!.*?loss scale: ({_NUMBER}), (?:reducing to ({_NUMBER})|but hysteresis)")
 _RANK = re.compile(r"Rank (\d+)")
-_FAIRSEQ = re.compile(r"overflow detected.*?setting loss scale to: ([\d.eE+-]+)")
+_FAIRSEQ = re.compile(rf"overflow detected.*?setting loss scale to: ({_NUMBER})")
+_APEX = re.compile(rf"Gradient overflow.*?reducing loss scale to ({_NUMBER})")
 _AT_MINIMUM = ("loss scale already at minimum", "Minimum loss scale reached")
+
+LONGEST = 1 << 14
+"""Characters of a line that are looked at; the patterns take more than linear time on some lines."""
+MOST_STEPS = 2**53
+"""What is numbered beyond it is no step."""
+
+PRINTED_AS_ZERO = {"Megatron": 0.05, "fairseq": 0.0005}
+"""The largest scale that a program prints as 0, for want of digits; it stands for all of them."""
 
 PROGRAMS = {
     "Megatron": re.compile(r"\biteration\s+\d+/\s*\d+\s*\|"),
     "DeepSpeed": re.compile(r"\[deepspeed\]|\[deepscale\]|OVERFLOW! Rank|\[logging\.py:\d+:log_dist\]"),
     "fairseq": re.compile(r"num_updates|setting loss scale to"),
+    "apex": re.compile(r"reducing loss scale to"),
     "HF Trainer": re.compile(r"['\"]learning_rate['\"]:.*['\"]epoch['\"]:"),
 }
 
@@ -37,38 +51,71 @@ class TextReader:
         self.builder = HistoryBuilder(source, "a training log")
         self._step = -1
         self._numbered = False
-        self._total_skipped: float | None = None
+        self._counted_skips = 0.0  # of sentences, since the program last gave its total
+        self._total_skipped = 0.0
+        self._overflows = 0
         self._rank: str | None = None
         self._last_scale: float | None = None
+        self._bar = (-1, 0)  # where the longest progress bar stands, and its end
+        self._epoch = (-1, 0)  # the last epoch, and the steps before it where they are counted anew
 
     def line(self, text: str) -> None:
         """Take one line; what says nothing of the run is passed over."""
+        if "\r" in text:  # a progress bar is written over itself
+            for part in text.split("\r"):
+                self._part(part)
+        else:
+            self._part(text)
+
+    def _part(self, text: str) -> None:
+        text = text[:LONGEST]
+        if "[" in text and "<" in text and (bar := _BAR.search(text)) and int(bar[2]) >= self._bar[1]:
+            self._bar = int(bar[1]), int(bar[2])
         if not any(word in text for word in _WORDS):
             return
+        if "\x1b" in text:
+            text = _COLOUR.sub("", text)
         if self.builder.program == "a training log":
             self._recognize(text)
         if self._sentence(text):
             return
         entry = entry_of(dict(_pairs(text)))
-        if "step" not in entry and (found := _STEP.search(text)):
-            entry["step"] = float(found[1])
-        if not entry.keys() & {"scale", "norm", "loss"}:
-            return
-        step = entry.pop("step", None)
-        if step is None:
-            step = self._step + 1
-        else:
-            self._numbered = True
-        if "skipped" in entry and self.builder.program == "DeepSpeed":  # it counts from the start of the run
-            total, before = entry["skipped"], self._total_skipped
-            self._total_skipped, entry["skipped"] = total, total - (before or 0.0)
-        self._step = int(step)
-        self._last_scale = entry.get("scale", self._last_scale)
-        self.builder.add(self._step, **entry)
+        total = "log_dist" in text and "skipped" in entry  # of the run, where other programs count since the last line
+        if entry.keys() & {"scale", "norm", "loss"} or total:
+            if total:
+                entry["skipped"] = self._since_last_total(entry["skipped"])
+            if (least := PRINTED_AS_ZERO.get(self.builder.program)) and entry.get("scale") == 0:
+                entry["scale"] = self.builder.settings["printed_as_zero"] = least
+            step = self._step_of(entry.pop("step", None), text)
+            if total and step > self._step and self._last_scale is not None:
+                entry.setdefault("scale", self._last_scale)
+            self._step = step
+            self._last_scale = entry.get("scale", self._last_scale)
+            self.builder.add(self._step, **entry)
+
+    def _step_of(self, step: float | None, text: str) -> int:
+        """Return the step of an entry: its number, the progress bar's, or the next."""
+        if step is None and (found := _STEP.search(text)):
+            step = float(found[1])
+        if step is None or not 0 <= step < MOST_STEPS:
+            return max(self._step + 1, self._bar[0])
+        self._numbered = True
+        found = _EPOCH.search(text)
+        epoch = int(found[1][:9]) if found else self._epoch[0]
+        if epoch > self._epoch[0]:
+            restarted = step + self._epoch[1] + self._overflows <= self._step
+            self._epoch = epoch, self._step + 1 - int(step) - self._overflows if restarted else self._epoch[1]
+        return int(step) + self._epoch[1] + self._overflows
+
+    def _since_last_total(self, total: float) -> float:
+        """Return the skips since the program last told its total, less those that it told in sentences."""
+        new = max(0.0, total - self._total_skipped - self._counted_skips)
+        self._total_skipped, self._counted_skips = total, 0.0
+        return new
 
     def finish(self) -> History:
         """Return the history of the lines."""
-        if not self._numbered and self._step > 0:
+        if not self._numbered and self._bar[1] == 0 and self._step > 0:
             self.builder.notes.append("The log has no step numbers: its lines are counted instead.")
         return self.builder.finish()
 
@@ -87,22 +134,31 @@ class TextReader:
             if rank == self._rank:  # each rank prints the same overflow
                 self._overflow(float(found[1]))
                 self._after(found[2])
+                if found[2] is None:
+                    self.builder.settings["hysteresis"] = True
             return True
         if found := _FAIRSEQ.search(text):
-            self._overflow(self._last_scale)
+            self._overflow(2.0 * float(found[1]))
             self._after(found[1])
             return True
+        if found := _APEX.search(text):
+            if float(found[1]) != self._last_scale:  # another rank's line has the same scale
+                self._overflow(2.0 * float(found[1]))
+                self._after(found[1])
+            return True
         if any(each in text for each in _AT_MINIMUM):
-            self.builder.alarms.append((max(self._step, 0), "the program says that its loss scale is at the minimum"))
+            if not self.builder.alarms:
+                said = "the program says that its loss scale is at the minimum"
+                self.builder.alarms.append((max(self._step, 0), said))
             return True
         return False
 
-    def _overflow(self, scale: float | None) -> None:
-        self._step += 1
-        if scale is None:
-            self.builder.add(self._step, skipped=1.0)
-        else:
-            self.builder.add(self._step, scale=scale, skipped=1.0)
+    def _overflow(self, scale: float) -> None:
+        self._step = max(self._step + 1, self._bar[0])
+        self._counted_skips += 1
+        if self.builder.program == "fairseq":  # its updates count no skipped step
+            self._overflows += 1
+        self.builder.add(self._step, scale=scale, skipped=1.0)
 
     def _after(self, scale: str | None) -> None:
         """Keep the scale that the next step begins with."""
@@ -115,12 +171,13 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
     for part in _SEPARATORS.split(text):
         name, mark, value = part.partition(":") if ":" in part else part.partition("=")
         if not mark:
+            yield from _SPACED.findall(part)
             continue
         value = value.strip(_QUOTES)
         try:
             float(value)
         except ValueError:  # more than one pair, or words
-            yield from _PAIR.findall(part)
+            yield from _PAIR.findall(part) or _SPACED.findall(part)
         else:
             yield name.strip(_QUOTES), value
 

@@ -1,11 +1,15 @@
-"""Files of trackers, by the trackers' own packages: TensorBoard's events and Weights & Biases' offline runs."""
+"""Files of trackers: TensorBoard's events and Weights & Biases' offline runs, decoded by the trackers' own packages."""
 
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import entry_of
+
+Row = tuple[int, Mapping[str, object]]
 
 
 def read_tensorboard(path: Path) -> History:
@@ -23,10 +27,12 @@ def read_tensorboard(path: Path) -> History:
     for file in [path] if path.is_file() else sorted(path.rglob("*tfevents*")):
         for event in EventFileLoader(str(file)).Load():
             for value in event.summary.value:
-                number = tensor_util.make_ndarray(value.tensor)
-                if number.size == 1 and number.dtype.kind in "fiu":
-                    steps.setdefault(event.step, {})[value.tag] = number.item()
-    return _history(str(path), "TensorBoard", iter(sorted(steps.items())))
+                array = tensor_util.make_ndarray(value.tensor)
+                if array.size == 1:
+                    item = array.item()
+                    item = item.decode(errors="replace") if isinstance(item, bytes) else item
+                    steps.setdefault(event.step, {})[value.tag.removesuffix("/text_summary")] = item
+    return _history(str(path), "TensorBoard", sorted(steps.items()))
 
 
 def read_wandb(path: Path) -> History:
@@ -35,34 +41,53 @@ def read_wandb(path: Path) -> History:
     Raises:
         ImportError: wandb is not installed.
     """
+    return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
+
+
+def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
+    """Yield what each call of a run's ``log`` wrote, as `read_wandb`."""
     try:
         from wandb.proto import wandb_internal_pb2
-        from wandb.sdk.internal.datastore import DataStore
     except ImportError as error:
         raise ImportError(f"{path} is Weights & Biases'; to read it: pip install wandb") from error
-    store = DataStore()
-    store.open_for_scan(str(path if path.is_file() else next(path.glob("*.wandb"))))
-
-    def rows() -> Iterator[tuple[int, dict[str, object]]]:
-        number = 0
-        while (data := store.scan_data()) is not None:
-            record = vars(wandb_internal_pb2)["Record"]()  # made when it is imported
-            record.ParseFromString(data)
-            if record.WhichOneof("record_type") == "history":
-                items = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
-                yield number, items
-                number += 1
-
-    return _history(str(path), "Weights & Biases", rows())
+    record_type = vars(wandb_internal_pb2)["Record"]  # made when it is imported
+    with (path if path.is_file() else next(path.glob("*.wandb"))).open("rb") as file:
+        for data in _log_records(file):
+            if items := record_type.FromString(data).history.item:
+                yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
-def _history(source: str, program: str, rows: Iterator[tuple[int, dict[str, object]]]) -> History:
+def _log_records(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the records of a ``.wandb`` file, a log as LevelDB writes it, of which wandb has no reader in Python.
+
+    Blocks of 32 KiB hold parts of records, each behind its checksum, length and kind: 1 is a whole record, 2, 3 and 4
+    are its first, a middle and its last part. The first block begins with 7 bytes of its own. A torn end is left out.
+    """
+    file.read(7)
+    record = b""
+    while True:
+        left = 32768 - file.tell() % 32768
+        if left < 7:
+            file.read(left)
+        _, length, kind = struct.unpack("<IHB", file.read(7).ljust(7, b"\0"))
+        part = file.read(length)
+        if not kind or len(part) < length:
+            return
+        record = part if kind in (1, 2) else record + part
+        if kind in (1, 4):
+            yield record
+
+
+def _history(source: str, program: str, rows: Iterable[Row]) -> History:
     builder = HistoryBuilder(source, program)
     for number, values in rows:
         entry = entry_of(values)
-        step = entry.pop("step", None)
+        step = int(entry.pop("step", number))
         if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-            builder.add(number if step is None else int(step), **entry)
+            builder.add(step, **entry)
+        if isinstance(bad := values.get("ampsim/bad"), str):  # as ampsim.watch logs it
+            names = (each.rpartition(" has ") for each in bad.split(", "))
+            builder.bad[step] = {name: f"has {what}" for name, _, what in names}
+        if isinstance(alarm := values.get("ampsim/alarm"), str):
+            builder.alarms.append((step, alarm))
     return builder.finish()

@@ -14,28 +14,26 @@ class Inexact(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches every operation, forward and backward, for what makes scaling by a power of two inexact.
 
     Attributes:
-        found: the first operation that was inexact, in words; "" for none.
+        half: the first operation that gave half precision, in words; "" for none.
+        tiny: the first that gave numbers below the normal ones of their dtype.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: str = ""
+        self.half = self.tiny = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.found:
+        if "empty" not in func.__name__:  # what nothing has been written to holds any bits
             for tensor in pytree.tree_leaves(result):
-                if isinstance(tensor, Tensor) and (why := _why(tensor)):
-                    self.found = f"{func.__name__} gave {why}"
+                if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.layout == torch.strided:
+                    self._look(func.__name__, tensor)
         return result
 
-
-def _why(tensor: Tensor) -> str:
-    if tensor.dtype in _HALF:
-        return str(tensor.dtype).removeprefix("torch.")
-    if not tensor.is_floating_point() or tensor.layout != torch.strided:
-        return ""
-    size = tensor.abs()
-    if bool(((size > 0) & (size < torch.finfo(tensor.dtype).tiny)).any()):
-        return "numbers below the normal ones of its dtype"
-    return ""
+    def _look(self, name: str, tensor: Tensor) -> None:
+        if tensor.dtype in _HALF:
+            self.half = self.half or f"{name} gives {str(tensor.dtype).removeprefix('torch.')}"
+        elif not self.tiny:
+            size = tensor.abs()
+            if bool(((size > 0) & (size < torch.finfo(tensor.dtype).tiny)).any()):
+                self.tiny = f"{name} gives numbers below the normal ones of {str(tensor.dtype).removeprefix('torch.')}"

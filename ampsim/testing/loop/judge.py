@@ -23,13 +23,26 @@ from typing import Any, Literal
 
 from ampsim.core.arguments import nearest
 from ampsim.testing.loop.law import Broken, Law, NotAsked
+from ampsim.testing.loop.laws.learning import it_learns
+from ampsim.testing.loop.laws.resume import resume_is_invisible
 from ampsim.testing.loop.laws.scale import scale_is_invisible
+from ampsim.testing.loop.laws.skipped import skipped_step_never_happened
+from ampsim.testing.loop.laws.splitting import splitting_is_invisible
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import differences
 
-LAWS = {each.name: each for each in (scale_is_invisible,)}
+LAWS = {
+    each.name: each
+    for each in (
+        scale_is_invisible,
+        skipped_step_never_happened,
+        resume_is_invisible,
+        splitting_is_invisible,
+        it_learns,
+    )
+}
 FEWEST = 3
 TRIED_AT = 2.0**8
 
@@ -103,7 +116,10 @@ def _not_the_same(step: int, difference: str) -> str:
 
 
 def _judge(law: Law, make: Make, batches: Sequence[Batch]) -> Judgement:
-    verdict = law(make, batches)
+    try:
+        verdict = law(make, batches)
+    except LoopError as error:
+        raise LoopError(f"{law.name}: {error}") from error.__cause__
     if verdict is None:
         return Judgement(law, "passed")
     if isinstance(verdict, NotAsked):
@@ -115,8 +131,10 @@ def _judge(law: Law, make: Make, batches: Sequence[Batch]) -> Judgement:
 def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tuple[Sequence[Batch], Broken]:
     """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time."""
     batches = batches[: broken.step + 1]
-    for batch in batches[::-1]:
+    for batch in batches[::-1] if law.shrinks else ():
         fewer = [each for each in batches if each is not batch]
+        if not fewer:
+            break
         try:
             verdict = law(make, fewer)
         except LoopError:

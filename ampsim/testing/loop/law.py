@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
+# What a law itself saw, for the table of causes.
+POWER = "multiplied by a power of the scale"
+ALIKE = "multiplied by one factor"
+GROWS = "only while the scale grows"
+STEPPED = "the planted inf was stepped with"
+HIDDEN = "equal after the skipped step, and not after the next one"
+SAVING = "saving alone"
+VERDICT = "another verdict or scale"
+SKIPPED, STUCK, UNREACHED = "all steps skipped", "gradients and no move", "no gradient"
+
 
 @dataclass(frozen=True)
 class Broken:
@@ -41,23 +51,33 @@ Verdict = Broken | NotAsked | None
 
 @dataclass(frozen=True)
 class Law:
-    """One law: its name, what must be true, and a function that looks for a counterexample."""
+    """One law: its name, what must be true, and a function that looks for a counterexample.
+
+    Attributes:
+        shrinks: whether a counterexample may be looked for in fewer batches.
+    """
 
     name: str
     law: str = field(repr=False)
     function: Callable[[Make, Sequence[Batch]], Verdict] = field(repr=False)
     issue: str = ""
+    shrinks: bool = True
 
     def __call__(self, make: Make, batches: Sequence[Batch]) -> Verdict:
         """Return how the law is broken on these batches, why it is not asked, or None if it holds."""
         return self.function(make, batches)
 
 
-def law(issue: str) -> Callable[[Callable[[Make, Sequence[Batch]], Verdict]], Law]:
-    """Make a law of a function: its name and the first paragraph of its docstring are the law's."""
+def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Verdict]], Law]:
+    """Make a law of a function: its name and the first paragraph of its docstring are the law's.
+
+    Args:
+        issue: address of a public report of a loop that broke it.
+        shrinks: whether it says the same of fewer batches.
+    """
 
     def register(function: Callable[[Make, Sequence[Batch]], Verdict]) -> Law:
         statement = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        return Law(function.__name__, statement, function, issue)
+        return Law(function.__name__, statement, function, issue, shrinks)
 
     return register

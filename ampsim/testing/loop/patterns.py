@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from ampsim.testing.loop.law import Broken
+from ampsim.testing.loop.law import ALIKE, GROWS, HIDDEN, SAVING, SKIPPED, STEPPED, STUCK, UNREACHED, VERDICT, Broken
 from ampsim.testing.loop.state import Difference
 
 
@@ -21,57 +21,128 @@ class Pattern:
     """
 
     law: str
-    power: int | None
-    name: str
     cause: str
+    name: str = ""
+    power: int | None = None
     pattern: str = ""
 
 
-_SCALE = "scale_is_invisible"
+_SCALE, _SKIP, _RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
+_SPLIT, _LEARNS = "splitting_is_invisible", "it_learns"
+_READ = "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped"
 PATTERNS = (
     Pattern(
         _SCALE,
-        1,
-        r"^logged.*(norm|grad)",
         "S times as large: the norm is of scaled gradients; call scaler.unscale_(optimizer) before it is taken",
+        r"^logged.*(norm|grad)",
+        1,
     ),
-    Pattern(_SCALE, 1, r"^logged", "S times as large: the scaled loss is logged; log the loss before scaler.scale"),
+    Pattern(_SCALE, "S times as large: the scaled loss is logged; log the loss before scaler.scale", r"^logged", 1),
     Pattern(
         _SCALE,
-        2,
-        r"_sq|second|\bv\b",
         "a second moment S^2 times as large is one of gradients that were never unscaled: "
         "step with scaler.step(optimizer), and name every parameter in its optimizer",
+        r"_sq|second|square",
+        2,
     ),
-    Pattern(_SCALE, 2, r"", "S^2 times as large: scaled twice, or squared while scaled"),
+    Pattern(_SCALE, "S^2 times as large: scaled twice, or squared while scaled", power=2),
     Pattern(
         _SCALE,
-        1,
-        r"",
-        "S times as large: never unscaled; step with scaler.step(optimizer), and unscale what is taken from gradients "
-        "by hand",
+        "S times as large: never unscaled; step with scaler.step(optimizer), and unscale by hand what is taken from "
+        "gradients",
+        power=1,
     ),
     Pattern(
         _SCALE,
-        -1,
-        r"",
         "1/S as large: unscaled twice, or clipped before scaler.unscale_(optimizer), or the loss is never scaled",
+        power=-1,
     ),
-    Pattern(_SCALE, -2, r"", "1/S^2 as large: unscaled twice, of a loss that was never scaled"),
+    Pattern(_SCALE, "1/S^2 as large: unscaled twice, of a loss that was never scaled", power=-2),
     Pattern(
         _SCALE,
-        None,
-        r"",
         "differs only once the scale has moved: divided by the scale after scaler.update() and not before, or "
         "gradients kept over an update without their scale",
-        pattern="only while the scale grows",
+        pattern=GROWS,
     ),
     Pattern(
         _SCALE,
-        None,
-        r"",
+        "by one factor for all, which is no power of S: clipped or normalised before scaler.unscale_(optimizer)",
+        pattern=ALIKE,
+    ),
+    Pattern(
+        _SCALE,
         "by no one power of S: one branch of the loss is not scaled, gradients are clipped or mixed before "
         "scaler.unscale_(optimizer), or a constant is compared with what is scaled",
+    ),
+    Pattern(
+        _SKIP,
+        "the inf was stepped with: optimizer.step() is called directly, or inf and NaN are taken out of the gradients "
+        "before the scaler looks; step every optimizer with scaler.step(optimizer)",
+        pattern=STEPPED,
+    ),
+    Pattern(_SKIP, "what is logged is kept from the skipped step, or averaged over it", r"^logged", pattern=HIDDEN),
+    Pattern(
+        _SKIP,
+        "something outside state went on in the skipped step: gradients that were not cleared, or a counter, an "
+        "average, a generator of random numbers that state does not name",
+        pattern=HIDDEN,
+    ),
+    Pattern(
+        _SKIP,
+        f"the schedule goes on although the optimizer did not step; {_READ}",
+        r"\.lr$|last_epoch|_step_count|_last_lr|sched",
+    ),
+    Pattern(_SKIP, f"the average is updated although the parameters did not move; {_READ}", r"ema|averag|shadow|swa"),
+    Pattern(
+        _SKIP,
+        "the optimizer's state is updated before it is known that the step is skipped: gradients reach a momentum "
+        "outside scaler.step(optimizer)",
+        r"moment|exp_avg|\.state\.",
+    ),
+    Pattern(
+        _SKIP,
+        f"it goes on although the step was skipped; {_READ}. What counts batches and not steps is called `data` in "
+        "state",
+    ),
+    Pattern(
+        _RESUME,
+        "saving goes through the optimizer's step or the scaler's update, or leaves something else in the model",
+        pattern=SAVING,
+    ),
+    Pattern(
+        _RESUME,
+        "the scaler's state is not saved, or not loaded, or changed afterwards: scaler.state_dict() belongs into the "
+        "checkpoint, and scaler.load_state_dict() comes last",
+        r"^scaler\.",
+    ),
+    Pattern(_RESUME, "it is not saved, or not loaded, or changed between the two"),
+    Pattern(
+        _SPLIT,
+        "the verdict is of one micro-batch, or comes before all are added: unscale and update once, after the last one",
+        pattern=VERDICT,
+    ),
+    Pattern(
+        _SPLIT,
+        "it goes on with each micro-batch: update it once per step, after scaler.update()",
+        r"ema|averag|shadow|swa|step|count|\.lr$|last_epoch",
+    ),
+    Pattern(
+        _SPLIT,
+        "the loss of a micro-batch is not divided by their number once: never, twice, or by another number; "
+        "or gradients are cleared between them",
+    ),
+    Pattern(_LEARNS, "every step is skipped: look for inf or NaN in the loss at this scale", pattern=SKIPPED),
+    Pattern(
+        _LEARNS,
+        "it is not in the graph of the loss, or detached from it; if it is not to be trained, take it from the "
+        "optimizer, or requires_grad_(False)",
+        pattern=UNREACHED,
+    ),
+    Pattern(
+        _LEARNS,
+        "it has gradients and no optimizer steps with them, or the move is lost in the parameter's dtype: keep float32 "
+        "parameters",
+        pattern=STUCK,
     ),
 )
 

@@ -45,6 +45,7 @@ class Run:
         states: before the first batch, then after each one.
         scales: in force at the begin of each batch.
         verdicts: for each batch, one per update in it: whether an inf was found.
+        scalers: the scaler's state dict, before the first batch and after each one, as a state.
     """
 
     loop: Loop
@@ -52,6 +53,13 @@ class Run:
     states: list[State]
     scales: list[float] = field(default_factory=list)
     verdicts: list[list[bool]] = field(default_factory=list)
+    scalers: list[State] = field(default_factory=list)
+
+    def see(self, *, first: bool = False) -> None:
+        """Look at all that the loop and the scaler carry now."""
+        with told("state or logged"):
+            self.states.append(snapshot(Loop(self.loop.step, self.loop.state) if first else self.loop))
+        self.scalers.append({f"scaler.{key}": np.array(value) for key, value in self.scaler.state_dict().items()})
 
     def overflows(self, step: int) -> bool:
         """Return whether an update in this step found an inf."""
@@ -69,11 +77,13 @@ class Batch:
 def begin(make: Make, scaler: Scaler) -> Run:
     """Make a fresh loop with a scaler and look at its state."""
     _seed(0)
-    with _told("make"):
+    with told("make"):
         loop = make(scaler)
     if not isinstance(loop, Loop):
         raise LoopError(f"make returned {type(loop).__name__}, expected a Loop(step, state={{...}})")
-    return Run(loop, scaler, [_look(loop, first=True)])
+    run = Run(loop, scaler, [])
+    run.see(first=True)  # nothing is logged before the first batch
+    return run
 
 
 def advance(run: Run, batches: Iterable[Batch], data: Callable[[Any], Any] = lambda batch: batch) -> Run:
@@ -82,16 +92,27 @@ def advance(run: Run, batches: Iterable[Batch], data: Callable[[Any], Any] = lam
         seen = len(run.scaler.verdicts)
         run.scales.append(run.scaler.get_scale())
         _seed(1 + batch.place)
-        with _told(f"step, in batch {batch.place} at scale {run.scales[-1]:g},"):
+        with told(f"step, in batch {batch.place} at scale {run.scales[-1]:g},"):
             run.loop.step(data(copy.deepcopy(batch.data)))
         run.verdicts.append(run.scaler.verdicts[seen:])
-        run.states.append(_look(run.loop))
+        run.see()
     return run
 
 
 def play(make: Make, batches: Sequence[Batch], scale: float, growth_interval: int = NEVER) -> Run:
     """Train a fresh loop on batches, from this scale."""
     return advance(begin(make, Scaler(scale, growth_interval)), batches)
+
+
+def iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+    """Cut batches after each one in which the scaler is updated, as a loop may accumulate gradients over several."""
+    run, begun = play(make, batches, 1.0), 0
+    found: list[Sequence[Batch]] = []
+    for index, verdicts in enumerate(run.verdicts):
+        if verdicts:
+            found += [batches[begun : index + 1]]
+            begun = index + 1
+    return found
 
 
 def parameters(loop: Loop) -> Mapping[str, Tensor]:
@@ -125,11 +146,6 @@ def hooked(loop: Loop, seen: Callable[[str, Tensor], None]) -> Iterator[None]:
             handle.remove()
 
 
-def _look(loop: Loop, *, first: bool = False) -> State:
-    with _told("state or logged"):
-        return snapshot(Loop(loop.step, loop.state) if first else loop)  # nothing is logged before the first batch
-
-
 def _seed(number: int) -> None:
     torch.manual_seed(number)
     np.random.seed(number)  # noqa: NPY002 - loops draw from it
@@ -137,7 +153,7 @@ def _seed(number: int) -> None:
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def told(where: str) -> Iterator[None]:
     """Say where an exception of the user's code was raised; its own traceback stays above as the cause."""
     try:
         yield

@@ -81,6 +81,15 @@ class Difference:
         factor = float(left @ right) / square
         return factor if np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64 else None
 
+    def size(self) -> float:
+        """Return the largest distance of two elements, relative to the largest element; inf where there is none."""
+        if self.left is None or self.right is None or self.left.shape != self.right.shape or not self.left.size:
+            return np.inf
+        left, right = self.left.astype(np.float64), self.right.astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            distance = float(np.abs(right - left).max() / np.abs(left).max())
+        return distance if np.isfinite(distance) else np.inf
+
     def __str__(self) -> str:
         if self.left is None or self.right is None:
             return f"{self.name} is in one run only"

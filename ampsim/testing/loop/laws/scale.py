@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from ampsim.testing.loop.exact import Inexact
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import ALIKE, GROWS, POWER, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.runs import NEVER, Batch, Make, Run, Scaler, advance, begin, play
-from ampsim.testing.loop.state import differences
+from ampsim.testing.loop.state import Difference, differences
 
+SLIGHT = 1e-3  # of the largest number of an array: what numbers below the normal ones do not reach
 PLANS = ((2.0**8, NEVER), (2.0**16, NEVER), (1.0, 1))  # initial scale and growth interval of what scale 1 is held to
-GROWS = "only while the scale grows"
 
 
 @law(issue="https://github.com/areal-project/AReaL/pull/1659")
@@ -30,7 +30,7 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
                 doubt = NotAsked(f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}")
                 break
             if found := _compare(reference, run, step, batch, grows=interval == 1):
-                if found.pattern == "power" or not (why := _inexact(make, batches[: step + 1], scale, interval)):
+                if found.pattern == POWER or not (why := _excuse(found, make, batches[: step + 1], scale, interval)):
                     return found
                 doubt = NotAsked(f"only up to factors of the scale, as {why}: {found.differences[0]}")
                 break
@@ -42,9 +42,20 @@ def _compare(reference: Run, run: Run, step: int, batch: Batch, *, grows: bool) 
     if not found:
         return None
     scale = run.scales[step]
-    where = f"after batch {batch.place} at scale {scale:g}, against scale 1"
-    pattern = "power" if any(is_power(each.factor(), scale) for each in found) else GROWS if grows else ""
-    return Broken(where, step, found, scale, pattern)
+    moving = ", which doubles after each update" if grows else ""
+    where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
+    pattern = _pattern(found, scale)
+    return Broken(where, step, found, scale, GROWS if grows and pattern != POWER else pattern)
+
+
+def _pattern(found: Sequence[Difference], scale: float) -> str:
+    """Return what the factors say, by which what differs is multiplied."""
+    factors = [each.factor() for each in found]
+    if any(is_power(factor, scale) for factor in factors):
+        return POWER
+    known = [factor for factor in factors if factor is not None]
+    alike = len(known) == len(factors) and max(known) - min(known) < 1e-3 * max(map(abs, known))
+    return ALIKE if alike else ""
 
 
 def is_power(factor: float | None, scale: float) -> bool:
@@ -53,11 +64,11 @@ def is_power(factor: float | None, scale: float) -> bool:
     return factor is not None and any(abs(factor / power - 1) < 1e-3 for power in powers)
 
 
-def _inexact(make: Make, batches: Sequence[Batch], *plan: float) -> str:
-    """Return which operation is inexact at scale 1 or at the scale of a plan; "" for none."""
-    for scale, interval in ((1.0, NEVER), (plan[0], int(plan[1]))):
-        with Inexact() as watch:
-            play(make, batches, scale, interval)
-        if why := str(watch.found):
-            return why
-    return ""
+def _excuse(found: Broken, make: Make, batches: Sequence[Batch], scale: float, interval: int) -> str:
+    """Return which operation is inexact and may have made the differences; "" for none."""
+    with Inexact() as watch:
+        play(make, batches, 1.0)
+        play(make, batches, scale, interval)
+    if watch.half:
+        return str(watch.half)
+    return str(watch.tiny) if all(each.size() < SLIGHT for each in found.differences) else ""

@@ -1,0 +1,113 @@
+"""Splitting a batch is invisible."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ampsim.testing.loop.law import VERDICT, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.runs import Batch, Make, Run, Scaler, advance, begin, hooked
+from ampsim.testing.loop.state import LOGGED, Difference, State, differences
+
+SCALE, PARTS = 2.0**8, 2
+ROUNDING = 0.25  # of the change of a kind of arrays: more is no rounding of a sum
+
+
+@law(issue="https://github.com/karpathy/nanoGPT/issues/605")
+def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+    """A batch whole or in micro-batches, with an inf in any of them or none: one verdict, one scale, one change.
+
+    Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
+    the rounding of sums, far less than a wrong factor or a lost micro-batch makes.
+    """
+    whole = begin(make, Scaler(SCALE))
+    if whole.loop.split is None:
+        return NotAsked("the Loop has no split=")
+    split = begin(make, Scaler(SCALE))
+    if split.loop.split is None:
+        return NotAsked("the Loop has no split=")
+    cut = partial(_cut, split)
+    for step, batch in enumerate(batches):
+        advance(whole, [batch])
+        advance(split, [batch], cut)
+        if broken := _compare(whole, split, step, batch, whole.states[step]):
+            return broken
+    for bad in range(PARTS):
+        if broken := _with_inf(make, batches[-1], len(batches) - 1, bad):
+            return broken
+    return None
+
+
+def _cut(run: Run, data: Any) -> Any:
+    return run.loop.split(data, PARTS) if run.loop.split else data
+
+
+def _compare(whole: Run, split: Run, step: int, batch: Batch, before: State) -> Broken | None:
+    where = f"after batch {batch.place} in {PARTS} micro-batches"
+    if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
+        return Broken(where, step, pattern=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
+    if found := differences(whole.scalers[-1], split.scalers[-1]):
+        return Broken(where, step, found, pattern=VERDICT)
+    far = _far([each for each in differences(whole.states[-1], split.states[-1], before) if _is_carried(each)])
+    return Broken(where, step, far) if far else None
+
+
+def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
+    """Ask for a skip and a backoff where one micro-batch alone has an inf in its gradients."""
+    run = begin(make, Scaler(SCALE))
+    calls: dict[str, int] = {}
+
+    def plant(name: str, grad: Tensor) -> None:
+        calls[name] = calls.get(name, -1) + 1
+        if calls[name] == bad:
+            (grad.mul_ if grad.is_sparse else grad.fill_)(math.inf)
+
+    with hooked(run.loop, plant):
+        advance(run, [replace(batch)], partial(_cut, run))
+    if not calls or max(calls.values()) < bad:
+        return None
+    where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
+    if not run.overflows(0):
+        return Broken(where, step, pattern=VERDICT, seen=_say([True], run.verdicts[0]))
+    if run.scaler.get_scale() != SCALE / 2:
+        seen = f"the scale is {run.scaler.get_scale():g}, expected {SCALE / 2:g}"
+        return Broken(where, step, pattern=VERDICT, seen=seen)
+    return None
+
+
+def _say(expected: list[bool], seen: list[bool]) -> str:
+    words = ["skip" if verdict else "step" for verdict in seen] or ["none"]
+    return f"the verdict is {', '.join(words)}, expected {'skip' if any(expected) else 'step'}"
+
+
+def _is_carried(each: Difference) -> bool:
+    return not each.name.startswith(f"{LOGGED}.") and each.name.partition(".")[0] != "data"
+
+
+def _far(found: list[Difference]) -> list[Difference]:
+    """Return the differences, if those of one kind together are too large for the rounding of sums.
+
+    A kind is what has one owner and one last word in its name, as all ``exp_avg`` of an optimizer.
+    """
+    kinds: dict[tuple[str, str], list[Difference]] = {}
+    for each in found:
+        kinds.setdefault((each.name.partition(".")[0], each.name.rpartition(".")[2]), []).append(each)
+    return [each for kind in kinds.values() if _distance(kind) > ROUNDING for each in kind]
+
+
+def _distance(kind: list[Difference]) -> float:
+    apart = change = 0.0
+    for each in kind:
+        if each.left is None or each.right is None or each.left.shape != each.right.shape:
+            return math.inf
+        if each.left.dtype.kind not in "fiu":
+            return math.inf
+        left, right = each.left.astype(np.float64), each.right.astype(np.float64)
+        before = 0.0 if each.before is None else each.before.astype(np.float64)
+        apart += float(((right - left) ** 2).sum())
+        change += float(((left - before) ** 2).sum())
+    return math.sqrt(apart / change) if change > 0 and math.isfinite(apart) else math.inf

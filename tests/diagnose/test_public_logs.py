@@ -1,0 +1,195 @@
+"""What is said of logs that people have published: their numbers, in lines as their programs print them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ampsim.diagnose.explain import explain
+from ampsim.diagnose.findings import findings
+from ampsim.diagnose.infer import infer
+from ampsim.diagnose.readers.sniff import read_history
+
+
+def read(tmp_path, text, name="train.log"):
+    path = tmp_path / name
+    path.write_text(text)
+    return read_history(path)
+
+
+def megatron(step, loss, scale, norm=0.0, skipped=0, total=311541):
+    return (
+        f" iteration {step:8d}/{total:8d} | consumed samples:     10698064 | elapsed time per iteration (ms): "
+        f"22306.6 | learning rate: 9.850E-05 | global batch size:  1024 | lm loss: {loss:.6E} | "
+        f"loss scale: {scale:.1f} | grad norm: {norm:.3f} | num zeros: 0.0 | "
+        f"number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |\ntime (ms)\n"
+    )
+
+
+BLOOM_13B = [  # bigscience/train/tr1-13B-base/chronicles.md, "A huge lm loss spike"
+    (29020, 2.775923, 32768.0), (29030, 2.772822, 32768.0), (29040, 2.768131, 65536.0), (29050, 7.343709, 8192.0),
+    (29060, 8.715872, 4096.0), (29070, 7.654131, 4096.0), (29080, 7.192470, 4096.0), (29090, 6.849044, 4096.0),
+]  # fmt: skip
+
+
+def test_bloom_13b_hid_four_skips_and_its_loss_rose(tmp_path):
+    run = read(tmp_path, "".join(megatron(*row) for row in BLOOM_13B))
+    assert run.program == "Megatron"
+    assert run.skipped.sum() == 0
+    text, found = explain(run)
+    assert infer(run).least_skips == 4
+    assert [(each.kind, each.step) for each in found] == [("data spike", 29050), ("hidden skips", 29050)]
+    assert "the loss rose from about 2.77 to 8.72" in found[0].what
+    assert "reports 0 skipped steps where the falls of the scale take at least 4" in found[1].what
+    assert "megatron.core.DynamicGradScaler" in text
+
+
+def test_bloom_104b_logged_its_norm_times_the_scale(tmp_path):
+    # bigscience/train/tr8-104B-wide/chronicles.md, experiment 1
+    rows = [
+        (7000, 6.444662, 2048.0, 98258.265),
+        (7010, 11.42026, 2048.0, 219645.978),
+        (7220, 7.155109, 2048.0, 16921.991),
+    ]
+    [finding] = findings(read(tmp_path, "".join(megatron(*row, total=159576) for row in rows)))
+    assert finding.kind == "scaled norm"
+    assert "9.83e+04, the true one 48" in finding.what
+
+
+def test_glm_130b_had_thirty_steps_of_warning(tmp_path):
+    # GLM-130B/logs/main-log-en.md, 2022-06-12: the scale falls from step 33710 on, the loss explodes at 33740
+    scales = {33710: 4096.0, 33720: 256.0, 33730: 16.0, 33740: 1.0, 33750: 0.1}
+    losses = {33740: 6.1, 33750: 8.4}
+    steps = range(33600, 33760, 10)
+    run = read(tmp_path, "".join(megatron(step, losses.get(step, 2.1), scales.get(step, 65536.0)) for step in steps))
+    finding = next(each for each in findings(run) if each.kind == "collapse")
+    assert finding.step == 33710
+    assert "It could be seen at step 33710, 30 steps before the loss rose (step 33740)" in finding.what
+
+
+def test_a_norm_of_three_thousand_million_is_two_thirds(tmp_path):
+    # ProRL-Agent-Server#40: an ordinary loss, and no scale in the log
+    line = "step:{} - actor/loss:0.52 - actor/grad_norm:{}\n"
+    [finding] = findings(read(tmp_path, line.format(1, 2955012562.0) + line.format(2, 2217390918.0)))
+    assert finding.kind == "scaled norm"
+    assert "it is 0.6" in finding.what
+    logged = "".join(f"step {i} loss: 0.5 loss_scale: 4294967296.0 grad_norm: 2955012562.0\n" for i in range(4))
+    [finding] = findings(read(tmp_path, logged))  # not a single change of the scale
+    assert "2.96e+09, the true one 0.688" in finding.what
+
+
+def test_the_scale_of_a_torch_run_fell_91_times_between_two_lines(tmp_path):
+    # pytorch#157436
+    text = "".join(
+        f"step {i}: loss=0.4, scale={s}\n" for i, s in enumerate([65536.0, 131072.0, 131072.0, 5.29e-23, 5.29e-23])
+    )
+    explanation, [finding] = explain(read(tmp_path, text))
+    assert finding.kind == "collapse"
+    assert "131072 to 5.29e-23 between steps 2 and 3 is 91 backoffs" in explanation
+
+
+def overflow(scale, to=None, rank=0, before=""):
+    told = f"reducing to {to}" if to else "but hysteresis is 2. Reducing hysteresis to 1"
+    return (
+        f"{before}[2023-04-28 06:51:29,903] [INFO] [loss_scaler.py:188:update_scale] [deepspeed] OVERFLOW! Rank {rank} "
+        f"Skipping step. Attempted loss scale: {scale}, {told}\n"
+    )
+
+
+def total(step, skipped):
+    return (
+        f"[2023-04-28 06:51:35,000] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped={skipped}, "
+        "lr=[9.6e-06, 9.6e-06], mom=[(0.9, 0.95), (0.9, 0.95)]\n"
+    )
+
+
+def test_deepspeed_counts_its_skips_once_and_has_hysteresis(tmp_path):
+    # DeepSpeed#931: six overflows in ten steps, two more by step 510, and a loss that is not logged
+    falls = [overflow(65536), *(overflow(2**k, 2 ** (k - 1)) for k in range(16, 11, -1))]
+    text = "".join([*falls, total(10, 6), total(500, 6), overflow(4096), overflow(4096, 2048), total(510, 8)])
+    run = read(tmp_path, text)
+    assert run.program == "DeepSpeed"
+    assert run.skipped.sum() == 8
+    assert infer(run).hysteresis
+    assert run.scale[-1] == 2048
+    explanation, found = explain(run)
+    assert found == []
+    assert "tolerates some overflows" in explanation
+    assert "deepspeed.DynamicLossScaler" in explanation
+
+
+def test_a_trainer_with_deepspeed_has_its_steps_from_the_bar(tmp_path):
+    # Chinese-LLaMA-Alpaca#534: from 64 down to the end of the run, with a progress bar in the same line
+    lines = [overflow(2.0**k, 2.0 ** (k - 1), before=f" 14%|█▍    | {383 - k}/2724 [13:58:09<86:18:35, 132.44s/it]")
+             for k in range(16, 0, -1)]  # fmt: skip
+    lines.insert(4, "{'loss': 2.0491, 'learning_rate': 0.0001961913563176343, 'epoch': 0.28}\n")
+    run = read(tmp_path, "".join(lines) + overflow(1.0, 1.0) + "Exception: Current loss scale already at minimum - "
+               "cannot decrease scale anymore. Exiting run.\n")  # fmt: skip
+    assert run.step[0] == 367
+    kinds = [each.kind for each in findings(run)]
+    assert kinds[0] == "collapse"
+    assert "alarm" in kinds
+
+
+def test_fairseq_ran_down_to_its_minimum(tmp_path):
+    # fairseq#512: epochs in the old form, then a ladder of overflows
+    epoch = (
+        "| epoch 027 | loss 6.343 | nll_loss 4.984 | ppl 31.65 | wps 164346 | num_updates 10198 | lr 0.000626286 | "
+        "gnorm 0.390 | clip 0% | oom 0 | loss_scale 0.500 | wall 23080 | train_wall 21383\n"
+        "| epoch 027 | valid on 'valid' subset | valid_loss 8.30118 | valid_nll_loss 7.15366 | num_updates 10198\n"
+    )
+    ladder = [f"| WARNING: overflow detected, setting loss scale to: {2.0**-k}\n" for k in range(2, 14)]
+    run = read(tmp_path, epoch + "".join(ladder))
+    assert run.program == "fairseq"
+    assert run.step.tolist() == list(range(10198, 10211))
+    assert (run.loss[0], run.norm[0], run.scale[0]) == (6.343, 0.39, 0.5)
+    assert run.scale[-1] == 2.0**-12
+    [finding] = findings(run)
+    assert finding.kind == "collapse"
+    assert "fairseq.DynamicLossScaler" in explain(run)[0]
+
+
+def test_metaseq_prints_its_numbers_as_text_in_json(tmp_path):
+    # OPT's trainer: one object per line behind a stamp; norms of activations are none of gradients
+    line = (
+        '2021-11-05 12:31:36 | INFO | train_inner | {{"epoch": 1, "actv_norm": "101.5", "tok_norm": "3.2", '
+        '"loss": "{}", "ppl": "91120.8", "num_updates": "{}", "lr": "2e-05", "gnorm": "{}", "clip": "0", '
+        '"loss_scale": "{}"}}\n'
+    )
+    run = read(
+        tmp_path, line.format(16.475, 1, 20.751, 4) + line.format(16.446, 2, 19.777, 4) + line.format(16.3, 3, 18, 8)
+    )
+    assert run.step.tolist() == [1, 2, 3]
+    assert run.norm.tolist() == [20.751, 19.777, 18.0]
+    assert run.loss.tolist() == [16.475, 16.446, 16.3]
+    assert run.scale.tolist() == [4.0, 4.0, 8.0]
+    assert findings(run) == []
+
+
+def test_apex_tells_each_overflow_once_per_rank_and_goes_below_float32(tmp_path):
+    # FactSeg#6: the scale is a Python float, and ends at 0 by division
+    said = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {0}\n" * 2
+    scales = [2.0**-k for k in range(-15, 1075)]
+    run = read(tmp_path, "step 1 loss: 0.4\n" + "".join(said.format(scale) for scale in scales))
+    assert run.program == "apex"
+    assert int(np.nansum(run.skipped)) == len(scales)
+    assert [each.kind for each in findings(run)] == ["collapse"]
+
+
+def test_swin_prints_averages_behind_its_values(tmp_path):
+    text = (
+        "[2021-04-25 05:35:19 swin] (main.py 310): INFO Train: [0/300][{}/5004]\teta 0:17:06 lr 0.000500\ttime 1.1737 "
+        "(1.0765)\tloss 3.2572 (3.3279)\tgrad_norm {} (nan)\tloss_scale 65536.0000 (65536.0000)\tmem 4814MB\n"
+    )
+    run = read(tmp_path, text.format(4050, 1.0323) + text.format(4060, "nan"))
+    assert run.loss.tolist() == [3.2572, 3.2572]
+    assert run.norm.tolist() == [1.0323, math.inf]
+    assert run.scale.tolist() == [65536.0, 65536.0]
+
+
+@pytest.mark.parametrize("norm", ["nan", "inf"])
+def test_a_trainer_whose_loss_is_zero_and_norm_nan_overflowed_in_its_forward_pass(tmp_path, norm):
+    lines = ["{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.1}\n"] * 3
+    lines += [f"{{'loss': 0.0, 'grad_norm': {norm}, 'learning_rate': 5e-05, 'epoch': 0.2}}\n"] * 3
+    [finding] = findings(read(tmp_path, "".join(lines)))
+    assert finding.kind == "forward overflow"

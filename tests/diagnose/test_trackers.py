@@ -1,0 +1,134 @@
+"""Files that TensorBoard's and Weights & Biases' own packages wrote say what the run's own file says."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+from ampsim.diagnose.explain import explain
+from ampsim.diagnose.readers.sniff import NothingReadError, read_history
+from ampsim.watch import watch
+
+HOW = "pip install -c constraints.txt -e '.[trackers]'"
+
+
+@pytest.fixture
+def writer(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(tmp_path / "events") as writer:
+        yield writer
+
+
+@pytest.fixture
+def tracker(tmp_path, monkeypatch):
+    import wandb
+
+    for folder in ("CACHE", "CONFIG", "DATA"):
+        monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path))
+    settings = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True)
+    tracker = wandb.init(project="p", mode="offline", dir=tmp_path, settings=settings)
+    yield tracker
+    finish(tracker)
+
+
+def finish(tracker):
+    """End a run and wandb's process, which writes the last of the file."""
+    import wandb
+
+    tracker.finish()
+    wandb.teardown()
+
+
+def train(to, overflows, still=0):
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer, scaler = torch.optim.SGD([param], 1e-3), torch.amp.GradScaler("cpu", growth_interval=8)
+    with watch({"w": param}, optimizer, scaler, to=to, every=10, still=still) as run, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the alarm
+        for number in range(60):
+            optimizer.zero_grad()
+            loss = param.square().sum() * (math.inf if number in overflows else 1.0)
+            run.log(loss=loss)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def same(path, run):
+    theirs, ours = read_history(path), read_history(run)
+    for field in ("step", "scale", "skipped"):
+        assert getattr(theirs, field).tolist() == getattr(ours, field).tolist(), field
+    assert theirs.norm.tolist() == pytest.approx(ours.norm.tolist(), rel=1e-6, nan_ok=True)
+    assert theirs.loss.tolist() == pytest.approx(ours.loss.tolist(), rel=1e-6, nan_ok=True)
+    assert (theirs.bad, theirs.alarms) == (ours.bad, ours.alarms)
+    found = [[(each.kind, each.step) for each in explain(history)[1]] for history in (theirs, ours)]
+    assert found[0] == found[1]
+    return {kind for kind, _ in found[0]}
+
+
+RUNS = {
+    "healthy": (set(), 0, set()),
+    "collapse": (set(range(20, 60)), 30, {"alarm"}),
+    "spike": ({30, 31}, 0, set()),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.peer("tensorboard", how=HOW)
+def test_tensorboard_says_what_the_run_file_says(tmp_path, writer, name):
+    overflows, still, least = RUNS[name]
+    train([tmp_path / "run.jsonl", writer], overflows, still)
+    assert same(tmp_path / "events", tmp_path / "run.jsonl") >= least
+    [file] = (tmp_path / "events").glob("*tfevents*")
+    assert same(file, tmp_path / "run.jsonl") >= least
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.peer("wandb", how=HOW)
+def test_wandb_says_what_the_run_file_says(tmp_path, tracker, name):
+    overflows, still, least = RUNS[name]
+    train([tmp_path / "run.jsonl", tracker], overflows, still)
+    finish(tracker)
+    [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert same(file, tmp_path / "run.jsonl") >= least
+    assert same(file.parent, tmp_path / "run.jsonl") >= least
+
+
+@pytest.mark.peer("wandb", how=HOW)
+def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, tracker):
+    steps = 200
+    for number in range(steps):
+        tracker.log({"train/loss": number / 2, "loss_scale": 2.0**16, "text": "x" * (number * 331 % 70_000)})
+    finish(tracker)
+    [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    history = read_history(file)
+    assert history.loss.tolist() == [number / 2 for number in range(steps)]
+    assert set(history.scale.tolist()) == {2.0**16}
+    whole, torn = file.read_bytes(), tmp_path / "torn.wandb"
+    for cut in range(len(whole) // 2, len(whole), len(whole) // 40):
+        torn.write_bytes(whole[:cut])
+        loss = read_history(torn).loss.tolist()
+        assert loss == [number / 2 for number in range(len(loss))]
+
+
+@pytest.mark.peer("tensorboard", how=HOW)
+def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_path, writer):
+    for number in range(4):
+        writer.add_scalar("train/loss", 2.0 - number / 4, 10 * number)
+        writer.add_scalar("amp/loss_scale", 1024.0, 10 * number)
+        writer.add_histogram("weights", torch.ones(3), 10 * number)
+        writer.add_text("note", "loss 3", 10 * number)
+    writer.close()
+    history = read_history(tmp_path / "events")
+    assert history.step.tolist() == [0, 10, 20, 30]
+    assert history.loss.tolist() == [2.0, 1.75, 1.5, 1.25]
+    assert history.scale.tolist() == [1024.0] * 4
+
+
+@pytest.mark.peer("tensorboard", how=HOW)
+def test_events_without_a_number_of_a_run_are_a_sentence(tmp_path, writer):
+    writer.add_scalar("accuracy", 0.5, 0)
+    writer.close()
+    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss was found"):
+        read_history(tmp_path / "events")
