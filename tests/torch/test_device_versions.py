@@ -141,6 +141,7 @@ def test_last_step_tells_each_optimizer_and_forgets_with_the_next_iteration():
         clean[0].grad, overflowing[0].grad = torch.ones(1), torch.tensor([INF if skipped else 1.0])
         scaler.step(clean[1])
         assert list(scaler.last_step) == [clean[1]]
+        assert repr(scaler.last_step) == f"StepReport(ticket={scaler.last_step.ticket})"
         scaler.step(overflowing[1])
         scaler.update()
         assert scaler.last_step.skipped is skipped
