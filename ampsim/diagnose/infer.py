@@ -142,11 +142,12 @@ def _replayed(name: str, parameters: dict[str, float], found_inf: npt.NDArray[np
 
 
 def _parameters(name: str, history: History, known: Inferred) -> dict[str, float]:
+    dialect = dialects.ALL[name]
+    late = "interval" in dialect.parameters and dialect(interval=7).growth_interval == 8  # flax grows a step after it
     values = {
         "init": float(history.scale[0]),
-        "interval": known.growth_interval or history.settings.get("growth_interval"),
+        "interval": known.growth_interval - late if known.growth_interval else history.settings.get("growth_interval"),
         "growth": known.growth_factor,
         "backoff": known.backoff_factor,
     }
-    dialect = dialects.ALL[name]
     return {key: value for key, value in values.items() if key in dialect.parameters and isinstance(value, int | float)}

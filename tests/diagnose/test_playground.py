@@ -121,7 +121,7 @@ def long_log(name: str) -> str:
         ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),
         ("collapse.txt", "step: 10, loss_scale: 131072\nstep: 200, loss_scale: 5.29e-23\n"),
         *((f"{name}.txt", long_log(name)) for name in ("torch.amp.GradScaler", "deepspeed.DynamicLossScaler",
-          "megatron.core.DynamicGradScaler", "paddle.amp.GradScaler[dygraph]")),
+          "megatron.core.DynamicGradScaler", "flax.DynamicScale", "paddle.amp.GradScaler[dygraph]")),
     ],
 )  # fmt: skip
 def test_a_log_says_in_the_page_what_it_says_to_explain(name: str, text: str, tmp_path: Path) -> None:

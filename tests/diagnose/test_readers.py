@@ -121,6 +121,14 @@ def test_a_truncated_line_and_bytes_that_are_no_text_lose_nothing_else(tmp_path)
     assert read_history(path).scale.tolist() == [8.0, 4.0]
 
 
+def test_the_lines_that_a_refusal_asks_for_are_read(tmp_path):
+    with pytest.raises(NothingReadError, match="expected lines such as") as refused:
+        read(tmp_path, "hello\n")
+    line = str(refused.value).split("'")[1]
+    history = read(tmp_path, line)
+    assert (history.step[0], history.loss[0], history.scale[0], history.norm[0]) == (10, 2.3, 65536, 1.2)
+
+
 @pytest.mark.parametrize(
     "text",
     [

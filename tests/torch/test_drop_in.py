@@ -36,7 +36,7 @@ def without_listed_differences():
     class Strict(lockstep.Lockstep):
         @rule(i=lockstep.index, fresh=st.booleans())
         def load(self, i, fresh):  # complete dicts, between iterations
-            if not self.saved or (self.p.enabled and self.scaler._records and not fresh):
+            if not self.saved or (self.p.enabled and self.scaler._records.any_from(0) and not fresh):
                 return
             if fresh:
                 self.renew((2.0**10, 4.0, 0.25, 5), self.p.enabled)
@@ -545,12 +545,19 @@ def test_difference_5_any_number_will_do_as_new_scale():
             assert scaler.get_scale() == (8.0 if taken else 2.0**16)
 
 
-def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypatch):
+@pytest.mark.parametrize("late", [False, True])
+def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypatch, late):
     empty_like = torch.empty_like  # memory that held something before
     monkeypatch.setattr(torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0))
     for make, moved in ((GradScaler, -1.0), (exact, -1.0 - 0.5 * 777.0), (torch.amp.GradScaler, -1.0 - 0.5 * 777.0)):
         scaler = make("cpu", init_scale=4.0)
-        (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
+        (param, other), optimizer = one(scaler, INF, 4.0, fused=True, momentum=0.5)
+        if late:  # the other parameter has its state already
+            param.grad = None
+            scaler.step(optimizer)
+            scaler.update()
+            param.grad = torch.tensor(INF)
+        other.grad = None
         scaler.step(optimizer)
         scaler.update()
         param.grad = torch.tensor(scaler.get_scale())  # 1, scaled
@@ -636,6 +643,25 @@ def test_difference_10_gradients_that_come_after_unscale_reach_a_fused_step():
         param.grad = torch.tensor(1.0)
         result = told(lambda s=scaler, o=optimizer: s.step(o))
         assert (result and result[0]) == expected
+
+
+class DividesAndSkips(torch.optim.SGD):
+    """A fused optimizer that is not torch's; it reads the flag, as it may."""
+
+    _step_supports_amp_scaling = True
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            param.data -= param.grad / self.grad_scale * (1.0 - self.found_inf.item())
+
+
+def test_a_fused_optimizer_of_another_library_gets_a_flag_to_read():
+    for make in (GradScaler, exact, torch.amp.GradScaler):
+        for grad, moved in ((4.0, -1.0), (8.0, -2.0)):
+            scaler = make("cpu", init_scale=4.0)
+            (param,), _ = one(scaler, grad)
+            scaler.step(DividesAndSkips([param]))
+            assert param.item() == moved
 
 
 class WantsTheScaler(torch.optim.SGD):

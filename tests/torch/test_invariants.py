@@ -8,6 +8,7 @@ import pickle
 import threading
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -245,7 +246,8 @@ def test_10_found_inf_stays_with_its_ticket():
     assert newest == [32.0, 16.0, 32.0]
 
 
-SCALES = [2.0**e for e in (-149, -140, -128, -127, -126, -100, -20, -1, 0, 16, 100, 126, 127)] + [1700.0, 0.1, 3e38]
+SCALES = [2.0**e for e in (-149, -140, -128, -127, -126, -100, -20, -1, 0, 16, 100, 126, 127)]
+SCALES += [1700.0, 0.75, 0.1, 3e38]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
@@ -257,7 +259,8 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
     share=st.lists(st.sampled_from([0.0, -1.0, 1.0, 0.5, 2.0**-30]) | st.floats(-1, 1), min_size=2, max_size=3),
     bad=st.sampled_from([None, None, None, INF, -INF, NAN]),
 )
-@example(scale=0.5, dtype=torch.float16, how="clip to much", fused=False, share=[1.0, 1.0], bad=None)
+@example(scale=0.5, dtype=torch.float16, how="clip to much", fused=False, share=[1.0, 0.0], bad=None)
+@example(scale=0.75, dtype=torch.float16, how="unscale_", fused=False, share=[1.0, 1.0], bad=None)
 @example(scale=2.0**-126, dtype=torch.float32, how="step", fused=True, share=[1.0, 1.0], bad=None)
 def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
     """Gradients up to the largest their format holds, at any scale: parameters stay finite."""
@@ -283,6 +286,29 @@ def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
         assert scaler.last_step.skipped
         assert not param.any()
     assert scaler.get_scale() >= 2.0**-126
+
+
+@pytest.mark.parametrize("bad", [torch.float32, torch.float64])
+def test_11_no_non_finite_step_whichever_dtype_overflows(bad):
+    params = [torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+    optimizer = torch.optim.SGD(params, lr=1.0, fused=True)
+    scaler = GradScaler("cpu", init_scale=0.5)
+    scaler.scale(torch.tensor(1.0))
+    for param in params:
+        param.grad = torch.full_like(param, torch.finfo(bad).max if param.dtype is bad else 1.0)
+    scaler.step(optimizer)
+    assert not any(param.any() for param in params)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_11_gradients_beyond_float32_once_unscaled_are_not_clipped_to_finite_ones(fused):
+    param, optimizer = an_optimizer(0.0, fused=fused)
+    scaler = GradScaler("cpu", init_scale=2.0**-66)
+    scaler.scale(torch.tensor(1.0))
+    param.grad = torch.tensor([2.0**63])
+    assert scaler.unscale_and_clip_(optimizer, 1.0) == INF
+    scaler.step(optimizer)
+    assert not param.any()
 
 
 @pytest.mark.parametrize("unscales", [False, True])
@@ -371,6 +397,31 @@ def test_15_gradients_of_two_tickets_in_one_backward_raise():
     both = scaler.scale(param.sum(), ticket=first) + scaler.scale(param.sum(), ticket=second)
     with pytest.raises(RuntimeError, match="gradients of tickets"):
         both.backward()
+
+
+def test_15_gradients_that_were_rewritten_since_are_nobodys():
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
+    param, optimizer = an_optimizer(0.0, 0.0)
+    first, second = scaler.begin(), scaler.begin()
+    scaler.scale(param.sum(), ticket=first).backward()
+    param.grad.fill_(4.0)  # the second's, by other means than a backward pass
+    scaler.step(optimizer, ticket=second)
+    assert param.tolist() == [-0.5, -0.5]
+
+
+def test_15_a_parameter_that_took_anothers_place_is_watched():
+    scaler = GradScaler("cpu", depth=1)
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = torch.optim.SGD(params[:2])
+    for second in params[1:]:
+        optimizer.param_groups[0]["params"][1] = second
+        ticket = scaler.begin()
+        scaler.scale(params[0].sum(), ticket=ticket).backward()
+        scaler.step(optimizer, ticket=ticket)
+        scaler.update(ticket=ticket)
+    scaler.scale(params[2].sum(), ticket=scaler.begin()).backward()
+    with pytest.raises(RuntimeError, match="gradients of tickets 2 and 3 were added into one"):
+        scaler.scale(params[2].sum(), ticket=scaler.begin()).backward()
 
 
 def saved_and_loaded(tensor):
@@ -478,7 +529,10 @@ def test_16_misuse_changes_nothing():
         lambda: scaler.load_state_dict({"scale": 8.0}),
         lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (NAN, 2.0, 0.5, 2000, 0), strict=True))),
         lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (8.0, 0.5, 0.5, 2000, 0), strict=True))),
-        lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (8.0, 2.0, 0.5, 2000, "x"), strict=True))),
+        *(
+            partial(scaler.load_state_dict, dict(zip(TORCH_KEYS, (8.0, 2.0, 0.5, 2000, tracker), strict=True)))
+            for tracker in ("x", 1.5, True, -1)
+        ),
         lambda: scaler.set_growth_factor(0.5),
         lambda: scaler.set_backoff_factor(2.0),
         lambda: scaler.set_growth_interval(0),
@@ -843,6 +897,15 @@ def test_22_resume_is_bitwise(depth, exact_torch):
     assert held(optimizer) == held(unbroken[2])
     assert scaler.state_dict() == unbroken[0].state_dict()
     assert len(scaler.state_dict().get("pending", [])) == depth
+
+
+def test_22_loading_into_a_scaler_at_work_on_its_thread_begins_anew(thread):
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1, launch=thread.launch)
+    world, used = an_optimizer(), []
+    for _ in range(3):
+        used += [iteration(scaler, *world) for _ in range(2)]
+        scaler.load_state_dict(scaler.state_dict())
+    assert used == [4.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
 def test_22_resume_from_and_to_torch():

@@ -60,12 +60,13 @@ def test_work_behind_a_failure_fails_with_it(thread):
     thread.launch(fails)
     behind = [thread.launch(seen.append, i) for i in range(3)]
     release.set()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        thread.synchronize()
+    assert all(job.done() for job in behind)  # nobody waits for a job that is forgotten
     for job in behind:
         error = job.exception()
         assert "not run: earlier work on the optimizer thread failed" in str(error)
         assert type(error.__cause__) is KeyError
-    with pytest.raises(RuntimeError, match="on purpose"):
-        thread.synchronize()
     thread.launch(seen.append, "later").result()
     assert seen == ["later"]
 

@@ -80,10 +80,10 @@ class Pair:
             return
         waiting = self.model.versions[self.model.next_version :]
         assert self.register.pending() == waiting
+        depth = max(depth, len(waiting) - 1)  # who loads into a shallower scaler hands over fewer
         self.register = Register(State(1.0), depth)
         self.register.restore(waiting)
-        behind, floor = len(waiting) - 1, max(0, len(waiting) - 1 - depth)
-        self.model = pipeline.Pipeline(RULE, depth, waiting, tuple(range(behind)), floor)
+        self.model = pipeline.Pipeline(RULE, depth, waiting, tuple(range(len(waiting) - 1)))
         self.tickets = {}
 
     def compare(self):
@@ -148,7 +148,8 @@ def test_tickets_from_elsewhere_are_refused():
 
 
 def test_closing_tells_why_and_keeps_the_first_cause():
-    register = Register(5, 0)
+    register = Register(5, 1)
+    register.begin()  # which `current` would return
     register.close(ValueError("first"))
     register.close(ValueError("second"))
     register.close()

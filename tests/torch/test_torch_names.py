@@ -217,6 +217,16 @@ def test_a_flag_that_is_written_skips_the_step(make):
     assert (optimizer.param_groups[0]["params"][0], scaler.get_scale()) == (0.0, 4.0)
 
 
+def test_a_flag_that_is_written_after_the_step_does_not_change_what_was_done():
+    scaler = GradScaler("cpu", init_scale=8.0)
+    optimizer = one(scaler, 8.0)
+    scaler.step(optimizer)
+    for flag in scaler._found_inf_per_device(optimizer).values():
+        flag.fill_(1.0)  # another rank's, reduced only now
+    scaler.update()
+    assert (scaler.last_step.skipped, scaler.get_scale()) == (False, 4.0)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @BOTH
 def test_gradients_are_checked_by_name(make, fused):
@@ -296,6 +306,14 @@ def test_an_override_on_the_instance_counts_too():
     optimizer = iterate(scaler)
     assert len(called) == 1
     assert (optimizer.param_groups[0]["params"][0], scaler.get_scale()) == (0.0, 2.0**15)
+
+
+def test_overflows_on_two_devices_skip_a_fused_step():
+    scaler = GradScaler("cpu")
+    scaler._unscale_grads_ = lambda *_: {torch.device(name): torch.ones(()) for name in ("cpu", "cpu:0")}
+    optimizer = one(scaler, INF, fused=True)
+    scaler.step(optimizer)
+    assert optimizer.param_groups[0]["params"][0] == 0.0
 
 
 def test_clipping_in_one_read_is_refused_where_it_would_pass_an_override_by():

@@ -229,7 +229,8 @@ const Logs = (() => {
   }
 
   function knobsOf(dialect, filled, known) {
-    const values = { init: filled.scale[0], interval: known.interval, growth: known.growth, backoff: known.backoff };
+    const interval = known.interval && known.interval - (Number(dialect.interval) || 0); // flax grows a step after it
+    const values = { init: filled.scale[0], interval, growth: known.growth, backoff: known.backoff };
     const pairs = Object.entries(values).filter(([name, value]) => name in dialect.parameters && value !== null);
     return Object.fromEntries(pairs.map(([name, value]) => [dialect.parameters[name], value]));
   }

@@ -154,12 +154,14 @@
   // ------------------------------------------------------------------------------------------------ the charts
 
   let plots = [];
+  const narrow = () => matchMedia("(max-width: 40rem)").matches; // as in playground.css: the picture stays in sight
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
   function charts() {
     plots.forEach((plot) => plot.destroy());
     const { counts } = view.run;
     $("heatfigure").hidden = $("lossfigure").hidden = !counts;
+    document.querySelector("main").classList.toggle("bare", !counts);
     $("logged").hidden = !view.run.logged;
     const stepped = uPlot.paths.stepped({ align: 1 });
     const line = (name, side, more = {}) => ({
@@ -169,13 +171,13 @@
     const edges = (side) => [line(`${side} top`, side), line(`${side} bottom`, side)];
     plots = counts
       ? [
-          plot("heat", 340, [...edges("a"), ...edges("b")], { drawAxes: [heat], draw: [skips] }, heatRange, power2, "size |g|"),
+          plot("heat", narrow() ? 210 : 340, [...edges("a"), ...edges("b")], { drawAxes: [heat], draw: [skips] }, heatRange, power2, "size |g|"),
           plot("loss", 130, [line("A", "a"), line("B", "b")], { draw: [mark] }, () => [0, 100], (k) => String(k), "%"),
         ]
       : [];
     const log = view.run.logged ? [line("log", "log", { width: 4, alpha: 0.45 })] : [];
     const marks = counts ? [mark] : [skips];
-    plots.push(plot("scale", counts ? 190 : 300, [...log, line("A", "a"), line("B", "b")], { drawAxes: [ceiling], draw: marks }, scaleRange, power2, "loss scale"));
+    plots.push(plot("scale", counts ? 190 : narrow() ? 210 : 300, [...log, line("A", "a"), line("B", "b")], { drawAxes: [ceiling], draw: marks }, scaleRange, power2, "loss scale"));
   }
 
   const power2 = (k) => (Number.isInteger(k) ? power(2 ** k) : "");

@@ -36,7 +36,7 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
     if not len(history.step):
         raise NothingReadError(
             f"{path}: no loss scale, gradient norm or loss was found; expected lines such as "
-            "'step 10 loss 2.3 loss_scale 65536 grad_norm 1.2', or a file that ampsim.watch wrote"
+            "'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
         )
     return history
 

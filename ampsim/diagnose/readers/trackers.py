@@ -41,23 +41,20 @@ def read_wandb(path: Path) -> History:
     Raises:
         ImportError: wandb is not installed.
     """
+    return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
+
+
+def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
+    """Yield what each call of a run's ``log`` wrote, as `read_wandb`."""
     try:
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
         raise ImportError(f"{path} is Weights & Biases'; to read it: pip install wandb") from error
     record_type = vars(wandb_internal_pb2)["Record"]  # made when it is imported
-
-    def rows(file: BinaryIO) -> Iterator[Row]:
-        number = 0
-        for data in _log_records(file):
-            history = record_type.FromString(data).history
-            if history.item:
-                items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in history.item}
-                yield number, items
-                number += 1
-
     with (path if path.is_file() else next(path.glob("*.wandb"))).open("rb") as file:
-        return _history(str(path), "Weights & Biases", rows(file))
+        for data in _log_records(file):
+            if items := record_type.FromString(data).history.item:
+                yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
 def _log_records(file: BinaryIO) -> Iterator[bytes]:
@@ -72,7 +69,7 @@ def _log_records(file: BinaryIO) -> Iterator[bytes]:
         left = 32768 - file.tell() % 32768
         if left < 7:
             file.read(left)
-        _, length, kind = struct.unpack("<IHB", file.read(7).rjust(7, b"\0"))
+        _, length, kind = struct.unpack("<IHB", file.read(7).ljust(7, b"\0"))
         part = file.read(length)
         if not kind or len(part) < length:
             return

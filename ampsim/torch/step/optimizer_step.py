@@ -226,7 +226,7 @@ def _note_stateless(optimizer: Optimizer) -> None:
 
 
 def _may_lack_state(optimizer: Optimizer) -> bool:
-    """Tell whether a step may make state for a parameter, as an optimizer's first does.
+    """Tell whether a step may make state for a parameter, as the first with its gradient does.
 
     What it makes is dropped if its kernel skips: torch's fused SGD allocates its momentum, the kernel leaves it
     as it is, and the next step would take what the memory held for the momentum. So such a step waits for its flag.
@@ -235,7 +235,8 @@ def _may_lack_state(optimizer: Optimizer) -> bool:
         return False
     if len(optimizer.state) >= sum(len(group["params"]) for group in optimizer.param_groups):
         return False
-    return len(optimizer.state) < sum(p.grad is not None for g in optimizer.param_groups for p in g["params"])
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    return any(param.grad is not None and param not in optimizer.state for param in params)
 
 
 def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:

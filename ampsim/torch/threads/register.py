@@ -266,15 +266,14 @@ class Register(Generic[V]):
         return book.versions[book.next_version(self.depth) - book.applied - 1 :]
 
     def restore(self, versions: tuple[V, ...], also: Callable[[], object] = bool) -> None:
-        """Start again from what `pending` returned. Outstanding tickets are void from here on.
+        """Start again from what `pending` returned, at most depth + 1 versions. Outstanding tickets are void.
 
         `also` is one call of C code, which changes what must change with it: an interrupt strikes before or after both.
         """
         with self._lock:
             self.check_open()
             behind = len(versions) - 1
-            floor = max(0, behind - self.depth)  # a shallower scaler drops what it cannot delay
-            book = _Book(versions[floor:], applied=behind, begun=behind, floor=floor)
+            book = _Book(versions, applied=behind, begun=behind)
             self._changed.notify_all()
             try:
                 also()

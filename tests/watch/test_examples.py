@@ -1,0 +1,81 @@
+"""The examples of ``ampsim/watch/examples.md``, each where its package is installed."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "ampsim/watch/examples.md"
+HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
+EXAMPLES = {section.partition("\n")[0]: section for section in SECTIONS}
+HOW = "pip install -c constraints.txt 'ampsim[clients,trackers]'"
+
+
+def run(name):
+    """Run an example; return what it has defined."""
+    test = doctest.DocTestParser().get_doctest(HEAD + EXAMPLES[name], {}, name, str(PAGE), 0)
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
+    assert (result.attempted > 9, result.failed) == (True, 0)
+    return test.globs
+
+
+@pytest.mark.filterwarnings("ignore")  # of the packages, about each other
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch",
+        *(pytest.param(name, marks=pytest.mark.peer(name.lower(), how=HOW)) for name in ("accelerate", "Lightning")),
+    ],
+)
+def test_the_example_records_what_it_says(name):
+    run(name)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.peer("wandb", how=HOW)
+def test_weights_and_biases_has_every_step(monkeypatch, tmp_path):
+    import wandb
+
+    from ampsim.diagnose.readers.trackers import wandb_rows
+
+    for folder in ("CACHE", "CONFIG", "DATA"):
+        monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path))
+    folder = run("Weights & Biases")["folder"]
+    wandb.teardown()  # its process writes the last of it
+    [file] = folder.glob("wandb/offline-run-*/*.wandb")
+    rows = list(wandb_rows(file))
+    assert [(row["ampsim/step"], row["ampsim/scale"], row["ampsim/skipped"]) for row in rows] == [
+        (0, 1024.0, 0.0),
+        (1, 1024.0, 1.0),
+        (2, 512.0, 0.0),
+    ]
+    assert re.fullmatch("weight has (inf|nan), bias has (inf|nan)", str(rows[1]["ampsim/bad"]))
+    assert rows[0]["ampsim/log2_scale"] == 10.0
+    assert rows[0]["ampsim/exponents/weight/_type"] == "histogram"
+    assert sum(rows[0]["ampsim/exponents/weight/values"]) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.peer("tensorboard", how=HOW)
+def test_tensorboard_has_every_step():
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run("TensorBoard")["folder"] / "events")).Reload()
+    for name, values in {
+        "scale": [1024.0, 1024.0, 512.0],
+        "skipped": [0.0, 1.0, 0.0],
+        "log2_scale": [10, 10, 9],
+    }.items():
+        assert [(each.step, each.value) for each in events.Scalars(f"ampsim/{name}")] == [*enumerate(values)]
+    [text] = events.Tensors("ampsim/bad/text_summary")
+    assert (text.step, text.tensor_proto.string_val[0][:11]) == (1, b"weight has ")
+    [histogram] = events.Histograms("ampsim/exponents/weight")
+    assert (histogram.step, histogram.histogram_value.num) == (0, 2)
+
+
+def test_an_example_is_short():
+    assert len(EXAMPLES) == 5
+    for name, text in EXAMPLES.items():
+        assert sum(line.startswith((">>>", "...")) for line in text.splitlines()) < 40, name
+    assert HOW in HEAD
