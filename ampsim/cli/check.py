@@ -84,9 +84,9 @@ def check_target(
 ) -> None:
     """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
 
-    Exit status 1 if a check fails that was not expected to, or passes that was. A check that hangs, or ends its
-    process, fails, and the others go on. For torch's scaler and what inherits from it:
-    --expect ampsim.testing.known:TORCH
+    Exit status 1 if a check fails that was not expected to, or passes that was.
+    A check that hangs, or ends its process, fails, and the others go on.
+    For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it

@@ -19,6 +19,8 @@ from ampsim.diagnose.what_if import Other, other_rules
 
 NAMES = 6
 """Parameters that the ledger names for a skip; of more it says how many."""
+FINDINGS = 6
+"""Findings that are open to the eye; the others unfold."""
 LAYERS = 200
 """Rows of the table of layers."""
 
@@ -51,15 +53,22 @@ def _diagnosis(history: History, found: list[Finding]) -> Iterator[str]:
     yield '<section id="diagnosis" aria-label="Diagnosis">'
     if not found:
         yield f'<article class="healthy"><h2>Healthy</h2><p>{HEALTHY}</p></article>'
-    for finding in found:
-        yield (
-            f'<article class="finding"><h2>{escape(finding.kind.capitalize())} '
-            f'<button class="go" data-step="{finding.step}">step {finding.step:,}</button></h2>'
-            f"<p>{_prose(finding.what)}</p><p><strong>Try:</strong> {_prose(finding.cure)}</p></article>"
-        )
+    yield from map(_article, found[:FINDINGS])
+    if len(found) > FINDINGS:
+        yield f"<details><summary>{len(found) - FINDINGS:,} more findings</summary>"
+        yield from map(_article, found[FINDINGS:])
+        yield "</details>"
     yield "<ul class=facts>"
     yield from (f"<li>{escape(fact)}</li>" for fact in [*facts(history), *history.notes])
     yield "</ul></section>"
+
+
+def _article(finding: Finding) -> str:
+    return (
+        f'<article class="finding"><h2>{escape(finding.kind.capitalize())}, '
+        f'<button class="go" data-step="{finding.step}">step {finding.step:,}</button></h2>'
+        f"<p>{_prose(finding.what)}</p><p><strong>Try:</strong> {_prose(finding.cure)}</p></article>"
+    )
 
 
 def _ledger(history: History) -> dict[str, object]:

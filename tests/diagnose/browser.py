@@ -76,6 +76,9 @@ class Browser:
             self._unread += more
         text, self._unread = self._unread.split(b"\0", 1)
         message = json.loads(text)
+        assert message.get("method") != "Page.javascriptDialogOpening", (
+            f"the page says {message['params']['message']!r}"
+        )
         if "method" in message:
             self.events.append(message)
         return message
@@ -113,6 +116,13 @@ class Browser:
         for kind, x, y in places:
             held = {"button": "left", "buttons": 1, "clickCount": 1}
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **(held if kind != "mouseMoved" else {}))
+        self.settle()
+
+    def touch(self, *events: tuple[str, list[tuple[float, float]]]) -> None:
+        """Send touch events: (type, where the fingers are), of which type is touchStart, touchMove or touchEnd."""
+        for kind, fingers in events:
+            points = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(fingers)]
+            self.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
         self.settle()
 
     def complaints(self) -> list[object]:

@@ -56,8 +56,27 @@ def test_a_healthy_run_is_said_to_be_healthy():
 def test_a_finding_comes_with_its_step_and_what_to_try():
     page = report(COLLAPSED)
     assert "Nothing is wrong" not in text(page)
-    assert '<article class="finding"><h2>Collapse <button class="go" data-step="303">' in page
+    assert '<article class="finding"><h2>Collapse, <button class="go" data-step="303">' in page
     assert "Try: No scale makes these gradients finite" in re.sub(r"\s+", " ", text(page))
+
+
+def test_of_many_findings_the_first_are_open():
+    builder = HistoryBuilder("-", "test", alarms=[(step, "no parameter has moved") for step in range(0, 3000, 3)])
+    builder.add(0)
+    builder.add(3000)
+    page = report(builder.finish())
+    assert "994 more findings" in text(page)
+    assert page.index("<details>") > [found.start() for found in re.finditer('class="finding"', page)][5]
+
+
+def called(name):
+    """Return a run in which everything that has a name has this one."""
+    builder = HistoryBuilder(f"runs/{name}", name, {name: name}, [name], alarms=[(1, name)])
+    for step, scale in enumerate([2.0, 1.0, 1.0]):
+        builder.add(step, scale=scale, skipped=float(step == 0), norm=1.0, loss=1.0)
+        builder.bad[0] = {name: "has inf"}
+        builder.samples.append(Sample(step, {f"{name}.weight": counts_of(np.exp2(np.arange(-50.0, 0.0)))}))
+    return builder.finish()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -65,10 +84,9 @@ def test_no_name_becomes_markup(name):
     def tags(page):
         return re.findall(r"<[a-z!/][^>]*", re.sub(r'(?s)(<script type="application/json").*?</script>', r"\1", page))
 
-    hostile = report(history(20, skips=(3,), source=f"runs/{name}", program=name, samples=False))
-    benign = report(history(20, skips=(3,), source="runs/x", program="x", samples=False))
-    assert tags(hostile) == tags(benign)
-    hostile.encode()
+    page = report(called(name))
+    assert tags(page) == tags(report(called("x")))
+    page.encode()
 
 
 def test_a_page_is_small_beside_its_data():
@@ -198,7 +216,7 @@ def shown(browser, tmp_path):
 
     def show(run, width=1000, **look):
         path = tmp_path / "page.html"
-        path.write_text(report(run))
+        path.write_text(report(run), encoding="utf-8")
         browser.look(width, 800, **look)
         browser.open(path)
         return browser
@@ -225,9 +243,9 @@ LONG = history(100_000, skips=range(1000, 100_000, 1000), samples=False, scale=2
 
 
 @needs_chromium
-@pytest.mark.parametrize("name", ["healthy", "collapsed", "long", *BAD])
+@pytest.mark.parametrize("name", ["healthy", "collapsed", "long", *BAD, *HOSTILE])
 def test_a_page_opens_without_a_complaint_or_a_request(name, shown):
-    browser = shown({"healthy": HEALTHY, "collapsed": COLLAPSED, "long": LONG, **BAD}[name])
+    browser = shown({"healthy": HEALTHY, "collapsed": COLLAPSED, "long": LONG, **BAD}.get(name) or called(name))
     assert browser.complaints() == []
     assert readout(browser).startswith("Step ")
 
@@ -369,6 +387,24 @@ def test_the_window_parts_what_is_kept_from_what_is_lost(shown, dark):
 def test_a_phone_scrolls_one_way_only(shown, width):
     browser = shown(COLLAPSED, width, phone=True)
     assert browser.value("document.documentElement.scrollWidth") == width
+    assert browser.complaints() == []
+
+
+@needs_chromium
+def test_one_finger_moves_the_step_and_two_zoom(shown):
+    browser = shown(HEALTHY, 390, phone=True)
+    browser.value('document.getElementById("scale").scrollIntoView({block: "center"})')
+    x, y, width = place(browser)
+    y += 60
+    browser.touch(("touchStart", [(x + 50, y)]), ("touchMove", [(x + 60, y)]), ("touchMove", [(x + width / 2, y)]))
+    browser.touch(("touchEnd", []))
+    assert readout(browser).startswith(("Step 199 ", "Step 200 "))
+    assert visible_steps(browser) == (0, 399)
+    fingers = [[(x + width / 2 - apart, y), (x + width / 2 + apart, y)] for apart in (30, 40, 60)]
+    browser.touch(("touchStart", fingers[0]), ("touchMove", fingers[1]), ("touchMove", fingers[2]), ("touchEnd", []))
+    low, high = visible_steps(browser)
+    assert 190 <= high - low <= 210
+    assert low < 200 < high
     assert browser.complaints() == []
 
 

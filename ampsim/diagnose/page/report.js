@@ -124,14 +124,17 @@
       return canvas;
     }
 
-    /** Stretches the columns of a picture over the steps that each stands for. */
-    function stretch(ctx, x, drawn, top, bottom) {
-      ctx.imageSmoothingEnabled = false;
+    /** Stretches the columns of a picture over the steps that each stands for: one image, or printers show seams. */
+    function stretch(plot, x, drawn, top, bottom) {
+      const { left, width } = plot.bbox, canvas = Object.assign(document.createElement("canvas"), { width, height: drawn.height });
+      const ctx = canvas.getContext("2d");
+      ctx.imageSmoothingEnabled = plot.ctx.imageSmoothingEnabled = false;
       for (let k = 0; k < step.length; k++) {
         if (at(k + 1) < view.low || at(k) > view.high) continue;
-        const left = Math.round(x(at(k))), right = Math.round(x(at(k + 1)));
-        ctx.drawImage(drawn, k, 0, 1, drawn.height, left, top, Math.max(right - left, 1), bottom - top);
+        const from = Math.round(x(at(k)) - left), to = Math.round(x(at(k + 1)) - left);
+        ctx.drawImage(drawn, k, 0, 1, drawn.height, from, 0, Math.max(to - from, 1), drawn.height);
       }
+      plot.ctx.drawImage(canvas, left, top, width, bottom - top);
     }
 
     function ofLayer(name) {
@@ -157,7 +160,7 @@
         const top = y(lowest + bins), bottom = y(lowest);
         ctx.fillStyle = css("panel");
         ctx.fillRect(box.left, box.top, box.width, box.height);
-        if (scaled) stretch(ctx, x, ofLayer("vermilion"), top, bottom);
+        if (scaled) stretch(plot, x, ofLayer("vermilion"), top, bottom);
         ctx.save();
         if (scaled) {
           ctx.beginPath();
@@ -168,7 +171,7 @@
         }
         ctx.fillStyle = css("ground");
         ctx.fillRect(box.left, box.top, box.width, box.height);
-        stretch(ctx, x, ofLayer("blue"), top, bottom);
+        stretch(plot, x, ofLayer("blue"), top, bottom);
         ctx.restore();
         if (!scaled) return;
         ctx.strokeStyle = css("ink");
@@ -230,7 +233,7 @@
         });
         ctx.fillStyle = css("panel");
         ctx.fillRect(box.left, box.top, box.width, box.height);
-        stretch(ctx, x, strips[colour], y(shown), y(0));
+        stretch(plot, x, strips[colour], y(shown), y(0));
       }),
       over: (plot) => within(plot, (ctx, _, y, box) => {
         ctx.strokeStyle = css("ink");
