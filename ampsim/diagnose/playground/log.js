@@ -63,10 +63,10 @@ const Logs = (() => {
     });
   }
 
-  // The dialects that make this very trajectory of these skips, under knobs that the log implies.
+  // The dialects that make this very trajectory of these skips, under knobs that the log implies; torch's first.
   function fitting(filled, known, dialects) {
     const seen = filled.scale.slice(1, FITTED);
-    return dialects.filter((dialect) => {
+    const fits = dialects.filter((dialect) => {
       const rule = Runs.ruleOf(dialect, knobsOf(dialect, filled, known));
       let state = LossScaler.init(rule);
       try {
@@ -75,6 +75,8 @@ const Logs = (() => {
         return false; // it gives up where the run went on
       }
     });
+    const others = (dialect) => Number(!dialect.name.startsWith("torch."));
+    return fits.sort((a, b) => others(a) - others(b));
   }
 
   function knobsOf(dialect, filled, known) {
