@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
             return render_own(given.stems[0], given.data, given.out or given.data.parent)
         return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
     except (OSError, ValueError) as error:
-        cure = f"run python -m experiments.{given.stems[0]} --out" if given.data else "`python -m experiments all`"
+        cure = f"`python -m experiments.{given.stems[0]} --out FILE`" if given.data else "`python -m experiments all`"
         print(f"figures: error: {error}; {cure} makes the data", file=sys.stderr)
         return 1
 

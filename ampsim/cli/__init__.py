@@ -20,17 +20,16 @@ from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.fold import states
 from ampsim.core.trace import read
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 traces = typer.Typer(help="Recorded trajectories of loss scalers.", no_args_is_help=True)
 app.add_typer(traces, name="traces")
 
 
 @traces.command("check")
 def check_traces(
-    file: Annotated[Path, typer.Argument(help="JSON Lines file of traces, plain or .gz", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON Lines file of traces, plain or .gz", show_default=False)
+    ],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every mismatch, not only the first.")] = False,
 ) -> None:
     """Replay every trace of FILE through the reference machine and compare to the last bit.
@@ -73,8 +72,12 @@ def list_dialects() -> None:
 
 @app.command("replay")
 def replay_history(
-    dialect: Annotated[str, typer.Argument(help="A name from `ampsim dialects`.", show_default=False)],
-    history: Annotated[str, typer.Argument(help="One digit per update: 1 overflow, 0 clean.", show_default=False)],
+    dialect: Annotated[
+        str, typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False)
+    ],
+    history: Annotated[
+        str, typer.Argument(metavar="HISTORY", help="One digit per update: 1 overflow, 0 clean.", show_default=False)
+    ],
     parameters: Annotated[
         list[str] | None, typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE")
     ] = None,

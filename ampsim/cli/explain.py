@@ -11,6 +11,7 @@ from ampsim.cli.terminal import out
 Log = Annotated[
     Path,
     typer.Argument(
+        metavar="LOG",
         help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch.",
         show_default=False,
     ),

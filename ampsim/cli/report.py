@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Run = Annotated[
     Path,
     typer.Argument(
-        help="A file that ampsim.watch wrote, or any training log that `ampsim explain` reads.", show_default=False
+        metavar="RUN",
+        help="A file that ampsim.watch wrote, or any training log that `ampsim explain` reads.",
+        show_default=False,
     ),
 ]
 Page = Annotated[

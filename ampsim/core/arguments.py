@@ -129,5 +129,5 @@ def check_pieces(quirks: object, refill: object) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an 'unknown name' message: the closest known names, or all of them."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(known)}"

@@ -41,7 +41,9 @@ class Constants(NamedTuple):
 def check(rule: object) -> None:
     """Refuse a rule that this package cannot follow to the last bit."""
     if not isinstance(rule, Rule) or type(rule.arithmetic) is not Arithmetic:
-        raise TypeError(f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic")
+        raise TypeError(
+            f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic; for a policy take PolicyScale"
+        )
     if rule.quirks:
         names = ", ".join(type(quirk).__name__ for quirk in rule.quirks)
         raise ValueError(

@@ -25,6 +25,11 @@ def test_an_unknown_dialect_names_the_nearest() -> None:
         dialects.get("flax.DynamicScal")
 
 
+def test_a_name_that_is_no_text_is_unknown() -> None:
+    with pytest.raises(dialects.UnknownDialectError, match=r"unknown dialect 3: expected one of apex"):
+        dialects.get(3)  # type: ignore[arg-type]
+
+
 def test_an_unknown_parameter_names_the_nearest() -> None:
     with pytest.raises(TypeError, match="has no parameter 'hysteresys': did you mean 'hysteresis'"):
         dialects.get("nemo.GradScaler", hysteresys=2)

@@ -132,7 +132,10 @@ def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureF
     records.write(tmp_path / "poor.jsonl", provenance, rows[:1])
     (tmp_path / "text.jsonl").write_text("words\n")
     crash = str(results.CPU / "scale_crash.jsonl")
-    assert f"{crash}: made by scale_crash; expected data of spikes; run" in error("spikes", crash)
+    assert (
+        f"{crash}: made by scale_crash; expected data of spikes; `python -m experiments.spikes --out FILE` makes"
+        in error("spikes", crash)
+    )
     assert f"{crash}: made by scale_crash; expected data of nothing" in error("state_machine", crash)
     assert "poor.jsonl: scale_crash needs what it lacks; " in error("scale_crash", str(tmp_path / "poor.jsonl"))
     assert "text.jsonl, line 1: not JSON" in error("spikes", str(tmp_path / "text.jsonl"))

@@ -360,7 +360,7 @@ def test_nan_once_loaded_stays() -> None:
 
 @pytest.mark.parametrize("rule", [None, "torch", 2.0**16], ids=str)
 def test_what_is_no_rule_is_refused(rule) -> None:
-    with pytest.raises(TypeError, match=r"expected an ampsim.Rule"):
+    with pytest.raises(TypeError, match=r"expected an ampsim.Rule .*; for a policy take PolicyScale"):
         machine.constants(rule)
 
 

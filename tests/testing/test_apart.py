@@ -88,7 +88,7 @@ UNLOADABLE = {
     "raising:X": "importing raising raised RuntimeError: not today (",
     "quitting:X": "importing quitting raised SystemExit: 3 (",
     "exiting:X": "exiting:X: loading it ended the process with exit status 4",
-    "misspelt:X": "importing misspelt raised SyntaxError: invalid syntax (misspelt.py, line 1)",
+    "misspelt:X": "importing misspelt raised SyntaxError: invalid syntax (misspelt.py, line 1); expected",
     "endless:X": "endless:X: loading it did not end within 1 s",
 }
 

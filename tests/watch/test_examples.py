@@ -1,6 +1,7 @@
 """The examples of ``ampsim/watch/examples.md``, each where its package is installed."""
 
 import doctest
+import re
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,10 @@ def test_weights_and_biases_has_every_step(monkeypatch, tmp_path):
         (1, 1024.0, 1.0),
         (2, 512.0, 0.0),
     ]
-    assert str(rows[1]["ampsim/bad"]).startswith("weight has nan, bias has ")
+    assert re.fullmatch("weight has (inf|nan), bias has (inf|nan)", str(rows[1]["ampsim/bad"]))
     assert rows[0]["ampsim/log2_scale"] == 10.0
-    histogram = rows[0]["ampsim/exponents/weight"]
-    assert (histogram["_type"], sum(histogram["values"])) == ("histogram", 2)
+    assert rows[0]["ampsim/exponents/weight/_type"] == "histogram"
+    assert sum(rows[0]["ampsim/exponents/weight/values"]) == 2
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -68,7 +69,7 @@ def test_tensorboard_has_every_step():
     }.items():
         assert [(each.step, each.value) for each in events.Scalars(f"ampsim/{name}")] == [*enumerate(values)]
     [text] = events.Tensors("ampsim/bad/text_summary")
-    assert (text.step, text.tensor_proto.string_val[0][:15]) == (1, b"weight has nan,")
+    assert (text.step, text.tensor_proto.string_val[0][:11]) == (1, b"weight has ")
     [histogram] = events.Histograms("ampsim/exponents/weight")
     assert (histogram.step, histogram.histogram_value.num) == (0, 2)
 

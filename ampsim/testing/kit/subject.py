@@ -227,9 +227,9 @@ def _import(name: str) -> object:
         raise ValueError(f"no module {error.name!r}; run from its folder, or install it") from error
     except (Exception, SystemExit) as error:
         call = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"  # its text has one
         raise ValueError(
-            f"importing {name} raised {type(error).__name__}: {error} ({call.filename}:{call.lineno}); "
-            "expected a module that can be imported"
+            f"importing {name} raised {type(error).__name__}: {error}{place}; expected a module that can be imported"
         ) from error
 
 

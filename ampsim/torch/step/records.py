@@ -141,8 +141,11 @@ class StepReport:
     """
 
     ticket: int = -1  # of the iteration it is about
-    _all: list[tuple[Optimizer, tuple[Tensor, ...]]] = field(default_factory=list)  # shared with later reports
-    _count: int = 0  # those at the list's beginning are ours: a copy for each would take quadratic time
+    # shared with later reports
+    _all: list[tuple[Optimizer, tuple[Tensor, ...]]] = field(default_factory=list, repr=False)
+    _count: int = field(
+        default=0, repr=False
+    )  # those at the list's beginning are ours: a copy for each would take quadratic time
 
     @property
     def _steps(self) -> Iterator[tuple[Optimizer, tuple[Tensor, ...]]]:
