@@ -16,10 +16,11 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.diagnose.infer import fitting_dialects, infer
 from ampsim.diagnose.playground import build
+from ampsim.diagnose.playground.build import FIELDS
 from ampsim.diagnose.playground.rules import all_dialects, rule_data
-from ampsim.diagnose.readers.fields import NAMES
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.what_if import ceilings_of
+from tests.diagnose import test_public_logs as public
 from tests.diagnose import test_readers as logs
 
 NODE = shutil.which("node")
@@ -115,10 +116,20 @@ def long_log(name: str) -> str:
         ("deepspeed.log", logs.DEEPSPEED),
         ("fairseq.log", logs.FAIRSEQ),
         ("trainer.log", logs.TRAINER),
+        ("bloom.log", "".join(public.megatron(*row) for row in public.BLOOM_13B)),
+        ("totals.log", public.overflow(4096) + public.overflow(4096, 2048) + public.total(10, 3) + public.total(20, 5)),
+        ("bar.log", public.overflow(64, 32, before=" 14%|# | 9/90 [13:58:09<86:18:35, 2.4s/it]") + logs.TRAINER),
+        ("apex.log", "step 1 loss: 0.4\n" + "Gradient overflow. Skipping, reducing loss scale to 8\n" * 2),
+        ("swin.log", "INFO Train:\tloss 3.2 (3.3)\tgrad_norm 1.03 (nan)\tloss_scale 8.0 (9.0)\n" * 3),
+        ("epochs.log", "".join(f"epoch {e} \x1b[2mstep {i}\x1b[0m loss: 2\r\n" for e in (0, 1) for i in (0, 10, 20))),
+        ("names.log", "step 3 scale: 8\nstep 3 eval_loss: 1 gate loss: 7 params norm: 9 number of nan iterations: 1"),
         ("trainer_state.json", json.dumps({"log_history": [{"step": 10, "loss": 2.5, "grad_norm": 1.5}]}, indent=2)),
         ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
         ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),
         ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),
+        ("bar.txt", "\x1b[32mstep\x1b[0m 1%| | 10/900 [0:01<1:29, loss=2, scale=8]\r 2%| | 20/900 [0:02<1:28, loss=1]"),
+        ("epochs.txt", "".join(f"epoch {e} step {i} loss: 2 scale: 8 eval_loss: 9\n" for e in (1, 2) for i in (0, 9))),
+        ("apex.txt", "step: 1, loss: nan\nGradient overflow.  Skipping step, reducing loss scale to 4.0\n"),
         ("collapse.txt", "step: 10, loss_scale: 131072\nstep: 200, loss_scale: 5.29e-23\n"),
         *((f"{name}.txt", long_log(name)) for name in ("torch.amp.GradScaler", "deepspeed.DynamicLossScaler",
           "megatron.core.DynamicGradScaler", "flax.DynamicScale", "paddle.amp.GradScaler[dygraph]")),
@@ -129,11 +140,11 @@ def test_a_log_says_in_the_page_what_it_says_to_explain(name: str, text: str, tm
     expected = read_history(tmp_path / name)
     known = infer(expected)
     history, inferred, fits, ceilings = asked(
-        "(() => { const history = Logs.read(given.text, given.names), known = Logs.infer(history);"
+        "(() => { const history = Reader.read(given.text, given.fields), known = Logs.infer(history);"
         " const scaled = history.scale.some((scale) => !Number.isNaN(scale)), filled = Logs.fill(history, known);"
         " const fits = scaled ? Logs.fitting(filled, known, given.dialects).map(({name}) => name) : [];"
         " return [history, known, fits, scaled ? Logs.ceilings(filled) : []]; })()",
-        {"text": text, "names": NAMES, "dialects": all_dialects()},
+        {"text": text, "fields": FIELDS, "dialects": all_dialects()},
     )
     assert history["step"] == expected.step.tolist()
     for column in ("scale", "skipped", "norm", "loss"):
