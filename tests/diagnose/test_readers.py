@@ -159,7 +159,7 @@ def test_steps_that_begin_anew_with_each_epoch_go_on(tmp_path):
 
 @pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}'])
 def test_a_record_without_its_step_is_damaged(tmp_path, record):
-    with pytest.raises(DamagedFileError, match="expected a record with its step"):
+    with pytest.raises(DamagedFileError, match=r"line 2: .*step"):
         read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')
 
 
