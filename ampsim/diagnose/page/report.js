@@ -52,7 +52,7 @@
         if (left > box.left + box.width) break;
         if (left < last + wide) continue;
         last = left;
-        ctx.fillRect(left - wide / 2, box.top, wide, 11 * ratio());
+        ctx.fillRect(left - (wide >> 1), box.top, wide, 11 * ratio());
       }
     });
   }
