@@ -122,6 +122,7 @@ class HistoryBuilder:
     ) -> None:
         """Add an entry: see `History` for what each is; a norm or a loss that was written down as NaN counts as inf."""
         scale = math.nan if scale < 0 else scale  # nobody's loss scale
+        skipped = skipped if 0 <= skipped < 2**53 else math.nan
         clash = self._known is not None and self._known[0] == step and not math.isnan(scale) and self._known[1] != scale
         again = step == self._last_step() and not clash
         if step <= self._last_step() and not again:

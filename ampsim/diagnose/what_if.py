@@ -1,6 +1,5 @@
 """What other rules would have done with the same gradients, as far as a run's record tells."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -80,4 +79,4 @@ def _other(name: str, rule: Rule, ceilings: Floats) -> Other:
 
 
 def _rule(init: float, interval: int) -> Rule:
-    return Rule(init if math.isfinite(init) and init > 0 else 65536.0, growth_interval=interval)
+    return Rule(init if 2.0**-126 <= init <= 2.0**127 else 65536.0, growth_interval=interval)

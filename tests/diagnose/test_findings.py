@@ -167,3 +167,12 @@ def test_a_run_without_a_scale_is_explained():
     for step in range(5):
         builder.add(step, skipped=float(step == 3), norm=1.0)
     assert "No loss scale is in it" in explain(builder.finish())[0]
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e308, math.inf, 0.0])
+def test_numbers_that_no_run_has_are_explained_too(scale):
+    builder = HistoryBuilder("-", "test")
+    for step in range(4):
+        builder.add(step, scale=scale, skipped=math.inf if step else 1.0, norm=-math.inf, loss=math.nan)
+        builder.add(10 + step, scale=65536.0, skipped=1.0)
+    assert explain(builder.finish())[0]
