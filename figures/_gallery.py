@@ -15,7 +15,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "What the loss scale does about it": (
         "gpt_fp16", "resnet_fp16", "init_scale", "growth_interval", "policies", "policies_closed", "replay_fidelity",
     ),
-    "How it goes wrong": ("scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "device_claims"),
+    "How it goes wrong": (
+        "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "device_claims", "explain_faults",
+    ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),
     "Cost": ("overhead", "probe_overhead", "kernels"),

@@ -40,6 +40,7 @@ FLOORS = {
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
+    "ampsim/testing/loop/parametrize.py": {"pytest", "ampsim.testing"},
     "ampsim/records.py": {"numpy", "ampsim.core.files"},
     "ampsim/cli": {"ampsim", "rich", "typer"},
     "ampsim/run_file.py": {"numpy", "ampsim.core.files", "ampsim.records"},

@@ -1,4 +1,4 @@
-"""``ampsim check``: judge loss scalers, each in a process of its own, and show or write what was found."""
+"""``ampsim check``: judge loss scalers, each in a process of its own, or loops; show or write what was found."""
 
 import enum
 import json
@@ -46,6 +46,13 @@ def check_target(
             show_default=False,
         ),
     ],
+    loop: Annotated[
+        bool,
+        typer.Option(
+            "--loop",
+            help="TARGET is make(scaler) of a training loop; what it is fed is called `batches` in the same module.",
+        ),
+    ] = False,
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
     check: Annotated[list[str] | None, typer.Option(help="One check by its name; again for more.")] = None,
     examples: Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per check.")] = 60,
@@ -82,7 +89,7 @@ def check_target(
     report: Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")] = None,
     file: Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")] = None,
 ) -> None:
-    """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
+    """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject; or --loop.
 
     Exit status 1 if a check fails that was not expected to, or passes that was.
     A check that hangs, or ends its process, fails, and the others go on.
@@ -98,7 +105,10 @@ def check_target(
         form = _format_of(file) if file and not report else report
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
-            judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
+            if loop:
+                judged = _judge_loops(targets, check, expected)
+            else:
+                judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
             _show(judged, None if stream else form)
             if stream and form:
                 stream.write(_written(judged, form).encode())
@@ -149,6 +159,25 @@ def _judge(
 
     total, quiet = len(checks) * len(targets), not err.is_terminal
     return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
+
+
+def _judge_loops(targets: Sequence[str], laws: list[str] | None, expected: Mapping[str, str]) -> "Report":
+    """Judge training loops; one that cannot be judged is wrong use."""
+    from ampsim.testing.kit.report import Report
+    from ampsim.testing.kit.subject import load
+    from ampsim.testing.loop.judge import judge_loop
+    from ampsim.testing.loop.loop import LoopError
+
+    results: list[Result] = []
+    for target in targets:
+        make: Any = load(target)
+        found: Any = load(f"{target.partition(':')[0]}:batches")
+        batches = found() if callable(found) else found
+        try:
+            results += judge_loop(make, batches, laws, expected=expected, name=target)
+        except LoopError as error:
+            raise ValueError(f"{target}: {error}") from error
+    return Report(results)
 
 
 def _replay(targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
@@ -222,7 +251,7 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
             f"[{COLOURS[result.outcome]}]{sign(result) if spelled else result.outcome}" if result else ""
             for result in results
         ]
-        table.add_row(f"L{check.level}", check.name, *signs)
+        table.add_row(check.group.split()[0], check.name, *signs)
     print_table(table)
     for finding in judged.findings:
         out.print(f"\n{finding.text}", markup=False)

@@ -50,8 +50,10 @@ def findings(history: History) -> list[Finding]:
     looks = (_forward_overflow, _scaled_norm, _floor, _collapse, _dead_layer, _interval, _spike, _hidden_skips)
     found = [finding for look in looks for finding in look(history, known)]
     kinds = {finding.kind for finding in found}
-    if "forward overflow" in kinds:  # they follow from it, at any scale
-        found = [each for each in found if each.kind not in {"collapse", "floor reached", "data spike"}]
+    if found and found[0].kind == "forward overflow":  # what comes with it or after it follows from it, at any scale
+        effects, first = {"collapse", "floor reached", "data spike"}, found[0].step
+        found = [each for each in found if each.kind not in effects or each.step + 3 * _spacing(history) < first]
+        found.sort(key=lambda each: each.step)
     if "collapse" in kinds or "floor reached" in kinds:
         found = [each for each in found if each.kind not in {"data spike", "dead layer", "interval too long"}]
     if "interval too long" in kinds:
@@ -113,7 +115,10 @@ def _lead(history: History, seen: Change) -> str:
     if not usual or usual <= 0:
         return ""
     risen = history.step[(history.step > seen.step) & (history.loss > RISEN * usual)]
-    return f", {risen[0] - seen.step} steps before the loss rose (step {risen[0]})" if len(risen) else ""
+    if not len(risen):
+        return ""
+    lead = int(risen[0]) - seen.step
+    return f", {lead} step{'s' if lead > 1 else ''} before the loss rose (step {risen[0]})"
 
 
 def _floor(history: History, _: Inferred) -> Iterator[Finding]:

@@ -117,7 +117,7 @@ def _hysteresis(history: History) -> bool:
 
 
 def fitting_dialects(history: History) -> list[str]:
-    """Return the dialects that make this very trajectory of these skips, most used first; needs every step.
+    """Return the dialects that make this very trajectory of these skips, torch's first; needs every step.
 
     Each is tried with its defaults, but for the first scale, and the interval and factors that were inferred.
     """
@@ -130,7 +130,7 @@ def fitting_dialects(history: History) -> list[str]:
         scales = _replayed(name, _parameters(name, history, known), found_inf)
         if scales is not None and np.allclose(scales, seen, rtol=TOLERANCE, atol=0.0):
             found.append(name)
-    return found
+    return sorted(found, key=lambda name: not name.startswith("torch."))
 
 
 def _replayed(name: str, parameters: dict[str, float], found_inf: npt.NDArray[np.bool_]) -> Floats | None:

@@ -5,7 +5,8 @@ Nothing here is loaded by ``import ampsim``, and each name below loads its own m
 * `check_scaler` runs every check on a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
   pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
   `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
-* `check_loop` holds a training loop, given as a `Loop`, to laws that need no reference run.
+* `check_loop` holds a training loop, given as a `Loop`, to laws that need no reference run, and `parametrize_with_laws`
+  makes a pytest test of each.
 * `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ampsim.testing.loop.judge import check_loop as check_loop
     from ampsim.testing.loop.loop import Loop as Loop
     from ampsim.testing.loop.loop import LoopError as LoopError
+    from ampsim.testing.loop.parametrize import parametrize_with_laws as parametrize_with_laws
 
 _HOMES = {  # public name -> the module that holds it, or that it is
     "FromFlag": "ampsim.testing.kit.subject",
@@ -38,6 +40,7 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "kit": "ampsim.testing.kit",
     "known": "ampsim.testing.known",
     "parametrize_with_checks": "ampsim.testing.kit.parametrize",
+    "parametrize_with_laws": "ampsim.testing.loop.parametrize",
 }
 
 __all__ = [*_HOMES]

@@ -105,6 +105,12 @@ def test_a_loss_that_is_not_finite():
     assert findings(run)[0].step == 300
 
 
+def test_a_loss_that_is_not_finite_long_after_the_scale_fell_is_not_the_cause():
+    loss = np.where(np.arange(400) >= 380, math.nan, 2.0)
+    run = history(at(*range(300, 400)), loss=loss)
+    assert kinds(run) == ["collapse", "forward overflow"]
+
+
 def test_a_norm_that_was_logged_scaled():
     found = at(*range(100, 400, 51))
     run = history(found)

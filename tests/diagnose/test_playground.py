@@ -20,6 +20,7 @@ from ampsim.diagnose.playground.rules import all_dialects, rule_data
 from ampsim.diagnose.readers.fields import NAMES
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.what_if import ceilings_of
+from tests.diagnose import test_public_logs as public
 from tests.diagnose import test_readers as logs
 
 NODE = shutil.which("node")
@@ -115,6 +116,13 @@ def long_log(name: str) -> str:
         ("deepspeed.log", logs.DEEPSPEED),
         ("fairseq.log", logs.FAIRSEQ),
         ("trainer.log", logs.TRAINER),
+        ("bloom.log", "".join(public.megatron(*row) for row in public.BLOOM_13B)),
+        ("totals.log", public.overflow(4096) + public.overflow(4096, 2048) + public.total(10, 3) + public.total(20, 5)),
+        ("bar.log", public.overflow(64, 32, before=" 14%|# | 9/90 [13:58:09<86:18:35, 2.4s/it]") + logs.TRAINER),
+        ("apex.log", "step 1 loss: 0.4\n" + "Gradient overflow. Skipping, reducing loss scale to 8\n" * 2),
+        ("swin.log", "INFO Train:\tloss 3.2 (3.3)\tgrad_norm 1.03 (nan)\tloss_scale 8.0 (9.0)\n" * 3),
+        ("epochs.log", "".join(f"epoch {e} \x1b[2mstep {i}\x1b[0m loss: 2\r\n" for e in (0, 1) for i in (0, 10, 20))),
+        ("names.log", "step 3 scale: 8\nstep 3 eval_loss: 1 gate loss: 7 params norm: 9 number of nan iterations: 1"),
         ("trainer_state.json", json.dumps({"log_history": [{"step": 10, "loss": 2.5, "grad_norm": 1.5}]}, indent=2)),
         ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
         ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),

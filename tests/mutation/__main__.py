@@ -13,6 +13,7 @@ from tests.mutation.equivalent import ARGUMENTS
 from tests.mutation.mutants import ROOT, Mutant, sample
 
 COUNTS = {"core": 34, "jax": 33, "torch": 33}
+BUILD = ROOT / "build" / "mutation"
 LEAST = 0.95  # of the mutants that are not equivalent
 
 
@@ -21,17 +22,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--packages", nargs="+", choices=COUNTS, default=list(COUNTS))
+    parser.add_argument("--count", type=int, help="mutants per package, to try it out: what is found stays in build/")
     chosen = parser.parse_args()
-    out = Path(__file__).parent / f"seed-{chosen.seed}.jsonl"
+    counts = dict.fromkeys(COUNTS, chosen.count) if chosen.count else COUNTS
+    folder = BUILD / f"count-{chosen.count}" if chosen.count else Path(__file__).parent
+    out = folder / f"seed-{chosen.seed}.jsonl"
     judge.preload()
-    with tempfile.TemporaryDirectory() as folder:
-        tree = judge.Tree(Path(folder))
+    with tempfile.TemporaryDirectory() as copy:
+        tree = judge.Tree(Path(copy))
         for package in chosen.packages:
-            judge_package(tree, package, chosen.seed, out)
+            judge_package(tree, package, counts[package], chosen.seed, out)
     return report(argue(out))
 
 
-def judge_package(tree: judge.Tree, package: str, seed: int, out: Path) -> None:
+def judge_package(tree: judge.Tree, package: str, count: int, seed: int, out: Path) -> None:
     """Judge the mutants of one package, unless these sources were judged, and write them beside the others'."""
     origin, records = read(out) if out.exists() else ({"script": "tests/mutation", "seed": seed, "packages": {}}, [])
     origins = {"source_sha256": sha256(sources(package)), "tests_sha256": sha256(tests(package))}
@@ -39,7 +43,7 @@ def judge_package(tree: judge.Tree, package: str, seed: int, out: Path) -> None:
         return
     before = {identity(record): record["before"] for record in records}
     journal = Journal(out, {"package": package, "seed": seed, **origins})
-    mine = judged(tree, package, seed, journal)
+    mine = judged(tree, package, sample(package, count, seed), journal)
     for record in mine:
         record["before"] = before.get(identity(record), record["outcome"])
     origin["packages"][package] = {
@@ -70,13 +74,13 @@ def identity(record: Record) -> tuple[str, str, str]:
     return record["file"], record["operator"], record["diff"]
 
 
-def judged(tree: judge.Tree, package: str, seed: int, journal: Journal) -> list[Record]:
+def judged(tree: judge.Tree, package: str, mutants: list[Mutant], journal: Journal) -> list[Record]:
     """Return the records of a package's sample; what the journal holds is not judged again."""
-    data = ROOT / "build" / "mutation" / f"{package}-{sha256(sources(package))[:12]}.coverage"
+    data = BUILD / f"{package}-{sha256(sources(package))[:12]}.coverage"
     if not data.with_suffix(".json").exists():
         print(f"{package}: which test reaches which line", flush=True)
         tree.measure(package, data)
-    reach, mutants = judge.Reach(data), sample(package, COUNTS[package], seed)
+    reach = judge.Reach(data)
     for number, mutant in enumerate(mutants, start=1):
         if mutant.unit not in journal.done:
             verdict = tree.judge(mutant, package, reach)

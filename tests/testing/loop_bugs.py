@@ -41,11 +41,12 @@ def bug(law, thread, setup=lambda t: None, *, save=None, load=None, optimizer=SG
                 partial(step, trainer),
                 trainer.state,
                 logged=lambda: trainer.logs,
-                split=cut,
+                split=cut if law == SPLIT else None,
                 save=partial(save, trainer) if save else trainer.save if load else None,
                 load=partial(load, trainer) if load else trainer.load if save else None,
             )
 
+        make.__name__ = step.__name__
         BUGS[step.__name__] = Bug(make, law, f"https://github.com/{repository}/issues/{number}")
         return step
 

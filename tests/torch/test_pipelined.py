@@ -360,6 +360,8 @@ def test_pipelined_delivers_what_went_wrong_instead_of_waiting(of_its_own):
     pipelined.step(fails)
     release.set()
     with pytest.raises(ClosedError, match="disk full"):
+        pipelined._register.begin(timeout=60)  # or what follows would wait for ever
+    with pytest.raises(ClosedError, match="disk full"):
         pipelined.forward_backward((inputs,), labels, loss_fn)
     with pytest.raises(RuntimeError, match="disk full"):
         pipelined.synchronize()

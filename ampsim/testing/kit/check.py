@@ -103,6 +103,11 @@ class Check:
             kind = AssertionError if isinstance(error, OverdueError) else RaisedError
             raise kind(message) from error.with_traceback(_theirs(error.__traceback__))
 
+    @property
+    def group(self) -> str:
+        """The heading that it stands under in a report; its first word stands in a table."""
+        return f"L{self.level} {LEVELS[self.level]}"
+
     def lacks(self, subject: Subject) -> str:
         """Return which of the features that this check needs a scaler lacks; '' if none."""
         return ", ".join(sorted(subject.lacking.intersection(self.needs)))

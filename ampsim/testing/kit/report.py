@@ -1,12 +1,11 @@
-"""What the kit found, checks by scalers: as Markdown, JSON, or a page of HTML that needs nothing else."""
+"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, or a page of HTML that needs nothing else."""
 
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
 
-from ampsim.testing.kit.check import LEVELS, Check
-from ampsim.testing.kit.judge import Outcome, Result
+from ampsim.testing.kit.judge import Judged, Outcome, Result
 
 # outcome -> its sign and colour in a table, and what a summary calls it
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
@@ -14,7 +13,7 @@ _SHOWN: dict[Outcome, tuple[str, str, str]] = {
     "failed": ("✗", "bold red", "failed"),
     "expected": ("✗ expected", "yellow", "failed as expected"),
     "surprise": ("✓ unexpected", "bold red", "passed unexpectedly"),
-    "declared": ("–", "dim", "not asked, by its traits"),
+    "declared": ("–", "dim", "not asked"),
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
@@ -39,7 +38,7 @@ class Report:
         """What someone should look at."""
         return [result for result in self.results if result.is_finding]
 
-    def rows(self) -> list[tuple[Check, list[Result | None]]]:
+    def rows(self) -> list[tuple[Judged, list[Result | None]]]:
         """Return each check with its results, one for each of ``scalers``; None where it was not run."""
         checks = {result.check.name: result.check for result in self.results}.values()
         ordered = sorted(checks, key=lambda check: check.level)
@@ -59,7 +58,7 @@ class Report:
         """Write a table, then every finding."""
         lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
         for check, results in self.rows():
-            lines.append(_row([f"L{check.level}", f"`{check.name}`", *map(sign, results)]))
+            lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
         for result in self.findings:
             lines += ["", f"### {result.subject}: `{result.check.name}`", "", "```", result.text, "```"]
         return "\n".join([*self.summary(), "", *lines, ""])
@@ -85,11 +84,11 @@ class Report:
         """Write one page, which loads nothing from elsewhere."""
         body = [f"<p>{escape(line)}</p>" for line in self.summary()]
         body += ["<table>", _cells("th", ["check", *self.scalers])]
-        level = None
+        group = ""
         for check, results in self.rows():
-            if check.level != level:
-                level = check.level
-                body.append(f"<tr><th class=level colspan={1 + len(results)}>L{level} {LEVELS[level]}</th></tr>")
+            if check.group != group:
+                group = check.group
+                body.append(f"<tr><th class=level colspan={1 + len(results)}>{escape(group)}</th></tr>")
             body.append(_html_row(check, results))
         body.append("</table>")
         for result in self.findings:
@@ -114,7 +113,7 @@ def _cells(tag: str, texts: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
-def _html_row(check: Check, results: Sequence[Result | None]) -> str:
+def _html_row(check: Judged, results: Sequence[Result | None]) -> str:
     name = escape(check.name)
     if check.issue:
         name = f'<a href="{escape(check.issue)}">{name}</a>'

@@ -17,11 +17,11 @@ Traceback (most recent call last):
 AssertionError: scale_is_invisible: model.weight[0, 0] is ...
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ampsim.core.arguments import nearest
+from ampsim.testing.kit.judge import Outcome, Result
 from ampsim.testing.loop.law import Broken, Law, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.resume import resume_is_invisible
@@ -47,16 +47,13 @@ FEWEST = 3
 TRIED_AT = 2.0**8
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The outcome of one law of one loop; `text` is the failure's message, or why the law was not asked."""
-
-    law: Law
-    outcome: Literal["passed", "failed", "declared"]
-    text: str = ""
-
-
-def check_loop(make: Make, batches: Iterable[Any], laws: Sequence[str] | None = None) -> list[Judgement]:
+def check_loop(
+    make: Make,
+    batches: Iterable[Any],
+    laws: Sequence[str] | None = None,
+    *,
+    expected_failed_laws: Mapping[str, str] | None = None,
+) -> list[Result]:
     """Hold a training loop to its laws; raise AssertionError with all findings if there are any.
 
     Args:
@@ -64,6 +61,7 @@ def check_loop(make: Make, batches: Iterable[Any], laws: Sequence[str] | None = 
             torch's GradScaler on the CPU, whose scale the kit sets.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
         laws: names in `LAWS`; None is all.
+        expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
 
     Raises:
         LoopError: the loop cannot be judged: it is not the same twice, ignores the scaler, carries nothing that can be
@@ -71,28 +69,45 @@ def check_loop(make: Make, batches: Iterable[Any], laws: Sequence[str] | None = 
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    results = judge_loop(make, batches, laws)
-    findings = [each.text for each in results if each.outcome == "failed"]
+    results = [*judge_loop(make, batches, laws, expected=expected_failed_laws)]
+    findings = [result.text for result in results if result.is_finding]
     if findings:
         raise AssertionError("\n\n".join(findings))
     return results
 
 
-def judge_loop(make: Make, batches: Iterable[Any], laws: Sequence[str] | None = None) -> list[Judgement]:
-    """Return the outcome of each law, as `check_loop` does, but raise nothing for a broken one."""
-    for name in laws or ():
-        if name not in LAWS:
-            raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
+def chosen(laws: Iterable[str] | None = None) -> list[Law]:
+    """Return the laws of these names, or all; raise ValueError for an unknown one."""
+    names = {*LAWS} if laws is None else {*laws}
+    for name in sorted(names - {*LAWS}):
+        raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
+    return [law for name, law in LAWS.items() if name in names]
+
+
+def judge_loop(
+    make: Make,
+    batches: Iterable[Any],
+    laws: Sequence[str] | None = None,
+    *,
+    expected: Mapping[str, str] | None = None,
+    name: str = "",
+) -> Iterator[Result]:
+    """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one."""
+    asked, expected = chosen(laws), expected or {}
+    chosen(expected)
     numbered = [Batch(place, data) for place, data in enumerate(batches)]
     _try_out(make, numbered)
-    return [_judge(law, make, numbered) for name, law in LAWS.items() if laws is None or name in laws]
+    for law in asked:
+        yield Result(
+            law, name or getattr(make, "__name__", "loop"), *_judge(law, make, numbered, expected.get(law.name))
+        )
 
 
 def _try_out(make: Make, batches: Sequence[Batch]) -> None:
     """Refuse a loop that no law could be asked of."""
     if len(batches) < FEWEST:
         raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
-    first, second = (play(make, batches, TRIED_AT) for _ in range(2))
+    first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError("state is empty: expected the model, the optimizer and all else that training carries")
     if not first.scaler.used:
@@ -115,17 +130,17 @@ def _not_the_same(step: int, difference: str) -> str:
     )
 
 
-def _judge(law: Law, make: Make, batches: Sequence[Batch]) -> Judgement:
+def _judge(law: Law, make: Make, batches: Sequence[Batch], reason: str | None) -> tuple[Outcome, str]:
     try:
         verdict = law(make, batches)
     except LoopError as error:
         raise LoopError(f"{law.name}: {error}") from error.__cause__
-    if verdict is None:
-        return Judgement(law, "passed")
     if isinstance(verdict, NotAsked):
-        return Judgement(law, "declared", verdict.reason)
-    fewest, broken = shrink(law, make, batches, verdict)
-    return Judgement(law, "failed", message(law, fewest, broken))
+        return "declared", verdict.reason
+    if verdict is None:
+        surprise = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        return ("passed", "") if reason is None else ("surprise", surprise)
+    return ("failed", message(law, *shrink(law, make, batches, verdict))) if reason is None else ("expected", reason)
 
 
 def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tuple[Sequence[Batch], Broken]:

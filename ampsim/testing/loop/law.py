@@ -62,6 +62,8 @@ class Law:
     function: Callable[[Make, Sequence[Batch]], Verdict] = field(repr=False)
     issue: str = ""
     shrinks: bool = True
+    level = 0
+    group = "loop"
 
     def __call__(self, make: Make, batches: Sequence[Batch]) -> Verdict:
         """Return how the law is broken on these batches, why it is not asked, or None if it holds."""

@@ -2,9 +2,11 @@
 
 import copy
 import random
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,4 +162,10 @@ def told(where: str) -> Iterator[None]:
     except LoopError:
         raise
     except Exception as error:
-        raise LoopError(f"{where} raised {type(error).__name__}: {error}") from error
+        theirs = [call for call in traceback.extract_tb(error.__traceback__) if _is_theirs(call.filename)]
+        at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
+        raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}") from error
+
+
+def _is_theirs(filename: str) -> bool:
+    return "site-packages" not in filename and Path(__file__).parent not in Path(filename).parents

@@ -1,0 +1,198 @@
+"""Does `ampsim explain` name the fault that was planted in a run, and none where none was?
+
+Small networks are trained in native fp16 with one of seven faults, or none. Half of the runs are recorded by
+`ampsim.watch`; of the others only what Megatron, DeepSpeed, Hugging Face's Trainer or fairseq would have printed is
+left, a line every 10 steps. The rules of `ampsim.diagnose` were tuned on seeds 0 to 7, which are not among these.
+
+Device: cpu.
+"""
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from ampsim.diagnose.findings import findings
+from ampsim.diagnose.readers.sniff import read_history
+from ampsim.records import Record
+from ampsim.torch import GradScaler
+from ampsim.watch import watch
+from experiments import runner
+from experiments.training import fp16, printed_logs
+from experiments.training.printed_logs import Step
+
+HEALTHY = "healthy"
+WIDTH = 32
+BATCH = 32  # examples per step
+KINDS = {
+    "scaled norm": "scaled clip",
+    "hidden skips": "another",
+    "alarm": "another",
+}  # finding -> the fault that it tells
+FORMS = ("watch", "Megatron", "watch", "DeepSpeed", "watch", "HF Trainer", "watch", "fairseq")  # of seeds in turn
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that is planted, and the scaler that meets it."""
+
+    kind: str
+    interval: int = 20  # growth interval, clean steps
+    floor: float | None = None  # min_scale
+
+
+ARMS = {
+    arm.kind: arm
+    for arm in (
+        Fault(HEALTHY),
+        Fault("collapse"),
+        Fault("data spike", interval=8),
+        Fault("interval too long", interval=2000),
+        Fault("floor reached", interval=40, floor=2.0**8),
+        Fault("scaled clip"),
+        Fault("dead layer"),
+        Fault("forward overflow"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = 200  # optimizer steps per unit
+    seeds: tuple[int, ...] = (100, 101, 102, 103, 104, 105, 106, 107)  # none that the rules were tuned on
+    lr: float = 0.02  # of SGD
+    max_norm: float = 1.0  # that gradients are clipped to
+    kinds: Annotated[tuple[str, ...], runner.one_of(ARMS)] = tuple(ARMS)
+
+
+SMOKE = Config(steps=60, seeds=(3,), kinds=("collapse",))
+
+
+def arms(config: Config) -> dict[str, Fault]:
+    return {name: ARMS[name] for name in config.kinds}
+
+
+class Gain(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by a number."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, gain: float) -> Tensor:
+        ctx.gain = gain  # type: ignore[attr-defined]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.gain, None  # type: ignore[attr-defined]
+
+
+class Net(nn.Module):
+    """Two residual blocks; a fault may kill one, blow up an activation, or the gradient that comes back."""
+
+    def __init__(self, *, dead: bool) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.activation = self.gradient = 1.0
+        if dead:
+            nn.init.constant_(self.get_parameter("blocks.1.bias"), -1e3)  # its ReLU never opens
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.stem(x))
+        for block in self.blocks:
+            x = x + torch.relu(block(x))
+        x = Gain.apply(x * self.activation, self.gradient)  # type: ignore[no-untyped-call]
+        out: Tensor = self.head(x)
+        return out
+
+
+def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Train with a fault, keep its log, and have it explained; the columns are explained in `data/README.md`."""
+    generator = fp16.prepare(seed)
+    form = FORMS[seed % len(FORMS)] if arm.kind != "dead layer" else "watch"  # a console shows no layers
+    begin = int(torch.randint(config.steps * 2 // 5, config.steps // 2, (), generator=generator))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        train(config, arm, form, begin, generator, path, tick)
+        found = findings(read_history(path))
+    kinds = [KINDS.get(each.kind, each.kind) for each in found]
+    return {
+        "form": form,
+        "begin": begin if arm.kind not in (HEALTHY, "scaled clip", "dead layer") else 0,
+        "found": kinds,
+        "named": kinds[0] if kinds else HEALTHY,
+        "seen": found[0].step if found else None,
+    }
+
+
+def train(
+    config: Config, arm: Fault, form: str, begin: int, generator: torch.Generator, path: Path,
+    tick: Callable[[int], None],
+) -> None:  # fmt: skip
+    """Train, and leave a watched run's file or a program's log."""
+    model, teacher = Net(dead=arm.kind == "dead layer"), torch.randn(WIDTH, 1, generator=generator) / math.sqrt(WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), config.lr)
+    scaler = GradScaler("cpu", 2.0**14, growth_interval=arm.interval, min_scale=arm.floor)
+    height = 2.0 ** float(torch.empty(()).uniform_(5, 8, generator=generator))
+    steps: list[Step] = []
+    with watch(model, optimizer, scaler, to=path, every=20) as watched:
+        for number in range(config.steps):
+            x = torch.randn(BATCH, WIDTH, generator=generator)
+            factor = plant(model, arm.kind, number - begin, height)
+            with fp16.autocast("cpu", fp16=True):
+                loss = factor * (model(x).float() - torch.tanh(x @ teacher)).square().mean()
+            watched.log(loss=loss)
+            steps.append(update(model, optimizer, scaler, loss, config.max_norm, scaled=arm.kind == "scaled clip"))
+            tick(number + 1)
+    if form != "watch":
+        path.write_text("\n".join(printed_logs.PROGRAMS[form](steps)), encoding="utf-8")
+
+
+def plant(model: Net, kind: str, since: int, height: float) -> float:
+    """Set the fault of a step, `since` steps after it begins; return what the loss is multiplied by."""
+    if kind in ("data spike", "interval too long"):
+        return height**2 if 0 <= since < 10 else 1.0  # a batch of outliers
+    if since >= 0:
+        if kind == "collapse":
+            model.gradient = height * 2.0 ** min(1.5 * since, 110)  # it grows faster than a scale can fall
+        if kind == "floor reached":
+            model.gradient = height * 2.0**20
+        if kind == "forward overflow":
+            model.activation = height * 2.0**16
+    return 1.0
+
+
+def update(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: GradScaler, loss: Tensor, max_norm: float, *,
+    scaled: bool,
+) -> Step:  # fmt: skip
+    """Make one step with clipped gradients; `scaled`: they are clipped, and their norm logged, before unscaling."""
+    before = float(scaler.get_scale())
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    if not scaled:
+        scaler.unscale_(optimizer)
+    norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_norm))
+    scaler.step(optimizer)
+    scaler.update()
+    return Step(before, float(scaler.get_scale()), bool(scaler.last_step.skipped), norm, loss.item())
+
+
+def table(rows: Sequence[Record]) -> Table:
+    """Return the confusion table."""
+    named = [*ARMS, "another"]
+    table = Table("planted", *named, title="what was named")
+    for kind in ARMS:
+        counts = Counter(row["named"] for row in rows if row["arm"] == kind)
+        table.add_row(kind, *(str(counts[name] or "") for name in named))
+    return table
+
+
+if __name__ == "__main__":
+    raise SystemExit(runner.main("explain_faults"))

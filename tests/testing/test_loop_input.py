@@ -1,0 +1,269 @@
+"""What cannot be judged is refused in a sentence, and nothing that is right is accused."""
+
+import sys
+import traceback
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
+from ampsim.testing.loop.judge import judge_loop
+from tests.test_cli import run
+from tests.testing.loop_bugs import BUGS
+from tests.testing.loops import RIGHT, Trainer, batches, loss_of, sgd
+
+SHARED = nn.Linear(3, 1)
+CALLS = []
+
+
+def looping(step, *, state=None, logged=None):
+    """A maker of loops that take this step, and carry this beside the model and the optimizer."""
+
+    def make(scaler):
+        trainer = Trainer(scaler)
+        carried = trainer.state if state is None else state(trainer)
+        return Loop(partial(step, trainer), carried, logged=logged)
+
+    return make
+
+
+def good(t, batch):
+    t.backward(batch)
+    t.update()
+
+
+def with_noise(t, batch):
+    CALLS.append(batch)
+    good(t, (batch[0] + len(CALLS), batch[1]))
+
+
+def raising(t, batch):
+    raise KeyError("no such feature")
+
+
+def outcomes(make, laws=None):
+    return {result.check.name: (result.outcome, result.text) for result in judge_loop(make, batches(), laws)}
+
+
+def shared(scaler):
+    optimizer = torch.optim.SGD(SHARED.parameters(), lr=0.1)
+
+    def step(batch):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(SHARED, batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return Loop(step, {"model": SHARED})
+
+
+def ignoring(scaler):
+    return sgd(torch.amp.GradScaler("cpu", init_scale=2.0))
+
+
+REFUSED = {
+    "differs from run to run": (looping(with_noise), "step is not the same twice, after batch 0: model.0.weight"),
+    "shares a model": (shared, "make is not the same twice, before the first batch: model.weight"),
+    "ignores the scaler": (ignoring, "the scaler was never used"),
+    "carries nothing": (looping(good, state=lambda t: {}), "state is empty"),
+    "carries what is no array": (
+        looping(good, state=lambda t: {"cfg": "adam"}),
+        "cfg is of type str: expected what has",
+    ),
+    "logs what is no array": (looping(good, logged=lambda: {"note": "x"}), "logged.note is of type str"),
+    "raises": (
+        looping(raising),
+        "step, in batch 0 at scale 256, raised KeyError: 'no such feature' (test_loop_input.py:",
+    ),
+    "raises while it is made": (
+        lambda scaler: 1 / 0,
+        "make raised ZeroDivisionError: division by zero (test_loop_input",
+    ),
+    "makes no Loop": (lambda scaler: None, "make returned NoneType, expected a Loop"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_judged_is_refused(make, said):
+    with pytest.raises(LoopError) as caught:
+        check_loop(make, batches())
+    assert said in str(caught.value)
+
+
+def test_the_users_traceback_is_kept():
+    with pytest.raises(LoopError) as caught:
+        check_loop(looping(raising), batches())
+    assert [call.name for call in traceback.extract_tb(caught.value.__cause__.__traceback__)][-1] == "raising"
+
+
+def test_an_exception_in_a_planted_run_names_the_law():
+    def step(t, batch):
+        t.backward(batch)
+        t.scaler.unscale_(t.optimizer)
+        nn.utils.clip_grad_norm_(t.params(), 1.0, error_if_nonfinite=True)
+        t.update()
+
+    with pytest.raises(
+        LoopError, match="skipped_step_never_happened: step, in batch 2 at scale 256, raised RuntimeError"
+    ):
+        check_loop(looping(step), batches())
+
+
+def test_few_batches_and_unknown_laws_are_refused():
+    with pytest.raises(LoopError, match="2 batches: expected at least 3"):
+        check_loop(sgd, batches(2))
+    with pytest.raises(ValueError, match="no law 'it_learn'; did you mean 'it_learns'"):
+        check_loop(sgd, batches(), ["it_learn"])
+    with pytest.raises(ValueError, match="no law 'it_learn'"):
+        check_loop(sgd, batches(), expected_failed_laws={"it_learn": "x"})
+
+
+# ------------------------------------------------------------------------------------------- what is right otherwise
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_not_accused(dtype):
+    def step(t, batch):
+        t.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype):
+            loss = loss_of(t.model, batch)
+        t.scaler.scale(loss).backward()
+        t.update()
+
+    check_loop(looping(step), batches())
+
+
+def test_half_precision_that_differs_is_said_and_factors_are_still_held():
+    def step(t, batch, factor=1.0):
+        t.optimizer.zero_grad()
+        loss = t.scaler.scale(loss_of(t.model, batch) * 1e-4)
+        data, _ = batch
+        half = (t.model[0].weight.half() * data[:4].half()[:, :3].mean()).float().square().mean() * 1e-9
+        (loss + t.scaler.scale(half)).backward()
+        for param in t.params():
+            param.grad /= factor if factor == 1.0 else t.scaler.get_scale()
+        t.update()
+
+    outcome, text = outcomes(looping(step), ["scale_is_invisible"])["scale_is_invisible"]
+    assert (outcome, "only up to factors of the scale, as " in text, "float16" in text) == ("declared", True, True)
+    wrong = looping(partial(step, factor=2.0))
+    assert outcomes(wrong, ["scale_is_invisible"])["scale_is_invisible"][0] == "failed"
+
+
+def test_numbers_below_the_normal_ones_are_not_accused():
+    def step(t, batch):
+        t.optimizer.zero_grad()
+        tiny = t.model[0].weight.square().sum() * 3e-39
+        t.scaler.scale(tiny * 1e-3).backward()
+        for param in t.params()[:1]:
+            param.grad *= 1e30
+            param.grad *= 1e8
+        t.scaler.step(t.optimizer)
+        t.scaler.update()
+
+    outcome, text = outcomes(looping(step), ["scale_is_invisible"])["scale_is_invisible"]
+    assert outcome == "declared", text
+    assert "numbers below the normal ones of float32" in text
+
+
+def test_what_overflows_at_one_scale_alone_is_not_accused():
+    def step(t, batch):
+        t.optimizer.zero_grad()
+        t.scaler.scale(loss_of(t.model, batch) * 1e35).backward()
+        for param in t.params():
+            param.grad *= 1e-35
+        t.update()
+
+    outcome, text = outcomes(looping(step), ["scale_is_invisible"])["scale_is_invisible"]
+    assert (outcome, text) == ("declared", "batch 0 overflows at scale 65536")
+
+
+def test_a_number_that_cannot_be_loaded_is_not_accused():
+    def make(scaler):
+        trainer, steps = Trainer(scaler), 0
+
+        def step(batch):
+            nonlocal steps
+            good(trainer, batch)
+            steps += 1
+
+        return Loop(step, {**trainer.state, "data": lambda: steps})
+
+    assert outcomes(make)["resume_is_invisible"] == (
+        "declared",
+        "data can be read but not loaded: give Loop save= and load=",
+    )
+
+
+def test_statistics_under_a_name_of_their_own_are_promised():
+    def make(scaler):
+        loop = RIGHT["normed_and_dropped"](scaler)
+        return Loop(loop.step, {**loop.state, "mean": loop.state["model"][1].running_mean})
+
+    with pytest.raises(AssertionError, match=r"^skipped_step_never_happened: mean\[0\] is "):
+        check_loop(make, batches(), ["skipped_step_never_happened"])
+
+
+# ----------------------------------------------------------------------------------------------- expected, and reports
+
+
+NERF = BUGS["nerfacc_307_never_unscaled"].make
+BROKEN = {"scale_is_invisible": "https://github.com/nerfstudio-project/nerfacc/issues/307"}
+
+
+def test_an_expected_failure_is_strict():
+    (result,) = check_loop(NERF, batches(), ["scale_is_invisible"], expected_failed_laws=BROKEN)
+    assert result.outcome == "expected"
+    with pytest.raises(AssertionError, match="scale_is_invisible holds, but was expected to be broken"):
+        check_loop(sgd, batches(), ["scale_is_invisible"], expected_failed_laws=BROKEN)
+
+
+@parametrize_with_laws([sgd], batches(), ["scale_is_invisible", "it_learns"])
+def test_a_loop_by_decorator(make, law):
+    law(make)
+
+
+@parametrize_with_laws([NERF], batches(), ["scale_is_invisible"], expected_failed_laws=BROKEN)
+def test_an_expected_failure_by_decorator(make, law):
+    law(make)
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module `my_loops` with right and wrong makers and their batches, in the folder of the test."""
+    (tmp_path / "my_loops.py").write_text(
+        "from tests.testing.loops import batches, sgd\nfrom tests.testing.test_loop_input import NERF, ignoring\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("my_loops", None)
+
+
+@pytest.mark.usefixtures("module")
+def test_the_command_judges_loops_side_by_side():
+    code, text = run(
+        "check", "--loop", "my_loops:sgd", "my_loops:NERF", "--check", "it_learns", "--check", "scale_is_invisible"
+    )
+    assert code == 1
+    assert "scale_is_invisible: model.0.weight[0, 0] is " in text
+    assert "my_loops:sgd: 2 passed of 2 checks" in text
+    assert run("check", "--loop", "my_loops:sgd")[0] == 0
+    code, text = run("check", "--loop", "my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible")
+    assert "| loop | `scale_is_invisible` | ✗ expected |" in text
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (["my_loops:ignoring"], "my_loops:ignoring: the scaler was never used"),
+        (["math:pow"], "math has no 'batches'"),
+        (["my_loops:sgd", "--check", "it_learn"], "no law 'it_learn'"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_judged(target, said):
+    code, text = run("check", "--loop", *target)
+    assert (code, said in text, "Traceback" in text) == (2, True, False), text
