@@ -139,9 +139,9 @@ class Trial:
         tracker.watch(self.tasks["wandb"].model, log="gradients", log_freq=1)
         with ExitStack() as opened:
             opened.enter_context(self.probe)
-            for arm, options in {"watch": {}, "sampled": {"every": 1}}.items():
+            for arm, every in {"watch": 100, "sampled": 1}.items():  # 100 is the default
                 file = f"{tracker.dir}/{arm}.jsonl"
-                opened.enter_context(watch(self.tasks[arm].model, self.optimizers[arm], to=file, **options))
+                opened.enter_context(watch(self.tasks[arm].model, self.optimizers[arm], to=file, every=every))
             self.watching = opened.pop_all()
 
     def after(self, arm: str) -> None:
