@@ -27,8 +27,8 @@ Page = Annotated[
 
 def report_run(run: Run, page: Page = None) -> None:
     """Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network."""
-    target = page or run.with_suffix(".html")
     history = read_log(run)
+    target = page or (run if run.name else run.resolve()).with_suffix(".html")
     write_page(history, run, target)
     out.print(f"wrote {target}", markup=False)
 

@@ -244,6 +244,8 @@ def _interval(history: History, known: Inferred) -> Iterator[Finding]:
 def _spike(history: History, _: Inferred) -> Iterator[Finding]:
     """Yield a finding for each burst of skips that a run came back from."""
     for burst in _bursts(history):
+        if _backoffs(burst) < 2:
+            continue
         first, last = burst[0], burst[-1]
         spike = _stands_out(history, history.norm, first, last) or _stands_out(history, history.loss, first, last)
         long_before = first.after - history.step[0] > 3 * (last.step - first.after)  # no search for a scale
@@ -290,9 +292,9 @@ def _bursts(history: History) -> Iterator[list[Change]]:
 def _stands_out(history: History, values: Floats, first: Change, last: Change) -> str:
     """Return in words how a series stands out in a burst; nothing if it does not."""
     name = "the gradient norm" if values is history.norm else "the loss"
-    before = values[(history.step <= first.after) & np.isfinite(values)][-50:]
-    inside = values[(history.step > first.after) & (history.step <= last.step + 2 * _spacing(history))]
-    inside = inside[np.isfinite(inside)]
+    begin, end = np.searchsorted(history.step, [first.after, last.step + 2 * _spacing(history)], side="right")
+    before, inside = values[max(0, begin - 100) : begin], values[begin:end]
+    before, inside = before[np.isfinite(before)][-50:], inside[np.isfinite(inside)]
     if len(before) < 3 or not len(inside):
         return ""
     usual, peak = float(np.median(before)), float(inside.max())

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +14,15 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")
+
+WIRE = """
+import fcntl, os, sys
+reading, writing = (fcntl.fcntl(int(file), fcntl.F_DUPFD, 10) for file in sys.argv[1:3])
+os.dup2(reading, 3)
+os.dup2(writing, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Becomes the browser, which reads commands from file 3 and answers on file 4."""
 
 
 class Browser:
@@ -24,17 +34,12 @@ class Browser:
         command = [
             str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--hide-scrollbars",
-            "about:blank",
         ]  # fmt: skip
 
-        def wire() -> None:  # the browser reads commands from file 3 and answers on file 4
-            reading, writing = os.dup(to_child), os.dup(to_parent)
-            os.dup2(reading, 3)
-            os.dup2(writing, 4)
-
         self._process = subprocess.Popen(  # noqa: S603
-            command, preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            [sys.executable, "-c", WIRE, str(to_child), str(to_parent), *command],
+            pass_fds=(to_child, to_parent), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         os.close(to_child)
         os.close(to_parent)
         self._write, self._read = os.fdopen(from_parent, "wb", 0), os.fdopen(from_child, "rb", 0)
@@ -42,8 +47,8 @@ class Browser:
         self.events: list[dict] = []
         self._unread = b""
         self._session = None
-        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 

@@ -16,8 +16,8 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.diagnose.infer import fitting_dialects, infer
 from ampsim.diagnose.playground import build
+from ampsim.diagnose.playground.build import FIELDS
 from ampsim.diagnose.playground.rules import all_dialects, rule_data
-from ampsim.diagnose.readers.fields import NAMES
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.what_if import ceilings_of
 from tests.diagnose import test_public_logs as public
@@ -127,6 +127,9 @@ def long_log(name: str) -> str:
         ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
         ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),
         ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),
+        ("bar.txt", "\x1b[32mstep\x1b[0m 1%| | 10/900 [0:01<1:29, loss=2, scale=8]\r 2%| | 20/900 [0:02<1:28, loss=1]"),
+        ("epochs.txt", "".join(f"epoch {e} step {i} loss: 2 scale: 8 eval_loss: 9\n" for e in (1, 2) for i in (0, 9))),
+        ("apex.txt", "step: 1, loss: nan\nGradient overflow.  Skipping step, reducing loss scale to 4.0\n"),
         ("collapse.txt", "step: 10, loss_scale: 131072\nstep: 200, loss_scale: 5.29e-23\n"),
         *((f"{name}.txt", long_log(name)) for name in ("torch.amp.GradScaler", "deepspeed.DynamicLossScaler",
           "megatron.core.DynamicGradScaler", "flax.DynamicScale", "paddle.amp.GradScaler[dygraph]")),
@@ -137,11 +140,11 @@ def test_a_log_says_in_the_page_what_it_says_to_explain(name: str, text: str, tm
     expected = read_history(tmp_path / name)
     known = infer(expected)
     history, inferred, fits, ceilings = asked(
-        "(() => { const history = Logs.read(given.text, given.names), known = Logs.infer(history);"
+        "(() => { const history = Reader.read(given.text, given.fields), known = Logs.infer(history);"
         " const scaled = history.scale.some((scale) => !Number.isNaN(scale)), filled = Logs.fill(history, known);"
         " const fits = scaled ? Logs.fitting(filled, known, given.dialects).map(({name}) => name) : [];"
         " return [history, known, fits, scaled ? Logs.ceilings(filled) : []]; })()",
-        {"text": text, "names": NAMES, "dialects": all_dialects()},
+        {"text": text, "fields": FIELDS, "dialects": all_dialects()},
     )
     assert history["step"] == expected.step.tolist()
     for column in ("scale", "skipped", "norm", "loss"):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.run_file import RunFile
 
@@ -154,3 +155,13 @@ def test_steps_that_begin_anew_with_each_epoch_go_on(tmp_path):
     history = read(tmp_path, "".join(lines))
     assert len(history.step) == 9
     assert history.notes == []
+
+
+@pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}'])
+def test_a_record_without_its_step_is_damaged(tmp_path, record):
+    with pytest.raises(DamagedFileError, match=r"line 2: .*step"):
+        read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')
+
+
+def test_a_number_that_is_no_step_is_passed_over(tmp_path):
+    assert read(tmp_path, "step " + "9" * 400 + " loss: 1\n").step.tolist() == [0]

@@ -205,3 +205,85 @@ def normed_and_dropped(scaler):
         scaler.update()
 
     return Loop(step, {"model": model, "optimizer": optimizer})
+
+
+def plain(model, optimizer, **loop):
+    """A loop of forward, backward, step and update, by functions that make a model and an optimizer."""
+
+    def make(scaler):
+        torch.manual_seed(0)
+        net = model()
+        adapt = optimizer(net.parameters())
+
+        def step(batch):
+            adapt.zero_grad()
+            for part in parts(batch):
+                scaler.scale(loss_of(net, part) / len(parts(batch))).backward()
+            scaler.step(adapt)
+            scaler.update()
+
+        return Loop(step, {"model": net, "optimizer": adapt}, **loop)
+
+    return make
+
+
+class Attending(nn.Module):
+    """An attention, whose keys have a bias that no loss depends on: its gradients are rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(3, 16), nn.Linear(16, 1)
+        self.attend = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, data):
+        tokens = self.embed(data).unsqueeze(1) * torch.arange(1, 5).view(1, 4, 1)
+        return self.head(self.attend(tokens).mean(1))
+
+
+class Embedding(nn.Module):
+    """An embedding with sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 4, sparse=True), nn.Linear(4, 1)
+
+    def forward(self, data):
+        return self.head(self.embed((data.abs() * 5).long().clamp(max=19)).mean(1))
+
+
+RIGHT["attending"] = plain(Attending, partial(ADAM, lr=1e-3), split=cut)
+RIGHT["embedding"] = plain(Embedding, partial(torch.optim.SGD, lr=0.1))
+
+
+@right
+def adversarial(scaler):
+    """Updates twice per batch, and leaves gradients where the next step clears them: those of one bias add up to 0."""
+    torch.manual_seed(0)
+    one, other = nn.Linear(3, 3), nn.Linear(3, 1)
+    first, second = torch.optim.Adam(one.parameters()), torch.optim.Adam(other.parameters())
+
+    def step(batch):
+        real, _ = batch
+        second.zero_grad()
+        scaler.scale(other(one(real).detach()).mean() - other(real).mean()).backward()
+        scaler.step(second)
+        scaler.update()
+        first.zero_grad()
+        scaler.scale(-other(one(real)).mean()).backward()
+        scaler.step(first)
+        scaler.update()
+
+    return Loop(step, {"one": one, "other": other, "first": first, "second": second})
+
+
+@right
+def drawing(scaler):
+    """Has a generator of its own, which goes on in a skipped step as the data does."""
+    trainer, draw = Trainer(scaler), torch.Generator().manual_seed(3)
+
+    def step(batch):
+        data, target = batch
+        trainer.backward((data + torch.randn(data.shape, generator=draw), target))
+        trainer.update()
+
+    return Loop(step, {**trainer.state, "data": draw.get_state})

@@ -197,6 +197,12 @@ def test_a_number_that_cannot_be_loaded_is_not_accused():
     )
 
 
+def test_what_state_does_not_name_is_not_accused():
+    held = outcomes(looping(good, state=lambda t: {"weight": t.model[0].weight}))
+    assert {outcome for outcome, _ in held.values()} == {"passed", "declared"}
+    assert held["resume_is_invisible"][1].startswith("training carries more than state names")
+
+
 def test_statistics_under_a_name_of_their_own_are_promised():
     def make(scaler):
         loop = RIGHT["normed_and_dropped"](scaler)

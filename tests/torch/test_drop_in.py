@@ -545,7 +545,7 @@ def test_difference_5_any_number_will_do_as_new_scale():
             assert scaler.get_scale() == (8.0 if taken else 2.0**16)
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", ["", "its first gradient", "in the group"])
 def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypatch, late):
     empty_like = torch.empty_like  # memory that held something before
     monkeypatch.setattr(torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0))
@@ -557,6 +557,8 @@ def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypa
             scaler.step(optimizer)
             scaler.update()
             param.grad = torch.tensor(INF)
+        if late == "in the group":  # in the other's place
+            optimizer.param_groups[0]["params"] = [param]
         other.grad = None
         scaler.step(optimizer)
         scaler.update()

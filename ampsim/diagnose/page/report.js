@@ -52,7 +52,7 @@
         if (left > box.left + box.width) break;
         if (left < last + wide) continue;
         last = left;
-        ctx.fillRect(left - wide / 2, box.top, wide, 11 * ratio());
+        ctx.fillRect(left - (wide >> 1), box.top, wide, 11 * ratio());
       }
     });
   }
@@ -258,7 +258,10 @@
   /* ---- norm and loss ---- */
   line("norm", norm.map((v) => v > 0 ? Math.log10(v) : NaN), {
     label: "Gradient norm over the steps, logarithmic", height: 190, room: 0.15, over: drawSkips,
-    tick: (k) => Number.isInteger(k) ? "10" + superscript(k) : short(10 ** k),
+    splits: (_, __, low, high, step) => high - low > 3 ? whole(_, __, low, high, step)
+      : whole(_, __, Math.floor(low), high, 1).flatMap((k) => [k, k + Math.log10(2), k + Math.log10(5)])
+        .filter((k) => low <= k && k <= high),
+    tick: (k) => Number.isInteger(k) && Math.abs(k) > 2 ? "10" + superscript(k) : short(10 ** k),
   });
   line("loss", loss, { label: "Loss over the steps", height: 190, tick: short, over: drawSkips });
 

@@ -14,7 +14,7 @@ import numpy as np
 from ampsim.core.formats import FP16
 from ampsim.diagnose.page.page import assemble
 from ampsim.diagnose.playground.rules import all_dialects
-from ampsim.diagnose.readers.fields import NAMES
+from ampsim.diagnose.readers.fields import ALONE, NAMES, NOT_TRAINING
 from ampsim.records import Record, read
 
 HERE = Path(__file__).parent
@@ -27,7 +27,8 @@ RUNS = {
     "residual dynamic": ("Residual network that diverges, 128 steps", "In the end its forward pass overflows, so that "
                          "every step is skipped whatever the scale."),
 }  # fmt: skip
-SCRIPTS = ("machine.js", "run.js", "log.js", "playground.js")
+SCRIPTS = ("machine.js", "run.js", "reader.js", "log.js", "playground.js")
+FIELDS = {"names": NAMES, "not_training": sorted(NOT_TRAINING), "alone": sorted(ALONE)}
 TOP = round(math.log2(FP16.overflow_threshold))
 
 
@@ -44,7 +45,7 @@ def playground(data: Path = DATA) -> str:
     kept = {row["arm"]: row for row in rows if row["counts"]}
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items() if arm in kept]
     body = f"<style>{_text('playground.css')}</style>\n{_text('playground.html')}"
-    given = {"runs": runs, "dialects": all_dialects(), "names": NAMES}
+    given = {"runs": runs, "dialects": all_dialects(), "fields": FIELDS}
     return assemble(
         "ampsim playground: move the knobs of a loss scaler", [_text(name) for name in SCRIPTS], given, body
     )

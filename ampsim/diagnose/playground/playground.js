@@ -406,7 +406,7 @@
 
   function readLog() {
     const say = (...paragraphs) => $("found").replaceChildren(...paragraphs.map((text) => make("p", { textContent: text })));
-    const history = Logs.read($("log").value, data.names);
+    const history = Reader.read($("log").value, data.fields);
     if (!history.step.length || history.scale.every(Number.isNaN)) {
       const what = history.step.length ? `${history.step.length} entries were read, but no loss scale is in them` : "No line with a loss scale was found";
       say(`${what}. Expected lines such as “step: 10, loss: 2.3, loss_scale: 65536”; log scaler.get_scale() once per step.`);

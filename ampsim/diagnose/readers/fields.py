@@ -18,12 +18,12 @@ NAMES = {
 
 _FIELD = {name: (field, rank) for field, names in NAMES.items() for rank, name in enumerate(names.split())}
 _OTHER = re.compile(r"[^a-z0-9_]+")
-_NOT_TRAINING = frozenset({
+NOT_TRAINING = frozenset({
     "eval", "val", "valid", "validation", "test", "best", "param", "params", "weight", "weights", "act", "actv",
     "activation", "aux", "moe", "gate", "lr",
 })  # fmt: skip
 """Words before a known name that make it another quantity: ``eval_loss``, ``params_norm``."""
-_ALONE = frozenset({"norm", "scale", "scaler", "skip"})
+ALONE = frozenset({"norm", "scale", "scaler", "skip"})
 """Names that mean something else behind other words: ``tok_norm``, ``lr_scale``."""
 
 Entry = dict[str, float]
@@ -49,12 +49,12 @@ def _field_of(name: str) -> tuple[str, int]:
     """Return the field and rank of a name's last words: "INFO step" is a step, "moe_gate_loss" no loss."""
     path, _, last = name.lower().rpartition("/")
     words = _OTHER.sub("_", last).strip("_").split("_")
-    if not _NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
+    if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
         return "", 99
     for start in range(min(len(words), 6)):
         known = _FIELD.get("_".join(words[start:]))
-        alone = start and words[start] in _ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
-        if known and not alone and _NOT_TRAINING.isdisjoint(words[:start]):
+        alone = start and words[start] in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
+        if known and not alone and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start
     return "", 99
 

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.history import EVENTS, History, HistoryBuilder, Sample
 from ampsim.run_file import read_run, records, unpack_counts
 
@@ -19,13 +20,15 @@ def read_own(path: Path) -> History:
     builder = HistoryBuilder(str(path), "ampsim.watch", settings=read_run(path))
     every = 1
     for number, record in enumerate(records(path)):
-        step = int(record["step"])
+        step, norm, loss = record.get("step"), record.get("norm"), record.get("loss")
+        if not isinstance(step, int) or not 0 <= step < 2**53:
+            raise DamagedFileError(path, number + 2, f"step {step!r}", "a record with its step; remove the line")
         builder.add(
             step,
             scale=_number(record.get("scale")),
             skipped=_number(record.get("skipped")),
-            norm=record.get("norm"),
-            loss=record.get("loss"),
+            norm=norm if isinstance(norm, int | float) else None,
+            loss=loss if isinstance(loss, int | float) else None,
         )
         if record.get("bad") and len(builder.bad) < EVENTS:
             builder.bad[step] = record["bad"]

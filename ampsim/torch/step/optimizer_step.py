@@ -233,10 +233,8 @@ def _may_lack_state(optimizer: Optimizer) -> bool:
     """
     if _stateless.get(id(optimizer)) is optimizer:
         return False
-    if len(optimizer.state) >= sum(len(group["params"]) for group in optimizer.param_groups):
-        return False
     params = (param for group in optimizer.param_groups for param in group["params"])
-    return any(param.grad is not None and param not in optimizer.state for param in params)
+    return any(param not in optimizer.state and param.grad is not None for param in params)
 
 
 def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:

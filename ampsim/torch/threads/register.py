@@ -127,7 +127,7 @@ class Register(Generic[V]):
     Each change notifies first and stores last, in one assignment: those who wait need the lock to look, so
     they see no difference, and an interrupt in between leaves a waiter that looks in vain, not one that sleeps.
 
-    `sync` is the namespace that Lock and Condition come from; a test passes its scheduler's.
+    `sync` is the namespace that Lock comes from; a test passes its scheduler's.
     """
 
     def __init__(self, first: V, depth: int, *, sync: Sync = threading) -> None:

@@ -43,7 +43,9 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
         for each in (run, other):
             advance(each, [batch])
         if found := differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]):
-            return Broken(f"after batch {batch.place}, the first one after loading", len(before) + step, found)
+            if not run.loop.load:
+                return NotAsked(f"training carries more than state names, or Loop needs save= and load=: {found[0]}")
+            return Broken(f"after batch {batch.place}, having loaded", len(before) + step, found)
     return None
 
 

@@ -11,6 +11,7 @@ from ampsim.testing.loop.runs import Batch, Make, Run, Scaler, advance, begin, h
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences
 
 SCALE = 2.0**8
+DATA = "data"
 STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")  # of a forward pass, which did happen
 
 
@@ -41,6 +42,8 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
         where = f"after the skipped batch {skipped[-1].place}"
         spread = _spread(each for each in found if each.name in parameters(run.loop))
         return Broken(where, _last(batches, skipped), found, pattern=STEPPED if spread else "")
+    if any(each.name.startswith(DATA) for each in differences(run.states[len(before)], run.states[-1])):
+        return None  # the next batch is another one than without this one
     advance(run, after)
     return _compare(make, batches, run, before, after)
 
@@ -69,7 +72,7 @@ def _carried(left: State, right: State, *, logged: bool) -> list[Difference]:
         each
         for each in differences(left, right)
         if not each.name.endswith(STATISTICS)
-        and each.name.partition(".")[0] != "data"
+        and not each.name.startswith(DATA)
         and (logged or not each.name.startswith(f"{LOGGED}."))
     ]
 

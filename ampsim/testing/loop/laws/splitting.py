@@ -52,7 +52,7 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, before: State) -> 
         return Broken(where, step, pattern=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
     if found := differences(whole.scalers[-1], split.scalers[-1]):
         return Broken(where, step, found, pattern=VERDICT)
-    far = _far([each for each in differences(whole.states[-1], split.states[-1], before) if _is_carried(each)])
+    far = _far(before, whole.states[-1], split.states[-1])
     return Broken(where, step, far) if far else None
 
 
@@ -84,30 +84,35 @@ def _say(expected: list[bool], seen: list[bool]) -> str:
     return f"the verdict is {', '.join(words)}, expected {'skip' if any(expected) else 'step'}"
 
 
-def _is_carried(each: Difference) -> bool:
-    return not each.name.startswith(f"{LOGGED}.") and each.name.partition(".")[0] != "data"
-
-
-def _far(found: list[Difference]) -> list[Difference]:
+def _far(before: State, whole: State, split: State) -> list[Difference]:
     """Return the differences, if those of one kind together are too large for the rounding of sums.
 
-    A kind is what has one owner and one last word in its name, as all ``exp_avg`` of an optimizer.
+    A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``: some of them,
+    as the bias of the keys of an attention, are nothing but rounding.
     """
-    kinds: dict[tuple[str, str], list[Difference]] = {}
-    for each in found:
-        kinds.setdefault((each.name.partition(".")[0], each.name.rpartition(".")[2]), []).append(each)
-    return [each for kind in kinds.values() if _distance(kind) > ROUNDING for each in kind]
+    kinds: dict[tuple[str, ...], list[Difference]] = {}
+    for name in dict.fromkeys([*whole, *split]):
+        owner, _, rest = name.partition(".")
+        if owner not in (LOGGED, "data"):
+            each = Difference(name, whole.get(name), split.get(name), before.get(name))
+            last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
+            kinds.setdefault((owner, last, each.left.dtype.kind if each.left is not None else ""), []).append(each)
+    far = {each.name for kind in kinds.values() if _distance(kind) > ROUNDING for each in kind}
+    return [each for each in differences(whole, split, before) if each.name in far]
 
 
 def _distance(kind: list[Difference]) -> float:
+    """Return the distance of two changes, relative to the change."""
     apart = change = 0.0
     for each in kind:
         if each.left is None or each.right is None or each.left.shape != each.right.shape:
             return math.inf
         if each.left.dtype.kind not in "fiu":
-            return math.inf
+            continue
         left, right = each.left.astype(np.float64), each.right.astype(np.float64)
         before = 0.0 if each.before is None else each.before.astype(np.float64)
         apart += float(((right - left) ** 2).sum())
         change += float(((left - before) ** 2).sum())
+    if apart == 0:
+        return 0.0
     return math.sqrt(apart / change) if change > 0 and math.isfinite(apart) else math.inf

@@ -1,0 +1,237 @@
+// Reads a training log in the browser: console text, JSON Lines, CSV, trainer_state.json, as ampsim/diagnose/readers
+// does for `ampsim explain`; tests hold the two against each other.
+"use strict";
+
+const Reader = (() => {
+  const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:e[-+]?\\d+)?|\\.\\d+(?:e[-+]?\\d+)?|nan|inf(?:inity)?)";
+  const PAIR = new RegExp(`['"]?([a-z_][\\w/. -]{0,60}?)['"]?\\s*[:=]\\s*['"]?(${NUMBER})(?![\\w.:])`, "gi");
+  const SPACED = new RegExp(`\\b(loss_scale|gnorm|grad_norm|num_updates|loss)\\s+(${NUMBER})(?=[\\s(]|$)`, "gi");
+  const STEP = /\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b/i;
+  const EPOCH = /\bepoch\W{0,4}(\d+)/i;
+  const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
+  const WORDS = /scale|loss|norm|overflow|skip|Scale|Loss|Norm|OVERFLOW|LOSS/;
+  const DEEPSPEED = new RegExp(`OVERFLOW!.*?loss scale: (${NUMBER}), (?:reducing to (${NUMBER})|but hysteresis)`, "i");
+  const FAIRSEQ = new RegExp(`overflow detected.*?setting loss scale to: (${NUMBER})`, "i");
+  const APEX = new RegExp(`Gradient overflow.*?reducing loss scale to (${NUMBER})`, "i");
+  const AT_MINIMUM = /loss scale already at minimum|Minimum loss scale reached/;
+  const PROGRAMS = [
+    ["Megatron", /\biteration\s+\d+\/\s*\d+\s*\|/],
+    ["DeepSpeed", /\[deepspeed\]|\[deepscale\]|OVERFLOW! Rank|\[logging\.py:\d+:log_dist\]/],
+    ["fairseq", /num_updates|setting loss scale to/],
+    ["apex", /reducing loss scale to/],
+    ["HF Trainer", /['"]learning_rate['"]:.*['"]epoch['"]:/],
+  ];
+  const PRINTED_AS_ZERO = { Megatron: 0.05, fairseq: 0.0005 }; // for want of digits
+  const last = (list) => list[list.length - 1];
+
+  function asNumber(value) {
+    if (typeof value === "boolean" || typeof value === "number") return Number(value);
+    if (typeof value !== "string") return null;
+    const text = value.trim().replaceAll(",", "").replaceAll(/(?<=\d)_(?=\d)/g, "").toLowerCase();
+    const infinite = /^([-+]?)inf(?:inity)?$/.exec(text);
+    if (infinite) return infinite[1] === "-" ? -Infinity : Infinity;
+    if (/^[-+]?nan$/.test(text)) return NaN;
+    return /^[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?$/.test(text) ? Number(text) : null;
+  }
+
+  // What names mean, by the tables of readers/fields.py: name -> [field, rank], or null.
+  function dictionary({ names, not_training: notTraining, alone }) {
+    const known = new Map(Object.entries(names).flatMap(([field, all]) => all.split(" ").map((name, rank) => [name, [field, rank]])));
+    const seen = new Map(); // a log has few names, and many lines
+    const strange = (words) => words.some((word) => notTraining.includes(word));
+    const look = (name) => {
+      const parts = name.toLowerCase().split("/"), plain = (text) => text.replaceAll(/[^a-z0-9_]+/g, "_");
+      const words = plain(parts.pop()).replaceAll(/^_+|_+$/g, "").split("_");
+      if (strange(plain(parts.join("/")).split("_"))) return null;
+      for (let start = 0; start < Math.min(words.length, 6); start++) {
+        const found = known.get(words.slice(start).join("_"));
+        const bare = start && alone.includes(words[start]) && !/^\d+$/.test(words[start - 1]);
+        if (found && !bare && !strange(words.slice(0, start))) return [found[0], found[1] + 20 * start];
+      }
+      return null;
+    };
+    return (name) => {
+      if (seen.size > 10000) seen.clear();
+      if (!seen.has(name)) seen.set(name, look(name));
+      return seen.get(name);
+    };
+  }
+
+  // The fields among named values; of two names for one field the better known counts.
+  function entryOf(pairs, fieldOf) {
+    const entry = {}, ranks = {};
+    for (const [name, value] of pairs) {
+      const [field, rank] = fieldOf(name) ?? [], number = field === undefined ? null : asNumber(value);
+      if (number === null || rank >= (ranks[field] ?? 999)) continue;
+      ranks[field] = rank;
+      entry[field] = name.endsWith("log2_scale") ? 2 ** Math.min(number, 1023) : number;
+    }
+    // Megatron and the Trainer leave losses that are not finite out of their means.
+    if (entry.nans > 0 || (entry.loss === 0 && !Number.isFinite(entry.norm ?? 0))) entry.loss = Infinity;
+    delete entry.nans;
+    return entry;
+  }
+
+  function* pairsOf(line) {
+    const found = (pattern, text) => [...text.matchAll(pattern)].map((match) => [match[1], match[2]]);
+    const unquoted = (text) => text.replaceAll(/^[\s'"]+|[\s'"]+$/g, "");
+    for (const part of line.split(/[|,{}]/)) {
+      const mark = part.includes(":") ? part.indexOf(":") : part.indexOf("=");
+      const value = unquoted(part.slice(mark + 1));
+      if (mark < 0) yield* found(SPACED, part);
+      else if (asNumber(value) !== null) yield [unquoted(part.slice(0, mark)), value];
+      else {
+        const pairs = found(PAIR, part);
+        yield* pairs.length ? pairs : found(SPACED, part);
+      }
+    }
+  }
+
+  const largest = (a, b) => (Number.isNaN(a) ? b : Number.isNaN(b) ? a : Math.max(a, b));
+  const written = (value) => (value === undefined ? NaN : Number.isNaN(value) ? Infinity : value);
+
+  class Builder {
+    constructor(program) {
+      Object.assign(this, { program, step: [], scale: [], skipped: [], loss: [], norm: [], changes: [], known: null });
+    }
+
+    // An entry of the last one's step adds to it; one of an earlier step replaces what came from that step on.
+    add(step, { scale = NaN, skipped = NaN, loss, norm }) {
+      if (scale < 0) scale = NaN; // nobody's loss scale
+      const clash = this.known && this.known[0] === step && !Number.isNaN(scale) && this.known[1] !== scale;
+      const again = this.step.length > 0 && step === last(this.step) && !clash;
+      if (this.step.length && step <= last(this.step) && !again) this.goBack(step);
+      if (!Number.isNaN(scale)) {
+        if (this.known && scale !== this.known[1])
+          this.changes.push({ after: this.known[0], step, old: this.known[1], new: scale });
+        this.known = [step, scale];
+      }
+      const before = again ? this.pop() : { scale: NaN, skipped: NaN, loss: NaN, norm: NaN };
+      this.step.push(step);
+      this.scale.push(Number.isNaN(scale) ? before.scale : scale);
+      this.skipped.push(Number.isNaN(before.skipped) ? skipped : before.skipped + (Number.isNaN(skipped) ? 0 : skipped));
+      this.loss.push(largest(before.loss, written(loss)));
+      this.norm.push(largest(before.norm, written(norm)));
+    }
+
+    pop() {
+      return Object.fromEntries(["step", "scale", "skipped", "loss", "norm"].map((name) => [name, this[name].pop()]));
+    }
+
+    goBack(step) {
+      while (this.step.length && last(this.step) >= step) this.pop();
+      while (this.changes.length && last(this.changes).step >= step) {
+        const gone = this.changes.pop();
+        this.known = [gone.after, gone.old];
+      }
+      if (this.known && this.known[0] >= step) this.known = this.step.length ? [step - 1, this.known[1]] : null;
+    }
+  }
+
+  // The history in a log; `fields` are the tables of readers/fields.py.
+  function read(text, fields) {
+    const lines = text.split("\n"), first = lines.find((line) => line.trim()) ?? "", fieldOf = dictionary(fields);
+    const rows = rowsOf(text, lines, first);
+    if (!rows) return readText(lines, fieldOf);
+    const history = new Builder(rows.program);
+    rows.forEach((row, number) => {
+      const { step = number, ...entry } = entryOf(Object.entries(row ?? {}), fieldOf);
+      if (Object.keys(entry).length) history.add(step >= 0 && step < 2 ** 53 ? Math.trunc(step) : number, entry);
+    });
+    return history;
+  }
+
+  // The objects of a table, or null if the text is none.
+  function rowsOf(text, lines, first) {
+    const parsed = (line) => {
+      try {
+        return JSON.parse(line.replaceAll(/:\s*(NaN|-?Infinity)\b/g, ': "$1"')); // Python writes them bare
+      } catch {
+        return null;
+      }
+    };
+    const named = (rows, program) => Object.assign(rows, { program });
+    if (/^\s*\{/.test(first) && parsed(first) && !text.includes('"log_history"'))
+      return named(lines.filter((line) => line.trim()).map(parsed), "JSON Lines");
+    if (text.includes('"log_history"') || /^\s*(\[|\{)\s*$/.test(first)) {
+      const objects = (text.match(/\{[^{}]*\}/g) ?? []).map(parsed).filter(Boolean);
+      return named(objects, text.includes('"log_history"') ? "HF Trainer" : "JSON");
+    }
+    if (!first.includes(",") || /[=:]/.test(first) || !/loss|scale|norm/i.test(first)) return null;
+    const cells = lines.slice(lines.indexOf(first)).filter((line) => line.trim()).map((line) => line.trimEnd().split(","));
+    const columns = cells.shift();
+    const row = (values) => Object.fromEntries(columns.map((name, i) => [name, values[i]]).filter(([, value]) => value));
+    return named(cells.map(row), "CSV");
+  }
+
+  function readText(lines, fieldOf) {
+    const history = new Builder("a training log");
+    const seen = { step: -1, scale: undefined, rank: undefined, counted: 0, total: 0, overflows: 0 };
+    let bar = [-1, 0]; // where the longest progress bar stands, and its end
+    let epoch = [-1, 0]; // the last epoch, and the steps before it where they are counted anew
+
+    function overflow(scale, left) {
+      seen.step = Math.max(seen.step + 1, bar[0]);
+      seen.counted += 1;
+      if (history.program === "fairseq") seen.overflows += 1; // its updates count no skipped step
+      history.add(seen.step, { scale, skipped: 1 });
+      if (left !== undefined) seen.scale = left;
+    }
+
+    // Take what a program says of an overflow; false if the line says something else.
+    function sentence(line) {
+      const deepspeed = DEEPSPEED.exec(line), [, left] = FAIRSEQ.exec(line) ?? [], [, apex] = APEX.exec(line) ?? [];
+      if (deepspeed) {
+        const rank = /Rank (\d+)/.exec(line)?.[1] ?? "";
+        seen.rank ??= rank;
+        if (rank === seen.rank) // each rank prints the same overflow
+          overflow(asNumber(deepspeed[1]), deepspeed[2] === undefined ? undefined : asNumber(deepspeed[2]));
+      } else if (left !== undefined) overflow(2 * asNumber(left), asNumber(left));
+      else if (apex !== undefined) {
+        if (asNumber(apex) !== seen.scale) overflow(2 * asNumber(apex), asNumber(apex));
+      } else return AT_MINIMUM.test(line);
+      return true;
+    }
+
+    function stepOf(step, line) {
+      step ??= STEP.exec(line)?.[1];
+      step = step === undefined ? -1 : Number(step);
+      if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, bar[0]);
+      const number = Number(EPOCH.exec(line)?.[1].slice(0, 9) ?? epoch[0]);
+      if (number > epoch[0]) {
+        const restarted = step + epoch[1] + seen.overflows <= seen.step;
+        epoch = [number, restarted ? seen.step + 1 - Math.trunc(step) - seen.overflows : epoch[1]];
+      }
+      return Math.trunc(step) + epoch[1] + seen.overflows;
+    }
+
+    function take(line) {
+      line = line.slice(0, 16384);
+      const found = BAR.exec(line);
+      if (found && Number(found[2]) >= bar[1]) bar = [Number(found[1]), Number(found[2])];
+      if (!WORDS.test(line)) return;
+      line = line.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, "");
+      if (history.program === "a training log")
+        history.program = PROGRAMS.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
+      if (sentence(line)) return;
+      const entry = entryOf(new Map(pairsOf(line)), fieldOf);
+      const total = line.includes("log_dist") && "skipped" in entry; // of the run, where others count since the last line
+      if (!total && !["scale", "norm", "loss"].some((field) => field in entry)) return;
+      if (total) {
+        const fresh = Math.max(0, entry.skipped - seen.total - seen.counted);
+        [seen.total, seen.counted, entry.skipped] = [entry.skipped, 0, fresh];
+      }
+      if (entry.scale === 0) entry.scale = PRINTED_AS_ZERO[history.program] ?? 0;
+      const step = stepOf(entry.step, line);
+      if (total && step > seen.step && seen.scale !== undefined) entry.scale ??= seen.scale;
+      seen.step = step;
+      seen.scale = entry.scale ?? seen.scale;
+      history.add(step, entry);
+    }
+
+    for (const line of lines) line.split("\r").forEach(take);
+    return history;
+  }
+
+  return { read };
+})();
