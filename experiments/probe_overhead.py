@@ -6,6 +6,8 @@ the same model:
 
 - `bare`: forward, backward, fused AdamW;
 - `probe`: our exponent histograms of all gradients, drained to the host after every step;
+- `watch`: ``ampsim.watch`` at its default into a file, in its steps without a sample, 99 of 100;
+- `sampled`: ``ampsim.watch(every=1)``: every step with the exponents of all gradients, as often as `wandb`;
 - `wandb`: ``wandb.watch(log="gradients", log_freq=1)`` in an offline run, and its ``log`` after every step. What its
   own process then does, and the disk, is not counted;
 - `histc`: a loop of ``torch.histc`` with 64 bins over all gradients, each sent to the host.
@@ -20,7 +22,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -32,6 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from ampsim.probe import Probe, Row
 from ampsim.records import Record
+from ampsim.watch import watch
 from experiments import runner
 from experiments.models.gpt import BYTES, GPT, GPT2_SMALL, Size
 from experiments.models.resnet import ResNet
@@ -41,7 +44,7 @@ from experiments.training import digits_data, fp16, tasks, text_data
 
 REPEATS = False  # it measures time
 REQUIRES = ("wandb",)
-ARMS = ("bare", "probe", "wandb", "histc")
+ARMS = ("bare", "probe", "watch", "sampled", "wandb", "histc")
 BINS = 64  # as in wandb
 Sizes = Annotated[tuple[str, ...], runner.like(r"(gpt2? |resnet )[1-9]\d*x[1-9]\d*", "gpt 2x64")]
 
@@ -76,7 +79,7 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
         for _ in range(config.trials):
             with offline() as tracker:
                 trial = Trial(size, seed, device, config.batch, tracker)
-                with trial.probe:
+                with trial.watching:
                     trials.append(in_turn(ARMS, partial(trial.once, device=device), config.steps, tick))
         rows.append({"size": size, **trial.facts(), **summary(trials)})
     clocks = ("process CPU time", "thread CPU time") if device == "cpu" else ("CUDA events", "host until it returns")
@@ -134,8 +137,14 @@ class Trial:
         self.probe, self.rows = Probe(self.tasks["probe"].model), list[Row]()
         self.tracker = tracker
         tracker.watch(self.tasks["wandb"].model, log="gradients", log_freq=1)
+        with ExitStack() as opened:
+            opened.enter_context(self.probe)
+            for arm, every in {"watch": 100, "sampled": 1}.items():  # 100 is the default
+                file = f"{tracker.dir}/{arm}.jsonl"
+                opened.enter_context(watch(self.tasks[arm].model, self.optimizers[arm], to=file, every=every))
+            self.watching = opened.pop_all()
 
-    def watch(self, arm: str) -> None:
+    def after(self, arm: str) -> None:
         """Do what comes after the optimizer's step, beside what hooks have done before."""
         if arm == "probe":
             self.probe.step()
@@ -159,7 +168,7 @@ class Trial:
             optimizer.zero_grad()
             losses[0].backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            self.watch(arm)
+            self.after(arm)
 
         return timed(forward, device), timed(rest, device)
 
@@ -183,6 +192,9 @@ def summary(trials: Sequence[Times]) -> Record:
             for arm, times in above.items()
             if arm != "probe"
         }
+        if "sampled" in above:  # as often as each other
+            pairs = zip(above["wandb"], above["sampled"], strict=True)
+            result[f"{prefix}wandb_over_sampled"] = [round(theirs / ours, 3) for theirs, ours in pairs]
     return result
 
 

@@ -344,3 +344,25 @@ def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
     [record] = records(path)
     assert (record["scale"], record["skipped"], record["norm"]) == (8.0, False, pytest.approx(math.sqrt(3)))
     assert len(record["by_parameter"]) == 2
+
+
+def test_a_watch_that_begins_after_unscale_takes_no_divided_gradient_for_a_scaled_one(path):
+    param, optimizer = one()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    (scaler.scale(param) * 3.0).sum().backward()
+    scaler.unscale_(optimizer)
+    with watch({"w": param}, optimizer, scaler, to=path):
+        with pytest.warns(RuntimeWarning, match="is not recorded"):
+            scaler.step(optimizer)
+        scaler.update()
+        iterate(scaler, optimizer, param)
+    assert [record["norm"] for record in records(path)] == [3.0]
+
+
+def test_a_division_that_is_left_to_the_fused_step_is_made_for_the_norm(path):
+    param = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([param], 1e-3, fused=True)
+    optimizer.grad_scale, param.grad = torch.tensor(4.0), torch.tensor([12.0])
+    with watch({"w": param}, optimizer, to=path):
+        optimizer.step()
+    assert next(records(path))["norm"] == 3.0
