@@ -835,3 +835,16 @@ def test_the_state_is_the_reference_machines_and_strictly_torchs_kernels():
     for each, kind in ((scaler, HostVersion), (other, DeviceVersion)):
         each.scale(torch.tensor(1.0))
         assert type(each._iterations.register.newest) is kind
+
+
+def test_a_loop_that_scales_by_hand_keeps_nothing_of_its_steps():
+    param = torch.nn.Parameter(torch.zeros(1))
+    optimizer, scaler = torch.optim.SGD([param], 0.1), GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(()))
+    sizes = []
+    for _ in range(8):
+        param.grad = torch.full_like(param, scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+        sizes.append([len(value) for value in vars(scaler._owners).values() if hasattr(value, "__len__")])
+    assert sizes[1] == sizes[-1]

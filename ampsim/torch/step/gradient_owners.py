@@ -149,11 +149,11 @@ class LeftGradients(Owners):
         self._known: dict[int, WeakIdRef] = {}  # parameters by id, which is theirs until their reference goes
         self._left: dict[int, _Left] = {}  # by id of the parameter
         self._has_left = False  # whether any ticket has ended
-        self._stepped: list[Optimizer] = []  # since the last output was scaled
+        self._stepped: dict[int, Optimizer] = {}  # since the last output was scaled, which may be long ago; by id
         self._before: tuple[list[int], int, set[int]] = [], 0, set()  # ids that had stepped, count of known, the others
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
-        self._stepped = []
+        self._stepped = {}
         if not self._has_left:
             self._know(_by_id(_leaves_of(scaled)))
 
@@ -169,7 +169,7 @@ class LeftGradients(Owners):
                 left.check_divisor(ticket)
 
     def release(self, optimizer: Optimizer) -> None:
-        self._stepped.append(optimizer)
+        self._stepped[id(optimizer)] = optimizer
 
     def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
         self._has_left = True
@@ -190,11 +190,11 @@ class LeftGradients(Owners):
 
     def _unstepped(self) -> set[int]:
         """Return the parameters whose optimizer has not stepped; if the others are as before, so are these."""
-        groups = (group["params"] for optimizer in self._stepped for group in optimizer.param_groups)
+        groups = (group["params"] for optimizer in self._stepped.values() for group in optimizer.param_groups)
         stepped = list(map(id, chain.from_iterable(groups)))
         before, known, unstepped = self._before
         if stepped != before or len(self._known) != known:
-            self._know(_parameters_of(*self._stepped))
+            self._know(_parameters_of(*self._stepped.values()))
             unstepped = self._known.keys() - set(stepped)
             self._before = stepped, len(self._known), unstepped
         return unstepped
