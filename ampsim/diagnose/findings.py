@@ -26,6 +26,8 @@ FLUSHED_BELOW = math.log2(FP16.smallest_subnormal) - 1
 """Binade below which float16 rounds to zero."""
 RISEN = 1.5
 """Times its usual value at which a loss has risen."""
+LEAD = 20
+"""Entries by which a fall must come before the first loss that is not finite, to be no effect of the same overflow."""
 DEAD = 0.99
 """Share of a layer's nonzero gradients below fp16 at which it learns nothing."""
 
@@ -52,7 +54,7 @@ def findings(history: History) -> list[Finding]:
     kinds = {finding.kind for finding in found}
     if found and found[0].kind == "forward overflow":  # what comes with it or after it follows from it, at any scale
         effects, first = {"collapse", "floor reached", "data spike"}, found[0].step
-        found = [each for each in found if each.kind not in effects or each.step + 3 * _spacing(history) < first]
+        found = [each for each in found if each.kind not in effects or each.step + LEAD * _spacing(history) < first]
         found.sort(key=lambda each: each.step)
     if "collapse" in kinds or "floor reached" in kinds:
         found = [each for each in found if each.kind not in {"data spike", "dead layer", "interval too long"}]

@@ -37,7 +37,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.4": Number("threads", lambda run: _wrong(run, 4), "%0"),
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
-    "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "words"),
+    "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
     "kit.ours": Number(
         "conformance",
         lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],
