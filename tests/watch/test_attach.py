@@ -271,6 +271,7 @@ def test_flags_of_several_devices_stay_with_their_optimizer():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:watching. nothing of this fork is recorded:RuntimeWarning")
+@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")  # JAX's, where another test has loaded it
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
     param, optimizer = one()
