@@ -162,11 +162,10 @@ class _Steps:
             self.end()
 
     def end(self) -> None:
-        if self.stepped:
-            key, found = self.key, [(optimizer, list[Tensor]()) for optimizer in self.stepped]
-            self.begin()
-            self.watcher.closing(key)
-            self.watcher.closed(key, found)
+        key, found = self.key, [(optimizer, list[Tensor]()) for optimizer in self.stepped]
+        self.begin()
+        self.watcher.closing(key)
+        self.watcher.closed(key, found)
 
 
 def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> Detach:
