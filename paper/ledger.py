@@ -92,6 +92,11 @@ def collect(declared: Declared, root: Path = ROOT) -> Book:
     return book
 
 
+def forms(declared: Declared) -> dict[str, str]:
+    """Return the form in which each number of the text is printed; those of two texts have none that could bound."""
+    return {name: number.form for name, number in declared.numbers.items() if number.form not in ("text", "2^")}
+
+
 def data_of(stem: str, root: Path = ROOT) -> tuple[str, ...]:
     """Return the stems of the data files that a figure reads; none for one that is drawn from the library."""
     return tuple(strings(root / "figures" / f"{stem}.py", "DATA"))
