@@ -60,11 +60,6 @@ def real_rate(run: Result, interval: int) -> float:
     return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
 
 
-def real_error(run: Result, ceilings: str = "") -> float:
-    """Return T3's largest relative error, from the run's own ceilings or those of another arm."""
-    return max(abs(real_rate(run, g) / t3_rate(run, g, ceilings or f"G={g}") - 1) for g in INTERVALS)
-
-
 def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
     """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
 
@@ -134,8 +129,8 @@ def flushed(run: Result, fmt: str, arm: str = "") -> list[float]:
     return [row["parameters"]["formats"][fmt]["flushed"] for row in rows]
 
 
-def foretold_at_worst(run: Result) -> float:
-    """Return the share that T9 foretells of the gradients of which E4M3 flushes most."""
+def predicted_at_worst(run: Result) -> float:
+    """Return the share that T9 predicts of the gradients of which E4M3 flushes most."""
     found = [row["parameters"]["formats"]["e4m3"] for row in run.records]
     return float(max(found, key=lambda fmt: fmt["flushed"])["predicted"])
 

@@ -167,7 +167,8 @@ def _entry(number: Number | Formula, root: Path) -> Entry:
     else:
         stem, value = number.stem, number.value(sources.load(number.stem, root))
     plain, markup = printed.show(value, number.form)
-    return {"text": plain, "typst": markup, "value": value, "stem": stem, "code": source_of(number.value)}
+    code = source_of(number.value)
+    return {"text": plain, "typst": markup, "value": value, "form": number.form, "stem": stem, "code": code}
 
 
 def _hold(name: str, root: Path) -> Entry:

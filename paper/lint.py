@@ -30,8 +30,8 @@ THEORY = "tests/core/test_theory.py"
 _NUMBER = re.compile(r"(?<![\w.\-_])\d[\d.,]*\d|(?<![\w.\-_])\d")
 _NAMED = r'#num\("([^"]+)"\)'
 OUTWARDS = (  # where a number stands as a bound, and how its form begins there
-    (rf"\b(?:at most|within|no more than|up to|less than|fewer than|below)\s+{_NAMED}", "<="),
-    (rf"\b(?:at least|no less than|more than|above|between)\s+{_NAMED}", ">="),
+    (rf"\b(?:at\s+most|within|no\s+more\s+than|up\s+to|(?<!no\s)less\s+than|fewer\s+than|below)\s+{_NAMED}", "<="),
+    (rf"\b(?:at\s+least|no\s+less\s+than|(?<!no\s)more\s+than|above|between)\s+{_NAMED}", ">="),
     (rf'\bbetween\s+#num\("[^"]+"\)\s+and\s+{_NAMED}', "<="),
 )
 _NOT_PROSE = r"//[^\n]*", r"`[^`]*`", r"#given\[[^\]]*\]", r"@[\w:.\-]+", r"<[\w:.\-]+>", r"(?:size|space): [\d.]+pt"
