@@ -232,7 +232,9 @@ def gpt_global_batch(run: Result) -> Finding:
     )
 
 
-@claim("gpt.sum", "gpt_fp16", "A summed loss drives the scale down from 2^16", trial="to 2^8 in 8 skips", verdict=PARTLY)
+@claim(
+    "gpt.sum", "gpt_fp16", "A summed loss drives the scale down from 2^16", trial="to 2^8 in 8 skips", verdict=PARTLY
+)
 def gpt_summed_loss(run: Result) -> Finding:
     first = [q.leading(row) for row in run.arm("sum")]
     now = f"{spread(first)} skips from the first step on, {spread(run.arm('sum').skips())} in all"

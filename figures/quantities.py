@@ -69,7 +69,7 @@ def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = Fals
     steps = real_steps(run) * len(run.seeds)
     expected = skip_rate(Rule(growth_interval=interval)) if bound else t3(counted_ceilings, interval)[0]
     measured = sum(run.arm(f"G={interval}").column("skipped"))
-    return (measured - expected * steps) / _scatter(tuple(counted_ceilings.items()), interval, steps)
+    return float(measured - expected * steps) / _scatter(tuple(counted_ceilings.items()), interval, steps)
 
 
 @cache
@@ -163,7 +163,7 @@ def policy_room(run: Result, name: str) -> float:
 
 
 def late_losses(run: Result) -> list[float]:
-    """Return by how much each run with a late scale ends above the run of its policy and seed whose scale is in time."""
+    """Return by how much each run with a late scale ends above the run of its policy and seed that is in time."""
     pairs = [(f"{p} k={k}", f"{p} k=0") for p in ("cumulative", "deduplicated", "probe") for k in (1, 2, 4)]
     columns = [(run.arm(late).column("final_loss"), run.arm(timely).column("final_loss")) for late, timely in pairs]
     return [a - b for late, timely in columns for a, b in zip(late, timely, strict=True)]

@@ -59,7 +59,9 @@ NUMBERS: dict[str, Number] = {
     "fidelity.5.replay": Number("replay_fidelity", lambda run: replay_skips(run, 5), ".0f"),
     "fidelity.200.run": Number("replay_fidelity", lambda run: run_skips(run, 200), ".0f"),
     "fidelity.200.replay": Number("replay_fidelity", lambda run: replay_skips(run, 200), ".0f"),
-    "jax.flax": Number("jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "<=%1"),
+    "jax.flax": Number(
+        "jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "<=%1"
+    ),
     "jax.jmp.min": Number("jax_speed", lambda run: min(ratios(run, "jmp")), ">=.2f"),
     "jax.jmp.max": Number("jax_speed", lambda run: max(ratios(run, "jmp")), "<=.2f"),
     "probe.min": Number("probe_overhead", lambda run: min(probe_ratios(run)), ">=.0f"),

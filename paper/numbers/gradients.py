@@ -5,7 +5,7 @@ from statistics import fmean
 
 from ampsim.core.machine import Rule
 from ampsim.core.theory import trade_off
-from figures.quantities import at_share, flushed, predicted_at_worst, interval_spread, last_scales
+from figures.quantities import at_share, flushed, interval_spread, last_scales, predicted_at_worst
 from figures.results import ArmRecords, Result, common
 from paper.ledger import Number
 

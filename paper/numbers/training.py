@@ -37,11 +37,12 @@ def mean_zero(arm: ArmRecords) -> float:
 
 TEN, FIFTY, DEFAULT, HEADROOM = "backoff G=10", "backoff G=50", "backoff G=2000", "headroom 1 bit"
 
-def recoveries(run: Result) -> list[float]:
+
+def recoveries(run: Result) -> list[int]:
     """Return T4's steps from the end of the fall until the scale is back, from the overflows of the fall."""
     rule, steps = Rule(growth_interval=50), run.config["fall_steps"]
     # the fall overflows `skips` times, whatever its height: as one of that many steps would
-    return [recovery(rule, skips, skips).steps - steps for skips in per_policy(run, FIFTY, "fall_skips")]
+    return [recovery(rule, skips, int(skips)).steps - int(steps) for skips in per_policy(run, FIFTY, "fall_skips")]
 
 
 NUMBERS: dict[str, Number] = {
