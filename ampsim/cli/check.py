@@ -23,8 +23,8 @@ from ampsim.core.machine import Rule
 
 if TYPE_CHECKING:
     from ampsim.testing.kit.check import Check
-    from ampsim.testing.kit.judge import Result
     from ampsim.testing.kit.report import Report
+    from ampsim.testing.kit.result import Result
 
 
 MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
