@@ -27,7 +27,7 @@ def iterate(found_inf):  # returns the scale that it used
 
 @dataclass(frozen=True)
 class Peer:
-    """How a scaler is made and driven, as source text.
+    """A scaler as source text: how it is made and driven.
 
     Attributes:
         imports: lines.
