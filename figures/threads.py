@@ -45,5 +45,12 @@ def draw_depth(axes: Axes, run: Result, depth: int, intervals: Iterable[int]) ->
         for unit in arm:
             axes.plot(interval, 100 * share([unit]), "o", color=COLOR[depth], markersize=2.5)
     above = depth > 1
-    axes.annotate(f"torch, depth {depth}", ([*units][1], line[1]), (6, 6) if above else (-2, -8),
-                  textcoords="offset points", ha="left" if above else "right", va="bottom" if above else "top", color=COLOR[depth])  # fmt: skip
+    axes.annotate(
+        f"torch, depth {depth}",
+        ([*units][1], line[1]),
+        (6, 6) if above else (-2, -8),
+        textcoords="offset points",
+        ha="left" if above else "right",
+        va="bottom" if above else "top",
+        color=COLOR[depth],
+    )
