@@ -158,4 +158,11 @@ def _claims() -> Table:
     return Table(("", "claim", "data", "now"), tuple(rows), "llll")
 
 
-TABLES = {"claims": _claims(), "real": _real(), "sigmoid": _sigmoid(), "held": _held(), "dialects": _dialects(), "artefact": _artefact()}
+TABLES = {
+    "claims": _claims(),
+    "real": _real(),
+    "sigmoid": _sigmoid(),
+    "held": _held(),
+    "dialects": _dialects(),
+    "artefact": _artefact(),
+}
