@@ -50,6 +50,7 @@ FLOORS = {
     "ampsim/diagnose/playground": {"numpy", "ampsim.core", "ampsim.records", "ampsim.diagnose"},
     "ampsim/diagnose/readers/trackers.py": {"tensorboard", "wandb", "ampsim.diagnose"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},
+    "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
