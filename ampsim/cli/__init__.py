@@ -14,6 +14,7 @@ from ampsim.cli.check import check_target
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
+from ampsim.cli.sweep import sweep_folder
 from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
@@ -103,6 +104,7 @@ app.command("check")(check_target)
 app.command("explain")(explain_log)
 app.command("report")(report_run)
 app.command("playground")(write_playground)
+app.command("sweep")(sweep_folder)
 
 
 def _say_version(wanted: bool) -> None:
