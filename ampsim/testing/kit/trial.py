@@ -122,6 +122,7 @@ class Trial:
 
     def live(self, rule: Rule, found_inf: Sequence[bool]) -> tuple[History, list[int | None]]:
         """Return what a fresh scaler's run was seen to be: it is run once, for all laws that ask about it."""
+        seen: tuple[History, list[int | None]]
         lives, key = self.subject.lives, (rule, *found_inf)
         if key not in lives:
             self.start(rule)
