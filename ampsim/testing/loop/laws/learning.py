@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ampsim.testing.loop.law import SKIPPED, STUCK, UNREACHED, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.runs import Batch, Make, Scaler, advance, begin, parameters
@@ -32,10 +33,11 @@ def it_learns(make: Make, batches: Sequence[Batch]) -> Verdict:
             name = names[id(param)]
             largest[name] = max(largest.get(name, -1.0), _size(param.grad))
 
-    for optimizer in run.loop.state.values():
-        if isinstance(optimizer, Optimizer):
-            optimizer.register_step_pre_hook(look)
-    advance(run, batches)
+    hook = register_optimizer_step_pre_hook(look)  # of all, as those in state may only wrap what steps
+    try:
+        advance(run, batches)
+    finally:
+        hook.remove()
     still = [name for name, param in known.items() if param.numel() and torch.equal(param.detach(), start[name])]
     where, step = f"in {len(batches)} batches", len(batches) - 1
     if len(still) == len(known):
