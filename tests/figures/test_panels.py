@@ -393,12 +393,12 @@ def test_theory_real_draws_every_run_and_t3() -> None:
 
 def test_threads_draws_the_shares() -> None:
     run = results.load("threads")
-    wanted = [
-        100 * F.threads.share(run.arm(f"{scaler} depth {depth}"))
-        for scaler in F.threads.COLOR
-        for depth in run.config["depths"]
-    ]
-    assert [bar.get_height() for bar in drawn("threads").axes[0].patches] == pytest.approx(wanted)
+    lines = [line for line in drawn("threads").axes[0].lines if line.get_linestyle() == "-"]
+    assert len(lines) == len(run.config["depths"])
+    for line, depth in zip(lines, run.config["depths"], strict=True):
+        arms = [run.arm(f"torch depth {depth} G={interval}") for interval in run.config["growth_intervals"]]
+        wanted = [100 * sum(arm.column("wrong")) / sum(arm.column("checked")) for arm in arms]
+        assert line.get_ydata() == pytest.approx(wanted)
 
 
 def test_areas_add_up_and_follow_the_records() -> None:

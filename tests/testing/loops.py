@@ -295,8 +295,9 @@ class Wrapper(torch.optim.Optimizer):
     def __init__(self, optimizer):
         self.optimizer = optimizer
 
-    def __getattr__(self, name):
-        return getattr(self.__dict__["optimizer"], name)
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
 
     def state_dict(self):
         return self.optimizer.state_dict()

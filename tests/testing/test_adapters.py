@@ -4,10 +4,12 @@ import gc
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+import torch
 
 from ampsim.testing import check_loop
-from ampsim.testing.loop.adapters import FRAMEWORKS
+from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS
 
 CASES = [
     pytest.param(name, marks=pytest.mark.peer(each.package, how=each.install)) for name, each in FRAMEWORKS.items()

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import deepspeed
 import torch
+from torch.distributed import HashStore, init_process_group, is_initialized  # type: ignore[attr-defined]
 
 from ampsim.testing.loop.adapters import tiny
 from ampsim.testing.loop.adapters.checkpoint import loaded, saved
@@ -21,8 +22,8 @@ CONFIG = {
 
 def make(scaler: torch.amp.GradScaler) -> Loop:
     """Make the loop of DeepSpeed's tutorial, in a process group of one."""
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    if not is_initialized():
+        init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # a kernel for ranks, which it would compile first
     net = tiny.model()
     adam, schedule = tiny.adam(net)

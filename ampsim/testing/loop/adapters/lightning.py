@@ -1,4 +1,4 @@
-"""Lightning, with automatic and manual optimization. Each batch is an epoch, so that ``Trainer.fit`` itself is judged."""
+"""Lightning, with automatic and manual optimization. Each batch is an epoch, so that ``fit`` itself is judged."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) 
 
     Args:
         scaler: as ``make`` is given it.
-        module: whose ``configure_optimizers`` returns a dict of an optimizer and its scheduler, which is asked for once.
+        module: whose ``configure_optimizers`` returns a dict of an optimizer and its scheduler; it is called once.
         options: of the Trainer, as ``gradient_clip_val``.
     """
     made = module.configure_optimizers()

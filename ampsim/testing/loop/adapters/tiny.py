@@ -30,7 +30,8 @@ def adam(net: nn.Module, *, fused: bool = False) -> tuple[torch.optim.Optimizer,
 def loss_of(net: nn.Module, batch: Batch) -> Tensor:
     """Return the mean square error, ()."""
     data, target = batch
-    return (net(data) - target).square().mean()
+    output: Tensor = net(data)
+    return (output - target).square().mean()
 
 
 def cut(batch: Batch, count: int) -> list[Batch]:

@@ -16,7 +16,7 @@ def make(scaler: torch.amp.GradScaler) -> Loop:
     """Make the loop that is written by hand."""
     model = tiny.model()
     optimizer, schedule = tiny.adam(model)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
     logs: dict[str, Any] = {}
 
     def step(batch: Any) -> None:

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face transformers. Each batch is a training run, so that ``Trainer.train`` itself is judged."""
+"""The Trainer of Hugging Face transformers. Each batch is a training run, so that ``train`` itself is judged."""
 
 import tempfile
 from functools import partial
