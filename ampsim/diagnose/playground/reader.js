@@ -10,9 +10,9 @@ const Reader = (() => {
   const EPOCH = /\bepoch\W{0,4}(\d+)/i;
   const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
   const WORDS = /loss|scale|norm|skip|overflow/i;
-  const DEEPSPEED = new RegExp(`OVERFLOW!.*?loss scale: (${NUMBER}), (?:reducing to (${NUMBER})|but hysteresis)`);
-  const FAIRSEQ = new RegExp(`overflow detected.*?setting loss scale to: (${NUMBER})`);
-  const APEX = new RegExp(`Gradient overflow.*?reducing loss scale to (${NUMBER})`);
+  const DEEPSPEED = new RegExp(`loss scale: (${NUMBER}), (?:reducing to (${NUMBER})|but hysteresis)`);
+  const FAIRSEQ = new RegExp(`setting loss scale to: (${NUMBER})`);
+  const APEX = new RegExp(`reducing loss scale to (${NUMBER})`);
   const AT_MINIMUM = /loss scale already at minimum|Minimum loss scale reached/;
   const PROGRAMS = [
     ["Megatron", /\biteration\s+\d+\/\s*\d+\s*\|/],
@@ -167,8 +167,10 @@ const Reader = (() => {
 
     // Take what a program says of an overflow; false if the line says something else.
     function sentence(line) {
-      const deepspeed = DEEPSPEED.exec(line), [, left] = FAIRSEQ.exec(line) ?? [], [, apex] = APEX.exec(line) ?? [];
-      if (deepspeed) {
+      const said = (word, pattern) => (line.includes(word) && pattern.exec(line)) || [];
+      const deepspeed = said("OVERFLOW!", DEEPSPEED), [, left] = said("overflow detected", FAIRSEQ);
+      const [, apex] = said("Gradient overflow", APEX);
+      if (deepspeed.length) {
         const rank = /Rank (\d+)/.exec(line)?.[1] ?? "";
         seen.rank ??= rank;
         if (rank === seen.rank) // each rank prints the same overflow
