@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from ampsim.testing.kit.alarm import AGAIN, OverdueError, alarm
 from ampsim.testing.kit.check import Check, warm_up
-from ampsim.testing.kit.judge import Outcome, Result, judge
+from ampsim.testing.kit.judge import judge
+from ampsim.testing.kit.result import Outcome, Result
 from ampsim.testing.kit.subject import Subject
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit

@@ -17,8 +17,9 @@ from hypothesis import example as always
 from hypothesis.strategies import SearchStrategy, just
 
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
+from ampsim.testing.kit.result import BrokenError
 from ampsim.testing.kit.subject import Subject, as_subject
-from ampsim.testing.kit.trial import Bench, BrokenError, Trial
+from ampsim.testing.kit.trial import Bench, Trial
 
 LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
 EXAMPLES = 60

@@ -180,21 +180,35 @@ def _parameters(target: Callable[..., object]) -> tuple[dict[str, inspect.Parame
     return found, True
 
 
-def _maker(target: Maker) -> Maker:
-    """Return a function of a rule: torch's arguments where the target takes them, else the rule itself is passed."""
+def arguments_of(target: Callable[..., object]) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] | None:
+    """Return a function of a rule and `enabled` that gives the arguments to call with; None if it takes the rule."""
     names, takes_more = _parameters(target)
     if "init_scale" not in names and not (isinstance(target, type) and takes_more and not names):
-        return target
+        return None
     own = inspect.signature(target).parameters
     by_name = "init_scale" in own or any(each.kind is each.VAR_KEYWORD for each in own.values())
 
-    def make(rule: Rule, *, enabled: bool = True) -> Scaler:
-        arguments = {"device": "cpu", **{name: getattr(rule, name) for name in CONSTANTS}, "enabled": enabled}
+    def arguments(rule: Rule, *, enabled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = {"device": "cpu", **{name: getattr(rule, name) for name in CONSTANTS}, "enabled": enabled}
         if not by_name:
-            return target(*arguments.values())
-        return target(**{name: value for name, value in arguments.items() if name in names or takes_more})
+            return tuple(given.values()), {}
+        return (), {name: value for name, value in given.items() if name in names or takes_more}
 
-    return make if takes_more or "enabled" in names else lambda rule: make(rule)
+    return arguments
+
+
+def _maker(target: Maker) -> Maker:
+    """Return a function of a rule: torch's arguments where the target takes them, else the rule itself is passed."""
+    arguments = arguments_of(target)
+    if arguments is None:
+        return target
+
+    def make(rule: Rule, *, enabled: bool = True) -> Scaler:
+        by_place, by_name = arguments(rule, enabled=enabled)
+        return target(*by_place, **by_name)
+
+    by_place, by_name = arguments(Rule())
+    return make if by_place or "enabled" in by_name else lambda rule: make(rule)
 
 
 def find(target: str, **declared: Any) -> Subject:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ampsim.core.laws import History, Step
 from ampsim.core.machine import Rule, init, round_to_float32, update
 from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.kit.result import BrokenError
 from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject
 
 if TYPE_CHECKING or find_spec("torch"):
@@ -21,10 +22,6 @@ else:
 
 RULE = Rule(growth_interval=3)  # where a check does not draw one
 SHOWN = 7  # scales that a story shows
-
-
-class BrokenError(AssertionError):
-    """A law does not hold; the text says what was seen instead."""
 
 
 class Trial:
