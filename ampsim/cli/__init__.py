@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ampsim import __version__
 from ampsim.cli.check import check_target
+from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
@@ -101,6 +102,7 @@ def replay_history(
 
 
 app.command("check")(check_target)
+app.command("emit-test")(emit_test)
 app.command("explain")(explain_log)
 app.command("report")(report_run)
 app.command("playground")(write_playground)

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.testing.kit.check import CHECKS
-from ampsim.testing.kit.judge import Result, chosen
+from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.report import FORMATS, SIGNS, Report
+from ampsim.testing.kit.result import Result
 
 chosen()
 BUDGET, NORMAL = CHECKS["skip_budget"], CHECKS["scale_stays_normal"]

@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.check import BrokenError, RaisedError  # noqa: E402
+from ampsim.testing.kit.check import RaisedError  # noqa: E402
+from ampsim.testing.kit.result import BrokenError  # noqa: E402
 from tests.testing.strangers import WRONG, Stranger  # noqa: E402
 
 torch.set_num_threads(1)

@@ -9,6 +9,7 @@ seconds later. A child that ended, whoever ended it, is replaced by one that beg
 processes are forked the parent warms up, as torch's first step and hypothesis' first example take seconds each.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -21,7 +22,8 @@ from typing import Any, NamedTuple
 
 from ampsim.testing.kit.alarm import AGAIN, OverdueError, alarm
 from ampsim.testing.kit.check import Check, warm_up
-from ampsim.testing.kit.judge import Outcome, Result, judge
+from ampsim.testing.kit.judge import judge
+from ampsim.testing.kit.result import Outcome, Result
 from ampsim.testing.kit.subject import Subject
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
@@ -117,6 +119,7 @@ def _serve(
     """Load the scaler and answer for each check, in the child."""
     from ampsim.testing.kit.checks import CHECKS
 
+    gc.freeze()  # what is loaded is no garbage, and takes long to look through
     sys.stdout = sys.stderr  # a report may go to the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both
     try:

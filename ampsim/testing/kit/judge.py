@@ -15,56 +15,15 @@ that passes is a finding, and so is an exception where a broken law was expected
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
 
 from ampsim.core.arguments import as_int, nearest
 from ampsim.testing.kit.alarm import OverdueError
 from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, failure_of
 from ampsim.testing.kit.checks import CHECKS
+from ampsim.testing.kit.result import Outcome, Result
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 
 THREADS = LEVELS.index("threads")
-Outcome = Literal["passed", "failed", "expected", "surprise", "declared"]
-
-
-class Judged(Protocol):
-    """A check of a scaler or a law of a loop, as a report shows it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def level(self) -> int: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def law(self) -> str: ...
-    @property
-    def issue(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of one check of one scaler, or of one law of one loop.
-
-    Attributes:
-        check: the one that was run.
-        subject: the scaler's or the loop's name.
-        outcome: expected: failed as expected; surprise: passed but was expected to fail; declared: not asked.
-        text: the failure's message, the reason for an expectation, or why it was not asked.
-        is_overdue: whether it was ended by an alarm; that is never expected.
-    """
-
-    check: Judged
-    subject: str
-    outcome: Outcome
-    text: str = ""
-    is_overdue: bool = False
-
-    @property
-    def is_finding(self) -> bool:
-        """Whether someone should look: a failure, or an expected failure that passes."""
-        return self.outcome in ("failed", "surprise")
 
 
 def chosen(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
 
-from ampsim.testing.kit.judge import Judged, Outcome, Result
+from ampsim.testing.kit.result import Judged, Outcome, Result
 
 # outcome -> its sign and colour in a table, and what a summary calls it
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {

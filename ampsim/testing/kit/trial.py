@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ampsim.core.laws import History, Step
 from ampsim.core.machine import Rule, init, round_to_float32, update
 from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.kit.result import BrokenError
 from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject
 
 if TYPE_CHECKING or find_spec("torch"):
@@ -21,10 +22,6 @@ else:
 
 RULE = Rule(growth_interval=3)  # where a check does not draw one
 SHOWN = 7  # scales that a story shows
-
-
-class BrokenError(AssertionError):
-    """A law does not hold; the text says what was seen instead."""
 
 
 class Trial:
@@ -122,6 +119,16 @@ class Trial:
         used.append(self.loss_scale())
         after = used[self.traits.delay :]
         return History(self.rule, found_inf[: len(after) - 1], after), shown
+
+    def live(self, rule: Rule, found_inf: Sequence[bool]) -> tuple[History, list[int | None]]:
+        """Return what a fresh scaler's run was seen to be: it is run once, for all laws that ask about it."""
+        seen: tuple[History, list[int | None]]
+        lives, key = self.subject.lives, (rule, *found_inf)
+        if key not in lives:
+            self.start(rule)
+            lives[key] = self.observe(found_inf), self.requested, self.events, self.scales
+        seen, self.requested, self.events, self.scales = lives[key]
+        return seen
 
     def streak(self) -> int | None:
         """Count clean steps, where the scaler shows them as torch does and no update is under way; else None."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampsim.core.arguments import nearest
-from ampsim.testing.kit.judge import Outcome, Result
+from ampsim.testing.kit.result import Outcome, Result
 from ampsim.testing.loop.law import Broken, Law, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.resume import resume_is_invisible
@@ -110,7 +110,7 @@ def _try_out(make: Make, batches: Sequence[Batch]) -> None:
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError("state is empty: expected the model, the optimizer and all else that training carries")
-    if not first.scaler.used:
+    if not first.used:
         raise LoopError("the scaler was never used: expected make(scaler) to use the one that it is given")
     for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
         if found := differences(left, right):

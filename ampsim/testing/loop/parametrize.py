@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing.kit.trial import BrokenError
+from ampsim.testing.kit.result import BrokenError
 from ampsim.testing.loop.judge import chosen, judge_loop
 from ampsim.testing.loop.runs import Make
 

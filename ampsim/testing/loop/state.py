@@ -1,13 +1,11 @@
 """What a loop carries, as arrays by name, and where two such states differ."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ampsim.testing.loop.loop import Loop, LoopError
 
@@ -16,35 +14,31 @@ State = dict[str, Array]
 LOGGED = "logged"
 
 
-def snapshot(loop: Loop) -> State:
-    """Return copies of all that the loop carries and has logged, by dotted names.
+def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
+    """Return copies of all that the loop carries and has logged, by dotted names; see `Run.unpack`.
 
     Raises:
         LoopError: a value of ``state`` or ``logged`` is nothing that can be compared.
     """
-    state = {name: array for key, value in loop.state.items() for name, array in _leaves(key, value, named=True)}
     logged = loop.logged() if loop.logged else {}
-    return state | {n: a for key, value in logged.items() for n, a in _leaves(f"{LOGGED}.{key}", value, named=True)}
+    held = dict(loop.state) | {f"{LOGGED}.{key}": value for key, value in logged.items()}
+    return {name: array for key, value in held.items() for name, array in _leaves(key, value, unpack, named=True)}
 
 
-def _leaves(name: str, value: Any, *, named: bool = False) -> Iterator[tuple[str, Array]]:
+def _leaves(name: str, value: Any, unpack: Callable[[Any], Any], *, named: bool = False) -> Iterator[tuple[str, Array]]:
     """Yield arrays with their names. What is `named` by the user and no array is refused, and otherwise left out."""
-    if isinstance(value, Tensor):
-        dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
-        yield name, (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy().copy()
-    elif hasattr(value, "state_dict"):
-        yield from _leaves(name, value.state_dict())
-    elif isinstance(value, Mapping):
+    value = unpack(value)
+    if isinstance(value, Mapping):
         for key, each in value.items():
-            yield from _leaves(f"{name}.{key}", each)
+            yield from _leaves(f"{name}.{key}", each, unpack)
     elif isinstance(value, (list, tuple)):
         for index, each in enumerate(value):
-            yield from _leaves(f"{name}.{index}", each)
+            yield from _leaves(f"{name}.{index}", each, unpack)
     elif isinstance(value, (Number, np.ndarray, np.generic)) or hasattr(value, "__array__"):
         array = np.array(value)
         yield name, np.array(repr(value)) if array.dtype == object else array
     elif callable(value) and named:
-        yield from _leaves(name, value(), named=True)
+        yield from _leaves(name, value(), unpack, named=True)
     elif value is not None and named:
         raise LoopError(
             f"{name} is of type {type(value).__name__}: expected what has state_dict(), a tensor, an array, a number, "

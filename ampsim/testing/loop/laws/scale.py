@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ampsim.testing.loop.exact import Inexact
 from ampsim.testing.loop.law import ALIKE, GROWS, POWER, Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.runs import NEVER, Batch, Make, Run, Scaler, advance, begin, play
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.runs import NEVER, Batch, Make, advance, begin, play, run_class
 from ampsim.testing.loop.state import Difference, differences
 
 SLIGHT = 1e-3  # of the largest number of an array: what numbers below the normal ones do not reach
@@ -23,7 +23,7 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     doubt: NotAsked | None = None
     reference = play(make, batches, 1.0)
     for scale, interval in PLANS:
-        run = begin(make, Scaler(scale, interval))
+        run = begin(make, scale, interval)
         for step, batch in enumerate(batches):
             advance(run, [batch])
             if run.overflows(step) != reference.overflows(step):
@@ -66,9 +66,10 @@ def is_power(factor: float | None, scale: float) -> bool:
 
 def _excuse(found: Broken, make: Make, batches: Sequence[Batch], scale: float, interval: int) -> str:
     """Return which operation is inexact and may have made the differences; "" for none."""
-    with Inexact() as watch:
+
+    def replay() -> None:
         play(make, batches, 1.0)
         play(make, batches, scale, interval)
-    if watch.half:
-        return str(watch.half)
-    return str(watch.tiny) if all(each.size() < SLIGHT for each in found.differences) else ""
+
+    half, tiny = run_class(make).inexact(replay)
+    return half or (tiny if all(each.size() < SLIGHT for each in found.differences) else "")

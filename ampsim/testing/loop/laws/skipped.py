@@ -1,13 +1,12 @@
 """A skipped step never happened."""
 
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from torch import Tensor
 
 from ampsim.testing.loop.law import HIDDEN, STEPPED, Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.runs import Batch, Make, Run, Scaler, advance, begin, hooked, iterations, parameters
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences
 
 SCALE = 2.0**8
@@ -27,20 +26,14 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
         return NotAsked("fewer than 2 batches after which the scaler is updated")
     middle = len(groups) // 2
     before, skipped, after = ([b for group in part for b in group] for part in _parts(groups, middle))
-    run = advance(begin(make, Scaler(SCALE)), before)
-    hit: set[str] = set()
-
-    def plant(name: str, grad: Tensor) -> None:
-        hit.add(name)
-        (grad.mul_ if grad.is_sparse else grad.fill_)(math.inf)
-
-    with hooked(run.loop, plant):
+    run = advance(begin(make, SCALE), before)
+    with run.planting() as passes:
         advance(run, skipped)
-    if not hit:
+    if not passes:
         return NotAsked("no backward pass reached a parameter: name the model, or the optimizer, in state")
     if found := _carried(run.states[len(before)], run.states[-1], logged=False):
         where = f"after the skipped batch {skipped[-1].place}"
-        spread = _spread(each for each in found if each.name in parameters(run.loop))
+        spread = _spread(each for each in found if each.name in run.parameters())
         return Broken(where, _last(batches, skipped), found, pattern=STEPPED if spread else "")
     if any(each.name.startswith(DATA) for each in differences(run.states[len(before)], run.states[-1])):
         return None  # the next batch is another one than without this one
@@ -52,9 +45,9 @@ def _compare(make: Make, batches: Sequence[Batch], run: Run, before: list[Batch]
     """Hold the end of a run against those without the skipped batch, with the scale of then and of before."""
     found: list[Difference] = []
     for backed_off in (False, True):
-        other = advance(begin(make, Scaler(SCALE)), before)
+        other = advance(begin(make, SCALE), before)
         if backed_off:
-            other.scaler.load_state_dict({**other.scaler.state_dict(), "scale": SCALE / 2})
+            other.set_scale(SCALE / 2)
         advance(other, after)
         found = _carried(other.states[-1], run.states[-1], logged=bool(after))
         if not found:

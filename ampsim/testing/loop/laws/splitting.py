@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ampsim.testing.loop.law import VERDICT, Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.runs import Batch, Make, Run, Scaler, advance, begin, hooked
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences
 
 SCALE, PARTS = 2.0**8, 2
@@ -24,10 +24,10 @@ def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
     the rounding of sums, far less than a wrong factor or a lost micro-batch makes.
     """
-    whole = begin(make, Scaler(SCALE))
+    whole = begin(make, SCALE)
     if whole.loop.split is None:
         return NotAsked("the Loop has no split=")
-    split = begin(make, Scaler(SCALE))
+    split = begin(make, SCALE)
     if split.loop.split is None:
         return NotAsked("the Loop has no split=")
     cut = partial(_cut, split)
@@ -58,23 +58,16 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, before: State) -> 
 
 def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
     """Ask for a skip and a backoff where one micro-batch alone has an inf in its gradients."""
-    run = begin(make, Scaler(SCALE))
-    calls: dict[str, int] = {}
-
-    def plant(name: str, grad: Tensor) -> None:
-        calls[name] = calls.get(name, -1) + 1
-        if calls[name] == bad:
-            (grad.mul_ if grad.is_sparse else grad.fill_)(math.inf)
-
-    with hooked(run.loop, plant):
+    run = begin(make, SCALE)
+    with run.planting(only=bad) as passes:
         advance(run, [replace(batch)], partial(_cut, run))
-    if not calls or max(calls.values()) < bad:
+    if max(passes.values(), default=0) <= bad:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
     if not run.overflows(0):
         return Broken(where, step, pattern=VERDICT, seen=_say([True], run.verdicts[0]))
-    if run.scaler.get_scale() != SCALE / 2:
-        seen = f"the scale is {run.scaler.get_scale():g}, expected {SCALE / 2:g}"
+    if run.scale != SCALE / 2:
+        seen = f"the scale is {run.scale:g}, expected {SCALE / 2:g}"
         return Broken(where, step, pattern=VERDICT, seen=seen)
     return None
 

@@ -1,0 +1,111 @@
+"""A run of a loop, and what a framework must say of it: all else is the same for torch, JAX and Keras."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ampsim.testing.loop.loop import Loop
+from ampsim.testing.loop.state import Array, State, snapshot
+from ampsim.testing.loop.told import told
+
+
+class Run(ABC):
+    """A run of a fresh loop, as far as it has come.
+
+    Attributes:
+        scaler: what ``make`` is given.
+        loop: what it made.
+        states: before the first batch, then after each one.
+        scales: in force at the begin of each batch.
+        found: whether an inf was found, one per update.
+        verdicts: the same, for each batch.
+        scalers: the scaler's state, before the first batch and after each one.
+    """
+
+    scaler: Any
+    loop: Loop
+
+    def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
+        """Make a scaler of the class that is wanted, at this scale."""
+        self.states: list[State] = []
+        self.scales: list[float] = []
+        self.found: list[bool] = []
+        self.verdicts: list[list[bool]] = []
+        self.scalers: list[State] = []
+
+    def see(self, *, first: bool = False) -> None:
+        """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""
+        with told("state or logged"):
+            self.states.append(snapshot(Loop(self.loop.step, self.loop.state) if first else self.loop, self.unpack))
+            self.scalers.append({f"scaler.{key}": np.array(value) for key, value in self.scaler_state().items()})
+
+    def overflows(self, step: int) -> bool:
+        """Return whether an update in this step found an inf."""
+        return any(self.verdicts[step])
+
+    def step(self, data: Any) -> None:
+        """Train on what one batch holds, and note in `found` what was found."""
+        self.loop.step(data)
+
+    @staticmethod
+    def seed(number: int) -> None:
+        """Seed every generator of random numbers that is not in state."""
+        np.random.seed(number)  # noqa: NPY002 - loops draw from it
+        random.seed(number)
+
+    @property
+    @abstractmethod
+    def used(self) -> bool:
+        """Whether the loop has used the scaler that it was given."""
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """The scale in force."""
+
+    @abstractmethod
+    def set_scale(self, scale: float) -> None:
+        """Change the scale in force, and nothing else of the scaler."""
+
+    @abstractmethod
+    def scaler_state(self) -> Mapping[str, Any]:
+        """Return what the scaler carries, as numbers by name."""
+
+    @abstractmethod
+    def unpack(self, value: Any) -> Any:
+        """Return what the framework has of its own as an array, a mapping or a list; anything else as it is."""
+
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Array]:
+        """Return copies of the parameters that the loop trains, by their names in `states` where they have one."""
+
+    @abstractmethod
+    @contextmanager
+    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
+        """Make every gradient inf, or those of one backward pass only; give how many passes have reached each."""
+
+    @contextmanager
+    def gradients(self) -> Iterator[Mapping[str, float]]:
+        """Give each parameter's largest gradient of a step, -1 for none, as far as the framework shows it."""
+        yield {}
+
+    @abstractmethod
+    def save(self) -> Any:
+        """Return a checkpoint of the loop and the scaler."""
+
+    @abstractmethod
+    def load(self, checkpoint: Any) -> None:
+        """Go on from a checkpoint."""
+
+    @abstractmethod
+    def loads(self, value: Any) -> bool:
+        """Return whether a value of state is in a checkpoint that the kit makes itself."""
+
+    @staticmethod
+    @abstractmethod
+    def inexact(replay: Callable[[], object]) -> tuple[str, str]:
+        """Return which operation of a run gave half precision, and which numbers below the normal ones; "" for none."""
