@@ -50,8 +50,8 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
     for place, (policy, color) in enumerate(COLOR.items()):
         mine = [row for row in rows if row["policy"] == policy]
         depths = [row["k"] for row in mine]
-        foretold, measured = ([factor * row[key] for row in found] for found in ([r["predicted"] for r in mine], mine))
-        axes.plot(depths, foretold, color=color, linewidth=0.9, label=f"{policy} T5")
+        predicted, measured = ([factor * row[key] for row in found] for found in ([r["predicted"] for r in mine], mine))
+        axes.plot(depths, predicted, color=color, linewidth=0.9, label=f"{policy} T5")
         axes.plot(depths, measured, MARKER[policy], color=color, markersize=6 - 1.5 * place, markerfacecolor="white",
                   markeredgewidth=1.0, label=policy, clip_on=False)  # fmt: skip
     axes.set_ylim(0, None)

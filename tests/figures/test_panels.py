@@ -337,9 +337,8 @@ def test_overhead_draws_the_medians() -> None:
 def test_probe_overhead_draws_the_medians() -> None:
     (record,) = results.load("probe_overhead").records
     dots = [x for line in drawn("probe_overhead").axes[0].lines if line.get_marker() == "o" for x in line.get_xdata()]
-    lanes = F.probe_overhead.LANES
-    series = [F.probe_overhead.milliseconds(row, lane) for row in record["rows"] for lane in lanes]
-    assert sorted(dots) == pytest.approx(sorted(map(statistics.median, series)))
+    series = [times for row in record["rows"] for times in (row["bare"], *row["above"].values())]
+    assert sorted(dots) == pytest.approx(sorted(statistics.median(times) / 1000 for times in series))
 
 
 def test_between_seeds_is_a_mean_over_pairs() -> None:
@@ -393,12 +392,12 @@ def test_theory_real_draws_every_run_and_t3() -> None:
 
 def test_threads_draws_the_shares() -> None:
     run = results.load("threads")
-    wanted = [
-        100 * F.threads.share(run.arm(f"{scaler} depth {depth}"))
-        for scaler in F.threads.COLOR
-        for depth in run.config["depths"]
-    ]
-    assert [bar.get_height() for bar in drawn("threads").axes[0].patches] == pytest.approx(wanted)
+    lines = [line for line in drawn("threads").axes[0].lines if line.get_linestyle() == "-"]
+    assert len(lines) == len(run.config["depths"])
+    for line, depth in zip(lines, run.config["depths"], strict=True):
+        arms = [run.arm(f"torch depth {depth} G={interval}") for interval in run.config["growth_intervals"]]
+        wanted = [100 * sum(arm.column("wrong")) / sum(arm.column("checked")) for arm in arms]
+        assert line.get_ydata() == pytest.approx(wanted)
 
 
 def test_areas_add_up_and_follow_the_records() -> None:
