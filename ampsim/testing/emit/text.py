@@ -17,7 +17,7 @@ NAMES = {  # a name that code uses -> the line that imports it
 
 
 class Text(NamedTuple):
-    """What is said of a failure: the law's name, what was seen, the law, a public report, and the usual cause."""
+    """The words for a failure: the law's name, what was seen, the law, a public report, and the usual cause."""
 
     law: str
     seen: str
