@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.progress import Progress
 from rich.table import Table
@@ -76,12 +75,12 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
 def _table(grid: Sequence[dict[str, Any]], done: Sequence[Swept]) -> Table:
     """Return a row per rule, over all steps of all traces."""
     total = sum(swept.steps for swept in done)
-    skips = np.sum([swept.rows["skips"] for swept in done], axis=0)
-    log2_scales = np.sum([swept.rows["mean_log2_scale"] * swept.steps for swept in done], axis=0) / total
     table = Table(*grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold")
     table.title = f"{total:,} steps of {len(done)} traces"
-    for chosen, count, mean in zip(grid, skips, log2_scales, strict=True):
-        table.add_row(*map(str, chosen.values()), f"{count:,}", f"{count / total:.3g}", f"{mean:.2f}")
+    for number, chosen in enumerate(grid):
+        skips = sum(int(swept.rows["skips"][number]) for swept in done)
+        mean = sum(float(swept.rows["mean_log2_scale"][number]) * swept.steps for swept in done) / total
+        table.add_row(*map(str, chosen.values()), f"{skips:,}", f"{skips / total:.3g}", f"{mean:.2f}")
     return table
 
 

@@ -127,7 +127,7 @@ def _work(job: pool.Job, wanted: Mapping[str, object], mailbox: Any) -> pool.Don
 
 
 class Mailbox:
-    """What units under way say to the driver: an actor, so that neither waits for the other."""
+    """An actor that keeps what units under way say until the driver asks, so that neither waits for the other."""
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[tuple[str, int]] = asyncio.Queue()

@@ -23,7 +23,7 @@ CHUNK = 2**22  # steps in memory at a time
 
 
 class Swept(NamedTuple):
-    """What each rule does over one trace: `rows` as `ampsim.core.replay.sweep.sweep` returns them."""
+    """A trace's steps, and what each rule does over it: `rows` as `ampsim.core.replay.sweep.sweep` returns them."""
 
     path: Path
     steps: int
