@@ -19,7 +19,7 @@ class Watcher(Protocol):
     """A listener to every step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Take note of gradients that are complete and still multiplied by `scale`, shape ()."""
+        """Take note of gradients that are complete and still multiplied by `scale`, shape (); the first call counts."""
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Take note that an optimizer steps, if there is a scaler."""
@@ -77,7 +77,7 @@ class _Attached:
         """Tell of gradients that nobody has divided yet."""
         state = scaler._per_optimizer_states.get(id(optimizer))  # noqa: SLF001
         ready = state is None or state["stage"].name == "READY"
-        if ready and scaler._scale is not None and id(optimizer) not in self.optimizers:  # noqa: SLF001
+        if ready and scaler._scale is not None:  # noqa: SLF001
             self.optimizers[id(optimizer)] = optimizer
             self.watcher.gradients(self.key, optimizer, scaler._scale.clone())  # noqa: SLF001 - update() writes it
 
@@ -162,11 +162,10 @@ class _Steps:
             self.end()
 
     def end(self) -> None:
-        if self.stepped:
-            key, found = self.key, [(optimizer, list[Tensor]()) for optimizer in self.stepped]
-            self.begin()
-            self.watcher.closing(key)
-            self.watcher.closed(key, found)
+        key, found = self.key, [(optimizer, list[Tensor]()) for optimizer in self.stepped]
+        self.begin()
+        self.watcher.closing(key)
+        self.watcher.closed(key, found)
 
 
 def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> Detach:
