@@ -8,11 +8,15 @@ Theory of operation
     {"step": 0, "scale": 65536.0, "skipped": false, "norm": 0.31}
     {"step": 1, "scale": 65536.0, "skipped": true, "bad": {"fc.weight": "inf"}}
     {"run": {...}, "format": 1}                                   the program was started again and goes on
+    {"step": 2, "scale": 32768.0, "skipped": false, "norm": 0.29}
 
 Each line is handed to the operating system in one call before `RunFile.append` returns: a process that is killed
 loses nothing that was appended. A kill, or a full disk, can tear the last line only; readers leave it out and the
 next start cuts it off. While a file is open for writing no other process can open it. Numbers are written as
 `ampsim.records` writes them, so inf and NaN come back.
+
+A run that is started again goes on at `RunFile.next_step`, one after the last record's. One that is told another step,
+as it went back to a checkpoint, leaves the earlier records where they are: what was written last counts.
 
 A record has ``step``; each of the others may be absent:
 
@@ -32,6 +36,7 @@ Other keys are what the user logged.
 """
 
 import contextlib
+import mmap
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -61,6 +66,9 @@ class RunFile:
         ValueError: the file holds something else; it stays as it is. BlockingIOError: another process writes it.
     """
 
+    next_step = 0
+    """The step after the last one that was in the file when it was opened; 0 in a new one."""
+
     def __init__(self, path: AnyPath, run: Mapping[str, object]) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +77,7 @@ class RunFile:
         try:
             _lock(self._handle, self.path)
             if stat.S_ISREG(os.fstat(self._handle).st_mode):  # a pipe or a device holds nothing to go on from
-                self._cut_torn_line()
+                self._go_on()
             self._write(line)
         except BaseException:
             self.close()
@@ -109,25 +117,20 @@ class RunFile:
                 os.ftruncate(self._handle, end)
             raise
 
-    def _cut_torn_line(self) -> None:
-        """Remove what follows the last line feed, after a look whether the file is a run's at all."""
-        with self.path.open("rb") as file:
+    def _go_on(self) -> None:
+        """Remove what follows the last line feed, after a look whether the file is a run's at all; find `next_step`."""
+        if not os.fstat(self._handle).st_size:
+            return
+        with mmap.mmap(self._handle, 0, access=mmap.ACCESS_READ) as file:
             first = file.readline()
-            if not first:
-                return
             if first.endswith(b"\n"):
                 _header(self.path, first)
             elif not first.startswith(b'{"run":'):
                 raise _not_a_run(self.path, first)
-            end = file.seek(0, os.SEEK_END)
-            while end:  # backwards by blocks until a line feed
-                start = max(0, end - 65536)
-                file.seek(start)
-                position = file.read(end - start).rfind(b"\n")
-                if position >= 0:
-                    end = start + position + 1
-                    break
-                end = start
+            end = line_end = file.rfind(b"\n", 0) + 1
+            while line_end and not self.next_step:
+                start = file.rfind(b"\n", 0, line_end - 1) + 1
+                self.next_step, line_end = _step_after(file[start:line_end]), start
         os.ftruncate(self._handle, end)
 
 
@@ -197,6 +200,15 @@ def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
         raise ValueError(f"a histogram with {sorted(packed)}: expected what pack_counts returns") from error
     counts[first : first + len(values)] = values
     return counts
+
+
+def _step_after(line: bytes) -> int:
+    """Return the step after a record's; 0 if the line is none, which readers will tell."""
+    try:
+        step = decode(line.decode())["step"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return 0
+    return step + 1 if type(step) is int and step >= 0 else 0
 
 
 def _line(record: Mapping[str, object]) -> bytes:

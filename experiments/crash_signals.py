@@ -1,4 +1,4 @@
-"""Which signal foretells that a loss scale will halve for ever, how long before, and how often does it mislead?
+"""Which signal predicts that a loss scale will halve for ever, how long before, and how often does it mislead?
 
 The residual network of `scale_crash` at three learning rates, in native fp16: the scale halves for ever at the higher
 ones. Seven signals are watched, each with a threshold that was chosen before the runs; see `training/signals.py`.

@@ -114,7 +114,7 @@ def blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
 
 
 def costs(arm: Start, log: Log, ceilings: Sequence[float], seek_every: int) -> Record:
-    """Return what the start cost, and what the first batch's ceiling foretold."""
+    """Return what the start cost, and what the first batch's ceiling predicted."""
     skipped, steps = set(log.found_inf), range(len(log.scales))
     lost = len(list(takewhile(skipped.__contains__, steps)))
     # the scale has arrived where the next power of two would overflow, or this one did

@@ -1,4 +1,4 @@
-"""What would another rule have done? How well does replaying it over a recorded run foretell a run of its own?
+"""What would another rule have done? How well does replaying it over a recorded run predict a run of its own?
 
 Two networks are trained in fp16 under torch's machine with four growth intervals G, and once in float32; `ampsim.probe`
 records each step's *ceiling*, the largest scale that would not have overflowed. Each rule is then replayed over each

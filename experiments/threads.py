@@ -1,4 +1,4 @@
-"""How many gradients does a loss scaler unscale by a wrong scale when the optimizer runs on another thread?
+"""How often does a loss scaler unscale by a wrong scale when the optimizer runs on another thread?
 
 One thread computes: it scales a loss, runs the backward pass and hands the gradients over through a queue.
 Another unscales, steps and updates; it is the slower of the two, as it is where the optimizer has been moved
@@ -6,19 +6,19 @@ to a thread of its own. Nothing sleeps and nothing is forced: threads run as the
 scaler is used as a naive user would, its methods called from both; ours with a ticket an iteration and depth
 equal to the queue's. Every true gradient is 3, so a handed-over gradient tells the scale it was multiplied
 by, and the unscaled one the scale it was divided by. Gradients are rounded to fp16 on the way, so they
-overflow when the scale has grown too far; a seeded coin makes more overflows, each in one tensor.
+overflow when the scale has grown too far; there are no other overflows.
 
-What is counted are gradient tensors; all tensors of one backward pass share its scale, so the number of
-passes is given too. Device: cpu.
+What is counted are backward passes whose gradients arrived finite; all tensors of a pass share its scale. A scale
+can be wrong only where it changes, so a longer growth interval makes it rarer, and its units run longer.
+Device: cpu.
 """
 
-import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from queue import Queue
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from experiments import runner
 
 REPEATS = False  # ours do; torch's records depend on how the two threads happen to run
 TRUE = 3.0  # every gradient element
-ELEMENTS = 4  # a tensor
+TENSORS, ELEMENTS = 8, 4  # gradients per backward pass, and elements of each
 Iteration = dict[str, Any]  # our ticket, or nothing
 Tick = Callable[[int], None]
 INIT_SCALE = 2.0**12
@@ -39,17 +39,14 @@ DEVICES = ("cpu",)  # threads are a matter of the host
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 600  # backward passes a unit
-    seeds: tuple[int, ...] = (0, 1, 2)  # of the overflows
-    tensors: int = 250  # gradients a backward pass
-    depths: tuple[int, ...] = (1, 2, 4)  # of the queue, and of our scaler
-    growth_interval: int = 2  # short, so that the scale changes often
-    overflow_share: Annotated[float, runner.SHARE] = (
-        0.1  # of the passes, beside those that the scale itself makes overflow
-    )
+    steps: int = 600  # backward passes per unit, or this many growth intervals if that is more:
+    intervals: int = 3
+    seeds: tuple[int, ...] = (0, 1, 2)  # runs; nothing is drawn, only the threads run differently
+    depths: tuple[int, ...] = (1, 4)  # of the queue, and of our scaler
+    growth_intervals: tuple[int, ...] = (2, 20, 200, 2000)  # an arm each
 
 
-SMOKE = Config(steps=40, seeds=(0,), tensors=5, depths=(1, 2))
+SMOKE = Config(steps=40, seeds=(0,), depths=(1, 2), growth_intervals=(2,))
 
 
 class Naive:
@@ -102,11 +99,9 @@ class Handed(NamedTuple):
 class Counts:
     """The counts of a run. `computing` is written by one thread, everything else by the other."""
 
-    passes: int = 0  # backward passes whose gradients arrived
-    checked: int = 0  # gradient tensors, finite when handed over
+    checked: int = 0  # backward passes whose gradients were finite when they were handed over
     wrong: int = 0  # of those, divided by another number than they were multiplied by
     twice: int = 0  # of the wrong ones, divided by the square of what they were multiplied by
-    overflowed: int = 0  # gradient tensors that were not finite
     found_inf: list[bool] = field(default_factory=list)  # per pass: whether one was
     scales: list[float] = field(default_factory=list)  # per pass: the newest scale after its update
     computing: list[str] = field(default_factory=list)  # errors there: types
@@ -119,35 +114,38 @@ class Arm:
 
     scaler: str  # one of MAKERS
     depth: int
+    growth_interval: int
 
 
 def arms(config: Config) -> Mapping[str, Arm]:
-    return {f"{name} depth {depth}": Arm(name, depth) for name in MAKERS for depth in config.depths}
+    return {
+        f"{name} depth {depth} G={interval}": Arm(name, depth, interval)
+        for name in MAKERS for depth in config.depths for interval in config.growth_intervals
+    }  # fmt: skip
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """Run one scaler at one depth."""
+    """Run one scaler at one depth and growth interval."""
     torch.set_num_threads(1)
-    scaler = MAKERS[arm.scaler](config.growth_interval, arm.depth)
+    scaler = MAKERS[arm.scaler](arm.growth_interval, arm.depth)
     queue: Queue[Handed | None] = Queue(maxsize=arm.depth)
     counts = Counts()
-    thread = threading.Thread(target=optimize, args=(scaler, queue, counts, config.tensors), name="optimizer")
+    thread = threading.Thread(target=optimize, args=(scaler, queue, counts), name="optimizer")
     thread.start()
+    steps = max(config.steps, config.intervals * arm.growth_interval)
     try:
-        compute(scaler, queue, counts, config, random.Random(seed), tick)  # noqa: S311 - not a secret
+        compute(scaler, queue, counts, steps, lambda done: tick(done * config.steps // steps))
     finally:
         queue.put(None)
         thread.join()
         scaler.close()
-    return summary(counts, config)
+    return summary(counts, arm.growth_interval)
 
 
-def compute(
-    scaler: Naive, queue: Queue[Handed | None], counts: Counts, config: Config, coin: random.Random, tick: Tick
-) -> None:
+def compute(scaler: Naive, queue: Queue[Handed | None], counts: Counts, steps: int, tick: Tick) -> None:
     """Scale, run the backward pass and hand over: the thread that computes."""
-    params = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(config.tensors)]
-    for step in range(config.steps):
+    params = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(TENSORS)]
+    for step in range(steps):
         try:
             iteration = scaler.begin()
             loss = (TRUE * torch.stack(params)).sum()  # type: ignore[arg-type]
@@ -160,15 +158,13 @@ def compute(
         grads = tuple(p.grad.half().float() for p in params if p.grad is not None)
         for p in params:
             p.grad = None
-        if coin.random() < config.overflow_share:
-            grads[coin.randrange(len(grads))][0] = float("inf")
         queue.put(Handed(iteration, grads))
         tick(step + 1)
 
 
-def optimize(scaler: Naive, queue: Queue[Handed | None], counts: Counts, tensors: int) -> None:
+def optimize(scaler: Naive, queue: Queue[Handed | None], counts: Counts) -> None:
     """Unscale, look, step and update: the thread that owns the optimizer."""
-    masters = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(tensors)]
+    masters = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(TENSORS)]
     optimizer = torch.optim.Adam(masters, lr=2.0**-20, foreach=True)
     while (handed := queue.get()) is not None:
         try:
@@ -184,27 +180,26 @@ def optimize(scaler: Naive, queue: Queue[Handed | None], counts: Counts, tensors
 
 
 def count(counts: Counts, before: Tensor, after: Tensor) -> None:
-    """Compare what the gradients were multiplied by with what they were divided by; (tensors, elements) each."""
-    finite = before.isfinite().all(dim=1)
-    multiplied, divided = before[finite] / TRUE, before[finite] / after[finite]
-    wrong = (divided != multiplied).any(dim=1)
-    counts.passes += 1
-    counts.checked += int(finite.sum())
-    counts.wrong += int(wrong.sum())
-    counts.twice += int((divided == multiplied.square())[wrong].all(dim=1).sum())
-    counts.overflowed += int((~finite).sum())
-    counts.found_inf.append(not bool(finite.all()))
+    """Compare what a pass's gradients were multiplied by with what they were divided by; (tensors, elements) each."""
+    found_inf = not bool(before.isfinite().all())
+    counts.found_inf.append(found_inf)
+    if found_inf:
+        return
+    multiplied, divided = before / TRUE, before / after
+    wrong = bool((divided != multiplied).any())
+    counts.checked += 1
+    counts.wrong += wrong
+    counts.twice += wrong and bool((divided == multiplied.square()).all())
 
 
-def summary(counts: Counts, config: Config) -> Record:
-    rule = Rule(INIT_SCALE, growth_interval=config.growth_interval)
+def summary(counts: Counts, growth_interval: int) -> Record:
+    rule = Rule(INIT_SCALE, growth_interval=growth_interval)
     expected = replay(rule, counts.found_inf).tolist()
     return {
-        "passes": counts.passes,
+        "passes": len(counts.found_inf),
         "checked": counts.checked,
         "wrong": counts.wrong,
         "divided_twice": counts.twice,
-        "overflowed": counts.overflowed,
         "skipped": sum(counts.found_inf),
         "scale_changes": sum(a != b for a, b in pairwise(expected)),
         "lost_updates": sum(a != b for a, b in zip_longest(expected, counts.scales)),

@@ -1,7 +1,7 @@
 """The claims: each sentence that gallery, paper and tests rest on, once, with one tolerance.
 
 A claim is a function of a result that says what the data has and which parts of the sentence hold. The paper marks a
-sentence with ``#holds("name")``; the build and the tests refuse one that the data no longer bears out. Some sentences
+sentence with ``#holds("name")``; the build and the tests refuse one that the data no longer supports. Some sentences
 had been tried before the experiments were written, on one to five seeds, in other sizes, with other code; the gallery
 shows what the trial said and what became of that.
 """
@@ -111,10 +111,10 @@ def ours_never_corrupts(run: Result) -> Finding:
     return Finding(f"{found} corruptions", found == 0)
 
 
-@claim("threads.ours", "threads", "No tensor is unscaled wrongly by our scaler, whatever the depth")
+@claim("threads.ours", "threads", "No pass is unscaled wrongly by our scaler, whatever the depth and the interval")
 def ours_never_unscales_wrongly(run: Result) -> Finding:
     wrong = q.total(run, "ampsim ", "wrong")
-    return Finding(f"{wrong} tensors", wrong == 0)
+    return Finding(f"{wrong} passes", wrong == 0)
 
 
 @claim("kit", "conformance", "Our scaler passes every check of the kit")
@@ -148,11 +148,13 @@ def theorems_are_exact(run: Result) -> Finding:
     return Finding(f"off by at most {worst:.0e}", worst < q.EXACT)
 
 
-@claim("real", "theory_real", "T3 foretells the skips of real runs",
+@claim("real", "theory_real", "T3 predicts the skips of real runs within three standard deviations",
        trial=".1434 (G=5), .0762, .0390, .0154, .0080 (100)")  # fmt: skip
 def real_skips(run: Result) -> Finding:
-    now = ", ".join(f"G={g} {q.real_rate(run, g):.4f}" for g in q.INTERVALS)
-    return Finding(now, q.real_error(run) < 0.06, q.real_error(run, "fp32") < 0.06)
+    z = {g: (q.real_z(run, g), q.real_z(run, g, "fp32"), q.real_z(run, g, bound=True)) for g in q.INTERVALS}
+    now = ", ".join(f"G={g} {q.real_rate(run, g):.4f} ({own:+.1f} sd)" for g, (own, _, _) in z.items())
+    worst, forecast = (max(abs(row[i]) for row in z.values()) for i in (0, 1))
+    return Finding(now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3)
 
 
 @claim("heat.dynamic", "exponent_heatmap", "At the end of a run a dynamic scale from 1 loses no gradient")
@@ -176,15 +178,15 @@ def backward_error(run: Result) -> Finding:
     return Finding(f"rounding {spread(rounded)}, backward pass {spread(real)}", min(real) > 1, max(rounded) < 0.1)
 
 
-@claim("formats", "formats", "E4M3 flushes most in the sigmoid network, and less than T9 foretells there")
+@claim("formats", "formats", "E4M3 flushes most in the sigmoid network, and less than T9 predicts there")
 def sigmoid_flushes_most(run: Result) -> Finding:
-    sigmoid, every, foretold = (
+    sigmoid, every, predicted = (
         max(q.flushed(run, "e4m3", "sigmoid")),
         max(q.flushed(run, "e4m3")),
-        q.foretold_at_worst(run),
+        q.predicted_at_worst(run),
     )
-    now = f"sigmoid {sigmoid:.3g}, at most {every:.3g}, foretold {foretold:.3g}"
-    return Finding(now, sigmoid == every, foretold > 1.2 * sigmoid)
+    now = f"sigmoid {sigmoid:.3g}, at most {every:.3g}, predicted {predicted:.3g}"
+    return Finding(now, sigmoid == every, predicted > 1.2 * sigmoid)
 
 
 @claim("sigmoid.unscaled", "sigmoid_underflow", "Unscaled, a deep sigmoid network stays at ln 10", trial="5 of 5")
@@ -217,7 +219,7 @@ def sigmoid_noise(run: Result) -> Finding:
 @claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale",
        trial="2.2619 against 2.2616 in fp32")  # fmt: skip
 def gpt_mean_loss(run: Result) -> Finding:
-    return Finding(losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.03)
+    return Finding(losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.015)
 
 
 @claim("gpt.global", "gpt_fp16", "As a share of a global batch, unscaled fails",
@@ -230,10 +232,13 @@ def gpt_global_batch(run: Result) -> Finding:
     )
 
 
-@claim("gpt.sum", "gpt_fp16", "A summed loss drives the scale down from 2^16", trial="to 2^8 in 8 skips")
+@claim(
+    "gpt.sum", "gpt_fp16", "A summed loss drives the scale down from 2^16", trial="to 2^8 in 8 skips", verdict=PARTLY
+)
 def gpt_summed_loss(run: Result) -> Finding:
-    lowest = [log2(min(scale for _, scale in row["scale_changes"])) for row in run.arm("sum")]
-    return Finding(f"lowest log2 S {spread(lowest)}, {spread(run.arm('sum').skips())} skips", max(lowest) < 12)
+    first = [q.leading(row) for row in run.arm("sum")]
+    now = f"{spread(first)} skips from the first step on, {spread(run.arm('sum').skips())} in all"
+    return Finding(now, min(first) >= 4)
 
 
 @claim("gpt.inits", "gpt_fp16", "A start at 2^32 costs a little, one at 2^8 nothing")
@@ -248,8 +253,8 @@ def gpt_starts(run: Result) -> Finding:
 MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "dynamic G=200", "dynamic G=2000", "init 2^8", "init 2^32", "sum")
 
 
-@claim("resnet", "resnet_fp16", "Images, loss as a share of a large batch: unscaled fails",
-       trial="share 2^-14: .280, dynamic .0230")  # fmt: skip
+@claim("resnet", "resnet_fp16", "Images, loss as a share of a large batch (here 2^-16): unscaled fails",
+       trial="share 2^-14: .280, dynamic .0230", verdict=PARTLY)  # fmt: skip
 def resnet_share(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "unscaled", "fp32"),
@@ -258,7 +263,7 @@ def resnet_share(run: Result) -> Finding:
     )
 
 
-@claim("sweep", "static_sweep", "A plateau between two cliffs", trial="2^-12 to 2^16")
+@claim("sweep", "static_sweep", "A plateau between two cliffs", trial="2^-12 to 2^16", verdict=PARTLY)
 def sweep_plateau(run: Result) -> Finding:
     loss = {k: run.arm(f"static 2^{k}").mean("test_loss") for k in (-12, -10, -8, -4, 0, 4, 8, 12, 14, 15, 16, 17)}
     true = run.arm("fp32").mean("test_loss")
@@ -353,10 +358,18 @@ def closed_interval(run: Result) -> Finding:
     return Finding(now, ten.min("skip_rate") > 0.06, long.max("skip_rate") < 0.01)
 
 
-@claim("stale.loss", "staleness", "A late scale does not change the final loss", trial="no effect")
+@claim("stale.loss", "staleness", "A late scale, with late gradients, raises the final loss by little",
+       trial="no effect", verdict=PARTLY)  # fmt: skip
 def stale_loss(run: Result) -> Finding:
-    now = losses(run, "cumulative k=0", "cumulative k=4", column="final_loss")
-    return Finding(f"{now}, SGD", q.staleness_spread(run) < 0.01)
+    more = q.late_losses(run)
+    now = f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, by at most {max(more):.4f}; SGD"
+    return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.007)
+
+
+@claim("stale.order", "staleness", "In training the probe skips more steps than the cumulative rule, at depth 4")
+def stale_order(run: Result) -> Finding:
+    rates = [run.arm(f"{rule} k=4").mean("skip_rate") for rule in ("cumulative", "probe", "deduplicated")]
+    return Finding(", ".join(f"{100 * rate:.2f} %" for rate in rates), rates == sorted(rates))
 
 
 @claim("async.scale", "async_depth", "Of what late weights cost, the late scale is less than a fifth")

@@ -1,4 +1,4 @@
-"""What the growth interval trades, skipped steps against unused bits, held against T1, T3 and T7."""
+"""What the growth interval trades, skipped steps against unused bits, beside T1, T3 and T7."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What watching every gradient at every step adds to a training step: the probe, a loop of histc, wandb.watch."""
+"""What watching every gradient at every step adds to it: ours, sampling or not, the probe, histc, and wandb.watch."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,25 +12,27 @@ from figures.results import Result
 
 DATA = ("probe_overhead",)
 LANES = {  # height within a model's row, colour, name
-    "wandb": (-0.3, _style.VERMILION, "wandb.watch"),
-    "bare": (-0.1, _style.GREY, "the bare step"),
-    "histc": (0.1, _style.ORANGE, "loop of histc"),
-    "probe": (0.3, _style.BLUE, "probe"),
+    "wandb": (-0.35, _style.VERMILION, "wandb.watch"),
+    "bare": (-0.21, _style.GREY, "the bare step"),
+    "sampled": (-0.07, _style.GREEN, "ampsim.watch, sampling"),
+    "probe": (0.07, _style.BLUE, "probe"),
+    "histc": (0.21, _style.ORANGE, "loop of histc"),
+    "watch": (0.35, _style.SKY, "ampsim.watch"),
 }
 
 
 def plot(run: Result) -> Figure:
     (record,) = run.records
     rows = record["rows"]
-    figure = _style.new_figure(_style.ONE_COLUMN, 0.75 + 0.52 * len(rows))
+    figure = _style.new_figure(_style.ONE_COLUMN, 0.75 + 0.75 * len(rows))
     axes = figure.subplots()
     axes.set_xscale("log")
     for place, row in enumerate(rows):
-        axes.axhspan(place - 0.44, place + 0.44, color="#F4F4F4", linewidth=0, zorder=0)
+        axes.axhspan(place - 0.45, place + 0.45, color="#F4F4F4", linewidth=0, zorder=0)
         for arm in LANES:
             draw(axes, place, row, arm)
     for arm, (height, color, name) in LANES.items():
-        times, right = milliseconds(rows[0], arm), arm in ("probe", "histc")
+        times, right = milliseconds(rows[0], arm), arm not in ("bare", "wandb")
         axes.annotate(name, (max(times) if right else min(times), height), (6 if right else -6, 0),
                       textcoords="offset points", ha="left" if right else "right", va="center", color=color,
                       fontsize=6.5)  # fmt: skip

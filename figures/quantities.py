@@ -2,9 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import fmean
 
-from ampsim.core.theory import of_ceilings
+import numpy as np
+
+from ampsim.core.machine import Rule
+from ampsim.core.replay.ceilings import replay_ceilings
+from ampsim.core.theory import of_ceilings, skip_rate
 from figures.results import ArmRecords, Result
 
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
@@ -55,9 +60,32 @@ def real_rate(run: Result, interval: int) -> float:
     return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
 
 
-def real_error(run: Result, ceilings: str = "") -> float:
-    """Return T3's largest relative error, from the run's own ceilings or those of another arm."""
-    return max(abs(real_rate(run, g) / t3_rate(run, g, ceilings or f"G={g}") - 1) for g in INTERVALS)
+def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
+    """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
+
+    The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
+    """
+    counted_ceilings = counted(run.arm(ceilings or f"G={interval}"), "ceilings")
+    steps = real_steps(run) * len(run.seeds)
+    expected = skip_rate(Rule(growth_interval=interval)) if bound else t3(counted_ceilings, interval)[0]
+    measured = sum(run.arm(f"G={interval}").column("skipped"))
+    return float(measured - expected * steps) / _scatter(tuple(counted_ceilings.items()), interval, steps)
+
+
+@cache
+def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200) -> float:
+    """Return the standard deviation of the steps skipped in `steps`, over `runs` simulated one after another."""
+    levels, weights = np.array(ceilings, dtype=np.float64).T
+    drawn = np.random.default_rng(0).choice(levels, size=(runs + 1) * steps, p=weights / weights.sum())
+    rule = Rule(2.0 ** max(levels), growth_interval=interval)
+    skipped = replay_ceilings(rule, np.exp2(drawn)).skipped // steps
+    return float(np.bincount(skipped, minlength=runs + 1)[1:].std(ddof=1))  # the first settles
+
+
+def leading(row: Mapping[str, Sequence[int]]) -> int:
+    """Return how many steps of a run were skipped before the first that was not."""
+    found = row["found_inf"]
+    return next((i for i, step in enumerate(found) if step != i), len(found))
 
 
 def real_level(run: Result, interval: int) -> float:
@@ -101,8 +129,8 @@ def flushed(run: Result, fmt: str, arm: str = "") -> list[float]:
     return [row["parameters"]["formats"][fmt]["flushed"] for row in rows]
 
 
-def foretold_at_worst(run: Result) -> float:
-    """Return the share that T9 foretells of the gradients of which E4M3 flushes most."""
+def predicted_at_worst(run: Result) -> float:
+    """Return the share that T9 predicts of the gradients of which E4M3 flushes most."""
     found = [row["parameters"]["formats"]["e4m3"] for row in run.records]
     return float(max(found, key=lambda fmt: fmt["flushed"])["predicted"])
 
@@ -134,7 +162,8 @@ def policy_room(run: Result, name: str) -> float:
     return fmean(row["policies"][name]["headroom"][0] for row in run.arm("digits"))
 
 
-def staleness_spread(run: Result) -> float:
-    """Return how far the mean final loss of any policy moves with the delay of its scale."""
-    policies = ("cumulative", "deduplicated", "probe")
-    return max(apart(run, [f"{p} k={k}" for k in (1, 2, 4)], f"{p} k=0", "final_loss") for p in policies)
+def late_losses(run: Result) -> list[float]:
+    """Return by how much each run with a late scale ends above the run of its policy and seed that is in time."""
+    pairs = [(f"{p} k={k}", f"{p} k=0") for p in ("cumulative", "deduplicated", "probe") for k in (1, 2, 4)]
+    columns = [(run.arm(late).column("final_loss"), run.arm(timely).column("final_loss")) for late, timely in pairs]
+    return [a - b for late, timely in columns for a, b in zip(late, timely, strict=True)]

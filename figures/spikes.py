@@ -1,4 +1,4 @@
-"""How long the loss scale takes to come back after a spike of the gradient, and what T4 foretells."""
+"""How long the loss scale takes to come back after a spike of the gradient, and what T4 predicts."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,11 +18,11 @@ def plot(run: Result) -> Figure:
     draw_arm(axes, capped, _style.BLUE, "o", -0.17)
     draw_arm(axes, free, _style.ORANGE, "D", 0.17)
     spikes = free.first["spikes"]
-    foretold, places = [spike["recovery_t4"] for spike in spikes], np.arange(len(spikes))
-    axes.hlines(foretold, places - 0.36, places + 0.36, color=_style.BLACK, linewidth=1.1, zorder=0, label="T4")
+    predicted, places = [spike["recovery_t4"] for spike in spikes], np.arange(len(spikes))
+    axes.hlines(predicted, places - 0.36, places + 0.36, color=_style.BLACK, linewidth=1.1, zorder=0, label="T4")
     axes.set_xticks(places, [f"{spike['height']} bits,\n{spike['lasts']} steps" for spike in spikes])
     axes.tick_params(axis="x", length=0)
-    axes.text(2.42, foretold[2], "T4", va="center", fontsize=7)
+    axes.text(2.42, predicted[2], "T4", va="center", fontsize=7)
     axes.text(-0.4, 112, "held below the ceiling", color=_style.BLUE, fontsize=7, va="center")
     axes.text(-0.4, 102, "at the ceiling", color=_style.ORANGE, fontsize=7, va="center")
     axes.set(xlabel="how far below the scale, for how long", ylabel="steps until it is back")

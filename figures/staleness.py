@@ -33,7 +33,7 @@ def plot(run: Result) -> Figure:
             axes[row][column].set(xlim=(-0.3, max(depths) + 0.3), xticks=depths)
         axes[1][column].set_xlabel("k, steps that the scale is late")
     axes[0][0].set_ylabel(f"ceiling stands still, G={run.config['interval']}")
-    axes[1][0].set_ylabel(f"fp16 training, G={run.config['trained_interval']}")
+    axes[1][0].set_ylabel(f"fp16 training, G={run.config['interval']}")
     note(axes[0][1], "markers: measured\nlines: closed form")
     note(axes[1][1], "markers: seeds\nlines: their means", 0.4)
     label(axes[0][0], rows)
@@ -50,8 +50,8 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
     for place, (policy, color) in enumerate(COLOR.items()):
         mine = [row for row in rows if row["policy"] == policy]
         depths = [row["k"] for row in mine]
-        foretold, measured = ([factor * row[key] for row in found] for found in ([r["predicted"] for r in mine], mine))
-        axes.plot(depths, foretold, color=color, linewidth=0.9, label=f"{policy} T5")
+        predicted, measured = ([factor * row[key] for row in found] for found in ([r["predicted"] for r in mine], mine))
+        axes.plot(depths, predicted, color=color, linewidth=0.9, label=f"{policy} T5")
         axes.plot(depths, measured, MARKER[policy], color=color, markersize=6 - 1.5 * place, markerfacecolor="white",
                   markeredgewidth=1.0, label=policy, clip_on=False)  # fmt: skip
     axes.set_ylim(0, None)

@@ -44,8 +44,8 @@ def draw_against_t3(axes: Axes, run: Result, number: int, measure: Callable[[Rec
     """Draw a number of T3 from two sources of ceilings, and as measured: a mark per seed."""
     found, reference = by_interval(run), counted(run.one(dtype="float32"), "ceilings")
     grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
-    foretold = [t3(reference, int(g))[number] for g in grid]
-    axes.plot(grid, foretold, color=_style.VERMILION, label="T3, fp32 runs' ceilings")
+    predicted = [t3(reference, int(g))[number] for g in grid]
+    axes.plot(grid, predicted, color=_style.VERMILION, label="T3, fp32 runs' ceilings")
     own = [[t3(dict(record["ceilings"]), g)[number] for record in arm] for g, arm in found.items()]
     seeds = ["T3, own ceilings", *[""] * (len(own[0]) - 1)]
     axes.plot(list(found), own, "_", color=_style.BLACK, markersize=11, label=seeds)

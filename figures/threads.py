@@ -1,4 +1,4 @@
-"""Share of gradients that were unscaled by a wrong scale, against the depth of the queue between two threads."""
+"""Share of backward passes whose gradients were unscaled by a wrong scale, against the growth interval."""
 
 from collections.abc import Iterable
 
@@ -7,41 +7,50 @@ from matplotlib.figure import Figure
 
 from ampsim.records import Record
 from figures import _style
-from figures.results import ArmRecords, Result
+from figures.results import Result
 
 DATA = ("threads",)
-COLOR = {"torch": _style.VERMILION, "ampsim": _style.BLUE}
-NAME = {"torch": "torch.amp.GradScaler", "ampsim": "ours, with tickets"}
+COLOR = {1: _style.ORANGE, 4: _style.VERMILION}
 
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.ONE_COLUMN, 2.3)
     axes = figure.subplots()
-    depths = run.config["depths"]
-    for place, scaler in enumerate(COLOR):
-        for position, depth in enumerate(depths):
-            units = run.one(scaler=scaler, depth=depth)
-            draw_bar(axes, position + 0.42 * (place - 0.5), scaler, units, NAME[scaler] if position == 0 else None)
-    axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
-    axes.tick_params(axis="x", length=0)
-    axes.set(xlabel="depth of the queue", ylabel="wrongly unscaled, %", ylim=(0, 119), yticks=range(0, 101, 25))
-    axes.legend(loc="upper left", ncols=2, handlelength=1.0, columnspacing=1.2, borderaxespad=0.0)
+    intervals = run.config["growth_intervals"]
+    for depth in run.config["depths"]:
+        draw_depth(axes, run, depth, intervals)
+    ours = [row for row in run.records if row["arm"].startswith("ampsim")]
+    wrong, checked = (sum(row[key] for row in ours) for key in ("wrong", "checked"))
+    axes.text(1, 1, f"ours, with tickets,\nat all of these:\n{wrong} of {checked:,} passes",
+              transform=axes.transAxes, color=_style.BLUE, ha="right", va="top")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="growth interval G, steps", ylabel="passes unscaled wrongly, %")
+    axes.set_xticks(intervals, [str(interval) for interval in intervals])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:g}")
     return figure
 
 
 def share(units: Iterable[Record]) -> float:
-    """Return the share of gradient tensors that were wrongly unscaled, of those that arrived finite, in all records."""
+    """Return the share of passes that were wrongly unscaled, of those that arrived finite, in all records."""
     wrong, checked = (sum(unit[key] for unit in units) for key in ("wrong", "checked"))
     return float(wrong / checked)
 
 
-def draw_bar(axes: Axes, x: float, scaler: str, units: ArmRecords, label: str | None) -> None:
-    """Draw the share of all seeds as a bar with its counts, each seed's as a dot."""
-    percent = 100 * share(units)
-    axes.bar(x, percent, width=0.3, color=COLOR[scaler], label=label)
-    dots = [100 * share([unit]) for unit in units]
-    if percent > 0:
-        axes.plot([x] * len(dots), dots, "o", color=_style.BLACK, markersize=2)
-    wrong, checked = (sum(unit[key] for unit in units) for key in ("wrong", "checked"))
-    text = f"{wrong // 1000} k\nof {checked // 1000} k" if wrong else f"0\nof {checked // 1000} k"
-    axes.text(x, max([percent, *dots]) + 1.5, text, ha="center", va="bottom", fontsize=6, color=COLOR[scaler])
+def draw_depth(axes: Axes, run: Result, depth: int, intervals: Iterable[int]) -> None:
+    """Draw torch's scaler at one depth: all seeds together as a line, each seed as a dot; a seed without any is not."""
+    units = {interval: run.one(scaler="torch", depth=depth, growth_interval=interval) for interval in intervals}
+    line = [100 * share(list(arm)) for arm in units.values()]
+    axes.plot([*units], line, "-", color=COLOR[depth])
+    for interval, arm in units.items():
+        for unit in arm:
+            axes.plot(interval, 100 * share([unit]), "o", color=COLOR[depth], markersize=2.5)
+    above = depth > 1
+    axes.annotate(
+        f"torch, depth {depth}",
+        ([*units][1], line[1]),
+        (6, 6) if above else (-2, -8),
+        textcoords="offset points",
+        ha="left" if above else "right",
+        va="bottom" if above else "top",
+        color=COLOR[depth],
+    )

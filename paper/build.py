@@ -38,9 +38,10 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
     Raises:
         PaperError: with all that is wrong, each with its file.
     """
-    wrong = list(lint.digits(root))
+    said = declared(root)
+    wrong = [*lint.digits(root), *lint.bounds(ledger.forms(said), root)]
     try:
-        book = ledger.collect(declared(root), root)
+        book = ledger.collect(said, root)
     except PaperError as error:
         raise PaperError("\n".join([*wrong, str(error)])) from None
     old = sources.stale(book["sources"], root)

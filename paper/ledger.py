@@ -92,6 +92,11 @@ def collect(declared: Declared, root: Path = ROOT) -> Book:
     return book
 
 
+def forms(declared: Declared) -> dict[str, str]:
+    """Return the form in which each number of the text is printed; those of two texts have none that could bound."""
+    return {name: number.form for name, number in declared.numbers.items() if number.form not in ("text", "2^")}
+
+
 def data_of(stem: str, root: Path = ROOT) -> tuple[str, ...]:
     """Return the stems of the data files that a figure reads; none for one that is drawn from the library."""
     return tuple(strings(root / "figures" / f"{stem}.py", "DATA"))
@@ -162,7 +167,8 @@ def _entry(number: Number | Formula, root: Path) -> Entry:
     else:
         stem, value = number.stem, number.value(sources.load(number.stem, root))
     plain, markup = printed.show(value, number.form)
-    return {"text": plain, "typst": markup, "value": value, "stem": stem, "code": source_of(number.value)}
+    code = source_of(number.value)
+    return {"text": plain, "typst": markup, "value": value, "form": number.form, "stem": stem, "code": code}
 
 
 def _hold(name: str, root: Path) -> Entry:

@@ -28,6 +28,12 @@ IN_FORMULAS = {"1024", "2000", "800", "200", "128", "126"}
 IN_PROSE = {"65504", "65520"}  # the largest number of fp16, and from where on it overflows
 THEORY = "tests/core/test_theory.py"
 _NUMBER = re.compile(r"(?<![\w.\-_])\d[\d.,]*\d|(?<![\w.\-_])\d")
+_NAMED = r'#num\("([^"]+)"\)'
+OUTWARDS = (  # where a number stands as a bound, and how its form begins there
+    (rf"\b(?:at\s+most|within|no\s+more\s+than|up\s+to|(?<!no\s)less\s+than|fewer\s+than|below)\s+{_NAMED}", "<="),
+    (rf"\b(?:at\s+least|no\s+less\s+than|(?<!no\s)more\s+than|above|between)\s+{_NAMED}", ">="),
+    (rf'\bbetween\s+#num\("[^"]+"\)\s+and\s+{_NAMED}', "<="),
+)
 _NOT_PROSE = r"//[^\n]*", r"`[^`]*`", r"#given\[[^\]]*\]", r"@[\w:.\-]+", r"<[\w:.\-]+>", r"(?:size|space): [\d.]+pt"
 
 
@@ -53,6 +59,25 @@ def digits(root: Path = ROOT) -> Iterator[str]:
                 f"{path.relative_to(root)}, line {text.count(chr(10), 0, at) + 1}: {number!r} is typed by hand; "
                 'expected #num("name") with its function in paper/numbers, or #given[...] for a definition or quotation'
             )
+
+
+def bounds(forms: Mapping[str, str], root: Path = ROOT) -> Iterator[str]:
+    """Name the numbers that stand as a bound and are not rounded outwards.
+
+    Args:
+        forms: name of a number -> the form that it is printed in.
+        root: where the text is.
+    """
+    for path in sorted((root / "paper" / "text").glob("*.typ")):
+        text = path.read_text(encoding="utf-8")
+        for pattern, wanted in OUTWARDS:
+            for found in re.finditer(pattern, text):
+                if (form := forms.get(found[1], wanted))[:2] != wanted:
+                    yield (
+                        f"{path.relative_to(root)}, line {text.count(chr(10), 0, found.start()) + 1}: "
+                        f"{' '.join(found[0].split())} is printed as {form!r}; expected {wanted + form!r}, "
+                        "so that rounding cannot make the bound false"
+                    )
 
 
 def _results(formula: str) -> Iterator[tuple[int, str]]:

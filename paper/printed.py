@@ -1,9 +1,12 @@
 """How a number is printed: as plain text, for the ledger, and as Typst markup, for the page."""
 
 import math
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 Value = float | str  # what a number of the paper is; only the form "text" prints text
+BOUND = re.compile("<=|>=")
 DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -13,15 +16,19 @@ def show(value: Value, form: str) -> tuple[str, str]:
     Args:
         value: a number; for the form "text" anything.
         form: "words" (below thirteen), "2^" (a power of two), "e1" (digits after the point, times a power of ten),
-            "%1" (a share as a percentage), "text", or a format specification such as ".2f" or ",d".
+            "%1" (a share as a percentage), "text", or a format specification such as ".2f" or ",d". Of a bound, "<="
+            before the form rounds up, as "at most" and "within" need, and ">=" rounds down, as "at least" does.
 
     Raises:
         ValueError: the value does not fit the form.
     """
     if form == "text":
-        return str(value), str(value)
+        return str(value), escaped(str(value))
     if isinstance(value, str):
         raise ValueError(f"{value!r}: expected a number for the form {form!r}")
+    if bound := BOUND.match(form):
+        form = form[2:]
+        value = _outwards(value, form, ROUND_CEILING if bound[0] == "<=" else ROUND_FLOOR)
     if form == "words":
         return (_in_words(value),) * 2
     if form == "2^":
@@ -34,6 +41,25 @@ def show(value: Value, form: str) -> tuple[str, str]:
     if form.endswith("d") and round(value) != value:
         raise ValueError(f"{value!r}: expected a whole number for the form {form!r}")
     return (_minus(format(round(value) if form.endswith("d") else value, form)),) * 2
+
+
+def escaped(text: str) -> str:
+    """Return plain text as Typst markup."""
+    return re.sub(r"([\\#$*_`<>@\[\]~^])", r"\\\1", text)
+
+
+def _outwards(value: float, form: str, rounding: str) -> float:
+    """Return a value rounded to the last digit that its form prints."""
+    exact = Decimal(repr(float(value)))
+    if form[0] == "%":
+        places = int(form[1:]) + 2
+    elif form[0] == "e":
+        places = int(form[1:]) - exact.adjusted()
+    elif found := re.fullmatch(r",?(?:\.(\d+)f|d)|words", form):
+        places = int(found[1] or 0)
+    else:
+        raise ValueError(f"{form!r}: expected a form with digits after '<=' or '>='")
+    return float(exact.quantize(Decimal(1).scaleb(-places), rounding))
 
 
 def _in_words(value: float) -> str:

@@ -5,11 +5,14 @@ from statistics import fmean
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
-from figures.quantities import EXACT, INTERVALS, real_level, real_steps, t3_level, t3_rate
+from figures.claims import CLAIMS
+from figures.quantities import EXACT, INTERVALS, real_level, real_steps, real_z, t3_level, t3_rate
 from figures.results import Result
+from paper import lint
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
 from paper.numbers.training import elements, zeros
+from paper.printed import escaped
 
 
 def _real() -> Table:
@@ -21,13 +24,14 @@ def _real() -> Table:
             Number("theory_real", lambda run: 100 * t3_rate(run, interval, own)),
             Number("theory_real", lambda run: 100 * t3_rate(run, interval, "fp32")),
             Formula(lambda: 100 * skip_rate(Rule(growth_interval=interval))),
+            Number("theory_real", lambda run: real_z(run, interval), ".1f"),
             Number("theory_real", lambda run: real_level(run, interval)),
             Number("theory_real", lambda run: t3_level(run, interval, own)),
             Number("theory_real", lambda run: t3_level(run, interval, "fp32")),
         )
 
-    head = ("$G$", "skips", "T3", "T3, fp32", "T1", "$log_2 S$", "T3", "T3, fp32")
-    return Table(head, tuple(cells(g) for g in INTERVALS), "rrrrrrrr")
+    head = ("$G$", "skips", "T3", "T3, fp32", "T1", "$z$", "$log_2 S$", "T3", "T3, fp32")
+    return Table(head, tuple(cells(g) for g in INTERVALS), "rrrrrrrrr")
 
 
 def _sigmoid() -> Table:
@@ -86,7 +90,7 @@ def _dialects() -> Table:
         return (
             f"`{name}`",
             Formula(lambda: dialects.get(name).init_scale, "2^"),
-            Formula(lambda: dialects.get(name).growth_interval, "d"),
+            Formula(lambda: dialects.ALL[name].rule.growth_interval, "d"),
             Formula(lambda: survey()[name].grows_at, "d"),
             Formula(lambda: dialects.get(name).hysteresis, "d"),
             Formula(lambda: survey()[name].refill, "text"),
@@ -129,6 +133,8 @@ ARTEFACT = (
     ("probe_overhead", "@sec-performance", "clock"),
     ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
+    ("interop", "@sec-reproduce", "exact"),
+    ("explain_faults", "@sec-limits", "same CPU"),
 )
 
 
@@ -140,4 +146,23 @@ def _artefact() -> Table:
     return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
 
 
-TABLES = {"real": _real(), "sigmoid": _sigmoid(), "held": _held(), "dialects": _dialects(), "artefact": _artefact()}
+def _claims() -> Table:
+    """Return the sentences that the data is asked about at each build, in the order of the text."""
+
+    def cells(place: int, name: str) -> tuple[Cell, ...]:
+        claim = CLAIMS[name]
+        now = Number(claim.stem, lambda run: claim.judge(run).now, "text")
+        return f"C{place}", escaped(claim.sentence), f"`{claim.stem}`", now
+
+    rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
+    return Table(("", "claim", "data", "now"), tuple(rows), "llll")
+
+
+TABLES = {
+    "claims": _claims(),
+    "real": _real(),
+    "sigmoid": _sigmoid(),
+    "held": _held(),
+    "dialects": _dialects(),
+    "artefact": _artefact(),
+}

@@ -1,6 +1,7 @@
 """A run's file: what was appended comes back, whenever the writer is killed."""
 
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,22 +41,45 @@ def test_a_file_cut_anywhere_keeps_the_whole_lines_and_is_gone_on_with(tmp_path_
     if b"\n" in torn:
         assert list(records(path)) == kept[:whole]
     with RunFile(path, {"seed": 2}) as file:
+        assert file.next_step == (kept[whole - 1]["step"] + 1 if whole else 0)
         file.append({"step": 7})
     assert list(records(path)) == [*kept[:whole], {"step": 7}]
     assert read_run(path) == {"seed": 1 if b"\n" in torn else 2}
 
 
-def test_a_killed_writer_loses_no_record(tmp_path):
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_a_writer_that_is_killed_in_mid_line_loses_no_record_and_is_gone_on_from(tmp_path):
     program = """
 import os, signal, sys
 from ampsim.run_file import RunFile
 file = RunFile(sys.argv[1], {})
 for step in range(50):
     file.append({"step": step})
-os.kill(os.getpid(), signal.SIGKILL)
+write = os.write
+def killed(handle, line):
+    write(handle, line[:9])
+    os.kill(os.getpid(), signal.SIGKILL)
+os.write = killed
+file.append({"step": 50, "norm": 1.0})
 """
-    subprocess.run([sys.executable, "-c", program, tmp_path / "run.jsonl"], check=False)  # noqa: S603
-    assert [record["step"] for record in records(tmp_path / "run.jsonl")] == list(range(50))
+    path = tmp_path / "run.jsonl"
+    assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == -signal.SIGKILL  # noqa: S603
+    assert path.read_bytes().endswith(b'\n{"step":5')
+    for _ in range(2):  # a start that records nothing leaves a head and no step
+        with RunFile(path, {}) as file:
+            assert file.next_step == 50
+    assert [record["step"] for record in records(path)] == list(range(50))
+
+
+@pytest.mark.parametrize("line", [b'{"step": -1}', b'{"step": 1.5}', b'{"step": true}', b"[3]", b"\xff", b"[" * 10**5])
+def test_a_damaged_line_has_no_step_to_go_on_from(tmp_path, line):
+    path = tmp_path / "run.jsonl"
+    with RunFile(path, {}) as file:
+        file.append({"step": 3})
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with RunFile(path, {}) as file:
+        assert file.next_step == 4
+    assert line in path.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from rich.table import Table
 
 from ampsim import __version__
 from ampsim.cli.check import check_target
+from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
+from ampsim.cli.sweep import sweep_folder
 from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
@@ -100,9 +102,11 @@ def replay_history(
 
 
 app.command("check")(check_target)
+app.command("emit-test")(emit_test)
 app.command("explain")(explain_log)
 app.command("report")(report_run)
 app.command("playground")(write_playground)
+app.command("sweep")(sweep_folder)
 
 
 def _say_version(wanted: bool) -> None:

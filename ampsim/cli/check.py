@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from ampsim.cli.completion import complete_law
 from ampsim.cli.terminal import err, fail, out, print_table, settings
 from ampsim.core.arguments import nearest
 from ampsim.core.files import replacing
@@ -54,7 +55,12 @@ def check_target(
         ),
     ] = False,
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
-    check: Annotated[list[str] | None, typer.Option(help="One check by its name; again for more.")] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check", "--law", "-k", help="One check or law by its name; again for more.", autocompletion=complete_law
+        ),
+    ] = None,
     examples: Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per check.")] = 60,
     trait: Annotated[
         list[str] | None,
@@ -72,7 +78,10 @@ def check_target(
             help="Checks expected to fail: a JSON file {check: reason}, or module:attribute.", metavar="WHICH"
         ),
     ] = None,
-    xfail: Annotated[list[str] | None, typer.Option(help="One check expected to fail.", metavar="CHECK")] = None,
+    xfail: Annotated[
+        list[str] | None,
+        typer.Option(help="One check expected to fail.", metavar="CHECK", autocompletion=complete_law),
+    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(help="Replay a schedule that a check of threads found.", metavar="STEP:CHOICE,..."),
@@ -99,7 +108,7 @@ def check_target(
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
     targets, limit = [*dict.fromkeys(targets)], max(60.0, examples) if time_limit is None else time_limit
     try:
-        declared = _declared(trait or (), without or ())
+        declared = declared_traits(trait or (), without or ())
         if schedule is not None:
             raise typer.Exit(_replay(targets, check or [], schedule, declared))
         form = _format_of(file) if file and not report else report
@@ -123,7 +132,7 @@ def _chosen(levels: list[int] | None, names: list[str] | None, expected: Mapping
     return judge.chosen(levels, expected, names)
 
 
-def _declared(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
+def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
 

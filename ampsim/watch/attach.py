@@ -19,7 +19,7 @@ class Watcher(Protocol):
     """A listener to every step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Take note of gradients that are complete and still multiplied by `scale`, shape ()."""
+        """Take note of gradients that are complete and still multiplied by `scale`, shape (); the first call counts."""
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Take note that an optimizer steps, if there is a scaler."""
@@ -77,7 +77,7 @@ class _Attached:
         """Tell of gradients that nobody has divided yet."""
         state = scaler._per_optimizer_states.get(id(optimizer))  # noqa: SLF001
         ready = state is None or state["stage"].name == "READY"
-        if ready and scaler._scale is not None and id(optimizer) not in self.optimizers:  # noqa: SLF001
+        if ready and scaler._scale is not None:  # noqa: SLF001
             self.optimizers[id(optimizer)] = optimizer
             self.watcher.gradients(self.key, optimizer, scaler._scale.clone())  # noqa: SLF001 - update() writes it
 
@@ -138,42 +138,43 @@ def _watched(kind: Any) -> Any:
 # -------------------------------------------------------------------------------------------- no scaler
 
 
+class _Steps:
+    """The optimizers' own steps: an iteration ends with the last one's, or when one steps once more."""
+
+    def __init__(self, watcher: Watcher, last: Optimizer) -> None:
+        self.watcher, self.last = watcher, last
+        self.begin()
+
+    def begin(self) -> None:
+        self.key = object()
+        self.stepped: list[Optimizer] = []
+
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(optimizer is each for each in self.stepped):
+            self.end()
+        self.stepped.append(optimizer)
+        given = getattr(optimizer, "grad_scale", None)  # whoever sets it leaves the division to the fused step
+        scale = torch.ones(()) if given is None else given.detach().clone()
+        return _when_complete(functools.partial(self.watcher.gradients, self.key, optimizer, scale), args, kwargs)
+
+    def after(self, optimizer: Optimizer, *_: Any) -> None:
+        if optimizer is self.last:
+            self.end()
+
+    def end(self) -> None:
+        key, found = self.key, [(optimizer, list[Tensor]()) for optimizer in self.stepped]
+        self.begin()
+        self.watcher.closing(key)
+        self.watcher.closed(key, found)
+
+
 def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> Detach:
-    """Watch the optimizers' own steps: an iteration ends with the last one's, or when one steps once more."""
-    stepped: list[Optimizer] = []
-    key = object()
-
-    def end() -> None:
-        nonlocal key
-        ended, found, key = key, [(optimizer, list[Tensor]()) for optimizer in stepped], object()
-        stepped.clear()
-        watcher.closing(ended)
-        watcher.closed(ended, found)
-
-    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(optimizer is each for each in stepped):
-            end()
-        stepped.append(optimizer)
-        scale = getattr(optimizer, "grad_scale", None)  # whoever sets it leaves the division to the fused step
-        read = functools.partial(
-            watcher.gradients, key, optimizer, torch.ones(()) if scale is None else scale.detach().clone()
-        )
-        return _when_complete(read, args, kwargs)
-
-    def after(optimizer: Optimizer, *_: Any) -> None:
-        if optimizer is optimizers[-1]:
-            end()
-
-    def detach() -> None:
-        hooks.close()
-        if stepped:
-            end()
-
-    hooks = ExitStack()
+    steps, detach = _Steps(watcher, optimizers[-1]), ExitStack()
+    detach.callback(steps.end)  # when the hooks are off
     for optimizer in optimizers:
-        hooks.callback(optimizer.register_step_pre_hook(before).remove)
-        hooks.callback(optimizer.register_step_post_hook(after).remove)
-    return detach
+        detach.callback(optimizer.register_step_pre_hook(steps.before).remove)
+        detach.callback(optimizer.register_step_post_hook(steps.after).remove)
+    return detach.close
 
 
 def _when_complete(read: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

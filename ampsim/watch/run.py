@@ -1,12 +1,10 @@
-"""A watched run: what the steps leave on their devices becomes records, in order, and goes to the sinks."""
+"""A watched run: what is read of its steps as they happen."""
 
 import atexit
 import fnmatch
 import numbers
 import os
 import threading
-import warnings
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
@@ -18,10 +16,9 @@ from ampsim.core.arguments import as_int
 from ampsim.watch.about import known, optimizers_of, parameters_of
 from ampsim.watch.attach import Found, attach
 from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
-from ampsim.watch.sinks import Sink, sink
+from ampsim.watch.standstill import Standstill
 from ampsim.watch.step import Record, Step
-
-OnSkip = Callable[[Record], None]
+from ampsim.watch.writer import OnSkip, Writer
 
 RESERVED = frozenset({"step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"})
 
@@ -36,6 +33,7 @@ def watch(
     names: str = "*",
     still: int = 100,
     on_skip: OnSkip | None = None,
+    first_step: int | None = None,
 ) -> "Run":
     """Record each step of a training loop, which stays as it is.
 
@@ -71,6 +69,8 @@ def watch(
         on_skip: called with the record of each skipped step once it is known: in the step's `update` on the CPU,
             some steps later on CUDA; what it raises comes out there. Code that must not run after a skip, such as a
             schedule's, asks `Run.skipped`.
+        first_step: the number of the next step. None goes on after the last one in the file, from 0 in a new one; a run
+            that goes back to a checkpoint passes its step, and what was recorded from there on counts no more.
 
     Returns:
         The run: log to it, close it, or use it in a ``with`` block.
@@ -78,7 +78,17 @@ def watch(
     Raises:
         TypeError, ValueError: an argument of another kind, or a scaler that is watched already; nothing is attached.
     """
-    return Run(model, optimizer, scaler, to=to, every=every, names=names, still=still, on_skip=on_skip)
+    every, still = as_int("every", every, 0, "0 takes no samples"), as_int("still", still, 0, "0 for no alarm")
+    optimizers = optimizers_of(optimizer)
+    named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
+    standstill = Standstill(optimizers) if still else None
+    writer = Writer(to, known(optimizers, scaler, named), first_step, standstill, on_skip)
+    names_of = {param: name for name, param in named.items()}
+    try:
+        return Run(optimizers, names_of, scaler, writer, every=every, pattern=names, still=still)
+    except BaseException:
+        writer.close()
+        raise
 
 
 class Run:
@@ -86,43 +96,24 @@ class Run:
 
     def __init__(
         self,
-        model: nn.Module | Mapping[str, Tensor],
-        optimizer: Any,
+        optimizers: list[Optimizer],
+        names: Mapping[Tensor, str],
         scaler: Any,
+        writer: Writer,
         *,
-        to: Any,
         every: int,
-        names: str,
+        pattern: str,
         still: int,
-        on_skip: OnSkip | None,
     ) -> None:
-        named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
-        self._optimizers = optimizers_of(optimizer)
-        self._names = {param: name for name, param in named.items()}
-        self._pattern, self._on_skip = names, on_skip
-        self._every = as_int("every", every, 0, "0 takes no samples")
-        self._still = as_int("still", still, 0, "0 for no alarm")
+        self._optimizers, self._names, self._writer = optimizers, names, writer
+        self._every, self._pattern, self._still = every, pattern, still
         self._process = os.getpid()
-        self._lock = threading.RLock()  # an on_skip may log, or close the run
+        self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
         self._logged_at: dict[Any, Record] = {}
-        self._pending: deque[Step] = deque()
-        self._begun = self._closed = self._written = 0
-        self._last_moved = (self._sums() if self._still else [], 0, 0)  # sums of bits, steps, skips so far
-        self._skips = 0
-        self._skipped = False
-        self._warned: set[str] = set()
-        self._sinks: list[Sink] = []
-        facts = known(self._optimizers, scaler, named)
-        try:
-            for each in to if isinstance(to, list | tuple) else [to]:
-                self._sinks.append(sink(each, facts))
-            self._detach: Callable[[], None] = attach(self, self._optimizers, scaler)
-        except BaseException:
-            for opened in self._sinks:
-                opened.close()
-            raise
+        self._begun = self._closed = 0
+        self._detach: Callable[[], None] = attach(self, optimizers, scaler)
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -160,11 +151,11 @@ class Run:
         ``if not run.skipped: schedule.step()`` is right for fused optimizers too.
         """
         self.flush()
-        return self._skipped
+        return self._writer.skipped
 
     def flush(self) -> None:
         """Write what is known so far; waits for the device."""
-        self._write(wait=True)
+        self._writer.write(wait=True)
 
     def close(self) -> None:
         """Write everything, let go of the scaler, and close the file. Twice is once. Waits for the device.
@@ -177,17 +168,12 @@ class Run:
             return
         detach, self._detach = self._detach, lambda: None
         with ExitStack() as last:
-            last.callback(self._close_sinks)
-            last.callback(self.flush)
+            last.callback(self._writer.close)
             last.callback(detach)
         if self._logged:
-            self._warn(ValueError(f"{', '.join(self._logged)}: log before update()"), "logged after the last record")
+            error = ValueError(f"{', '.join(self._logged)}: log before update()")
+            self._writer.warn(error, "logged after the last record")
             self._logged = {}
-
-    def _close_sinks(self) -> None:
-        sinks, self._sinks = self._sinks, []
-        for each in sinks:
-            each.close()
 
     def _is_forked(self) -> bool:
         """Tell a child process, which has its parent's files open and none of its threads."""
@@ -198,7 +184,8 @@ class Run:
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
         """Read gradients that are complete and still scaled."""
         if self._is_forked():
-            self._warn(RuntimeError("expected watch() in the process that trains"), "nothing of this fork is recorded")
+            error = RuntimeError("expected watch() in the process that trains")
+            self._writer.warn(error, "nothing of this fork is recorded")
             return
         with self._lock:
             step = self._open.get(key)
@@ -214,13 +201,13 @@ class Run:
             if step.sampled:
                 step.counts += exponents([pair for pair in grads if fnmatch.fnmatch(pair[0], self._pattern)], scale)
         except Exception as error:  # watching must not end a run
-            self._warn(error)
+            self._writer.warn(error)
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Notice a step of which the scaler has told nothing."""
         if not self._open and not self._is_forked():
             error = RuntimeError("expected steps of the watched scaler; if it was replaced, watch() again")
-            self._warn(error, f"a step of {type(optimizer).__name__} is not recorded")
+            self._writer.warn(error, f"a step of {type(optimizer).__name__} is not recorded")
 
     def closing(self, key: Any) -> None:
         """Take what was logged for the iteration that ends."""
@@ -243,60 +230,12 @@ class Run:
                 if self._still and self._closed % self._still == 0:
                     step.fingerprint = fingerprint(parameters_of(self._optimizers))
                 step.fetch()
-                self._pending.append(step)
+                self._writer.add(step)
             except Exception as error:  # watching must not end a run
-                self._warn(error)
-        self._write(wait=False)
+                self._writer.warn(error)
+        self._writer.write(wait=False)
 
     def _in_order(self, found_inf: Found) -> list[list[Tensor]]:
         """Return the flags of each optimizer as `watch` was given them, none if it made no step; then of others."""
         flags = {id(optimizer): each for optimizer, each in found_inf}
         return [flags.pop(id(each), []) for each in self._optimizers] + list(flags.values())
-
-    # ----------------------------------------------------------------------------------------- records
-
-    def _write(self, *, wait: bool) -> None:
-        """Write the records that have arrived, in order."""
-        with self._lock:
-            skips = []
-            while self._pending and (wait or self._pending[0].fetched.arrived()):
-                record = self._next_record()
-                if record.get("skipped"):
-                    skips.append(record)
-        for record in skips if self._on_skip else ():
-            self._on_skip(record)  # type: ignore[misc]
-
-    def _next_record(self) -> Record:
-        record, moved = self._pending.popleft().on_host()
-        record = {"step": self._written, **record}
-        self._written += 1
-        self._skipped = bool(record.get("skipped", False))
-        self._skips += self._skipped
-        if moved:
-            self._look_for_movement(record, moved)
-        for each in list(self._sinks):
-            try:
-                each.append(record)
-            except Exception as error:  # a full disk must not end a run
-                self._sinks.remove(each)
-                self._warn(error, f"the record of step {record['step']} and all later ones are not written")
-        return record
-
-    def _sums(self) -> list[int]:
-        """Return the fingerprint of the parameters as they are now. Waits for the device."""
-        return [int(value) for sums in fingerprint(parameters_of(self._optimizers)) for value in sums.tolist()]
-
-    def _look_for_movement(self, record: Record, moved: list[int]) -> None:
-        before, self._last_moved = self._last_moved, (moved, self._written, self._skips)
-        if before[0] != moved:
-            return
-        steps, skips = self._written - before[1], self._skips - before[2]
-        why = f"{skips} of these steps were skipped" if skips else "none was skipped: is the learning rate too small?"
-        record["alarm"] = f"no parameter has moved in {steps} steps; {why}"
-        warnings.warn(f"step {record['step']}: {record['alarm']}", RuntimeWarning, stacklevel=2)
-
-    def _warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
-        text = f"watching: {what}: {type(error).__name__}: {error}"
-        if text not in self._warned:
-            self._warned.add(text)
-            warnings.warn(text, RuntimeWarning, stacklevel=3)

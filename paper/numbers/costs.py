@@ -27,9 +27,9 @@ def replay_skips(run: Result, interval: int) -> float:
     return fmean(replay["skips"] for replay in found if replay["interval"] == interval)
 
 
-def probe_ratios(run: Result) -> list[float]:
-    """Return how often the probe's cost fits into that of wandb.watch, per network."""
-    return [median(row["ratios"]["wandb"]) for row in run.records[0]["rows"]]
+def probe_ratios(run: Result, other: str = "wandb") -> list[float]:
+    """Return how often the probe's cost fits into that of wandb.watch, or of another way, per network."""
+    return [median(row["ratios"][other]) for row in run.records[0]["rows"]]
 
 
 def probe_shares(run: Result) -> list[float]:
@@ -59,11 +59,15 @@ NUMBERS: dict[str, Number] = {
     "fidelity.5.replay": Number("replay_fidelity", lambda run: replay_skips(run, 5), ".0f"),
     "fidelity.200.run": Number("replay_fidelity", lambda run: run_skips(run, 200), ".0f"),
     "fidelity.200.replay": Number("replay_fidelity", lambda run: replay_skips(run, 200), ".0f"),
-    "jax.flax": Number("jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "%1"),
-    "jax.jmp.min": Number("jax_speed", lambda run: min(ratios(run, "jmp"))),
-    "jax.jmp.max": Number("jax_speed", lambda run: max(ratios(run, "jmp"))),
-    "probe.min": Number("probe_overhead", lambda run: min(probe_ratios(run)), ".0f"),
-    "probe.max": Number("probe_overhead", lambda run: max(probe_ratios(run)), ".0f"),
+    "jax.flax": Number(
+        "jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "<=%1"
+    ),
+    "jax.jmp.min": Number("jax_speed", lambda run: min(ratios(run, "jmp")), ">=.2f"),
+    "jax.jmp.max": Number("jax_speed", lambda run: max(ratios(run, "jmp")), "<=.2f"),
+    "probe.min": Number("probe_overhead", lambda run: min(probe_ratios(run)), ">=.0f"),
+    "probe.max": Number("probe_overhead", lambda run: max(probe_ratios(run)), "<=.0f"),
+    "probe.histc.min": Number("probe_overhead", lambda run: min(probe_ratios(run, "histc")), ">=.1f"),
+    "probe.histc.max": Number("probe_overhead", lambda run: max(probe_ratios(run, "histc")), "<=.1f"),
     "probe.share.min": Number("probe_overhead", lambda run: min(probe_shares(run)), "%0"),
     "probe.share.max": Number("probe_overhead", lambda run: max(probe_shares(run)), "%0"),
 }

@@ -9,9 +9,9 @@ from paper.ledger import Formula, Number
 SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
-def _wrong(run: Result, depth: int) -> float:
-    """Return the share of tensors that torch's scaler unscaled wrongly with this many steps in flight."""
-    arm = run.arm(f"torch depth {depth}")
+def _wrong(run: Result, depth: int, interval: int) -> float:
+    """Return the share of passes that torch's scaler unscaled wrongly with this many steps in flight."""
+    arm = run.arm(f"torch depth {depth} G={interval}")
     return float(sum(arm.column("wrong")) / sum(arm.column("checked")))
 
 
@@ -32,12 +32,23 @@ NUMBERS: dict[str, Number | Formula] = {
     "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
     "adversary.torch": Number("adversary", lambda run: total(run, "torch: ", "corruptions"), ",d"),
     "adversary.total": Number("adversary", lambda run: total(run, "torch: ", "steps"), ",d"),
-    "threads.interval": Number("threads", lambda run: run.config["growth_interval"], "words"),
-    "threads.torch.1": Number("threads", lambda run: _wrong(run, 1), "%0"),
-    "threads.torch.4": Number("threads", lambda run: _wrong(run, 4), "%0"),
+    "threads.torch.2.1": Number("threads", lambda run: _wrong(run, 1, 2), "%0"),
+    "threads.torch.2000.1": Number("threads", lambda run: _wrong(run, 1, 2000), "%2"),
+    "threads.torch.2000.4": Number("threads", lambda run: _wrong(run, 4, 2000), "%2"),
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
     "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
+    "kit.torch.numbers": Number(
+        "conformance",
+        lambda run: sum(run.arm("torch").the("checks")[name]["level"] == 5 for name in run.arm("torch").the("failed")),
+        "words",
+    ),
+    "kit.torch.range": Number(
+        "conformance",
+        lambda run: sum(name in ("scale_stays_normal", "scale_comes_back") for name in run.arm("torch").the("failed")),
+        "words",
+    ),
+    "kit.policy": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
     "kit.ours": Number(
         "conformance",
         lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],

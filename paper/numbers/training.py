@@ -4,8 +4,10 @@ from functools import partial
 from statistics import fmean, median
 
 from ampsim.core.formats import FP16
-from figures.quantities import CLOSED, gpt_apart, last_scales, per_policy, policy_room
-from figures.results import ArmRecords
+from ampsim.core.machine import Rule
+from ampsim.core.theory import recovery
+from figures.quantities import CLOSED, gpt_apart, last_scales, leading, per_policy, policy_room
+from figures.results import ArmRecords, Result, common
 from paper.ledger import Number
 
 sigmoid = partial(Number, "sigmoid_underflow")
@@ -35,6 +37,14 @@ def mean_zero(arm: ArmRecords) -> float:
 
 TEN, FIFTY, DEFAULT, HEADROOM = "backoff G=10", "backoff G=50", "backoff G=2000", "headroom 1 bit"
 
+
+def recoveries(run: Result) -> list[int]:
+    """Return T4's steps from the end of the fall until the scale is back, from the overflows of the fall."""
+    rule, steps = Rule(growth_interval=50), run.config["fall_steps"]
+    # the fall overflows `skips` times, whatever its height: as one of that many steps would
+    return [recovery(rule, skips, int(skips)).steps - int(steps) for skips in per_policy(run, FIFTY, "fall_skips")]
+
+
 NUMBERS: dict[str, Number] = {
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
     "sigmoid.unscaled.zero0": sigmoid(lambda run: zeros(run.arm("unscaled"), 0) / elements(run.arm("unscaled")), "%0"),
@@ -52,7 +62,7 @@ NUMBERS: dict[str, Number] = {
     "gpt.steps": gpt(lambda run: run.config["steps"], "d"),
     "gpt.unscaled": gpt(lambda run: run.arm("unscaled").mean("test_loss")),
     "gpt.fp32": gpt(lambda run: run.arm("fp32").mean("test_loss")),
-    "gpt.apart": gpt(gpt_apart),
+    "gpt.apart": gpt(gpt_apart, "<=.3f"),
     "gpt.unscaled.zero": gpt(lambda run: mean_zero(run.arm("unscaled")), "%2"),
     "gpt.global.unscaled": gpt(lambda run: run.arm("global unscaled").mean("test_loss")),
     "gpt.global.fp32": gpt(lambda run: run.arm("global fp32").mean("test_loss")),
@@ -60,9 +70,11 @@ NUMBERS: dict[str, Number] = {
     "gpt.global.unscaled.zero": gpt(lambda run: mean_zero(run.arm("global unscaled")), "%0"),
     "gpt.global.fp32.zero": gpt(lambda run: mean_zero(run.arm("global fp32")), "%0"),
     "gpt.sum.scale": gpt(lambda run: median(last_scales(run.arm("sum"))), "2^"),
+    "gpt.sum.first": gpt(lambda run: common(leading(row) for row in run.arm("sum")), "words"),
     "gpt.sum.skips": gpt(lambda run: fmean(run.arm("sum").skips()), ".0f"),
     "gpt.init32": gpt(lambda run: run.arm("init 2^32").mean("test_loss")),
-    "gpt.init32.skips": gpt(lambda run: fmean(run.arm("init 2^32").skips()), ".0f"),
+    "gpt.init32.first.min": gpt(lambda run: min(leading(row) for row in run.arm("init 2^32")), "d"),
+    "gpt.init32.first.max": gpt(lambda run: max(leading(row) for row in run.arm("init 2^32")), "d"),
     "resnet.steps": resnet(lambda run: run.config["steps"], "d"),
     "resnet.unscaled": resnet(lambda run: run.arm("unscaled").mean("test_loss")),
     "resnet.fp32": resnet(lambda run: run.arm("fp32").mean("test_loss")),
@@ -86,7 +98,10 @@ NUMBERS: dict[str, Number] = {
     "policies.headroom.skips": policies(lambda run: sum(per_policy(run, HEADROOM, "skips")), "words"),
     "policies.fall": policies(lambda run: run.config["fall"], ".0f"),
     "policies.fall.steps": policies(lambda run: run.config["fall_steps"], "words"),
-    "policies.50.recovery": policies(lambda run: fmean(per_policy(run, FIFTY, "recovery")), ".0f"),
+    "policies.50.min": policies(lambda run: min(per_policy(run, FIFTY, "recovery")), "d"),
+    "policies.50.max": policies(lambda run: max(per_policy(run, FIFTY, "recovery")), "d"),
+    "policies.50.t4.min": policies(lambda run: min(recoveries(run)), "d"),
+    "policies.50.t4.max": policies(lambda run: max(recoveries(run)), "d"),
     "closed.headroom.1": closed(lambda run: run.arm("closed headroom 1 bit").mean("skips"), ".0f"),
     "closed.steps": closed(
         lambda run: run.arm("closed headroom 1 bit").mean("skips") / run.arm("closed headroom 1 bit").mean("skip_rate"),

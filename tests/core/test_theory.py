@@ -190,6 +190,38 @@ def test_t3_without_bounds_is_the_form_of_the_paper(interval: int, sigma: float)
     assert abs(x[form.visits.argmax()] - tracked) <= 1
 
 
+def test_t3_tracks_the_quantiles_that_staircases_are_known_for() -> None:
+    # Levitt 1971, Table I: 1, 2, 3 and 4 down, 1 up; Kaernbach 1991: steps up and down as 1 to 3.
+    assert [round(theory.tracked_quantile(down), 3) for down in (1, 2, 3, 4)] == [0.5, 0.707, 0.794, 0.841]
+    assert theory.tracked_quantile(1, rho=1 / 3) == pytest.approx(0.75)
+    rule = plain(7, 2, 3)
+    assert theory.tracked_quantile(7, rho=2 / 3) == pytest.approx(1 - theory.critical_bad_rate(rule))
+
+
+@pytest.mark.parametrize("interval", [2, 5, 50])
+def test_t3_is_the_marginal_law_of_the_k_in_a_row_design(interval: int) -> None:
+    # Oron and Hoff 2009: of one level, up with F (1 - F)^k / (1 - (1 - F)^k), down with F, up and down exchanged.
+    p = np.array([0.0, 0.01, 0.05, 0.2, 0.6, 0.9, 1.0])
+    with np.errstate(invalid="ignore"):
+        up = np.where(p > 0, p * (1 - p) ** interval / (1 - (1 - p) ** interval), 1 / interval)
+    law = np.cumprod([1.0, *(up[:-1] / p[1:])])
+    assert theory.stationary(p, interval).levels == pytest.approx(law / law.sum(), rel=1e-12, abs=1e-300)
+
+
+@pytest.mark.parametrize("backoff", [1, 2, 5])
+def test_t3_arrivals_lie_about_the_tracked_quantile(backoff: int) -> None:
+    x, p = theory.normal_ceilings(0.0, 40.0)
+    form = theory.stationary(p, 50, backoff)
+    tracked = -40.0 * NormalDist().inv_cdf(theory.tracked_quantile(50, rho=1 / backoff))
+    assert abs(x[form.visits.argmax()] - tracked) <= (1 + backoff) / 2
+
+
+def test_t3_without_a_floor_may_have_no_law() -> None:
+    # The same chance at every level below the top: above the critical rate arrivals pile up at the lowest level.
+    form = theory.stationary([0.01] * 300 + [1.0], 100)
+    assert form.visits.argmax() == 0
+
+
 def test_t3_ceilings_that_do_not_move_are_t2() -> None:
     form = theory.stationary([0, 0, 0, 1], 50)
     assert form.skip_rate == pytest.approx(1 / 51, rel=1e-14)
@@ -409,6 +441,16 @@ def test_t8_at_the_critical_rate_the_scale_stands_and_above_it_falls(interval, a
     assert rate == pytest.approx(math.log1p(a / b) / interval, rel=math.log1p(a / b) / interval)
 
 
+@settings(max_examples=examples(ms=3))
+@given(intervals, powers, powers, st.lists(st.booleans(), min_size=1, max_size=60))
+def test_t8_more_bad_steps_than_t1_allows_lower_the_scale_however_they_cluster(interval, a, b, found) -> None:
+    rule = plain(interval, a, b)
+    share = sum(found) / len(found)
+    assume(share > theory.skip_rate(rule))
+    lost = 16 - math.log2(final(rule, found).scale)
+    assert lost >= len(found) * (share * (interval + a / b) - a / b) * b / interval - 1e-9 > 0
+
+
 @pytest.mark.parametrize(("a", "b", "rate"), [(1, 1, 0.05), (1, 1, 0.01), (1, 2, 0.04), (3, 1, 0.2)])
 def test_t8_the_drift_is_the_machines_to_six_per_cent(a: int, b: int, rate: float) -> None:
     luck, rule = random.Random(1), plain(20, a, b)  # noqa: S311 - a simulation
@@ -492,21 +534,41 @@ def test_t10_with_growths_of_several_backoffs(interval, hysteresis, b, times) ->
     assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
 
 
+bounded = st.sets(st.sampled_from(["growth", "backoff"])).map(frozenset)
+
+
 @settings(max_examples=examples(ms=3))
-@given(intervals, powers, powers, flags, st.integers(1, 4))
-@example(2, 1, 1, [True] * 30, 3)
-def test_t10_bounds_any_history_that_does_not_descend(interval, a, b, found, hysteresis) -> None:
-    rule = plain(interval, a, b, hysteresis=hysteresis)
+@given(intervals, powers, powers, flags, st.integers(1, 4), bounded)
+@example(2, 1, 1, [True] * 30, 3, frozenset({"growth"}))
+@example(1, 1, 1, [True, False, True, True] * 9, 2, frozenset({"growth", "backoff"}))
+def test_t10_bounds_any_history_that_does_not_descend(interval, a, b, found, hysteresis, refill) -> None:
+    rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_refill=refill)
     descent = 16 - math.log2(final(rule, found).scale)
-    # The same count as T1's, with H - 1 free overflows at the start and after each growth.
-    lost = a / b + hysteresis - 1
-    bound = (lost * len(found) + interval * (descent / b + hysteresis - 1)) / (interval + lost)
+    # The same count as T1's, with H - 1 free overflows at the start and after each refill.
+    rate = theory.hysteresis_bound(rule)
+    each = hysteresis if "backoff" in refill else 1
+    lost = interval * rate / (1 - rate)
+    bound = (lost * len(found) + interval * (each * descent / b + hysteresis - 1)) / (interval + lost)
     assert sum(found) <= bound + 1e-9
-    assert lost / (interval + lost) == pytest.approx(theory.hysteresis_skip_rate(rule))
+    if refill == {"growth"}:
+        assert rate == pytest.approx(theory.hysteresis_skip_rate(rule))
+
+
+@given(intervals, st.integers(1, 4), bounded)
+def test_t10_is_attained_by_an_adversary(interval, hysteresis, refill) -> None:
+    rule = plain(interval, hysteresis=hysteresis, hysteresis_refill=refill)
+    lowers = hysteresis if "backoff" in refill else 1  # overflows of which the last backs off
+    free = hysteresis - 1 if "growth" in refill else 0  # overflows that the refill at a growth forgives
+    cycle = [*[True] * (lowers + free), *[False] * interval]
+    start = [True] * (hysteresis - 1) if refill <= {"growth"} else []
+    begin, end = (final(rule, [*start, *cycle * many]).scale for many in (2, 12))
+    assert (begin, sum(cycle) / len(cycle)) == (end, pytest.approx(theory.hysteresis_bound(rule), rel=1e-12))
 
 
 def test_t10_has_no_bound_if_a_clean_step_refills() -> None:
     rule = plain(50, hysteresis=2, hysteresis_refill=frozenset({"clean"}))
+    with pytest.raises(ValueError, match="there is no bound"):
+        theory.hysteresis_bound(rule)
     found = [True, False] * 500
     assert final(rule, found).scale == START
     assert sum(found) / len(found) > 10 * theory.hysteresis_skip_rate(rule)

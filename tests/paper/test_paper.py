@@ -99,7 +99,39 @@ def test_every_number_is_printed_as_it_is() -> None:
             assert entry["text"] == words[int(value)], name
         else:
             factor = 100 if entry["text"].endswith("%") else 1
-            assert abs(shown[0] - factor * value) <= shown[1], (name, entry["text"], value)
+            over = shown[0] - factor * value
+            low, high = {"<=": (0, 2), ">=": (-2, 0)}.get(entry["form"][:2], (-1, 1))  # in halves of the last digit
+            assert low * shown[1] <= over <= high * shown[1], (name, entry["text"], value)
+
+
+BOUNDS = [
+    ("at most", 0.0273, "%0", "<=%0", "3 %"), ("within", 0.0141, ".2f", "<=.2f", "0.02"),
+    ("no more\n  than", 0.00495, ".3f", "<=.3f", "0.005"), ("up to", 0.0341, "%0", "<=%0", "4 %"),
+    ("less than", 3.02e-16, "e0", "<=e0", "4·10⁻¹⁶"), ("fewer than", 10.2, ".0f", "<=.0f", "11"),
+    ("at least", 0.199, ".1f", ">=.1f", "0.1"), ("more than", 31.96, ".0f", ">=.0f", "31"),
+    ("above", 1.97e4, "e1", ">=e1", "1.9·10⁴"), ("below", -0.31, ".1f", "<=.1f", "−0.3"),
+    ("no less than", 7.49, ".1f", ">=.1f", "7.4"), ("between", 10.78, ".0f", ">=.0f", "10"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "value", "nearest", "outwards", "text"), BOUNDS)
+def test_a_bound_that_is_not_rounded_outwards_is_refused(
+    tmp_path: Path, words: str, value: float, nearest: str, outwards: str, text: str
+) -> None:
+    (tmp_path / "paper" / "text").mkdir(parents=True)
+    (tmp_path / "paper" / "text" / "a.typ").write_text(f'It was {words} #num("x") bits.\n', encoding="utf-8")
+    (found,) = lint.bounds({"x": nearest}, tmp_path)
+    assert "paper/text/a.typ, line 1" in found
+    assert f"expected {outwards!r}" in found
+    assert [*lint.bounds({"x": outwards}, tmp_path)] == []
+    assert show(value, outwards)[0] == text
+
+
+def test_the_second_of_between_is_rounded_up(tmp_path: Path) -> None:
+    (tmp_path / "paper" / "text").mkdir(parents=True)
+    (tmp_path / "paper" / "text" / "a.typ").write_text('between #num("x") and\n#num("y")', encoding="utf-8")
+    assert len([*lint.bounds({"x": ".1f", "y": ".1f"}, tmp_path)]) == 2
+    assert [*lint.bounds({"x": ">=.1f", "y": "<=.1f"}, tmp_path)] == []
 
 
 def rows(stem: str) -> list[dict]:
@@ -129,7 +161,7 @@ def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
     of_seeds = [Counter(dict(row["ceilings"])) for row in rows("theory_real") if row["arm"] == f"G={interval}"]
     counted = list(sum(of_seeds, Counter()).items())
     row = INTERVALS.index(interval)
-    shown = [BOOK["numbers"][f"real[{row},{column}]"]["value"] for column in (2, 6)]
+    shown = [BOOK["numbers"][f"real[{row},{column}]"]["value"] for column in (2, 7)]
     assert shown == pytest.approx([100 * renewal(counted, interval)[0], renewal(counted, interval)[1]], rel=1e-9)
 
 

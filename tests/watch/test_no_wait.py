@@ -63,10 +63,10 @@ def test_no_step_waits_for_the_device(cuda):
         run.closing(number)
         run.closed(number, [(optimizer, [flag])])
     assert cuda.sent == 3 * len(["norms", "scale", "counts", "flag", "fingerprint", "loss"])
-    assert (written, len(run._pending)) == ([], 3)
+    assert (written, len(run._writer._waiting)) == ([], 3)
     with pytest.raises(AssertionError, match="waited for"):
         run.flush()
-    run._pending.clear()
+    run._writer._waiting.clear()
     run.close()
 
 

@@ -1,8 +1,10 @@
 """A watched loop trains as the same loop unwatched, and its record is true."""
 
 import copy
+import gc
 import math
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 
 import ampsim.torch
 from ampsim import Rule, replay
+from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import records, unpack_counts
 from ampsim.watch import watch
 from tests.examples import examples
@@ -103,6 +106,7 @@ def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, cl
     for record, bad, true in zip(found, steps, watched[3], strict=True):
         assert record["skipped"] == bool(bad)
         assert ("bad" in record) == bool(bad)
+        assert "optimizers" not in record, "there is one"
         if bad:
             assert record["bad"] == {"0.weight": "has nan" if math.isnan(bad) else "has inf"}
             continue
@@ -218,6 +222,7 @@ def test_a_watched_scaler_is_copied_pickled_and_let_go_as_the_plain_one(tmp_path
         ({"optimizer": "sgd"}, TypeError, "expected an optimizer"),
         ({"every": -1}, ValueError, "every=-1"),
         ({"still": True}, TypeError, "still=True"),
+        ({"first_step": -1}, ValueError, "first_step=-1"),
     ],
 )
 def test_what_cannot_be_watched_is_refused_and_left_alone(tmp_path, change, error, text):
@@ -268,3 +273,65 @@ def test_finite_gradients_whose_squares_leave_float32_have_a_norm(tmp_path):
         param.grad = torch.tensor([3e20, 4e20])
         optimizer.step()
     assert next(records(tmp_path / "run.jsonl"))["norm"] == pytest.approx(5e20)
+
+
+def start(path, grads, **options):
+    """Start a program that takes one step per gradient."""
+    param = nn.Parameter(torch.ones(1))
+    with watch({"w": param}, optimizer := torch.optim.SGD([param], 1.0), to=path, **options):
+        for grad in grads:
+            param.grad = torch.tensor([grad])
+            optimizer.step()
+
+
+def test_a_program_that_starts_again_goes_on_after_the_last_step(tmp_path):
+    path, new = tmp_path / "run.jsonl", tmp_path / "new.jsonl"
+    start(path, [1.0, 2.0])
+    start(path, [])
+    with pytest.warns(RuntimeWarning, match="step 3: no parameter has moved in 2 steps"):
+        start([new, path], [0.0, 0.0], still=2)
+    assert [(record["step"], record["norm"]) for record in records(path)] == [(0, 1), (1, 2), (2, 0), (3, 0)]
+    assert [record["step"] for record in records(new)] == [2, 3]
+
+
+def test_of_a_program_that_goes_back_to_a_checkpoint_what_came_later_counts(tmp_path):
+    path = tmp_path / "run.jsonl"
+    start(path, [1.0, 2.0, 3.0, 4.0])
+    start(path, [5.0], first_step=1)
+    start(path, [6.0])
+    assert [record["step"] for record in records(path)] == [0, 1, 2, 3, 1, 2]
+    history = read_own(path)
+    assert (history.step.tolist(), history.norm.tolist()) == ([0, 1, 2], [1, 5, 6])
+
+
+def test_what_is_logged_is_what_it_was_then(tmp_path):
+    param = nn.Parameter(torch.ones(1))
+    with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
+        loss = torch.tensor(3.0)
+        run.log(loss=loss)
+        loss.zero_()
+        optimizer.step()
+    assert next(records(tmp_path / "run.jsonl"))["loss"] == 3.0
+
+
+def test_a_parameter_that_was_frozen_after_its_gradient_was_made_is_stepped_and_counted(tmp_path):
+    param = nn.Parameter(torch.ones(2))
+    with watch({"w": param}, optimizer := torch.optim.SGD([param], 1.0), to=tmp_path / "run.jsonl", every=1):
+        param.grad = torch.tensor([3.0, 4.0])
+        param.requires_grad_(False)
+        optimizer.step()
+    assert param.tolist() == [-2.0, -3.0]
+    [record] = records(tmp_path / "run.jsonl")
+    assert record["norm"] == 5.0
+    assert record["by_parameter"]["w"]["counts"] == [1, 1]
+
+
+def test_a_closed_run_is_forgotten(tmp_path):
+    model = make()
+    run = watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler := SCALERS["torch"](), to=tmp_path / "run.jsonl")
+    forgotten = weakref.ref(run)
+    run.close()
+    del run
+    gc.collect()
+    assert forgotten() is None
+    assert scaler.is_enabled()

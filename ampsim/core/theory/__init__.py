@@ -19,6 +19,7 @@ from ampsim.core.theory.pathwise import (
     bits,
     drifting_skip_rate,
     headroom,
+    hysteresis_bound,
     hysteresis_skip_rate,
     recovery,
     skip_rate,
@@ -47,6 +48,6 @@ from ampsim.core.theory.stochastic import (
 __all__ = [
     "FP16_BINADES", "Recovery", "Stale", "Stationary", "bad_step_drift", "bad_step_headroom",
     "bad_step_skip_rate", "best_interval", "bits", "cost_of_ranks", "critical_bad_rate", "drifting_skip_rate",
-    "flushed_share", "headroom", "hysteresis_skip_rate", "normal_ceilings", "of_ceilings", "recovery",
-    "skip_rate", "skips", "stale", "stationary", "tracked_quantile", "trade_off", "wasted", "widest_spread",
+    "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate", "normal_ceilings", "of_ceilings",
+    "recovery", "skip_rate", "skips", "stale", "stationary", "tracked_quantile", "trade_off", "wasted", "widest_spread",
 ]  # fmt: skip

@@ -193,3 +193,20 @@ def hysteresis_skip_rate(rule: Rule) -> float:
     # (T10.1) r = (rho + H - 1) / (G + rho + H - 1)
     lost = a / b + rule.hysteresis - 1
     return lost / (rule.growth_interval + lost)
+
+
+def hysteresis_bound(rule: Rule) -> float:
+    """Return T10, the largest long-run skip rate of any history whose scale does not drift down, for rule's refill.
+
+    Equal to `hysteresis_skip_rate` for a refill at a growth; attained by an adversary for the others.
+
+    Raises:
+        ValueError: a clean step refills the patience, so that there is no bound.
+    """
+    refill, patience = rule.hysteresis_refill, rule.hysteresis
+    if "clean" in refill and patience > 1:
+        raise ValueError(f"hysteresis_refill={sorted(refill)}: expected no 'clean'; with it there is no bound (T10)")
+    a, b = bits(rule)
+    # (T10.2) r = l / (G + l),  l = rho (H if a backoff refills else 1) + (H - 1 if a growth refills else 0)
+    lost = a / b * (patience if "backoff" in refill else 1) + (patience - 1 if "growth" in refill else 0)
+    return lost / (rule.growth_interval + lost)

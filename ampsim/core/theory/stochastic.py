@@ -119,18 +119,23 @@ def of_ceilings(ceilings: Mapping[int, int], growth_interval: int) -> tuple[Arra
     return x.astype(np.float64), stationary(counts.cumsum() / counts.sum(), growth_interval)
 
 
-def tracked_quantile(growth_interval: int, ranks: int = 1) -> float:
-    """Return T3 b, the quantile of max|gradient| whose inverse the scale tracks (b = a); about 1 - ln 2 / (N G).
+def tracked_quantile(growth_interval: int, ranks: int = 1, rho: float = 1.0) -> float:
+    """Return T3 b, the quantile of max|gradient| whose inverse the scale tracks; about 1 - ln(1 + rho) / (N G).
 
-    It is where a visit is as likely to end in a growth as in an overflow; the commonest arrivals are within one
-    level of it. `ranks` N data-parallel workers with independent gradients share one scale.
+    It is where a visit moves the scale neither way in the mean. For rho = a / b = 1 a visit is there as likely to end
+    in a growth as in an overflow, and the commonest arrivals are within one level. `ranks` N data-parallel workers
+    with independent gradients share one scale. Known of staircases in psychophysics: G-down-1-up with equal steps
+    (Levitt 1971, 10.1121/1.1912375), with unequal ones for G = 1 (Kaernbach 1991, 10.3758/BF03214307).
     """
-    # (T3.4) (1 - p)^(N G) = 1 / 2
-    return math.exp2(-1 / (ranks * growth_interval))
+    # (T3.4) a q = b (1 - q),  q = (1 - p)^(N G):  1 - p = (1 + rho)^(-1 / (N G))
+    return math.exp(-math.log1p(rho) / (ranks * growth_interval))
 
 
 def cost_of_ranks(sigma: float, growth_interval: int, ranks: int) -> float:
-    """Return T3 b, the bits by which N ranks' scale lies below that of one; log2 max|gradient| is normal(., sigma)."""
+    """Return T3 b, the bits by which N ranks' scale lies below that of one; log2 max|gradient| is normal(., sigma).
+
+    For independent ranks. Ranks share weights, so their gradients are correlated, which costs less.
+    """
     # sigma (z(N G) - z(G)),  z(n) = Phi^-1(2^(-1 / n))
     quantiles = (tracked_quantile(growth_interval, n) for n in (ranks, 1))
     many, one = (_normal.inv_cdf(quantile) for quantile in quantiles)
@@ -147,7 +152,7 @@ def critical_bad_rate(rule: Rule) -> float:
     about ln(1 + rho) / G, and ln 2 / G for torch's factors: one bad step in 2885.
     """
     a, b = bits(rule)
-    # (T8.1) a q - b (1 - q) = 0,  q = (1 - lambda)^G:  lambda_c = 1 - (1 + rho)^(-1/G)
+    # (T8.1) a q - b (1 - q) = 0,  q = (1 - lambda)^G:  lambda_c = 1 - (1 + rho)^(-1/G), one less (T3.4)
     return -math.expm1(-math.log1p(a / b) / rule.growth_interval)
 
 

@@ -112,11 +112,13 @@ class Subject:
             anything else with torch's arguments, becomes such a function.
         traits: what it does differently on purpose.
         name: what reports call it.
+        lives: what `Trial.live` has seen of it.
     """
 
     make: Maker
     traits: Traits = field(default_factory=Traits)
     name: str = ""
+    lives: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         target = self.make
@@ -134,6 +136,11 @@ class Subject:
             said = getattr(self.make(self.traits.possible(Rule())), "without", None)
         unasked = frozenset() if "enabled" in _parameters(self.make)[0] else frozenset({"enabled"})
         return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
+
+    @cached_property
+    def kind(self) -> type:
+        """The class of what it makes."""
+        return type(self.make(self.traits.possible(Rule())))
 
     def try_out(self) -> None:
         """Make one scaler; raise ValueError if that raises, or if what is made is none."""
@@ -180,21 +187,35 @@ def _parameters(target: Callable[..., object]) -> tuple[dict[str, inspect.Parame
     return found, True
 
 
-def _maker(target: Maker) -> Maker:
-    """Return a function of a rule: torch's arguments where the target takes them, else the rule itself is passed."""
+def arguments_of(target: Callable[..., object]) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] | None:
+    """Return a function of a rule and `enabled` that gives the arguments to call with; None if it takes the rule."""
     names, takes_more = _parameters(target)
     if "init_scale" not in names and not (isinstance(target, type) and takes_more and not names):
-        return target
+        return None
     own = inspect.signature(target).parameters
     by_name = "init_scale" in own or any(each.kind is each.VAR_KEYWORD for each in own.values())
 
-    def make(rule: Rule, *, enabled: bool = True) -> Scaler:
-        arguments = {"device": "cpu", **{name: getattr(rule, name) for name in CONSTANTS}, "enabled": enabled}
+    def arguments(rule: Rule, *, enabled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = {"device": "cpu", **{name: getattr(rule, name) for name in CONSTANTS}, "enabled": enabled}
         if not by_name:
-            return target(*arguments.values())
-        return target(**{name: value for name, value in arguments.items() if name in names or takes_more})
+            return tuple(given.values()), {}
+        return (), {name: value for name, value in given.items() if name in names or takes_more}
 
-    return make if takes_more or "enabled" in names else lambda rule: make(rule)
+    return arguments
+
+
+def _maker(target: Maker) -> Maker:
+    """Return a function of a rule: torch's arguments where the target takes them, else the rule itself is passed."""
+    arguments = arguments_of(target)
+    if arguments is None:
+        return target
+
+    def make(rule: Rule, *, enabled: bool = True) -> Scaler:
+        by_place, by_name = arguments(rule, enabled=enabled)
+        return target(*by_place, **by_name)
+
+    by_place, by_name = arguments(Rule())
+    return make if by_place or "enabled" in by_name else lambda rule: make(rule)
 
 
 def find(target: str, **declared: Any) -> Subject:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ampsim.testing.loop.backends.torch_exact import Inexact
 from ampsim.testing.loop.loop import Loop
@@ -105,10 +106,11 @@ class TorchRun(Run):
                 name = names[id(param)]
                 largest[name] = max(largest.get(name, -1.0), _size(param.grad))
 
-        for optimizer in self.loop.state.values():
-            if isinstance(optimizer, Optimizer):
-                optimizer.register_step_pre_hook(look)
-        yield largest
+        hook = register_optimizer_step_pre_hook(look)  # on all, as one in state may only wrap the one that steps
+        try:
+            yield largest
+        finally:
+            hook.remove()
 
     def save(self) -> Any:
         if self.loop.save:

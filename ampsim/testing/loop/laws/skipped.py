@@ -29,7 +29,7 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
     if len(groups) < 2:
         return _moves_alone(make, batches) or NotAsked("fewer than 2 batches after which the scaler is updated")
     middle = len(groups) // 2
-    before, skipped, after = ([b for group in part for b in group] for part in _parts(groups, middle))
+    before, skipped, after = ([b for group in part for b in group] for part in parts(groups, middle))
     run = advance(begin(make, SCALE), before)
     with run.planting() as passes:
         advance(run, skipped)
@@ -73,7 +73,8 @@ def _compare(make: Make, batches: Sequence[Batch], run: Run, before: list[Batch]
     return Broken(f"after batch {after[-1].place}", _last(batches, after), found, pattern=HIDDEN)
 
 
-def _parts(groups: list[Sequence[Batch]], middle: int) -> tuple[list[Sequence[Batch]], ...]:
+def parts(groups: list[Sequence[Batch]], middle: int) -> tuple[list[Sequence[Batch]], ...]:
+    """Return what comes before the skipped group, that group, and the one after it."""
     return groups[:middle], [groups[middle]], groups[middle + 1 :][:1]
 
 

@@ -1,0 +1,24 @@
+"""What a shell completes: the names of laws, read off the source, as importing the kit takes seconds."""
+
+import re
+from pathlib import Path
+
+from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS
+
+_TESTING = Path(__file__).parents[1] / "testing"
+_PARTS = (("kit/checks/*.py", "t: Trial"), ("loop/laws/*.py", "make: Make, batches: Sequence[Batch]"))
+
+
+def laws() -> list[str]:
+    """Return the names of all checks of scalers and laws of loops."""
+    found = [law.__name__ for law in (*UPDATE_LAWS, *HISTORY_LAWS)]
+    for files, parameters in _PARTS:
+        for file in sorted(_TESTING.glob(files)):
+            pattern = rf"^@(?:check|law)\((?:.|\n)*?^def (\w+)\(\s*{re.escape(parameters)}"
+            found += re.findall(pattern, file.read_text("utf-8"), re.MULTILINE)
+    return [*dict.fromkeys(found)]
+
+
+def complete_law(incomplete: str) -> list[str]:
+    """Return the laws that begin with what was typed."""
+    return [name for name in laws() if name.startswith(incomplete)]

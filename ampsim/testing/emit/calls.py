@@ -1,0 +1,320 @@
+"""Templates of torch's calls: what they return and refuse, several optimizers, checkpoints."""
+
+from collections.abc import Sequence
+
+from ampsim.core.machine import Rule
+from ampsim.core.torch_model import refusals
+from ampsim.testing.emit.case import ITERATE, OPTIMIZER, Case, number, sequence, template
+from ampsim.testing.kit.trial import RULE
+
+HELD = ("param.tolist()", "param.grad.tolist()")
+UNSCALE, STEP, UPDATE = "scaler.unscale_(optimizer)", "scaler.step(optimizer)", "scaler.update()"
+OTHER = Rule(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+TWO = """one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+first, second = (torch.optim.SGD([param], lr=1.0) for param in (one, two))"""
+
+
+@template
+def loss_is_multiplied_by_the_scale(case: Case) -> Sequence[str]:
+    return (
+        case.scaler,
+        f"loss = torch.full({case.drawn['shape']}, 0.3, dtype={case.drawn['dtype']})",
+        "expected = loss * torch.tensor(scaler.get_scale())",
+        "first, (second,) = scaler.scale([loss, (loss,)])",
+        "for got in (scaler.scale(loss), first, second):",
+        "    assert got.dtype == expected.dtype",
+        "    assert torch.equal(got, expected), (got, expected)"
+        if case.trial.traits.scale_dtype == "float32"
+        else "    assert torch.allclose(got, expected), (got, expected)",
+    )
+
+
+@template
+def skip_is_reported(case: Case) -> Sequence[str]:
+    fused = case.drawn["kernel"] and case.trial.has("fused")
+    return (
+        "param = torch.nn.Parameter(torch.ones(3))",
+        f"optimizer = torch.optim.{'AdamW([param], lr=0.125, fused=True)' if fused else 'SGD([param], lr=0.001)'}",
+        ITERATE,
+        case.scaler,
+        f"for found_inf in {sequence(case.drawn['found_inf'])}:",
+        "    iterate(found_inf)",
+        '    assert hasattr(scaler, "last_step"), "nothing tells whether the step was skipped"',
+        "    assert bool(scaler.last_step.skipped) == found_inf",
+    )
+
+
+@template
+def step_returns_what_the_optimizer_returns(case: Case) -> Sequence[str]:
+    bad = "math.inf" if case.drawn["overflows"] else "scale"
+    return (
+        "class Returns(torch.optim.SGD):",
+        "    def step(self, closure=None):",
+        "        super().step()",
+        "        return 5.0\n",
+        "param = torch.nn.Parameter(torch.ones(3))",
+        case.scaler,
+        "scale = float(scaler.scale(torch.ones(())))",
+        f"param.grad = torch.tensor([scale, scale, {bad}])",
+        f"assert scaler.step(Returns([param], lr=0.1)) == {None if case.drawn['overflows'] else 5.0}",
+    )
+
+
+# ------------------------------------------------------------------------------------------- what is refused
+
+
+@template
+def unscaling_twice_is_refused(case: Case) -> Sequence[str]:
+    return *case.ready, UNSCALE, case.refused(UNSCALE, refusals.UNSCALED_TWICE, *HELD)
+
+
+@template
+def unscaling_after_step_is_refused(case: Case) -> Sequence[str]:
+    return *case.ready, STEP, case.refused(UNSCALE, refusals.UNSCALED_LATE, *HELD)
+
+
+@template
+def stepping_twice_is_refused(case: Case) -> Sequence[str]:
+    return *case.ready, STEP, case.refused(STEP, refusals.STEPPED_TWICE, *HELD)
+
+
+@template
+def calls_before_the_first_scale_are_refused(case: Case) -> Sequence[str]:
+    return (
+        OPTIMIZER,
+        case.scaler,
+        "param.grad = torch.ones(3)",
+        case.refused(UNSCALE, refusals.before_scale("unscale_"), *HELD),
+        case.refused(STEP, refusals.before_scale("step"), *HELD),
+        case.refused(UPDATE, refusals.before_scale("update"), *HELD),
+    )
+
+
+@template
+def a_step_without_gradients_is_refused(case: Case) -> Sequence[str]:
+    refused = case.refused(STEP, refusals.NOTHING_CHECKED, "param.tolist()")
+    return OPTIMIZER, case.scaler, "scaler.scale(torch.ones(()))", refused
+
+
+@template
+def an_update_without_a_step_is_refused(case: Case) -> Sequence[str]:
+    refused = case.refused(UPDATE, refusals.NOTHING_CHECKED_AT_ALL)
+    return *case.ready, STEP, UPDATE, "scaler.scale(torch.ones(()))", refused
+
+
+@template
+def float16_gradients_are_refused(case: Case) -> Sequence[str]:
+    return (
+        "param = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))",
+        "optimizer = torch.optim.SGD([param], lr=0.125)",
+        case.scaler,
+        "scaler.scale(torch.ones(()))",
+        "param.grad = torch.ones_like(param)",
+        case.refused(UNSCALE, refusals.FLOAT16, *HELD),
+    )
+
+
+@template
+def a_keyword_closure_is_refused(case: Case) -> Sequence[str]:
+    return *case.ready, case.refused("scaler.step(optimizer, closure=lambda: 5.0)", refusals.CLOSURE, *HELD)
+
+
+@template
+def a_positional_closure_is_refused(case: Case) -> Sequence[str]:
+    return *case.ready, case.refused("scaler.step(optimizer, lambda: 5.0)", refusals.CLOSURE, *HELD)
+
+
+@template
+def what_is_no_loss_is_refused(case: Case) -> Sequence[str]:
+    return case.scaler, case.refused(f"scaler.scale({case.drawn['junk']!r})", refusals.NOT_A_LOSS)
+
+
+@template
+def factors_that_do_not_move_the_scale_are_refused(case: Case) -> Sequence[str]:
+    growth, _ = case.drawn["factors"]
+    return (case.refused(case.make(), refusals.GROWTH_FACTOR if growth <= 1 else refusals.BACKOFF_FACTOR),)
+
+
+@template
+def constants_that_no_run_could_want_are_refused(case: Case) -> Sequence[str]:
+    return ("with TestCase().assertRaises(Exception):", f"    {case.make()}")
+
+
+# ----------------------------------------------------------------------------------------- several optimizers
+
+
+@template
+def overflow_in_any_parameter_group_skips(case: Case) -> Sequence[str]:
+    group, bad = case.drawn["group"], case.drawn["bad"]
+    return (
+        "params = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3,), (2,), ())]",
+        'optimizer = torch.optim.SGD([{"params": [param]} for param in params], lr=0.125)',
+        case.scaler,
+        "scale = float(scaler.scale(torch.ones(())))",
+        "for param in params:",
+        "    param.grad = torch.full_like(param, scale)",
+        f"params[{group}].grad.view(-1)[0] = {number(bad)}",
+        STEP,
+        "assert all((param == 1.0).all() for param in params), params",
+    )
+
+
+@template
+def overflow_in_any_micro_batch_skips(case: Case) -> Sequence[str]:
+    micro = case.drawn["micro"]
+    return (
+        OPTIMIZER,
+        case.scaler,
+        f"for overflows in {sequence(micro)}:",
+        "    scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()",
+        STEP,
+        f"assert param.tolist() == [{1.0 if any(micro) else 1.0 - 0.125 * len(micro)}] * 3",
+    )
+
+
+@template
+def overflow_that_is_unscaled_backs_off(case: Case) -> Sequence[str]:
+    which, steps = case.drawn["which"], case.drawn["steps"]
+    _, after = case.expected([True, False])
+    lines = [TWO, case.scaler, "scale = float(scaler.scale(torch.ones(())))"]
+    for i, (param, optimizer, stepped) in enumerate(zip(("one", "two"), ("first", "second"), steps, strict=True)):
+        lines.append(f"{param}.grad = torch.tensor([scale, scale, {'math.inf' if i == which else 'scale'}])")
+        lines.append(f"scaler.unscale_({optimizer})")
+        lines += [f"scaler.step({optimizer})"] if stepped else []
+    shown = [f"assert float(scaler.scale(torch.ones(()))) == {number(after)}"]
+    return *lines, UPDATE, *([] if case.trial.traits.delay else shown)
+
+
+@template
+def optimizers_of_one_loss_see_one_scale(case: Case) -> Sequence[str]:
+    overflows, every = case.drawn["overflows"], case.trial.traits.skips == "all"
+    moves = [not (any(overflows) if every else each) for each in overflows]
+    return (
+        "params = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]",
+        case.scaler,
+        f"gradients = [{', '.join('math.inf' if each else '3.0' for each in overflows)}]",
+        "scaler.scale(sum((param * each).sum() for param, each in zip(params, gradients))).backward()",
+        "for param in params:",
+        "    scaler.step(torch.optim.SGD([param], lr=1.0))",
+        UPDATE,
+        f"assert [(1.0 - param)[0].item() for param in params] == {[3.0 * each for each in moves]}",
+    )
+
+
+@template
+def an_update_between_two_steps_divides_nothing_wrong(case: Case) -> Sequence[str]:
+    unscales, overflows = case.drawn["unscales"] and case.trial.has("unscale_"), case.drawn["overflows"]
+    return (
+        TWO,
+        case.scaler,
+        f"scaler.scale((one * {'math.inf' if overflows else 3.0}).sum() + (two * 3.0).sum()).backward()",
+        "scaler.step(first)",
+        UPDATE,
+        "expected = [-2.0] * 3  # a step of the true gradient, 3",
+        "try:",
+        *["    scaler.unscale_(second)"] * unscales,
+        "    scaler.step(second)",
+        "    scaler.update()",
+        "except Exception:  # or a refusal",
+        "    expected = [1.0] * 3",
+        "assert two.tolist() == expected",
+        f"assert one.tolist() == [{1.0 if overflows else -2.0}] * 3",
+    )
+
+
+@template
+def optimizers_are_told_apart(case: Case) -> Sequence[str]:
+    return (
+        case.scaler,
+        "scaler.scale(torch.ones(()))",
+        "for _ in range(64):  # the second or third gets the id of the one before",
+        "    param = torch.nn.Parameter(torch.ones(2))",
+        "    param.grad = torch.ones(2)",
+        "    try:",
+        "        scaler.step(torch.optim.SGD([param], lr=0.125))",
+        "    except Exception as error:",
+        '        raise AssertionError("the step of a new optimizer was refused") from error',
+    )
+
+
+# ------------------------------------------------------------------------------------------------ checkpoints
+
+
+def _resumed(case: Case, load: Sequence[str], start: Sequence[str] = (), *, before: Sequence[bool] = ()) -> list[str]:
+    after = sequence([*case.drawn["after"], *[False] * (case.trial.traits.delay + 1)])
+    trained = [f"for found_inf in {sequence(before)}:", "    iterate(found_inf)"] if before else []
+    return [
+        OPTIMIZER,
+        ITERATE,
+        *start,
+        case.scaler,
+        *trained,
+        *load,
+        f"after = {after}",
+        "expected = [iterate(found_inf) for found_inf in after]",
+        "scaler = resumed",
+        "assert [iterate(found_inf) for found_inf in after] == expected",
+    ]
+
+
+@template
+def resume_is_invisible(case: Case) -> Sequence[str]:
+    other = case.make(case.trial.traits.possible(OTHER))
+    used = ["iterate(False)"] if case.drawn["used"] else []
+    start, load = [f"scaler = resumed = {other}", *used], ["resumed.load_state_dict(scaler.state_dict())"]
+    return _resumed(case, load, start, before=case.drawn["before"])
+
+
+@template
+def resume_before_first_use_is_invisible(case: Case) -> Sequence[str]:
+    start = [f"resumed = {case.make(case.trial.traits.possible(OTHER))}"]
+    return _resumed(case, ["resumed.load_state_dict(scaler.state_dict())"], start)
+
+
+@template
+def pickling_is_invisible(case: Case) -> Sequence[str]:
+    return _resumed(case, ["resumed = pickle.loads(pickle.dumps(scaler))"], before=case.drawn["before"])
+
+
+def _trained(case: Case) -> Sequence[str]:
+    run = [f"for found_inf in {sequence(case.drawn['before'])}:", "    iterate(found_inf)"]
+    return OPTIMIZER, ITERATE, case.scaler, *run, "saved = scaler.state_dict()"
+
+
+@template
+def a_state_dict_is_a_snapshot(case: Case) -> Sequence[str]:
+    return (
+        *_trained(case),
+        "before = repr(saved)",
+        f"for found_inf in {sequence(case.drawn['after'])}:",
+        "    iterate(found_inf)",
+        "assert repr(saved) == before",
+    )
+
+
+@template
+def a_state_dict_loads_without_running_code(case: Case) -> Sequence[str]:
+    return (
+        *_trained(case),
+        "file = io.BytesIO()",
+        "torch.save(saved, file)",
+        "file.seek(0)",
+        "assert repr(torch.load(file, weights_only=True)) == repr(saved)",
+    )
+
+
+@template
+def a_refused_state_dict_changes_nothing(case: Case) -> Sequence[str]:
+    possible = case.trial.traits.possible
+    return (
+        OPTIMIZER,
+        ITERATE,
+        f"scaler = {case.make(possible(OTHER))}",
+        "iterate(False)",
+        "before = scaler.state_dict()",
+        f"other = {case.make(possible(RULE))}.state_dict()",
+        f'del other["{case.drawn["missing"]}"]',
+        "with TestCase().assertRaises(Exception):",
+        "    scaler.load_state_dict(other)",
+        "assert scaler.state_dict() == before",
+    )

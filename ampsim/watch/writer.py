@@ -1,0 +1,103 @@
+"""Steps that are over become records, in order, and go to the sinks."""
+
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from ampsim.core.arguments import as_int
+from ampsim.watch.sinks import Sink, sink
+from ampsim.watch.standstill import Standstill
+from ampsim.watch.step import Record, Step
+
+OnSkip = Callable[[Record], None]
+
+
+class Writer:
+    """A queue of steps whose values are on their way to the host.
+
+    Args:
+        to: one sink, or a list of them, see `sinks.sink`.
+        run: what is known of the run.
+        first_step: the first record's number; None goes on after the last one of a file that goes on.
+        standstill: what looks at the parameters of some steps; None if nothing does.
+        on_skip: called with the record of each skipped step.
+    """
+
+    def __init__(
+        self,
+        to: Any,
+        run: Mapping[str, object],
+        first_step: int | None,
+        standstill: Standstill | None,
+        on_skip: OnSkip | None,
+    ) -> None:
+        self._lock = threading.RLock()  # an on_skip may log, or close the run
+        self._waiting: deque[Step] = deque()
+        self._standstill, self._on_skip = standstill, on_skip
+        self._written = self._skips = 0
+        self._warned: set[str] = set()
+        self._sinks: list[Sink] = []
+        self.skipped = False
+        """Whether a step of the last written record was skipped."""
+        with ExitStack() as opened:
+            opened.callback(self._close_sinks)
+            for each in to if isinstance(to, list | tuple) else [to]:
+                self._sinks.append(sink(each, run))
+            if first_step is None:
+                first_step = max((getattr(each, "next_step", 0) for each in self._sinks), default=0)
+            self._first_step = as_int("first_step", first_step, 0, "steps are counted from 0")
+            opened.pop_all()
+
+    def add(self, step: Step) -> None:
+        """Take a step that is over."""
+        with self._lock:
+            self._waiting.append(step)
+
+    def write(self, *, wait: bool) -> None:
+        """Write the records that have arrived, in order; with `wait` all, which waits for the device."""
+        with self._lock:
+            skips = []
+            while self._waiting and (wait or self._waiting[0].fetched.arrived()):
+                record = self._next_record()
+                if self.skipped:
+                    skips.append(record)
+        for record in skips if self._on_skip else ():
+            self._on_skip(record)  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Write everything and close the sinks, whatever `on_skip` raises."""
+        with ExitStack() as last:
+            last.callback(self._close_sinks)
+            self.write(wait=True)
+
+    def warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
+        """Warn once of what must not end a run."""
+        text = f"watching: {what}: {type(error).__name__}: {error}"
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def _next_record(self) -> Record:
+        record, bits = self._waiting.popleft().on_host()
+        record = {"step": self._first_step + self._written, **record}
+        self._written += 1
+        self.skipped = bool(record.get("skipped", False))
+        self._skips += self.skipped
+        if self._standstill and bits and (alarm := self._standstill.alarm(bits, self._written, self._skips)):
+            record["alarm"] = alarm
+            warnings.warn(f"step {record['step']}: {alarm}", RuntimeWarning, stacklevel=2)
+        for each in list(self._sinks):
+            try:
+                each.append(record)
+            except Exception as error:  # a full disk must not end a run
+                self._sinks.remove(each)
+                self.warn(error, f"the record of step {record['step']} and all later ones are not written")
+        return record
+
+    def _close_sinks(self) -> None:
+        sinks, self._sinks = self._sinks, []
+        for each in sinks:
+            each.close()

@@ -1,0 +1,143 @@
+"""An emitted test fails for the wrong scaler where ampsim is not installed, and passes for a right one."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from ampsim.cli.completion import complete_law, laws  # noqa: E402
+from ampsim.testing import Subject, known  # noqa: E402
+from ampsim.testing.emit.case import TEMPLATES, hexadecimal, number, sequence  # noqa: E402
+from ampsim.testing.emit.proof import require_failure  # noqa: E402
+from ampsim.testing.emit.scaler import emit_scaler_test  # noqa: E402
+from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
+from ampsim.testing.loop.judge import LAWS  # noqa: E402
+from ampsim.torch import GradScaler  # noqa: E402
+from tests.test_cli import run  # noqa: E402
+from tests.testing.strangers import WRONG, Stranger  # noqa: E402
+from tests.testing.test_kit_mutants import KILLS  # noqa: E402
+
+TORCH = "torch.amp:GradScaler"
+THREADED = {check.name for check in chosen(levels=[THREADS])}
+UNWRITTEN = {"any_calls_do_what_torchs_do"}
+BUGS = {law: bug for bug, law in WRONG.items()}
+BUGS |= {law: bug for law, bugs in KILLS.items() for bug in bugs if not isinstance(bug, Subject)}
+BUGS |= dict.fromkeys(known.TORCH, torch.amp.GradScaler)
+
+
+def outcome(source: str) -> str:
+    """What the test in a file does."""
+    names: dict[str, object] = {}
+    exec(source, names)  # noqa: S102  what is under test
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    try:
+        test()
+    except AssertionError:
+        return "failed"
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    return "passed"
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module `peer`, whose `Scaler` is exchanged."""
+    module = ModuleType("peer")
+    monkeypatch.setitem(sys.modules, "peer", module)
+    return module
+
+
+def test_every_check_without_threads_has_a_template() -> None:
+    assert {check.name for check in chosen()} - THREADED - UNWRITTEN == set(TEMPLATES)
+
+
+@pytest.mark.parametrize("law", [law for law in BUGS if law not in THREADED | UNWRITTEN])
+def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType) -> None:
+    peer.Scaler = BUGS[law]
+    source, raises = emit_scaler_test(law, "peer:Scaler")
+    assert "ampsim" not in source
+    assert len(source.splitlines()) <= 40, source
+    got = outcome(source)
+    assert got == "failed" or (raises and got.startswith("raised ")), source
+    peer.Scaler = GradScaler if issubclass(BUGS[law], torch.amp.GradScaler) else Stranger
+    assert outcome(source) == "passed", source
+
+
+class Delayed(GradScaler):
+    """Uses each scale one update late."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs, depth=1)
+
+
+def test_declared_traits_are_what_is_expected(peer: ModuleType) -> None:
+    peer.Scaler = Delayed
+    with pytest.raises(ValueError, match="overflow_backs_off_once holds for peer:Scaler"):
+        emit_scaler_test("overflow_backs_off_once", "peer:Scaler", delay=1)
+    peer.Scaler = torch.amp.GradScaler
+    source, _ = emit_scaler_test("scale_is_exact_float32", "peer:Scaler", delay=1)
+    assert outcome(source) == "failed"
+    peer.Scaler = Delayed
+    assert outcome(source) == "passed", source
+
+
+def test_the_command_writes_what_fails_in_a_process_without_ampsim(tmp_path: Path) -> None:
+    file = tmp_path / "test_it.py"
+    code, text = run("emit-test", "scale_stays_normal", TORCH, "-o", str(file))
+    assert (code, text) == (0, "")
+    assert outcome(file.read_text()) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["skip_budget", TORCH], "skip_budget holds for torch.amp:GradScaler: there is nothing to emit"),
+        (["skip_budge", TORCH], "no check 'skip_budge'; did you mean 'skip_budget'"),
+        (["a_state_dict_is_never_torn", TORCH], "a_state_dict_is_never_torn needs the conductor"),
+        (
+            ["skip_is_reported", TORCH, "--without", "skip_report"],
+            "is not asked of torch.amp:GradScaler: it is without",
+        ),
+        (["skip_budget", "torch.amp:GradScale"], "did you mean 'GradScaler'"),
+        (["skip_budget", "math:pi"], "expected a GradScaler class or make(rule)"),
+    ],
+)
+def test_what_cannot_be_written_is_one_sentence(arguments: list[str], said: str) -> None:
+    code, text = run("emit-test", *arguments)
+    assert (code, said in text, text.count("\n")) == (2, True, 1), text
+
+
+def test_what_does_not_fail_apart_is_not_given_out() -> None:
+    with pytest.raises(ValueError, match="the short test passes"):
+        require_failure("def test_x(): pass", raises=False, limit=60)
+    with pytest.raises(ValueError, match="ended with exit status 1, where it should fail: ZeroDivisionError"):
+        require_failure("def test_x(): 1 / 0", raises=False, limit=60)
+    require_failure("def test_x(): 1 / 0", raises=True, limit=60)
+    with pytest.raises(ValueError, match=r"did not end within 0\.5 s"):
+        require_failure("import threading\ndef test_x(): threading.Event().wait()", raises=False, limit=0.5)
+
+
+@pytest.mark.peer("flax", "jax")
+def test_flax_is_written_as_flax() -> None:
+    pytest.importorskip("flax")
+    target = "flax.training.dynamic_scale:DynamicScale"
+    source, _ = emit_scaler_test("growth_waits_for_the_interval", target)
+    assert "torch" not in source
+    assert outcome(source) == "failed"
+    assert outcome(source.replace("DynamicScale(2.0, 0.5, 1,", "DynamicScale(2.0, 0.5, 0,")) == "passed"  # as due
+
+
+def test_numbers_are_read_back() -> None:
+    for value in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, float("inf"), -float("inf")):
+        assert eval(number(value), {"math": __import__("math")}) == value  # noqa: S307
+        assert eval(hexadecimal([value] * 30)) == [value] * 30  # noqa: S307
+    assert sequence([True] * 166 + [False]) == "[True] * 166 + [False]"
+    assert sequence([]) == "[]"
+
+
+def test_a_shell_completes_all_laws() -> None:
+    assert sorted(laws()) == sorted({check.name for check in chosen()} | set(LAWS))
+    assert complete_law("scale_is") == ["scale_is_exact_float32", "scale_is_invisible"]
