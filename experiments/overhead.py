@@ -3,9 +3,10 @@
 Fused AdamW over many small and over few large tensors. Side by side in one run and interleaved, each after a
 backward pass that is timed with it and subtracted again: the bare ``optimizer.step()``; torch.amp.GradScaler
 with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``; ours with ``unscale_and_clip_``, ``step``,
-``update``; ours with `norm_hooks`, whose reading happens in the backward pass and is counted; and all without
-the clip. All step the same optimizer, so that no arm has the better addresses. If RoundPipe is installed, the
-same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place.
+``update``; ours with torch's ``unscale_`` and ``clip_grad_norm_``; ours with `norm_hooks`, whose reading happens
+in the backward pass and is counted; all without the clip; and the floor under every clip: one read of the gradients,
+and the fused kernel with a ``grad_scale``. All step the same optimizer, so that no arm has the better addresses. If
+RoundPipe is installed, the same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place.
 
 All is one unit, so that no second one runs beside it. Device: cpu, where the clock is the process's CPU time, which
 others on a shared machine do not enter; or cuda, between two events, with the calls counted that wait for the device.
@@ -17,13 +18,14 @@ import gc
 import statistics
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from ampsim.records import Record
 from ampsim.torch import GradScaler, norm_hooks, roundpipe
+from ampsim.torch.gradients import unscale
 from experiments import runner
 from experiments.timing import clocks, rounds
 from experiments.timing.roundpipe import load as load_roundpipe
@@ -32,7 +34,8 @@ from experiments.timing.step_variants import Scaler
 
 MAX_NORM = 1.0
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
-ARMS = ("backward", "bare", "torch clip", "ours clip", "hooks clip", "torch", "ours", "hooks")
+FLOOR = "floor"
+ARMS = ("backward", "bare", FLOOR, "torch clip", "ours clip", "ours unscale", "hooks clip", "torch", "ours", "hooks")
 REPEATS = False  # it measures time
 
 
@@ -88,6 +91,8 @@ class Trial:
         self.facts: Record = {}
         for p in self.params:
             p.grad = torch.zeros_like(p)
+        self.grads = [p.grad for p in self.params if p.grad is not None]
+        self.scale = torch.ones((), device=device)
 
     def forward(self) -> torch.Tensor:
         """Return a scaled loss whose gradient is 1e-3 of the pattern. Gradients are 0, to be accumulated in place."""
@@ -103,9 +108,13 @@ class Trial:
             self.step_on_stream(arm)
         elif name == "bare":
             self.optimizer.step()
+        elif name == FLOOR:
+            self.step_at_floor()
         elif name != "backward":
             scaler = self.scalers[name]
-            if clip:
+            if clip == "unscale":
+                self.unscale_then_clip(scaler)
+            elif clip:
                 self.clip(scaler)
             scaler.step(self.optimizer)
             scaler.update()
@@ -115,8 +124,19 @@ class Trial:
         if isinstance(scaler, GradScaler):
             self.total = scaler.unscale_and_clip_(self.optimizer, MAX_NORM)
         else:
-            scaler.unscale_(self.optimizer)
-            self.total = nn.utils.clip_grad_norm_(self.params, MAX_NORM)
+            self.unscale_then_clip(scaler)
+
+    def unscale_then_clip(self, scaler: Scaler) -> None:
+        scaler.unscale_(self.optimizer)
+        self.total = nn.utils.clip_grad_norm_(self.params, MAX_NORM)
+
+    def step_at_floor(self) -> None:
+        """Read the gradients once, as ours does, and have the kernel divide them."""
+        optimizer: Any = self.optimizer
+        unscale.norm_and_check({(self.scale.device, self.scale.dtype): self.grads}, self.scale)
+        optimizer.grad_scale, optimizer.found_inf = self.scale, None
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf
 
     def step_on_stream(self, arm: str) -> None:
         """Step as RoundPipe's loop does, and wait for its thread."""
@@ -145,7 +165,7 @@ class Trial:
 
         with norm_hooks(self.optimizer) if arm.startswith("hooks") else contextlib.nullcontext():
             seconds = clocks.timed(work, device).device
-        if arm.endswith("clip") or arm in self.scalers:
+        if arm.endswith((" clip", " unscale")) or arm in STREAM[1:]:
             self.norms[arm.removesuffix(" clip")] = float(self.total)
         return seconds
 
@@ -160,7 +180,7 @@ class Trial:
         errors = {name: abs(norm / (square**0.5 / scale) - 1) for name, norm in self.norms.items()}
         self.facts = {"elements": sum(p.numel() for p in self.params), "norm_error": errors, "syncs": self.syncs}
         if device == "cuda":
-            del self.params, self.optimizer, self.pattern
+            del self.params, self.grads, self.optimizer, self.pattern
             gc.collect()  # hooks and parameters refer to each other, and the largest set has 25 GB
 
 
@@ -200,7 +220,8 @@ def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
     """Return what is held against what: by name, the bare step's arm, theirs and ours."""
     pairs = [(name, kind) for kind in (" clip", "") for name in ("ours", "hooks")]
     rows = {name + (kind or " plain"): ("bare", "torch" + kind, name + kind) for name, kind in pairs}
-    rows["roundpipe clip"] = STREAM
+    rows |= {"ours unscale": ("bare", "torch clip", "ours unscale"), "roundpipe clip": STREAM}
+    rows["ours / floor"] = ("bare", "ours clip", FLOOR)
     return {label: row for label, row in rows.items() if row[2] in arms}
 
 
@@ -213,7 +234,10 @@ def table(records: Sequence[Record]) -> str:
             ratios = [rounds.spread(row["ratios"][f"{label} {what}"]) for what in ("cost", "whole")]
             numbers = "".join(f"{t:9.0f}" for t in times)
             lines.append(f"{row['size']:<16}{label:<16}{numbers}   {ratios[0]:<20}{ratios[1]}")
-    legend = "theirs: torch's scaler and clip, in the last row RoundPipe's on its thread; hooks: with norm_hooks"
+    legend = (
+        "theirs: torch's scaler and clip, or RoundPipe's on its thread; hooks: norm_hooks; unscale: torch's clip\n"
+        "ours / floor: ours clip instead of theirs; instead of ours, one read and the kernel's own grad_scale"
+    )
     return "\n".join(
         [*lines, f"microseconds above the backward pass; theirs / ours (lowest to highest trial)\n{legend}"]
     )

@@ -29,7 +29,10 @@ def plot(run: Result) -> Figure:
 
 
 def draw(axes: Axes, row: Record) -> None:
-    """Draw each bar: the bare step, and on it what is above it; median of the trials, lowest and highest as a line."""
+    """Draw each bar: the bare step, and on it what is above it; median of the trials, lowest and highest as a line.
+
+    On our clip a dotted line: the floor, one read and the kernel's own division.
+    """
     bare = milliseconds(row, "bare")
     base = statistics.median(bare)
     for arm, place in BARS.items():
@@ -39,6 +42,9 @@ def draw(axes: Axes, row: Record) -> None:
         axes.bar(place, middle - base, width=0.8, bottom=base, color=COLOR[arm.split()[0]])
         axes.vlines(place, min(times), max(times), color=_style.BLACK, linewidth=0.8)
         axes.text(place, max(times), f"+{middle - base:.2g}", ha="center", va="bottom", fontsize=6.5)
+    if "floor" in row["microseconds"]:
+        floor, place = statistics.median(milliseconds(row, "floor")), BARS["ours clip"]
+        axes.hlines(floor, place - 0.4, place + 0.4, color=_style.BLACK, linestyles="dotted", linewidth=0.8)
     axes.text(BARS["torch clip"], base / 2, "bare\nstep", ha="center", va="center", fontsize=6.5)
     axes.set_xticks(list(BARS.values()), [ticks(row, arm) for arm in BARS], linespacing=1.3)
     for _, place, kind in GROUPS:

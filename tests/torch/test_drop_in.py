@@ -567,6 +567,30 @@ def test_difference_6_a_first_fused_step_that_is_skipped_makes_no_state(monkeypa
         assert param.item() == moved
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda o, param: o.state.clear(),
+        lambda o, param: o.load_state_dict({**o.state_dict(), "state": {}}),
+        lambda o, param: o.param_groups[0]["params"].__setitem__(0, param),
+        lambda o, param: o.param_groups[0]["params"].append(param),
+        lambda o, param: o.add_param_group({"params": [param]}),
+    ],
+)
+def test_difference_6_whenever_state_is_made(change):
+    scaler = GradScaler("cpu", init_scale=4.0)
+    param, new = (torch.nn.Parameter(torch.zeros(())) for _ in range(2))
+    optimizer = torch.optim.AdamW([param], fused=True)
+    param.grad = scaler.scale(torch.ones(()))
+    scaler.step(optimizer)
+    scaler.update()
+    change(optimizer, new)
+    had = list(optimizer.state)
+    param.grad, new.grad = torch.tensor(INF), torch.tensor(INF)
+    scaler.step(optimizer)
+    assert list(map(id, optimizer.state)) == list(map(id, had))
+
+
 @pytest.mark.parametrize("options", [{"momentum": 0.5}, {}])
 def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
     for make in (GradScaler, exact, torch.amp.GradScaler):
@@ -822,6 +846,35 @@ def test_difference_15_knows_parameters_of_any_kind():
     del param, optimizer
     gc.collect()
     assert len(scaler._owners._known) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "unstepped"),
+    [
+        (lambda groups, b: groups[0]["params"].append(b), 0),
+        (lambda groups, b: groups.append({**groups[0], "params": [b]}), 0),
+        (lambda groups, b: groups[0].update(params=[b]), 1),  # a
+        (lambda groups, b: groups.clear(), 2),
+    ],
+)
+def test_difference_15_knows_an_optimizer_whose_groups_change(change, unstepped):
+    a, b = (torch.nn.Parameter(torch.zeros(())) for _ in range(2))
+    optimizer, scaler = torch.optim.SGD([a], lr=1.0), GradScaler("cpu", init_scale=4.0)
+
+    def left_after_a_step():
+        scaler.scale(a + b)
+        a.grad, b.grad = torch.tensor(4.0), torch.tensor(4.0)
+        scaler.step(optimizer)
+        scaler.update(4.0)
+        return list(scaler._owners._left)
+
+    assert left_after_a_step() == left_after_a_step() == [id(b)]
+    optimizer.zero_grad()
+    change(optimizer.param_groups, b)
+    if not optimizer.param_groups:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
+        optimizer.param_groups[0]["params"][0].grad = torch.tensor(4.0)
+    assert len(left_after_a_step()) == unstepped
 
 
 def step_again(scaler, optimizer):

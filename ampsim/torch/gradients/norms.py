@@ -29,21 +29,32 @@ def on_host(device: torch.device, dtype: torch.dtype) -> bool:
 
 def sum_of_squares(grads: list[Tensor]) -> float:
     """Sum the squares of gradients on the CPU with one dtype; inf or NaN if an element is, or if a part overflowed."""
+    if are_small(grads):
+        return _of_small(grads)
     large = [grad for grad in grads if grad.numel() > SMALL]
-    notes = [_noted(grad) for grad in large]
+    small = [grad for grad in grads if grad.numel() <= SMALL]
+    return _of_large(large) + (_of_small(small) if small else 0.0)
+
+
+def are_small(grads: list[Tensor]) -> bool:
+    """Tell whether a call for each of these gradients costs more than to read it."""
+    return max(map(Tensor.numel, grads), default=0) <= SMALL
+
+
+def _of_large(grads: list[Tensor]) -> float:
+    notes = [_noted(grad) for grad in grads]
     # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
     # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
-    parts = [part for grad, note in zip(large, notes, strict=True) if note is None for part in _parts(grad)]
-    total = sum(note for note in notes if note is not None)
+    parts = [part for grad, note in zip(grads, notes, strict=True) if note is None for part in _parts(grad)]
     with np.errstate(all="ignore"):  # inf and NaN are what is looked for
-        total += sum(map(float, map(np.dot, parts, parts)))
-        if len(large) == len(grads):
-            return total
-        small = [grad for grad in grads if grad.numel() <= SMALL] if large else grads
-        join = torch.cat if all(dim == 1 for dim in map(Tensor.dim, small)) else _flatten_dense_tensors
-        for start in range(0, len(small), BATCH):
-            total += sum(float(np.dot(part, part)) for part in _parts(join(small[start : start + BATCH])))
-    return total
+        read = sum(map(float, map(np.dot, parts, parts)))
+    return read + sum(note for note in notes if note is not None)
+
+
+def _of_small(grads: list[Tensor]) -> float:
+    join = torch.cat if {*map(Tensor.dim, grads)} == {1} else _flatten_dense_tensors
+    buffers = (join(grads[start : start + BATCH]) for start in range(0, len(grads), BATCH))
+    return sum(torch.dot(buffer, buffer).item() for buffer in buffers)
 
 
 def _parts(grad: Tensor) -> list[Any]:

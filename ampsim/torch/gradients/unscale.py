@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core.torch_model import refusals
-from ampsim.torch.gradients.norms import on_host, sum_of_squares
+from ampsim.torch.gradients.norms import are_small, on_host, sum_of_squares
 
 if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Read
@@ -66,7 +66,6 @@ def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
                 yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
 
 
-@torch.no_grad()
 def lay_out_for_kernel(optimizer: Optimizer) -> None:
     """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
 
@@ -78,17 +77,22 @@ def lay_out_for_kernel(optimizer: Optimizer) -> None:
             grad = param.grad
             if grad is None or (grad.is_contiguous() and param.is_contiguous()) or not _lies_on_host(grad):
                 continue
-            if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
-                raise refusals.OVERLAPS.error()
-            dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
-            if dense.stride() != param.stride():
-                raise RuntimeError(
-                    f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
-                    "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
-                    "contiguous(), or pass fused=False"
-                )
-            if grad.stride() != dense.stride():
-                param.grad = dense.copy_(grad)
+            param.grad = _laid_out(grad, param)
+
+
+@torch.no_grad()
+def _laid_out(grad: Tensor, param: Tensor) -> Tensor:
+    """Return a gradient that lies in memory as its parameter does."""
+    if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
+        raise refusals.OVERLAPS.error()
+    dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
+    if dense.stride() != param.stride():
+        raise RuntimeError(
+            f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
+            "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
+            "contiguous(), or pass fused=False"
+        )
+    return grad if grad.stride() == dense.stride() else dense.copy_(grad)
 
 
 _OVERLAPS = 1  # what torch says of memory that overlaps for certain; it gives up on some views that do
@@ -115,13 +119,14 @@ def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
     """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
 
     On the CPU one read where it can be: a finite sum of squares has finite terms. If it is not, it may have
-    overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. On CUDA one read.
+    overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. Where all gradients
+    are small it looks at once: what it writes is in the cache still. On CUDA one read.
     """
     for (device, dtype), grads in groups.items():
         found = found_on(device)
         if read := _read_on_cuda(grads):
             torch.maximum(found, read.found_inf, out=found)
-        elif not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
+        elif are_small(grads) or not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
             one = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
 
@@ -174,7 +179,6 @@ def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
     return (~value.to(dtype).isfinite()).float()
 
 
-@torch.no_grad()
 def norm_on_host(groups: Groups, scale: float) -> float | None:
     """Return the unscaled 2-norm of all gradients as a number; None where that would be a wait, or is not safe.
 

@@ -5,6 +5,7 @@ ticket of its scaled output, by a hook that autograd calls after it wrote one. T
 handed over. At depth 0 tickets follow one another, and what an update finds unstepped says enough, without a hook.
 """
 
+import operator
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -138,6 +139,19 @@ class _Left:
             )
 
 
+class _Seen:
+    """The parameters that no optimizer had stepped, and what they were found among."""
+
+    def __init__(self, lists: list[list[Tensor]], known: int, unstepped: set[int]) -> None:
+        self.unstepped = unstepped  # ids
+        self._lists, self._sizes, self._known = lists, list(map(len, lists)), known
+
+    def is_of(self, lists: list[list[Tensor]], known: int) -> bool:
+        """Tell whether groups and count are those of before; a look at each parameter would read it all from memory."""
+        same = len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists))
+        return same and known == self._known and self._sizes == list(map(len, lists))
+
+
 class LeftGradients(Owners):
     """The gradients that updates found unstepped, of a scaler with depth 0.
 
@@ -150,7 +164,7 @@ class LeftGradients(Owners):
         self._left: dict[int, _Left] = {}  # by id of the parameter
         self._has_left = False  # whether any ticket has ended
         self._stepped: dict[int, Optimizer] = {}  # since the last output was scaled, which may be long ago; by id
-        self._before: tuple[list[int], int, set[int]] = [], 0, set()  # ids that had stepped, count of known, the others
+        self._before = _Seen([], 0, set())
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
         self._stepped = {}
@@ -190,14 +204,12 @@ class LeftGradients(Owners):
 
     def _unstepped(self) -> set[int]:
         """Return the parameters whose optimizer has not stepped; if the others are as before, so are these."""
-        groups = (group["params"] for optimizer in self._stepped.values() for group in optimizer.param_groups)
-        stepped = list(map(id, chain.from_iterable(groups)))
-        before, known, unstepped = self._before
-        if stepped != before or len(self._known) != known:
-            self._know(_parameters_of(*self._stepped.values()))
-            unstepped = self._known.keys() - set(stepped)
-            self._before = stepped, len(self._known), unstepped
-        return unstepped
+        lists = [group["params"] for optimizer in self._stepped.values() for group in optimizer.param_groups]
+        if not self._before.is_of(lists, len(self._known)):
+            params = _by_id(chain.from_iterable(lists))
+            self._know(params)
+            self._before = _Seen(lists, len(self._known), self._known.keys() - params.keys())
+        return self._before.unstepped
 
 
 def _parameters_of(*optimizers: Optimizer) -> dict[int, Tensor]:

@@ -3,9 +3,7 @@
 import functools
 import inspect
 import math
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -195,15 +193,21 @@ class OptimizerStep:
         if record.stage is Stage.READY:
             record.found_inf = self._check_for_kernel()
             scale = self.version.scale_on(record.home)
-        first = not self.exact_torch and _may_lack_state(self.optimizer)
-        had_state = set(self.optimizer.state) if first else set()
+        had_state = len(self.optimizer.state)
         result = _call_fused(self.optimizer, scale, record, args, kwargs)
-        if first and any(flag.item() for flag in record.found_inf.values()):
-            for key in set(self.optimizer.state) - had_state:
-                del self.optimizer.state[key]
-        elif first and not self.optimizer.state:
-            _note_stateless(self.optimizer)
+        if not self.exact_torch and len(self.optimizer.state) > had_state:
+            self._drop_if_skipped(list(self.optimizer.state)[had_state:])
         return result
+
+    def _drop_if_skipped(self, made: list[Any]) -> None:
+        """Drop the state of these parameters, which a step has just made, if its kernel skipped. Waits for the flags.
+
+        torch's fused SGD allocates its momentum, the kernel leaves it as it is, and the next step would take what the
+        memory held for the momentum.
+        """
+        if any(flag.item() for flag in self.record.found_inf.values()):
+            for param in made:
+                del self.optimizer.state[param]
 
     def _check_for_kernel(self) -> dict[torch.device, Tensor]:
         groups = self._gradients(allow_fp16=True)
@@ -214,27 +218,6 @@ class OptimizerStep:
         found = Record()
         unscale.check(groups, found.found_on)
         return found.found_inf
-
-
-# Those that were stepped and keep nothing, by id; whoever finds one looks whether it is the one.
-_stateless: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()
-
-
-def _note_stateless(optimizer: Optimizer) -> None:
-    with suppress(TypeError):  # one that takes no weak reference is waited for at each step
-        _stateless[id(optimizer)] = optimizer
-
-
-def _may_lack_state(optimizer: Optimizer) -> bool:
-    """Tell whether a step may make state for a parameter, as the first with its gradient does.
-
-    What it makes is dropped if its kernel skips: torch's fused SGD allocates its momentum, the kernel leaves it
-    as it is, and the next step would take what the memory held for the momentum. So such a step waits for its flag.
-    """
-    if _stateless.get(id(optimizer)) is optimizer:
-        return False
-    params = (param for group in optimizer.param_groups for param in group["params"])
-    return any(param not in optimizer.state and param.grad is not None for param in params)
 
 
 def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:
@@ -258,10 +241,11 @@ def _flag(optimizer: Optimizer, record: Record) -> Tensor | None:
 
     torch's own optimizers take None, and then do not subtract the flag from the step count of every parameter.
     """
-    flags = [flag.to(record.home, non_blocking=True) for flag in record.found_inf.values()]
-    if record.home.type == "cpu" and type(optimizer).__module__.startswith("torch.optim.") and not any(flags):
+    home, flags = record.home, list(record.found_inf.values())
+    if home.type == "cpu" and type(optimizer).__module__.startswith("torch.optim.") and not any(flags):
         return None
     if len(flags) == 1:
         return flags[0]
     # Kernels compare the flag with 1, so a sum over devices must not make it 2.
-    return torch.stack(flags).amax() if flags else torch.zeros((), device=record.home)
+    on_home = [flag.to(home, non_blocking=True) for flag in flags]
+    return torch.stack(on_home).amax() if flags else torch.zeros((), device=home)
