@@ -361,9 +361,29 @@ def test_a_watch_that_begins_after_unscale_takes_no_divided_gradient_for_a_scale
 
 
 def test_a_division_that_is_left_to_the_fused_step_is_made_for_the_norm(path):
-    param = nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([param], 1e-3, fused=True)
-    optimizer.grad_scale, param.grad = torch.tensor(4.0), torch.tensor([12.0])
+    (a, _), (b, last) = one(), one()
+    fused, scale = torch.optim.SGD([a], 1e-3, fused=True), torch.tensor(4.0)
+    with watch({"a": a, "b": b}, [fused, last], to=path):
+        fused.grad_scale, a.grad, b.grad = scale, torch.tensor([12.0]), torch.tensor([4.0])
+        fused.step()
+        scale.fill_(8.0)  # a scaler's update, before the other optimizer's step ends the record
+        last.step()
+    assert next(records(path))["norm"] == 5.0
+
+
+def test_gradients_at_a_scale_of_zero_have_no_norm_and_are_told_though_torch_steps(path):
+    param, optimizer = one()
+    with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path):
+        iterate(scaler, optimizer, param)
+    [record] = records(path)
+    assert (record["scale"], record["skipped"], record["bad"]) == (0.0, False, {"w": "has nan"})
+    assert math.isnan(record["norm"])
+    assert param.isnan().all()
+
+
+def test_a_gradient_that_is_conjugated_lazily_has_a_norm(path):
+    param, optimizer = one(1.0, dtype=torch.complex64)
     with watch({"w": param}, optimizer, to=path):
+        param.grad = torch.tensor([3 + 4j]).conj()
         optimizer.step()
-    assert next(records(path))["norm"] == 3.0
+    assert next(records(path))["norm"] == 5.0
