@@ -4,8 +4,6 @@ import math
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from contextlib import closing
 
 import numpy as np
@@ -269,9 +267,22 @@ def test_flags_of_several_devices_stay_with_their_optimizer():
     assert step.on_host()[0]["optimizers"] == [True, False, None]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def forks(test):
+    # JAX warns where another test has loaded it.
+    test = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test)
+
+
+def forked(child):
+    """Return the exit code of a child process."""
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+@forks
 @pytest.mark.filterwarnings("ignore:watching. nothing of this fork is recorded:RuntimeWarning")
-@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")  # JAX's, where another test has loaded it
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
     param, optimizer = one()
@@ -283,32 +294,25 @@ def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
             iterate(scaler, optimizer, param)
             run.close()
 
-        process = multiprocessing.get_context("fork").Process(target=child)
-        process.start()
-        process.join()
-        assert process.exitcode == 0
+        assert forked(child) == 0
         iterate(scaler, optimizer, param)
     assert [record["step"] for record in records(path)] == [0, 1]
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@forks
 def test_a_killed_run_keeps_every_step_and_goes_on_in_the_same_file(path):
-    program = f"""
-import os, signal, torch
-from ampsim.watch import watch
-param = torch.nn.Parameter(torch.ones(1))
-optimizer, scaler = torch.optim.SGD([param], 0.1), torch.amp.GradScaler("cpu")
-watch({{"w": param}}, optimizer, scaler, to={str(path)!r})
-for _ in range(3):
-    scaler.scale(param).sum().backward()
-    scaler.step(optimizer)
-    scaler.update()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL  # noqa: S603
-    assert [record["step"] for record in records(path)] == [0, 1, 2]
     param, optimizer = one()
-    with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu"), to=path):
+    scaler = torch.amp.GradScaler("cpu")
+
+    def child():
+        watch({"w": param}, optimizer, scaler, to=path)
+        for _ in range(3):
+            iterate(scaler, optimizer, param)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert forked(child) == -signal.SIGKILL
+    assert [record["step"] for record in records(path)] == [0, 1, 2]
+    with watch({"w": param}, optimizer, scaler, to=path):
         iterate(scaler, optimizer, param)
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3]
 
