@@ -41,6 +41,9 @@ FLOORS = {
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/loop": {"numpy", "ampsim.core.arguments", "ampsim.testing.kit.result", "ampsim.testing.loop"},
+    "ampsim/testing/loop/backends/jax.py": {"numpy", "jax", "ampsim.testing.loop"},
+    "ampsim/testing/loop/backends/jax_exact.py": {"numpy", "jax"},
+    "ampsim/testing/loop/backends/jax_faults.py": {"numpy", "jax", "ampsim.core.machine", "ampsim.jax"},
     "ampsim/testing/loop/adapters/accelerate.py": {"accelerate", "torch", "ampsim.testing.loop"},
     "ampsim/testing/loop/adapters/deepspeed.py": {"deepspeed", "torch", "ampsim.testing.loop"},
     "ampsim/testing/loop/adapters/lightning.py": {"lightning", "torch", "ampsim.testing.loop"},
@@ -63,6 +66,7 @@ FLOORS = {
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
+    "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "ampsim.records", "ampsim.run_file", "figures"},
     "paper": {
         "ampsim.core",
         "ampsim.records",
