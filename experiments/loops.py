@@ -68,7 +68,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence what frameworks say of each other; leave one thread, no process group, and no old objects to collect."""
+    """Hide what frameworks say of each other; leave one thread, no process group, and no old objects to collect."""
     torch.set_num_threads(1)
     gc.freeze()  # the Trainer collects garbage before each step
     logging.disable(logging.WARNING)
