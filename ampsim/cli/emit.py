@@ -23,6 +23,9 @@ Target = Annotated[
 def emit_test(
     law: Law,
     target: Target,
+    loop: Annotated[
+        bool, typer.Option("--loop", help="TARGET is make(scaler) of a training loop, LAW one of loops.")
+    ] = False,
     file: Annotated[
         Path | None, typer.Option("--out", "-o", help="The test; else it is printed.", metavar="FILE")
     ] = None,
@@ -42,9 +45,16 @@ def emit_test(
         sys.path.insert(0, "")
     try:
         from ampsim.testing.emit.proof import require_failure
-        from ampsim.testing.emit.scaler import emit_scaler_test
 
-        source, raises = emit_scaler_test(law, target, examples=examples, **declared_traits(trait or (), without or ()))
+        if loop:
+            from ampsim.testing.emit.loop import emit_loop_test
+
+            source, raises = emit_loop_test(law, target)
+        else:
+            from ampsim.testing.emit.scaler import emit_scaler_test
+
+            declared = declared_traits(trait or (), without or ())
+            source, raises = emit_scaler_test(law, target, examples=examples, **declared)
         require_failure(source, raises=raises, limit=time_limit)
         if file is None:
             out.print(source, markup=False, end="")

@@ -50,7 +50,8 @@ def findings(history: History) -> list[Finding]:
     """Return what went wrong, the cause before its effects; nothing if the run is healthy."""
     known = infer(history)
     looks = (_forward_overflow, _scaled_norm, _floor, _collapse, _dead_layer, _interval, _spike, _hidden_skips)
-    found = [finding for look in looks for finding in look(history, known)]
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that no run has
+        found = [finding for look in looks for finding in look(history, known)]
     kinds = {finding.kind for finding in found}
     if found and found[0].kind == "forward overflow":  # what comes with it or after it follows from it, at any scale
         effects, first = {"collapse", "floor reached", "data spike"}, found[0].step

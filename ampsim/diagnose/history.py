@@ -102,7 +102,7 @@ class HistoryBuilder:
     samples: list[Sample] = field(default_factory=list)
     alarms: list[tuple[int, str]] = field(default_factory=list)
     _steps: "array[int]" = field(default_factory=lambda: array("q"))
-    _columns: "tuple[array[float], ...]" = field(default_factory=lambda: tuple(array("d") for _ in range(4)))
+    _values: "array[float]" = field(default_factory=lambda: array("d"))  # four per step
     _changes: list[Change] = field(default_factory=list)
     _known: tuple[int, float] | None = None  # the last step that had a scale, and it
     _merged: int = 1
@@ -123,9 +123,10 @@ class HistoryBuilder:
         """Add an entry: see `History` for what each is; a norm or a loss that was written down as NaN counts as inf."""
         scale = math.nan if scale < 0 else scale  # nobody's loss scale
         skipped = skipped if 0 <= skipped < 2**53 else math.nan
+        last = self._last_step()
         clash = self._known is not None and self._known[0] == step and not math.isnan(scale) and self._known[1] != scale
-        again = step == self._last_step() and not clash
-        if step <= self._last_step() and not again:
+        again = step == last and not clash
+        if step <= last and not again:
             self._go_back(step)
         if not math.isnan(scale):
             self._follow(step, scale)
@@ -140,7 +141,7 @@ class HistoryBuilder:
     def finish(self) -> History:
         """Return the history of what was added."""
         self._keep()
-        scale, skipped, norm, loss = (np.array(column, np.float64) for column in self._columns)
+        scale, skipped, norm, loss = np.array(self._values, np.float64).reshape(-1, 4).T.copy()
         notes = list(self.notes)
         if self._back:
             notes.append(f"The run went back to an earlier step {self._back} times; what came later counts.")
@@ -172,23 +173,22 @@ class HistoryBuilder:
         step, values = self._waiting
         self._waiting, self._in_waiting = None, 0
         self._steps.append(step)
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
+        self._values.extend(values)
         if len(self._steps) == ENTRIES:
             self._halve()
 
     def _reopen(self) -> None:
         """Take back the entry that was kept last, to add to it."""
-        self._waiting = self._steps.pop(), [column.pop() for column in self._columns]
+        self._waiting = self._steps.pop(), list(self._values[-4:])
+        del self._values[-4:]
         self._in_waiting = self._merged
 
     def _halve(self) -> None:
-        scale, skipped, norm, loss = (np.array(column).reshape(-1, 2).T for column in self._columns)
+        scale, skipped, norm, loss = np.array(self._values).reshape(-1, 2, 4).T
         skips = np.where(np.isnan(skipped).all(axis=0), np.nan, np.nansum(skipped, axis=0))
         scale = np.where(np.isnan(scale[1]), scale[0], scale[1])
-        merged = (scale, skips, np.fmax(*norm), np.fmax(*loss))
-        self._steps = self._steps[1::2]
-        self._columns = tuple(array("d", column.tobytes()) for column in merged)
+        merged = np.stack([scale, skips, np.fmax(*norm), np.fmax(*loss)], axis=1)
+        self._steps, self._values = self._steps[1::2], array("d", merged.tobytes())
         self._merged *= 2
 
     def _go_back(self, step: int) -> None:
@@ -197,8 +197,7 @@ class HistoryBuilder:
         self._keep()
         while self._steps and self._steps[-1] >= step:
             self._steps.pop()
-            for column in self._columns:
-                column.pop()
+            del self._values[-4:]
         while self._changes and self._changes[-1].step >= step:
             self._known = self._changes[-1].after, self._changes[-1].old
             self._changes.pop()

@@ -287,3 +287,32 @@ def drawing(scaler):
         trainer.update()
 
     return Loop(step, {**trainer.state, "data": draw.get_state})
+
+
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer that hands all on to another and never calls the constructor of its class, as accelerate's."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def state_dict(self):
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state):
+        self.optimizer.load_state_dict(state)
+
+
+@right
+def wrapped(scaler):
+    trainer = Trainer(scaler)
+    trainer.state["optimizer"] = Wrapper(trainer.optimizer)
+
+    def step(batch):
+        trainer.backward(batch)
+        trainer.update()
+
+    return Loop(step, trainer.state)

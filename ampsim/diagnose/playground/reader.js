@@ -3,16 +3,16 @@
 "use strict";
 
 const Reader = (() => {
-  const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:e[-+]?\\d+)?|\\.\\d+(?:e[-+]?\\d+)?|nan|inf(?:inity)?)";
-  const PAIR = new RegExp(`['"]?([a-z_][\\w/. -]{0,60}?)['"]?\\s*[:=]\\s*['"]?(${NUMBER})(?![\\w.:])`, "gi");
-  const SPACED = new RegExp(`\\b(loss_scale|gnorm|grad_norm|num_updates|loss)\\s+(${NUMBER})(?=[\\s(]|$)`, "gi");
+  const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
+  const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"]?(${NUMBER})(?![\\w.:])`, "g");
+  const SPACED = new RegExp(`\\b(loss_scale|gnorm|grad_norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(]|$)`, "g");
   const STEP = /\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b/i;
   const EPOCH = /\bepoch\W{0,4}(\d+)/i;
   const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
-  const WORDS = /scale|loss|norm|overflow|skip|Scale|Loss|Norm|OVERFLOW|LOSS/;
-  const DEEPSPEED = new RegExp(`OVERFLOW!.*?loss scale: (${NUMBER}), (?:reducing to (${NUMBER})|but hysteresis)`, "i");
-  const FAIRSEQ = new RegExp(`overflow detected.*?setting loss scale to: (${NUMBER})`, "i");
-  const APEX = new RegExp(`Gradient overflow.*?reducing loss scale to (${NUMBER})`, "i");
+  const WORDS = /loss|scale|norm|skip|overflow/i;
+  const DEEPSPEED = new RegExp(`loss scale: (${NUMBER}), (?:reducing to (${NUMBER})|but hysteresis)`);
+  const FAIRSEQ = new RegExp(`setting loss scale to: (${NUMBER})`);
+  const APEX = new RegExp(`reducing loss scale to (${NUMBER})`);
   const AT_MINIMUM = /loss scale already at minimum|Minimum loss scale reached/;
   const PROGRAMS = [
     ["Megatron", /\biteration\s+\d+\/\s*\d+\s*\|/],
@@ -72,20 +72,7 @@ const Reader = (() => {
     return entry;
   }
 
-  function* pairsOf(line) {
-    const found = (pattern, text) => [...text.matchAll(pattern)].map((match) => [match[1], match[2]]);
-    const unquoted = (text) => text.replaceAll(/^[\s'"]+|[\s'"]+$/g, "");
-    for (const part of line.split(/[|,{}]/)) {
-      const mark = part.includes(":") ? part.indexOf(":") : part.indexOf("=");
-      const value = unquoted(part.slice(mark + 1));
-      if (mark < 0) yield* found(SPACED, part);
-      else if (asNumber(value) !== null) yield [unquoted(part.slice(0, mark)), value];
-      else {
-        const pairs = found(PAIR, part);
-        yield* pairs.length ? pairs : found(SPACED, part);
-      }
-    }
-  }
+  const pairsOf = (line) => [SPACED, PAIR].flatMap((pattern) => [...line.matchAll(pattern)].map(([, name, value]) => [name, value]));
 
   const largest = (a, b) => (Number.isNaN(a) ? b : Number.isNaN(b) ? a : Math.max(a, b));
   const written = (value) => (value === undefined ? NaN : Number.isNaN(value) ? Infinity : value);
@@ -180,8 +167,10 @@ const Reader = (() => {
 
     // Take what a program says of an overflow; false if the line says something else.
     function sentence(line) {
-      const deepspeed = DEEPSPEED.exec(line), [, left] = FAIRSEQ.exec(line) ?? [], [, apex] = APEX.exec(line) ?? [];
-      if (deepspeed) {
+      const said = (word, pattern) => (line.includes(word) && pattern.exec(line)) || [];
+      const deepspeed = said("OVERFLOW!", DEEPSPEED), [, left] = said("overflow detected", FAIRSEQ);
+      const [, apex] = said("Gradient overflow", APEX);
+      if (deepspeed.length) {
         const rank = /Rank (\d+)/.exec(line)?.[1] ?? "";
         seen.rank ??= rank;
         if (rank === seen.rank) // each rank prints the same overflow

@@ -44,7 +44,7 @@ def entry_of(values: Mapping[str, object]) -> Entry:
     return found
 
 
-@lru_cache(10_000)  # a log has few names, and many lines
+@lru_cache(1_000)  # a log has few names, and many lines
 def _field_of(name: str) -> tuple[str, int]:
     """Return the field and rank of a name's last words: "INFO step" is a step, "moe_gate_loss" no loss."""
     path, _, last = name.lower().rpartition("/")

@@ -11,6 +11,7 @@ from ampsim.diagnose.readers.run import read_own
 from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_objects
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.readers.trackers import read_tensorboard, read_wandb
+from ampsim.run_file import read_run
 
 LINE = 1 << 20
 """Characters of a line that are looked at: a log of one line must not fill the memory."""
@@ -51,7 +52,7 @@ def _read(path: Path, progress: Callable[[int], object]) -> History:
     with path.open("rb") as file:
         lines = _lines(file, progress)
         head = list(itertools.islice(lines, 20))
-        if head and head[0].startswith('{"run":'):
+        if head[0].startswith('{"run":') and _is_own(path):
             return read_own(path)
         everything, source = itertools.chain(head, lines), str(path)
         first = next((line for line in head if line.strip()), "")
@@ -77,6 +78,14 @@ def _lines(file: IO[bytes], progress: Callable[[int], object]) -> Iterator[str]:
             line, rest = line[: cut + 1], line[cut + 1 :][:LINE]
         yield line.decode(errors="replace")
     yield rest.decode(errors="replace")
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        read_run(path)
+    except ValueError:  # somebody else's JSON Lines may begin with "run" too
+        return False
+    return True
 
 
 def _is_json(line: str) -> bool:

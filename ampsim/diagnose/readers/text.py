@@ -1,30 +1,29 @@
 """Console logs: Megatron, DeepSpeed, fairseq, apex, Hugging Face's Trainer, and whatever prints names with numbers.
 
 Lines of Megatron and Hugging Face differ in punctuation only: a name, ``:`` or ``=``, a number. What programs say in
-sentences, such as DeepSpeed's OVERFLOW, has patterns of its own.
+sentences, such as DeepSpeed's OVERFLOW, has patterns of its own. A line is searched for a plain word before any
+pattern looks at it: a log has millions of lines.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import entry_of
 
-_NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
-_PAIR = re.compile(rf"""['"]?([A-Za-z_][\w/. -]{{0,60}}?)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.IGNORECASE)
+_NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
+_PAIR = re.compile(rf"""([A-Za-z_][\w/. -]{{0,80}}+)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.ASCII)
 _STEP = re.compile(r"\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b", re.IGNORECASE)
-_SPACED = re.compile(rf"\b(loss_scale|gnorm|grad_norm|num_updates|loss)\s+({_NUMBER})(?=[\s(]|$)", re.IGNORECASE)
+_SPACED = re.compile(rf"\b(loss_scale|gnorm|grad_norm|num_updates|[lL]oss)\s+({_NUMBER})(?=[\s(]|$)", re.ASCII)
 _EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_SEPARATORS = re.compile(r"[|,{}]")
-_QUOTES = " \t\r\n'\""
-_WORDS = ("scale", "loss", "norm", "overflow", "skip", "Scale", "Loss", "Norm", "OVERFLOW", "LOSS")
-
-_DEEPSPEED = re.compile(rf"OVERFLOW!.*?loss scale: ({_NUMBER}), (?:reducing to ({_NUMBER})|but hysteresis)")
+_WORDS = ("loss", "scale", "norm", "skip", "overflow")
+"""In lower case; a line without one of them says nothing of a run."""
+_DEEPSPEED = re.compile(rf"loss scale: ({_NUMBER}), (?:reducing to ({_NUMBER})|but hysteresis)")
 _RANK = re.compile(r"Rank (\d+)")
-_FAIRSEQ = re.compile(rf"overflow detected.*?setting loss scale to: ({_NUMBER})")
-_APEX = re.compile(rf"Gradient overflow.*?reducing loss scale to ({_NUMBER})")
+_FAIRSEQ = re.compile(rf"setting loss scale to: ({_NUMBER})")
+_APEX = re.compile(rf"reducing loss scale to ({_NUMBER})")
 _AT_MINIMUM = ("loss scale already at minimum", "Minimum loss scale reached")
 
 LONGEST = 1 << 14
@@ -71,7 +70,7 @@ class TextReader:
         text = text[:LONGEST]
         if "[" in text and "<" in text and (bar := _BAR.search(text)) and int(bar[2]) >= self._bar[1]:
             self._bar = int(bar[1]), int(bar[2])
-        if not any(word in text for word in _WORDS):
+        if not any(map(text.lower().__contains__, _WORDS)):
             return
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
@@ -79,7 +78,7 @@ class TextReader:
             self._recognize(text)
         if self._sentence(text):
             return
-        entry = entry_of(dict(_pairs(text)))
+        entry = entry_of(dict(_SPACED.findall(text) + _PAIR.findall(text)))
         total = "log_dist" in text and "skipped" in entry  # of the run, where other programs count since the last line
         if entry.keys() & {"scale", "norm", "loss"} or total:
             if total:
@@ -100,7 +99,7 @@ class TextReader:
         if step is None or not 0 <= step < MOST_STEPS:
             return max(self._step + 1, self._bar[0])
         self._numbered = True
-        found = _EPOCH.search(text)
+        found = _EPOCH.search(text) if "epoch" in text.lower() else None
         epoch = int(found[1][:9]) if found else self._epoch[0]
         if epoch > self._epoch[0]:
             restarted = step + self._epoch[1] + self._overflows <= self._step
@@ -127,7 +126,7 @@ class TextReader:
 
     def _sentence(self, text: str) -> bool:
         """Take what a program says of an overflow; False if the line says something else."""
-        if found := _DEEPSPEED.search(text):
+        if "OVERFLOW!" in text and (found := _DEEPSPEED.search(text)):
             named = _RANK.search(text)
             rank = named[1] if named else ""
             self._rank = rank if self._rank is None else self._rank
@@ -137,11 +136,11 @@ class TextReader:
                 if found[2] is None:
                     self.builder.settings["hysteresis"] = True
             return True
-        if found := _FAIRSEQ.search(text):
+        if "overflow detected" in text and (found := _FAIRSEQ.search(text)):
             self._overflow(2.0 * float(found[1]))
             self._after(found[1])
             return True
-        if found := _APEX.search(text):
+        if "Gradient overflow" in text and (found := _APEX.search(text)):
             if float(found[1]) != self._last_scale:  # another rank's line has the same scale
                 self._overflow(2.0 * float(found[1]))
                 self._after(found[1])
@@ -164,22 +163,6 @@ class TextReader:
         """Keep the scale that the next step begins with."""
         if scale is not None:
             self._last_scale = float(scale)
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield names with the texts of their numbers. Most lines are cut at ``|`` and ``,``; a pattern reads the rest."""
-    for part in _SEPARATORS.split(text):
-        name, mark, value = part.partition(":") if ":" in part else part.partition("=")
-        if not mark:
-            yield from _SPACED.findall(part)
-            continue
-        value = value.strip(_QUOTES)
-        try:
-            float(value)
-        except ValueError:  # more than one pair, or words
-            yield from _PAIR.findall(part) or _SPACED.findall(part)
-        else:
-            yield name.strip(_QUOTES), value
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:

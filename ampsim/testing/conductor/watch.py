@@ -86,18 +86,26 @@ def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
     Replaced is whatever in the module's namespace *is* one of them, under any name; returns the names.
     Locks that the module made when it was imported stay real: patch, then reload or make them anew.
     """
-    slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
-    stand_ins: list[tuple[object, object]] = [(threading, sync), (queue, sync), (time, slow), (time.sleep, sync.sleep)]
-    for home in (threading, queue):
-        public = [name for name in dir(home) if name in vars(sync) and not name.startswith("_")]
-        stand_ins += [(getattr(home, name), getattr(sync, name)) for name in public]
     patched = []
     for name, value in [*vars(module).items()]:
-        for real, ours in stand_ins:
-            if value is real and real is not ours:
-                replace(scheduler, module, name, ours)
-                patched.append(name)
+        ours = _STAND_INS.get(id(value))
+        if ours is not None:
+            replace(scheduler, module, name, ours)
+            patched.append(name)
     return tuple(patched)
+
+
+def _stand_ins() -> dict[int, object]:
+    """Return what takes the place of what, by the latter's id: not everything in a namespace is hashable."""
+    slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
+    pairs: list[tuple[object, object]] = [(threading, sync), (queue, sync), (time, slow), (time.sleep, sync.sleep)]
+    for home in (threading, queue):
+        public = [name for name in dir(home) if name in vars(sync) and not name.startswith("_")]
+        pairs += [(getattr(home, name), getattr(sync, name)) for name in public]
+    return {id(real): ours for real, ours in pairs if real is not ours}
+
+
+_STAND_INS = _stand_ins()  # once: a scaler's classes are patched anew for each schedule
 
 
 def watch_tensors(scheduler: Scheduler, tensors: dict[str, "torch.Tensor"]) -> None:

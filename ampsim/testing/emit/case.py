@@ -9,10 +9,10 @@ from typing import Any
 
 from ampsim.core.machine import Rule, init, update
 from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.emit.text import WIDTH
 from ampsim.testing.kit.check import Check
 from ampsim.testing.kit.trial import Trial
 
-WIDTH = 110
 OPTIMIZER = """param = torch.nn.Parameter(torch.ones(3))
 optimizer = torch.optim.SGD([param], lr=0.125, momentum=0.9, foreach=False)"""
 ITERATE = """

@@ -1,22 +1,18 @@
 """Write the shortest failure of a check as a pytest file: about twenty lines, and nothing of ampsim in them."""
 
-import importlib
-import re
-import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ampsim.testing.emit import calls, numerics, scale  # noqa: F401  register the templates
-from ampsim.testing.emit.case import TEMPLATES, WIDTH, Case
+from ampsim.testing.emit.case import TEMPLATES, Case
 from ampsim.testing.emit.peers import PEERS, adapted, as_text
+from ampsim.testing.emit.text import Text, written
+from ampsim.testing.kit.alarm import OverdueError
 from ampsim.testing.kit.check import EXAMPLES, Check
 from ampsim.testing.kit.judge import THREADS, chosen
 from ampsim.testing.kit.subject import Subject, Traits, find, load
 from ampsim.testing.kit.trial import Trial
-
-STANDARD = ("io", "math", "pickle")
-NAMES = {"TestCase": "from unittest import TestCase", "SimpleNamespace": "from types import SimpleNamespace"}
 
 
 def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
@@ -55,7 +51,8 @@ def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **decla
         raise ValueError(f"{law} holds for {target}: there is nothing to emit")
     case = Case(peer, check, trial, drawn, seen)
     raises = seen.startswith("raised ")
-    return written(law, case.seen, check.law, check.issue, peer.imports, TEMPLATES[law](case)), raises
+    about = Text(law, seen, check.law, check.issue)
+    return written(about, peer.imports.splitlines(), TEMPLATES[law](case)), raises
 
 
 def _shortest(check: Check, subject: Subject, examples: int) -> tuple[str, Trial, Mapping[str, Any]]:
@@ -69,27 +66,7 @@ def _shortest(check: Check, subject: Subject, examples: int) -> tuple[str, Trial
     try:
         replace(check, function=function)(subject, examples=examples)
     except AssertionError as error:
+        if isinstance(error.__cause__, OverdueError):
+            raise ValueError(f"{str(error).partition(chr(10))[0]}: nor would a short test") from error
         return str(error).partition("\n")[0].removeprefix(f"{check.name}: "), *last
     return "", *last
-
-
-def written(law: str, seen: str, statement: str, issue: str, imports: str, body: Any) -> str:
-    """Write the file: what is broken and why it matters, the imports, one test."""
-    code = "\n".join(body).strip("\n")
-    lines = sorted(imports.splitlines(), key=lambda line: line.startswith("from"))
-    used = [f"import {name}" for name in STANDARD if re.search(rf"\b{name}\.", code)]
-    used += [line for name, line in sorted(NAMES.items()) if name in code]
-    about = textwrap.fill(statement, WIDTH)
-    issue = f"\nReported before: {issue}" if issue else ""
-    seen = re.sub(r"\x1b\[\d*m", "", seen)
-    head = textwrap.fill(textwrap.shorten(f"{law}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH)
-    doc = f'"""{head}\n\n{about}{issue}\nSeen with {versions(imports)}.\n"""'
-    body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
-    return "\n".join([doc, "", *used, *[""] * bool(used), *lines, "", "", f"def test_{law}():", body, ""])
-
-
-def versions(imports: str) -> str:
-    """Return the packages that import lines name, with their versions."""
-    tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports.splitlines())
-    found = {top: getattr(importlib.import_module(top), "__version__", None) for top in tops}
-    return ", ".join(f"{top} {version}" for top, version in found.items() if version) or "its version of today"

@@ -9,6 +9,7 @@ seconds later. A child that ended, whoever ended it, is replaced by one that beg
 processes are forked the parent warms up, as torch's first step and hypothesis' first example take seconds each.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -118,6 +119,7 @@ def _serve(
     """Load the scaler and answer for each check, in the child."""
     from ampsim.testing.kit.checks import CHECKS
 
+    gc.freeze()  # what is loaded is no garbage, and takes long to look through
     sys.stdout = sys.stderr  # a report may go to the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both
     try:

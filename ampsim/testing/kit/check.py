@@ -4,6 +4,7 @@ A check is a small function that drives a scaler through a `Trial` and fails whe
 it takes beside the trial hypothesis draws, always the same for the same check, and shrinks when it fails.
 """
 
+import gc
 import inspect
 import re
 import shlex
@@ -12,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import example as always
 from hypothesis.strategies import SearchStrategy, just
 
+from ampsim.testing.kit import examples as drawing
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
 from ampsim.testing.kit.result import BrokenError
 from ampsim.testing.kit.subject import Subject, as_subject
@@ -24,16 +24,6 @@ from ampsim.testing.kit.trial import Bench, Trial
 LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
 EXAMPLES = 60
 _TESTING = str(Path(__file__).parents[1])
-SEED = 1  # any number: without one, hypothesis makes it of this file's text, and an edit would draw other examples
-SETTINGS = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    report_multiple_bugs=False,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
 
 
 @dataclass(frozen=True)
@@ -83,24 +73,26 @@ class Check:
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
-        trials = [Trial(subject, schedule)]
+        failed = [Trial(subject, schedule)]
 
         def example(**drawn: object) -> None:
-            trials[:] = [Trial(subject, schedule)]  # the last example that hypothesis runs is the shortest
-            self.function(trials[0], **drawn)
+            trial = Trial(subject, schedule)
+            try:
+                self.function(trial, **drawn)
+            except BaseException:
+                failed[:] = [trial]  # the last example that fails is the shortest
+                raise
 
-        test = example
-        if self.draws:
-            test = seed(SEED)(settings(SETTINGS, max_examples=examples)(given(**self.draws)(example)))
-            for drawn in self.found:
-                test = always(**drawn)(test)
         try:
             with alarm(time_limit(examples) if limit is None else limit):
-                test()
+                if self.draws:
+                    drawing.run(example, tuple(self.draws.items()), self.found, examples)
+                else:
+                    example()
         except BrokenError as error:
-            raise BrokenError(self._message(trials[0], error)) from None
+            raise BrokenError(self._message(failed[0], error)) from None
         except (Exception, SystemExit, OverdueError) as error:
-            message = self._message(trials[0], error)
+            message = self._message(failed[0], error)
             kind = AssertionError if isinstance(error, OverdueError) else RaisedError
             raise kind(message) from error.with_traceback(_theirs(error.__traceback__))
 
@@ -138,14 +130,23 @@ def time_limit(examples: int) -> float:
 
 
 def warm_up() -> None:
-    """Do what takes seconds in a process when it is first done, and is no scaler's fault."""
+    """Do what takes seconds in a process when it is first done, and is no scaler's fault.
+
+    Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
+    """
 
     def step(value: float) -> None:
         bench = Bench()
         bench.put(value)
         bench.optimizer.step()
 
-    settings(SETTINGS, max_examples=1)(given(just(1.0))(step))()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        drawing.run(step, (("value", just(1.0)),), (), 1)
+    finally:
+        if collects:
+            gc.enable()
 
 
 class RaisedError(AssertionError):

@@ -1,6 +1,7 @@
 """What the kit draws: rules, histories of overflows, scales and gradients."""
 
 import math
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ FLAGS = st.lists(  # which of three optimizers overflow; often none, so that the
 Flags = list[tuple[bool, bool, bool]]
 
 
+@cache  # checks that draw alike share their examples, see `kit.examples`
 def rules(*, growth: bool = True) -> st.SearchStrategy[Rule]:
     """Draw rules that torch accepts, far from the ends of float32 unless they are meant to reach the top.
 
@@ -30,6 +32,7 @@ def rules(*, growth: bool = True) -> st.SearchStrategy[Rule]:
     )
 
 
+@cache
 def histories(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
     """Draw found_inf of each update, in runs of equal outcomes: uniform flags hardly ever grow or collapse."""
     runs = st.lists(st.tuples(st.booleans(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=8)

@@ -112,11 +112,13 @@ class Subject:
             anything else with torch's arguments, becomes such a function.
         traits: what it does differently on purpose.
         name: what reports call it.
+        lives: what `Trial.live` has seen of it.
     """
 
     make: Maker
     traits: Traits = field(default_factory=Traits)
     name: str = ""
+    lives: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         target = self.make
@@ -134,6 +136,11 @@ class Subject:
             said = getattr(self.make(self.traits.possible(Rule())), "without", None)
         unasked = frozenset() if "enabled" in _parameters(self.make)[0] else frozenset({"enabled"})
         return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
+
+    @cached_property
+    def kind(self) -> type:
+        """The class of what it makes."""
+        return type(self.make(self.traits.possible(Rule())))
 
     def try_out(self) -> None:
         """Make one scaler; raise ValueError if that raises, or if what is made is none."""

@@ -120,6 +120,16 @@ class Trial:
         after = used[self.traits.delay :]
         return History(self.rule, found_inf[: len(after) - 1], after), shown
 
+    def live(self, rule: Rule, found_inf: Sequence[bool]) -> tuple[History, list[int | None]]:
+        """Return what a fresh scaler's run was seen to be: it is run once, for all laws that ask about it."""
+        seen: tuple[History, list[int | None]]
+        lives, key = self.subject.lives, (rule, *found_inf)
+        if key not in lives:
+            self.start(rule)
+            lives[key] = self.observe(found_inf), self.requested, self.events, self.scales
+        seen, self.requested, self.events, self.scales = lives[key]
+        return seen
+
     def streak(self) -> int | None:
         """Count clean steps, where the scaler shows them as torch does and no update is under way; else None."""
         shows = getattr(self.scaler, "_get_growth_tracker", None)

@@ -4,7 +4,19 @@ import math
 import re
 from dataclasses import dataclass
 
-from ampsim.testing.loop.law import ALIKE, GROWS, HIDDEN, SAVING, SKIPPED, STEPPED, STUCK, UNREACHED, VERDICT, Broken
+from ampsim.testing.loop.law import (
+    ALIKE,
+    GROWS,
+    HIDDEN,
+    KEPT,
+    SAVING,
+    SKIPPED,
+    STEPPED,
+    STUCK,
+    UNREACHED,
+    VERDICT,
+    Broken,
+)
 from ampsim.testing.loop.state import Difference
 
 
@@ -79,6 +91,11 @@ PATTERNS = (
         "the inf was stepped with: optimizer.step() is called directly, or inf and NaN are taken out of the gradients "
         "before the scaler looks; step every optimizer with scaler.step(optimizer)",
         pattern=STEPPED,
+    ),
+    Pattern(
+        _SKIP,
+        "the scaler is not updated: no update is called, or it is not told of the inf, or in JAX its result is dropped",
+        pattern=KEPT,
     ),
     Pattern(_SKIP, "what is logged is kept from the skipped step, or averaged over it", r"^logged", pattern=HIDDEN),
     Pattern(

@@ -31,8 +31,7 @@ def _register(law: Callable[[Any], str | None], parts: Callable[[History, list[i
     """Make a check of a law, which is to hold of each of the `parts` of a run."""
 
     def holds(t: Trial, rule: Rule, found_inf: list[bool]) -> None:
-        t.start(rule)
-        for where, part in parts(*t.observe(found_inf)):
+        for where, part in parts(*t.live(rule, found_inf)):
             if seen := law(part):
                 t.fail(f"{seen}{where}")
 

@@ -32,14 +32,13 @@ ROUNDPIPE = "https://github.com/ITcarrot/RoundPipe/blob/main/docs/API/grad_scale
 
 def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
     """Make a scaler whose locks are the conductor's and whose attributes are switch points."""
-    kind = type(subject.make(RULE))
-    for owner in kind.__mro__[:-1]:
+    for owner in subject.kind.__mro__[:-1]:
         c.patch(cast("ModuleType", owner))  # a class is a namespace too
         c.patch(sys.modules[owner.__module__])
     scaler = subject.make(RULE)
-    shared = [name for name in vars(scaler) if not callable(getattr(kind, name, None))]
+    shared = [name for name in vars(scaler) if not callable(getattr(subject.kind, name, None))]
     if shared:
-        c.watch(kind, *shared)
+        c.watch(subject.kind, *shared)
     return scaler
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ampsim.testing.loop.backends.torch_exact import Inexact
 from ampsim.testing.loop.loop import Loop
@@ -105,10 +106,11 @@ class TorchRun(Run):
                 name = names[id(param)]
                 largest[name] = max(largest.get(name, -1.0), _size(param.grad))
 
-        for optimizer in self.loop.state.values():
-            if isinstance(optimizer, Optimizer):
-                optimizer.register_step_pre_hook(look)
-        yield largest
+        hook = register_optimizer_step_pre_hook(look)  # on all, as one in state may only wrap the one that steps
+        try:
+            yield largest
+        finally:
+            hook.remove()
 
     def save(self) -> Any:
         if self.loop.save:
@@ -135,10 +137,10 @@ class TorchRun(Run):
         return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
 
     @staticmethod
-    def inexact(replay: Callable[[], object]) -> tuple[str, str]:
+    def inexact(replay: Callable[[], object], *, tiny: bool) -> str:
         with Inexact() as watch:
             replay()
-        return watch.half, watch.tiny
+        return watch.half or (watch.tiny if tiny else "")
 
 
 def trained(loop: Loop) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     groups = iterations(make, batches)
     if len(groups) < 2:
         return NotAsked("fewer than 2 batches after which the scaler is updated")
-    before, after = ([b for group in part for b in group] for part in _halves(groups))
+    before, after = ([b for group in part for b in group] for part in halves(groups))
     run = advance(begin(make, SCALE, GROWTH_INTERVAL), before)
     with told("save"):
         checkpoint = copy.deepcopy(run.save())
@@ -46,7 +46,8 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     return None
 
 
-def _halves(groups: list[Sequence[Batch]]) -> tuple[list[Sequence[Batch]], list[Sequence[Batch]]]:
+def halves(groups: list[Sequence[Batch]]) -> tuple[list[Sequence[Batch]], list[Sequence[Batch]]]:
+    """Return the groups before saving and those after it."""
     return groups[: len(groups) // 2], groups[len(groups) // 2 :]
 
 

@@ -90,11 +90,11 @@ def _far(before: State, whole: State, split: State) -> list[Difference]:
             each = Difference(name, whole.get(name), split.get(name), before.get(name))
             last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
             kinds.setdefault((owner, last, each.left.dtype.kind if each.left is not None else ""), []).append(each)
-    far = {each.name for kind in kinds.values() if _distance(kind) > ROUNDING for each in kind}
+    far = {each.name for kind in kinds.values() if distance(kind) > ROUNDING for each in kind}
     return [each for each in differences(whole, split, before) if each.name in far]
 
 
-def _distance(kind: list[Difference]) -> float:
+def distance(kind: list[Difference]) -> float:
     """Return the distance of two changes, relative to the change."""
     apart = change = 0.0
     for each in kind:

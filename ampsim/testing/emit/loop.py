@@ -1,0 +1,305 @@
+"""Write the shortest failure of a loop's law as a pytest file: the runs to compare, of the user's own make function."""
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampsim.testing.emit.case import number
+from ampsim.testing.emit.text import Text, written
+from ampsim.testing.kit.subject import load
+from ampsim.testing.loop.judge import chosen, judge_loop
+from ampsim.testing.loop.law import HIDDEN, SAVING, Broken, Law
+from ampsim.testing.loop.laws import resume, skipped, splitting
+from ampsim.testing.loop.laws.scale import PLANS
+from ampsim.testing.loop.loop import LoopError
+from ampsim.testing.loop.patterns import cause_of
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.runs import Batch, Make, iterations, play, run_class
+from ampsim.testing.loop.state import LOGGED, Difference
+
+STAND_IN = """
+Loop = namedtuple("Loop", "step state logged split save load", defaults=[None] * 4)
+sys.modules["ampsim.testing"] = SimpleNamespace(Loop=Loop)  # so that make can be imported without ampsim
+"""
+START = """
+def start(scale=2.0**8, growth_interval=2**30):
+    seed(0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
+    return make(scaler), scaler
+"""
+TRAIN = """
+def train(loop, *places):
+    for place in places:
+        seed(1 + place)
+        loop.step(copy.deepcopy(batches[place]))
+"""
+IN_PARTS = "loop.split(copy.deepcopy(batches[place]), 2) if split else copy.deepcopy(batches[place])"
+SPOIL = """def spoil(param):
+    (param.grad.mul_ if param.grad.is_sparse else param.grad.fill_)(math.inf)
+"""
+HOOK = "param.register_post_accumulate_grad_hook(spoil)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A broken law of a loop, on the shortest list of batches.
+
+    Attributes:
+        make: the user's.
+        run: one on those batches, in which names are looked up.
+        batches: on which the law is broken.
+        broken: what was seen.
+        shown: the array that differs and is compared; None where none does.
+    """
+
+    make: Make
+    run: Run
+    batches: Sequence[Batch]
+    broken: Broken
+    shown: Difference | None
+
+    @property
+    def parameters(self) -> str:
+        """An expression for the parameters that a loop trains."""
+        state = self.run.loop.state.items()
+        parts = [f'*loop.state["{key}"].parameters()' for key, value in state if hasattr(value, "named_parameters")]
+        groups = [(key, index) for key, value in state for index in range(len(getattr(value, "param_groups", ())))]
+        parts = parts or [f'*loop.state["{key}"].param_groups[{index}]["params"]' for key, index in groups]
+        return f"[{', '.join(parts)}]" if len(parts) > 1 else parts[0].removeprefix("*")
+
+    def seen(self, loop: str = "loop", scaler: str = "scaler", name: str = "") -> str:
+        """Return an expression for an array of a loop, as a list; by default for the one that is shown."""
+        name = name or (self.shown.name if self.shown else "")
+        owner, _, rest = name.partition(".")
+        if owner == "scaler":
+            return f'{scaler}.state_dict()["{rest}"]'
+        if owner == LOGGED and self.run.loop.logged:
+            found = _reached(self.run.loop.logged(), rest, f"{loop}.logged()")
+        else:
+            found = _reached(dict(self.run.loop.state), name, f"{loop}.state")
+        if found is None:
+            raise ValueError(f"{name} has no short name in code; expected it under a name of its own in state")
+        return found
+
+
+def _reached(value: Any, rest: str, text: str) -> str | None:
+    """Return how an array is reached from a value, given its dotted name below it, and made a list."""
+    if hasattr(value, "state_dict"):
+        value, text = value.state_dict(), f"{text}.state_dict()"
+    elif callable(value):
+        value, text = value(), f"{text}()"
+    if not rest:
+        return f"{text}.tolist()" if hasattr(value, "tolist") else text
+    items = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    )
+    for key, each in items:
+        if f"{rest}.".startswith(f"{key}."):
+            word = f'"{key}"' if isinstance(key, str) else repr(key)
+            if found := _reached(each, rest[len(str(key)) + 1 :], f"{text}[{word}]"):
+                return found
+    return None
+
+
+def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
+    """Return a pytest file that fails as a loop breaks a law, and whether by an exception: False.
+
+    Args:
+        name: the law's.
+        target: ``module:make``, whose batches are called ``batches`` in the same module.
+
+    Raises:
+        ValueError: the law holds or is not asked, the loop cannot be judged, or there is no such law.
+    """
+    (law,) = chosen([name])
+    module, _, path = target.partition(":")
+    make: Any = load(target)
+    batches: Any = load(f"{module}:batches")
+    given = [*(batches() if callable(batches) else batches)]
+    if (kind := run_class(make).__module__.rpartition(".")[2]) != "torch":
+        raise ValueError(f"{target} is a loop of {kind}: short tests are written of torch's")
+    try:
+        (result,) = judge_loop(make, given, [name])
+        if result.outcome != "failed":
+            why = f"holds for {target}" if result.outcome == "passed" else f"is not asked of {target}: {result.text}"
+            raise ValueError(f"{name} {why}: there is nothing to emit")
+        case = _shortest(law, make, given)
+    except LoopError as error:
+        raise ValueError(f"{target}: {error}") from error
+    lines = TEMPLATES[name](case)
+    cause = next((line.split(None, 1)[1] for line in result.text.splitlines() if line.startswith("  cause ")), "")
+    seen = result.text.partition("\n")[0].removeprefix(f"{name}: ")
+    head = _head(case, f"from {module} import batches, {path}", "\n".join(lines))
+    if callable(batches):
+        head = [line.replace("batches[place]", "batches()[place]") for line in head]
+    head = [line.replace("make(scaler)", f"{path}(scaler)") for line in head]
+    return written(Text(name, seen, law.law, law.issue, cause), ["import torch"], lines, head), False
+
+
+def _shortest(law: Law, make: Make, given: Sequence[Any]) -> Case:
+    """Leave out one batch at a time, as `judge.shrink` does, but keep those behind the failure: they make its place."""
+    batches: Sequence[Batch] = [Batch(place, data) for place, data in enumerate(given)]
+    broken: Any = law(make, batches)
+    for batch in batches[::-1] if law.shrinks else ():
+        fewer = [each for each in batches if each is not batch]
+        try:
+            verdict = law(make, fewer) if fewer else None
+        except LoopError:
+            continue
+        if isinstance(verdict, Broken):
+            batches, broken = fewer, verdict
+    shown = cause_of(law.name, broken)[1] or (broken.differences[0] if broken.differences else None)
+    return Case(make, play(make, batches, 1.0), batches, broken, shown)
+
+
+def _head(case: Case, imported: str, lines: str) -> list[str]:
+    """Return what stands before the test: what makes a loop, and what trains it under the kit's seeds."""
+    train = TRAIN
+    if "split=True" in lines:
+        train = TRAIN.replace("*places", "*places, split=False").replace("copy.deepcopy(batches[place])", IN_PARTS)
+    parts = [STAND_IN.strip("\n"), f"{imported}  # noqa: E402", "\n", START, train]
+    drawn = _generators(case)
+    if not drawn:
+        return [part.replace("seed(", "torch.manual_seed(") for part in parts]
+    seeds = "\n".join(f"    {each}(number)" for each in ("torch.manual_seed", *drawn))
+    return [*parts[:3], f"def seed(number):\n{seeds}\n", *parts[3:]]
+
+
+def _generators(case: Case) -> list[str]:
+    """Return the seeds, beside torch's, of the generators that the last batch drew from."""
+    case.run.seed(1 + case.batches[-1].place)
+    fresh = [random.getstate(), repr(np.random.get_state())]  # noqa: NPY002 - loops draw from it
+    play(case.make, case.batches, 1.0)
+    drawn = [random.getstate(), repr(np.random.get_state())]  # noqa: NPY002
+    names = ("random.seed", "numpy.random.seed")
+    return [name for name, before, after in zip(names, fresh, drawn, strict=True) if before != after]
+
+
+def _scale(case: Case) -> Sequence[str]:
+    places, grows = _places(case.batches[: case.broken.step + 1]), "doubles" in case.broken.where
+    scale, interval = PLANS[2] if grows else PLANS[0] if case.broken.scale <= PLANS[0][0] else PLANS[1]
+    return (
+        "loop, scaler = start(1.0)",
+        f"train(loop, {places})",
+        f"other, its = start({number(scale)}{f', growth_interval={interval}' * grows})",
+        f"train(other, {places})",
+        f"assert {case.seen('other', 'its')} == {case.seen()}",
+    )
+
+
+def _skipped(case: Case) -> Sequence[str]:
+    groups = iterations(case.make, case.batches)
+    before, bad, after = (
+        [batch for group in part for batch in group] for part in skipped.parts(groups, len(groups) // 2)
+    )
+    begun = [SPOIL, "loop, scaler = start()", f"train(loop, {_places(before)})"]
+    if case.broken.pattern != HIDDEN:
+        return (
+            *begun,
+            f"before = {case.seen()}",
+            f"for param in {case.parameters}:",
+            f"    {HOOK}",
+            f"train(loop, {_places(bad)})",
+            f"assert {case.seen()} == before",
+        )
+    return (
+        *begun,
+        f"hooks = [{HOOK} for param in {case.parameters}]",
+        f"train(loop, {_places(bad)})",
+        "for hook in hooks:",
+        "    hook.remove()",
+        f"train(loop, {_places(after)})",
+        "without = []",
+        "for scale in (2.0**8, 2.0**7):",
+        "    other, its = start()",
+        f"    train(other, {_places(before)})",
+        '    its.load_state_dict({**its.state_dict(), "scale": scale})',
+        f"    train(other, {_places(after)})",
+        f"    without.append({case.seen('other', 'its')})",
+        f"assert {case.seen()} in without",
+    )
+
+
+def _resume(case: Case) -> Sequence[str]:
+    groups, state = iterations(case.make, case.batches), case.run.loop.state
+    before, after = ([batch for group in part for batch in group] for part in resume.halves(groups))
+    start = f"start(growth_interval={resume.GROWTH_INTERVAL})"
+    begun = [f"loop, scaler = {start}", f"train(loop, {_places(before)})"]
+    names = [key for key, value in state.items() if hasattr(value, "load_state_dict")]
+    written_names = repr(names).replace("'", '"')
+    parts = f"[each.state_dict() for each in (*map(loop.state.get, {written_names}), scaler)]"
+    save = f"saved = copy.deepcopy({'loop.save()' if case.run.loop.save else parts})"
+    if case.broken.pattern == SAVING:
+        return *begun, f"before = {case.seen()}", save, f"assert {case.seen()} == before"
+    load = [f"for each, state in zip((*map(other.state.get, {written_names}), its), saved):"]
+    load += ["    each.load_state_dict(state)"]
+    load += [
+        f'other.state["{key}"].data[...] = loop.state["{key}"].data'
+        for key, value in state.items()
+        if key not in names and case.run.loads(value)
+    ]
+    later = after[: max(0, case.broken.step + 1 - len(before))]
+    trained = ["for each in (loop, other):", f"    train(each, {_places(later)})"] if later else []
+    loaded = ["other.load(saved)"] if case.run.loop.load else load
+    asked = f"assert {case.seen('other', 'its')} == {case.seen()}"
+    return *begun, save, f"other, its = {start}", *loaded, *trained, asked
+
+
+def _splitting(case: Case) -> Sequence[str]:
+    *earlier, last = case.batches[: case.broken.step + 1]
+    if found := re.search(r"with an inf in micro-batch (\d+)", case.broken.where):
+        return (
+            "def spoil(passes, param):",
+            f"    if next(passes) == {found[1]}:  # of the micro-batches",
+            "        (param.grad.mul_ if param.grad.is_sparse else param.grad.fill_)(math.inf)\n",
+            "loop, scaler = start()",
+            f"for param in {case.parameters}:",
+            "    param.register_post_accumulate_grad_hook(partial(spoil, itertools.count()))",
+            f"train(loop, {case.batches[-1].place}, split=True)",
+            f"assert scaler.get_scale() == {number(splitting.SCALE / 2)}, scaler.get_scale()",
+        )
+    whole = ["whole, scaler = start()", *([f"train(whole, {_places(earlier)})"] if earlier else [])]
+    parted = ["parted, its = start()", f"train(parted, {_places([*earlier, last])}, split=True)"]
+    if case.shown is None or case.shown.name.startswith("scaler."):
+        name = case.shown.name if case.shown else "scaler.scale"
+        asked = f"assert {case.seen('parted', 'its', name)} == {case.seen('whole', 'scaler', name)}"
+        return *whole, f"train(whole, {last.place})", *parted, asked
+    far = max(case.broken.differences, key=lambda each: splitting.distance([each])).name
+    return (
+        *whole,
+        f"before = torch.tensor({case.seen('whole', name=far)})",
+        f"train(whole, {last.place})",
+        *parted,
+        f"after = torch.tensor({case.seen('whole', name=far)})",
+        f"apart = torch.tensor({case.seen('parted', name=far)}) - after",
+        f"assert apart.double().norm() <= {splitting.ROUNDING} * (after - before).double().norm()",
+    )
+
+
+def _learns(case: Case) -> Sequence[str]:
+    name = case.broken.seen.partition(" ")[0]
+    if name == "no":
+        seen = f"[param.tolist() for param in {case.parameters}]"
+    elif match := re.fullmatch(r"(\w+)\.param_groups\.(\d+)\.params\.(\d+)", name):
+        seen = f'loop.state["{match[1]}"].param_groups[{match[2]}]["params"][{match[3]}].tolist()'
+    else:
+        seen = case.seen(name=name)
+    train = f"train(loop, {_places(case.batches)})"
+    return "loop, scaler = start(1.0)", f"before = {seen}", train, f"assert {seen} != before"
+
+
+def _places(batches: Sequence[Batch]) -> str:
+    return ", ".join(str(batch.place) for batch in batches)
+
+
+TEMPLATES: dict[str, Callable[[Case], Sequence[str]]] = {
+    "scale_is_invisible": _scale,
+    "skipped_step_never_happened": _skipped,
+    "resume_is_invisible": _resume,
+    "splitting_is_invisible": _splitting,
+    "it_learns": _learns,
+}

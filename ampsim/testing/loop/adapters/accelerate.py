@@ -1,0 +1,55 @@
+"""Hugging Face accelerate, as its guide has it: ``accumulate``, clipping, a prepared schedule."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import AutocastKwargs
+
+from ampsim.testing.loop.adapters import tiny
+from ampsim.testing.loop.adapters.checkpoint import loaded, saved
+from ampsim.testing.loop.loop import Loop
+
+batches = tiny.batches()
+
+
+def use(accelerator: Accelerator, scaler: torch.amp.GradScaler) -> None:
+    """Let an accelerator on the CPU, which takes no fp16, go its way of fp16 with this scaler, but in float32."""
+    accelerator.state._mixed_precision, accelerator.native_amp = "fp16", True  # noqa: SLF001
+    accelerator.scaler, accelerator.autocast_handler = scaler, AutocastKwargs(enabled=False)
+
+
+def make(scaler: torch.amp.GradScaler, *, fused: bool = False) -> Loop:
+    """Make the loop of the guide to gradient accumulation."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001
+    accelerator = Accelerator(cpu=True)
+    use(accelerator, scaler)
+    net = tiny.model()
+    model, optimizer, schedule = accelerator.prepare(net, *tiny.adam(net, fused=fused))
+    logs: dict[str, Any] = {}
+
+    def step(batch: Any) -> None:
+        accelerator.gradient_accumulation_steps = len(tiny.parts(batch))
+        for part in tiny.parts(batch):
+            with accelerator.accumulate(model):
+                logs["loss"] = tiny.loss_of(model, part)
+                accelerator.backward(logs["loss"])
+                if accelerator.sync_gradients:
+                    logs["norm"] = accelerator.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+
+    def save() -> dict[str, bytes]:
+        return saved(lambda folder: accelerator.save_state(str(folder)))
+
+    def load(files: dict[str, bytes]) -> None:
+        loaded(files, lambda folder: accelerator.load_state(str(folder)))
+
+    state = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    return Loop(step, state, lambda: logs, tiny.cut, save, load)
+
+
+make_fused = partial(make, fused=True)

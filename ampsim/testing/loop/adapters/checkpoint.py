@@ -1,0 +1,23 @@
+"""Checkpoints that a framework writes into a folder, as bytes which `Loop` can hold."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+
+def saved(write: Callable[[Path], object]) -> dict[str, bytes]:
+    """Return what a function writes into the folder that it is given: bytes by relative path."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def loaded(files: Mapping[str, bytes], read: Callable[[Path], object]) -> None:
+    """Call a function with a folder in which these files lie."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        read(Path(folder))

@@ -1,0 +1,45 @@
+"""The model and the data that frameworks on torch are tried on: float32, seeded, and small."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, Tensor]  # data (rows, 3) and target (rows, 1), float32
+
+
+def batches(count: int = 4, rows: int = 8) -> list[Batch]:
+    """Return batches that are drawn from a generator of their own."""
+    draw = torch.Generator().manual_seed(7)
+    return [(torch.randn(rows, 3, generator=draw), torch.randn(rows, 1, generator=draw)) for _ in range(count)]
+
+
+def model() -> nn.Sequential:
+    """Return a fresh model, the same at each call."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def adam(net: nn.Module, *, fused: bool = False) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.StepLR]:
+    """Return an optimizer of the model, and a schedule that changes its rate at each step."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+
+
+def loss_of(net: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean square error, ()."""
+    data, target = batch
+    output: Tensor = net(data)
+    return (output - target).square().mean()
+
+
+def cut(batch: Batch, count: int) -> list[Batch]:
+    """Return a batch as a list of micro-batches; `parts` takes either."""
+    data, target = (tensor.chunk(count) for tensor in batch)
+    return [*zip(data, target, strict=True)]
+
+
+def parts(batch: Any) -> Sequence[Any]:
+    """Return the micro-batches of which a step is to be made: those of the list, or the batch as the only one."""
+    return batch if isinstance(batch, list) else [batch]

@@ -1,0 +1,37 @@
+"""Plain torch, as its AMP examples have it: accumulation, clipping, a schedule, and an average of the parameters."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ampsim.testing.loop.adapters import tiny
+from ampsim.testing.loop.loop import Loop
+
+batches = tiny.batches()
+
+
+def make(scaler: torch.amp.GradScaler) -> Loop:
+    """Make the loop that is written by hand."""
+    model = tiny.model()
+    optimizer, schedule = tiny.adam(model)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
+    logs: dict[str, Any] = {}
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad()
+        for part in tiny.parts(batch):
+            logs["loss"] = tiny.loss_of(model, part)
+            scaler.scale(logs["loss"] / len(tiny.parts(batch))).backward()
+        scaler.unscale_(optimizer)
+        logs["norm"] = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() >= scale:  # the optimizer has stepped
+            schedule.step()
+            average.update_parameters(model)
+
+    state = {"model": model, "optimizer": optimizer, "schedule": schedule, "average": average}
+    return Loop(step, state, lambda: logs, tiny.cut)

@@ -1,0 +1,104 @@
+"""No text and no history makes anything but the documented errors; a long log needs no more memory than a short one."""
+
+import html
+import math
+import tracemalloc
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ampsim.core.files import DamagedFileError
+from ampsim.diagnose import history
+from ampsim.diagnose.explain import explain
+from ampsim.diagnose.history import HistoryBuilder, Sample
+from ampsim.diagnose.readers import fields
+from ampsim.diagnose.readers.sniff import NothingReadError, read_history
+from ampsim.diagnose.readers.text import read_text
+from ampsim.diagnose.report import report
+from tests.diagnose import test_readers as logs
+from tests.examples import examples
+
+NUMBERS = st.one_of(
+    st.floats(width=32),
+    st.floats(),
+    st.sampled_from([0.0, 1.0, 65536.0, 2.0**32, 5e-324, 1e308, math.inf, -math.inf, math.nan]),
+)
+WORDS = """step iteration epoch loss scale loss_scale grad_norm skipped num_updates log2_scale log_history deepspeed
+: = , | { } [ ] " ' 1/9 log_dist] [00:01<00:02, [deepspeed] {"run":"""
+LINES = ['{"run": {}, "format": 1}\n', '{"step": [], "norm": "x"}\n', "\n", "\r", "\x1b[1m", "\0"]
+WHOLE = [logs.DEEPSPEED, logs.FAIRSEQ, logs.TRAINER, logs.MEGATRON]
+TOKENS = (
+    st.sampled_from(WORDS.split() + LINES + WHOLE) | NUMBERS.map(str) | st.integers().map(str) | st.text(max_size=5)
+)
+TEXTS = st.tuples(st.lists(TOKENS, max_size=30), st.sampled_from(["", " "])).map(lambda made: made[1].join(made[0]))
+NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv"])
+
+
+@settings(max_examples=examples(ms=5))
+@given(TEXTS, NAMES)
+@example('{"run": {}, "format": 1}\n{"step": [], "norm": "x"}\n', "run.jsonl")
+@example("step " + "9" * 400 + " loss: 1", "train.log")
+@example('{"run": 1, "loss": 2}', "log.jsonl")
+@example('{"run": 65536.0 -', "train.log")
+@example('loss,scale\n1,"2\0\n', "metrics.csv")
+def test_any_text_is_explained_or_refused(tmp_path_factory, text, name):
+    path = tmp_path_factory.mktemp("log") / name
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        found = read_history(path)
+    except (NothingReadError, DamagedFileError):
+        return
+    assert np.all(np.diff(found.step) > 0)
+    assert explain(found)[0]
+
+
+COUNTS = st.dictionaries(st.integers(0, 279), st.integers(1, 9), max_size=3)
+ENTRIES = st.tuples(st.integers(0, 40), NUMBERS, NUMBERS, st.none() | NUMBERS, st.none() | NUMBERS)
+HUGE = [(0, 1e308, 0.0, 1e308, 1e308)] * 4
+
+
+@settings(max_examples=examples(ms=20))
+@given(st.lists(ENTRIES, min_size=1, max_size=30), st.booleans(), st.lists(COUNTS, max_size=3))
+@example(HUGE, True, [])
+@example([(0, 2.0**51, 0.0, None, None), (0, 0.0, 0.0, 1.0, None), (0, 0.0, 0.0, 8e292, None)], True, [])
+def test_any_history_is_explained_and_drawn(entries, in_order, counts):
+    builder = HistoryBuilder("-", "test")
+    for number, (step, scale, skipped, norm, loss) in enumerate(entries):
+        builder.add(number if in_order else step, scale=scale, skipped=skipped, norm=norm, loss=loss)
+    for number, bins in enumerate(counts):
+        dense = np.zeros(280, np.int64)
+        dense[list(bins)] = list(bins.values())
+        builder.samples.append(Sample(number, {"a": dense, "b": np.zeros(280, np.int64)}))
+    run = builder.finish()
+    text, found = explain(run)
+    assert text
+    assert all(finding.what and finding.cure for finding in found)
+    assert all(finding.what in html.unescape(report(run)) for finding in found)
+
+
+@pytest.mark.parametrize(
+    "line", ["a" * 9000 + ": loss x\n", "OVERFLOW! overflow " * 900, "loss:" * 4000, "1" * 9000 + " [ < loss\n"]
+)
+def test_a_hostile_line_is_read_in_linear_time(line):
+    read_text("-", [line] * 3)  # by patterns that went back over it, it would not end today
+
+
+def test_memory_does_not_grow_with_a_log(monkeypatch):
+    monkeypatch.setattr(history, "ENTRIES", 2**6)
+    monkeypatch.setattr(history, "CHANGES", 2**4)
+    monkeypatch.setattr(fields, "_field_of", lru_cache(2**6)(fields._field_of.__wrapped__))
+
+    def peak(lines):
+        tracemalloc.start()
+        found = read_text("-", (f"step {i} loss: 2.0 scale: {2 ** (i % 7)} grad_norm: 1.0\n" for i in range(lines)))
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size, found
+
+    peak(400)
+    (short, _), (long, found) = peak(400), peak(1600)
+    assert long < 1.2 * short
+    assert "only its later changes" in " ".join(found.notes)

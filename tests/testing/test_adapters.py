@@ -1,0 +1,39 @@
+"""The loops of real frameworks keep the laws but for what is known, each with the real package."""
+
+import gc
+
+import pytest
+
+pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+import torch
+
+from ampsim.testing import check_loop
+from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS
+
+CASES = [
+    pytest.param(name, marks=pytest.mark.peer(each.package, how=each.install)) for name, each in FRAMEWORKS.items()
+]
+
+
+@pytest.fixture(autouse=True)
+def process_as_before():
+    gc.freeze()  # the Trainer collects garbage at each step, which takes as long as there are objects
+    yield
+    gc.unfreeze()
+    if torch.distributed.is_initialized():  # by DeepSpeed
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the packages, about each other
+@pytest.mark.parametrize("name", CASES)
+def test_a_framework_keeps_the_laws_but_for_what_is_known(name):
+    framework = FRAMEWORKS[name]
+    results = check_loop(framework.make, framework.batches, expected_failed_laws=framework.expected)
+    assert {result.outcome for result in results} <= {"passed", "expected"}
+
+
+def test_what_is_known_has_a_link_or_was_looked_for():
+    reasons = [reason for each in FRAMEWORKS.values() for reason in each.expected.values()]
+    assert reasons
+    assert all("https://github.com/" in reason or "no report was found" in reason for reason in reasons)

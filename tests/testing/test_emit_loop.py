@@ -1,0 +1,173 @@
+"""An emitted test of a loop fails for the wrong loop where ampsim is not installed, and passes for a right one."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+from torch import nn  # noqa: E402
+
+from ampsim.testing import Loop  # noqa: E402
+from ampsim.testing.emit.loop import TEMPLATES, emit_loop_test  # noqa: E402
+from ampsim.testing.loop.judge import LAWS, check_loop  # noqa: E402
+from tests.test_cli import run  # noqa: E402
+from tests.testing.loop_bugs import BUGS  # noqa: E402
+from tests.testing.loops import FUSED, SGD, Trainer, batches, cut, loss_of, parts  # noqa: E402
+from tests.testing.test_emit import outcome  # noqa: E402
+
+KINDS = (  # one of each kind of runs that are compared
+    "relax_44_unscaled_twice",
+    "deepspeed_8588_divided_by_the_next_scale",
+    "fastai_3049_smoothed_loss_is_scaled",
+    "lightning_18828_schedule_goes_on",
+    "paddle_67895_gradients_not_cleared",
+    "transformers_11663_scaler_not_saved",
+    "waifu_31_saving_leaves_the_average_in_the_model",
+    "yolox_1318_only_the_average",
+    "marin_7659_last_micro_batch_wins",
+    "rae_67_cleared_per_micro_batch",
+    "deepspeed_8415_every_step_skipped",
+    "automodel_1408_return_value_discarded",
+)
+
+
+def right(optimizer, scaler):
+    """A loop that carries all that the wrong ones carry, and is right."""
+    t = Trainer(scaler, optimizer)
+    for name in ("momentum", "control", "steps"):
+        t.carry(name, torch.zeros(4, 3))
+    average, schedule = t.average(), t.schedule()
+    t.carry("two", torch.optim.SGD(t.params()[:2], lr=0.01))
+    router = t.carry("router", nn.Parameter(torch.ones(2)))
+    t.optimizer.add_param_group({"params": [router]})
+
+    def step(batch):
+        t.optimizer.zero_grad()
+        total = 0
+        for part in parts(batch):
+            loss = (loss_of(t.model, part) + router.square().sum()) / len(parts(batch))
+            scaler.scale(loss).backward()
+            total += loss
+        scaler.unscale_(t.optimizer)
+        norm = nn.utils.get_total_norm([param.grad for param in t.params()])
+        t.logs.update(loss=total, smooth_loss=total.item(), grad_norm=norm, norm=norm)
+        if t.update():
+            schedule.step()
+            average.update_parameters(t.model)
+
+    def save():
+        held = {**t.state, "scaler": scaler, "router": nn.ParameterList([router])}
+        return {name: value.state_dict() for name, value in held.items() if hasattr(value, "state_dict")}
+
+    def load(saved):
+        held = {**t.state, "scaler": scaler, "router": nn.ParameterList([router])}
+        for name in saved:
+            held[name].load_state_dict(saved[name])
+
+    return Loop(step, t.state, lambda: t.logs, cut, save, load)
+
+
+@pytest.fixture
+def loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module `loops` of batches, and of a maker that is exchanged; a test may replace the kit's Loop."""
+    module = ModuleType("loops")
+    module.batches = batches
+    monkeypatch.setitem(sys.modules, "loops", module)
+    monkeypatch.setitem(sys.modules, "ampsim.testing", sys.modules["ampsim.testing"])
+    return module
+
+
+def test_every_law_has_a_template() -> None:
+    assert set(TEMPLATES) == set(LAWS)
+
+
+def test_the_right_loop_is_right() -> None:
+    check_loop(partial(right, SGD), batches())
+
+
+OTHERS = [pytest.param(name, marks=pytest.mark.deep) for name in BUGS if name not in KINDS]
+
+
+@pytest.mark.parametrize("name", [*KINDS, *OTHERS])
+def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops: ModuleType) -> None:
+    loops.make = BUGS[name].make
+    source, raises = emit_loop_test(BUGS[name].law, "loops:make")
+    assert len(source.splitlines()) <= 55, source
+    assert not raises
+    assert "import ampsim" not in source
+    assert outcome(source) == "failed", source
+    loops.make = partial(right, FUSED if "fused" in name else SGD)
+    assert outcome(source) == "passed", source
+
+
+def test_generators_that_a_loop_draws_from_are_seeded(loops: ModuleType) -> None:
+    import random
+
+    def make(scaler: torch.amp.GradScaler) -> Loop:
+        loop = BUGS["relax_44_unscaled_twice"].make(scaler)
+        return Loop(lambda batch: loop.step((batch[0] * random.random(), batch[1])), loop.state)  # noqa: S311
+
+    loops.make = make
+    source, _ = emit_loop_test("scale_is_invisible", "loops:make")
+    assert "random.seed(number)" in source
+    assert "numpy" not in source
+    assert outcome(source) == "failed", source
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file `my_loops.py` in this folder, with a wrong and a right maker, which takes Loop of ampsim alone."""
+    (tmp_path / "my_loops.py").write_text("""
+import torch
+from ampsim.testing import Loop
+
+batches = torch.ones(3, 4, 2)
+
+def make(scaler, clips_early=True):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+
+    def step(batch):
+        optimizer.zero_grad()
+        scaler.scale(model(batch).square().mean()).backward()
+        if not clips_early:
+            scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return Loop(step, {"model": model, "optimizer": optimizer})
+
+def right(scaler):
+    return make(scaler, False)
+
+""")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield "my_loops"
+    sys.modules.pop("my_loops", None)
+
+
+def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, tmp_path: Path) -> None:
+    code, text = run("emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py")
+    assert (code, text) == (0, "")
+    source = (tmp_path / "test_it.py").read_text()
+    assert "clipped before scaler.unscale_(optimizer)" in source
+    assert 'assert other.state["model"].state_dict()["weight"].tolist() ==' in source
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["it_learns", "my_loops:make"], "it_learns holds for my_loops:make: there is nothing to emit"),
+        (["splitting_is_invisible", "my_loops:make"], "splitting_is_invisible is not asked of my_loops:make: the Loop"),
+        (["it_learn", "my_loops:make"], "no law 'it_learn'; did you mean 'it_learns'"),
+        (["it_learns", "math:pow"], "math has no 'batches'"),
+    ],
+)
+def test_what_cannot_be_written_is_one_sentence(module: str, arguments: list[str], said: str) -> None:
+    code, text = run("emit-test", "--loop", *arguments)
+    assert (code, said in text, text.count("\n")) == (2, True, 1), text

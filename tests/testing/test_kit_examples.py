@@ -1,0 +1,66 @@
+"""Examples of the kit: drawn once, run once, and shrunk when one fails."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import strategies as st
+
+from ampsim.testing import FromFlag, Subject
+from ampsim.testing.kit import examples
+from ampsim.testing.kit.checks import CHECKS
+from ampsim.testing.kit.judge import judge
+
+DRAWS = (("flags", st.lists(st.booleans(), min_size=1, max_size=4)),)
+
+
+def test_each_example_is_run_once_although_it_is_drawn_often():
+    seen = Counter()
+    examples.run(lambda flags: seen.update([tuple(flags)]), DRAWS, [{"flags": [True] * 9}], 60)
+    assert next(iter(seen)) == (True,) * 9
+    assert len(seen) > 10
+    assert set(seen.values()) == {1}
+
+
+def test_the_last_example_that_fails_is_the_shortest_and_what_passed_is_not_run_again():
+    passed, failed = Counter(), []
+
+    def example(flags):
+        if sum(flags) >= 2:
+            failed.append(flags)
+            raise ValueError(flags)
+        passed[tuple(flags)] += 1
+
+    with pytest.raises(ValueError, match="True, True"):
+        examples.run(example, DRAWS, (), 60)
+    assert failed[-1] == [True, True]
+    before = examples.drawn_by(DRAWS, 60).values()
+    assert max(passed[tuple(drawn["flags"])] for drawn in before) == 1
+
+
+def test_what_fails_once_only_is_a_failure_all_the_same():
+    failures = [ZeroDivisionError("once")]
+
+    def example(flags):
+        if len(flags) == 3 and failures:
+            raise failures.pop()
+
+    with pytest.raises(ZeroDivisionError, match="once"):
+        examples.run(example, DRAWS, (), 60)
+
+
+def test_a_scaler_lives_once_for_all_laws_of_a_life():
+    made = []
+
+    def make(rule):
+        made.append(rule)
+        return FromFlag(lambda: rule.init_scale, lambda found_inf: None)
+
+    subject = Subject(make)
+    laws = ["clean_step_keeps_the_scale", "overflow_never_raises_the_scale", "overflow_backs_off_once"]
+    (passed,) = judge(subject, [CHECKS[laws[0]]])
+    once = len(made)
+    (passed_too,) = judge(subject, [CHECKS[laws[1]]])
+    assert (passed.outcome, passed_too.outcome, len(made)) == ("passed", "passed", once + 1)  # it is tried out
+    (broken,) = judge(subject, [CHECKS[laws[2]]])
+    assert "history  inf\n" in broken.text
+    assert "init_scale=65536.0," in broken.text
