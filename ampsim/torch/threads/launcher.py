@@ -7,10 +7,8 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-import torch
-
 from ampsim.torch.threads.register import ClosedError, Sync
-from ampsim.torch.threads.streams import come_behind, record_event
+from ampsim.torch.threads.streams import Event, come_behind, kept, record_event
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +40,7 @@ class Job(Future[T]):
         self._sync = sync
         self._make_locks()
         self.asked = False
-        self.finished: torch.cuda.Event | None = None  # recorded behind the work, on its stream
+        self.finished: Event | None = None  # recorded behind the work, on its stream
 
     def _make_locks(self) -> None:
         lock: Any = _Lock() if self._sync is threading else self._sync.Condition()
@@ -137,10 +135,7 @@ class Launcher:
 
     def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` there, wait for it, and return its result, which the caller's stream may use."""
-        result = self.send(partial(work, *args, **kwargs)).result()
-        if isinstance(result, torch.Tensor) and result.is_cuda:  # made on the other stream, whose memory it is
-            result.record_stream(torch.cuda.current_stream(result.device))
-        return result
+        return kept(self.send(partial(work, *args, **kwargs)).result())
 
     def after_fork(self, gone: BaseException) -> None:
         """Refuse work in a child, where only the thread that forked is."""

@@ -1,9 +1,14 @@
 """The order of two CUDA streams: one records an event, the other waits for it, on the device and not on the host."""
 
+from typing import TypeVar
+
 import torch
 
+T = TypeVar("T")
+Event = torch.cuda.Event
 
-def record_event() -> torch.cuda.Event | None:
+
+def record_event() -> Event | None:
     """Record an event on the current stream; None without CUDA."""
     if not torch.cuda.is_available():
         return None
@@ -12,7 +17,14 @@ def record_event() -> torch.cuda.Event | None:
     return event
 
 
-def come_behind(event: torch.cuda.Event | None) -> None:
+def come_behind(event: Event | None) -> None:
     """Order what the current stream is given from now on behind an event."""
     if event is not None:
         torch.cuda.current_stream().wait_event(event)
+
+
+def kept(result: T) -> T:
+    """Return a result of another stream; the memory of a tensor stays until the current stream is done with it."""
+    if isinstance(result, torch.Tensor) and result.is_cuda:
+        result.record_stream(torch.cuda.current_stream(result.device))
+    return result
