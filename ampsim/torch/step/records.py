@@ -17,6 +17,7 @@ from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
+Flags = dict[torch.device, Tensor]  # (), float32, 0.0 or 1.0
 
 
 @dataclass(eq=False)
@@ -24,11 +25,28 @@ class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
     stage: Stage = Stage.READY
-    found_inf: dict[torch.device, Tensor] = field(default_factory=dict)  # (), float32, 0.0 or 1.0
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     is_held: bool = False  # some thread unscales or steps this optimizer now
     optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
+    _flags: Flags = field(default_factory=dict)
+    _expected: Callable[[], Flags] | None = None  # waits for what takes their place
+
+    @property
+    def found_inf(self) -> Flags:
+        """What is known of the gradients, by device. Waits for other ranks, if they were asked."""
+        if self._expected is not None:
+            self._flags = self._expected()
+            self._expected = None  # not before: what failed to come is missed at the next look too
+        return self._flags
+
+    @found_inf.setter
+    def found_inf(self, flags: Flags) -> None:
+        self._flags, self._expected = flags, None
+
+    def expect(self, flags: Callable[[], Flags]) -> None:
+        """Take the place of `found_inf` by what a call returns, which is made when somebody looks."""
+        self._expected = flags
 
     def found_on(self, device: torch.device) -> Tensor:
         """Return this optimizer's flag on a device, made when it is first asked for."""
@@ -55,7 +73,7 @@ class Record:
 
     def forget(self) -> None:
         """Return to the beginning, after an unscale that failed."""
-        self.found_inf.clear()
+        self.found_inf = {}
         self.stage, self.folded, self.observed = Stage.READY, None, None
 
 
