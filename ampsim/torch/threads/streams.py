@@ -18,7 +18,7 @@ def record_event() -> Event | None:
 
 
 def come_behind(event: Event | None) -> None:
-    """Order what the current stream is given from now on behind an event."""
+    """Make what the current stream is given from now on wait for an event."""
     if event is not None:
         torch.cuda.current_stream().wait_event(event)
 
