@@ -1,4 +1,4 @@
-"""The order of two CUDA streams: one records an event, the other waits for it, on the device and not on the host."""
+"""The order of CUDA streams: the first records an event, the second waits for it, and the host does not wait."""
 
 from typing import TypeVar
 
