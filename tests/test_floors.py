@@ -26,6 +26,7 @@ FLOORS = {
     "ampsim/torch": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch"},
     "ampsim/torch/threads": {"ampsim.core.pipeline", "ampsim.core.torch_model.refusals", "ampsim.torch.threads"},
     "ampsim/torch/threads/optimizer_thread.py": {"torch", "ampsim.torch.threads"},  # for streams
+    "ampsim/torch/threads/streams.py": {"torch"},
     "ampsim/torch/gradients": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch.dynamo", GRADIENTS},
     "ampsim/torch/state": {"torch", "ampsim.core", GRADIENTS, STATE},
     "ampsim/torch/step": {
@@ -40,7 +41,13 @@ FLOORS = {
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
-    "ampsim/testing/loop": {"numpy", "ampsim.core.arguments", "ampsim.testing.kit.result", "ampsim.testing.loop"},
+    "ampsim/testing/loop": {
+        "numpy",
+        "ampsim.core.arguments",
+        "ampsim.testing.kit.alarm",
+        "ampsim.testing.kit.result",
+        "ampsim.testing.loop",
+    },
     "ampsim/testing/loop/backends/jax.py": {"numpy", "jax", "ampsim.testing.loop"},
     "ampsim/testing/loop/backends/jax_exact.py": {"numpy", "jax"},
     "ampsim/testing/loop/backends/jax_faults.py": {

@@ -123,7 +123,7 @@ def long_log(name: str) -> str:
         ("swin.log", "INFO Train:\tloss 3.2 (3.3)\tgrad_norm 1.03 (nan)\tloss_scale 8.0 (9.0)\n" * 3),
         ("epochs.log", "".join(f"epoch {e} \x1b[2mstep {i}\x1b[0m loss: 2\r\n" for e in (0, 1) for i in (0, 10, 20))),
         ("names.log", "step 3 scale: 8\nstep 3 eval_loss: 1 gate loss: 7 params norm: 9 number of nan iterations: 1"),
-        ("trainer_state.json", json.dumps({"log_history": [{"step": 10, "loss": 2.5, "grad_norm": 1.5}]}, indent=2)),
+        *((name, text) for name, text, _ in logs.PROGRAMS),
         ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
         ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),
         ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),

@@ -165,3 +165,71 @@ def test_a_record_without_its_step_is_damaged(tmp_path, record):
 
 def test_a_number_that_is_no_step_is_passed_over(tmp_path):
     assert read(tmp_path, "step " + "9" * 400 + " loss: 1\n").step.tolist() == [0]
+
+
+APEX = """\
+Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 131072.0
+INFO Train: [0/300][4050/5004]   eta 0:17:06 lr 0.000500 time 1.1737 (1.0765)    loss 3.2572 (3.3279)    grad_norm 1.03
+"""
+"""microsoft/Swin-Transformer#47"""
+LIGHTNING = "".join(
+    f"Epoch {epoch}:  22%|██▏       | {done}/18 [00:17<01:02,  4.47s/it, loss={10 - epoch - done / 18:.3f}, v_num=1]\r"
+    for epoch in (0, 1) for done in (4, 4, 5, 18)
+) + "Validation DataLoader 0: 50%|█     | 1/2 [00:00<00:00, 9it/s, val_loss=99]\n"  # fmt: skip
+"""Lightning-AI/pytorch-lightning#4225; a second bar has a line of its own"""
+SAT = """\
+[2023-09-11 15:10:44,341] [INFO] [logging.py:96:log_dist] [Rank 0] step=100, skipped=2, lr=[5e-06], mom=[[0.9, 0.95]]
+[2023-09-11 15:10:44,342] [INFO] [timer.py:260:stop] epoch=0/micro_step=100/global_step=100, RunningAvgSamplesPerSec=3.7
+[2023-09-11 15:10:44,342] [INFO] [RANK 0]  iteration      100/     300 | elapsed time per iteration (ms): 1080.9 | \
+learning rate 5.000E-06 | total loss 5.623437E+00 | loss 5.623437E+00 | loss scale 32768.0 |speed 222.03
+"""
+"""zai-org/VisualGLM-6B#267; Megatron-LM of 2019 and its forks write "lm loss 5.6 |" too"""
+FAIRSEQ_EPOCHS = """\
+2020-02-07 | INFO | train_inner | epoch 093:    500 / 510 loss=3.6, num_updates=23600, gnorm=0.2, loss_scale=2
+2020-02-07 | INFO | train | epoch 093 | loss 3.509 | nll_loss 1.793 | num_updates 23636 | gnorm 0.223 | loss_scale 1.000
+2020-02-07 | INFO | valid | epoch 093 | valid on 'valid' subset | loss 9.1 | nll_loss 2.40381 | num_updates 23636
+2020-02-07 | INFO | train | {"epoch": 94, "train_loss": "3.5", "train_num_updates": "23890", "train_loss_scale": "2"}
+"""
+"""facebookresearch/fairseq#506, #1895"""
+STATE = {
+    "epoch": 3.0, "global_step": 30, "max_steps": 30,
+    "log_history": [
+        {"epoch": 1.0, "grad_norm": 1.5, "learning_rate": 5e-05, "loss": 2.5, "step": 10},
+        {"epoch": 2.0, "grad_norm": 1.2, "learning_rate": 5e-05, "loss": 0.5, "step": 20},
+        {"epoch": 2.0, "eval_loss": 7.0, "eval_runtime": 1.2, "step": 20},
+        {"epoch": 3.0, "grad_norm": None, "learning_rate": 5e-05, "loss": 0.4, "step": 30},
+        {"epoch": 3.0, "step": 30, "total_flos": 1.0, "train_loss": 1.1, "train_runtime": 9.0},
+    ],
+    "stateful_callbacks": {"TrainerControl": {"args": {"should_log": False}}},
+}  # fmt: skip
+"""Its last entry has the mean of all losses."""
+LIGHTNING_CSV = """\
+epoch,grad_2.0_norm/w.weight,grad_2.0_norm_total,step,train_loss_epoch,train_loss_step,val_loss
+0,0.1,1.5,9,,2.5,
+0,,,9,2.7,,9.0
+1,0.1,1.25,19,,2.0,
+"""
+
+
+def columns(run):
+    return [column.tolist() for column in (run.step, run.loss, run.scale, run.norm)]
+
+
+nan = pytest.approx(math.nan, nan_ok=True)
+
+
+PROGRAMS = [
+    ("apex.log", APEX, [[0, 1], [nan, 3.2572], [262144.0, nan], [nan, 1.03]]),
+    ("lightning.log", LIGHTNING, [[4, 5, 18, 19, 20, 33], [9.778, 9.722, 9, 8.778, 8.722, 8], [nan] * 6, [nan] * 6]),
+    ("sat.log", SAT, [[100], [5.623437], [32768.0], [nan]]),
+    ("fairseq.log", FAIRSEQ_EPOCHS, [[23600, 23636, 23890], [3.6, 3.509, 3.5], [2.0, 1.0, 2.0], [0.2, 0.223, nan]]),
+    ("trainer_state.json", json.dumps(STATE, indent=2), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3, [1.5, 1.2, nan]]),
+    ("console.log", "\n".join(map(str, STATE["log_history"])), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3,
+     [1.5, 1.2, nan]]),
+    ("metrics.csv", LIGHTNING_CSV, [[9, 19], [2.5, 2.0], [nan] * 2, [1.5, 1.25]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), PROGRAMS)
+def test_what_programs_write(tmp_path, name, text, expected):
+    assert columns(read(tmp_path, text, name)) == expected

@@ -26,6 +26,7 @@ TIMES = ("date", "unit_seconds", "argv")
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import experiments
 from ampsim import records
 from experiments import runner
 from experiments.runner import experiment
