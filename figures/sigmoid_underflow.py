@@ -105,7 +105,7 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
 
 
 def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
-    """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: the last seed's overflowed steps."""
+    """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: the last seed's skips."""
     steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
     colors = [_style.CLASS[name] for name in names]

@@ -115,7 +115,7 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("static_sweep", 0, "y", lambda run: {"mean": [x.mean("test_loss") for x in F.static_sweep.static(run).values()]}),
     ("sigmoid_underflow", 1, "y", arms(lambda arm: arm.column("train_loss"))),
     ("sigmoid_underflow", 2, "y", lambda run: {name: np.log2(run.arm(name).scales())[2] for name in FULL}),
-    ("sigmoid_underflow", 2, "x", lambda run: {f"skips {name}": run.arm(name).records[-1]["found_inf"] for name in FULL}),
+    ("sigmoid_underflow", 2, "x", lambda run: {f"skips {k}": run.arm(k).records[-1]["found_inf"] for k in FULL}),
     ("overflow_storm", 1, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
     ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
@@ -453,9 +453,9 @@ def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path
             for column in ("microseconds", "ratios"):
                 row[column] = {name: values for name, values in row[column].items() if "hooks" not in name}
         sizes.append(sizes[0] | {"size": "gpt2-12x768"})
-    lines = run.path.read_text().splitlines()
+    head = json.loads(run.path.read_text().splitlines()[0]) | {"records": len(first)}
     data = tmp_path / "nvidia-h200"
     data.mkdir()
-    (data / run.path.name).write_text("\n".join([lines[0], *map(json.dumps, first)]))
+    (data / run.path.name).write_text("".join(json.dumps(line) + "\n" for line in (head, *first)))
     svg, _ = render(stem, tmp_path, data)
     assert svg.name == f"{stem}.nvidia-h200.svg"
