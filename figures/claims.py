@@ -124,6 +124,13 @@ def ours_passes_the_kit(run: Result) -> Finding:
     return Finding(f"{passed} of {checks}", passed == checks)
 
 
+@claim("loops.bugs", "loops", "Each bug of a public thread that is planted in a loop is caught by the law that should")
+def planted_bugs_are_caught(run: Result) -> Finding:
+    bugs = run.arm("bugs").first["bugs"].values()
+    caught = sum(bug["caught"] for bug in bugs)
+    return Finding(f"{caught} of {len(bugs)}", caught == len(bugs))
+
+
 @claim(
     "explain.healthy",
     "explain_faults",

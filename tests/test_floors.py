@@ -26,6 +26,7 @@ FLOORS = {
     "ampsim/torch": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch"},
     "ampsim/torch/threads": {"ampsim.core.pipeline", "ampsim.core.torch_model.refusals", "ampsim.torch.threads"},
     "ampsim/torch/threads/optimizer_thread.py": {"torch", "ampsim.torch.threads"},  # for streams
+    "ampsim/torch/threads/streams.py": {"torch"},
     "ampsim/torch/gradients": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.torch.dynamo", GRADIENTS},
     "ampsim/torch/state": {"torch", "ampsim.core", GRADIENTS, STATE},
     "ampsim/torch/step": {

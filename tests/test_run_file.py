@@ -126,6 +126,7 @@ def test_nothing_of_a_refused_record_is_written(tmp_path):
     assert [record["step"] for record in records(tmp_path / "run.jsonl")] == [1]
 
 
+@settings(max_examples=examples(ms=3))
 @given(st.dictionaries(st.integers(0, BINS - 1), st.integers(1, 2**40)))
 @example({1: 1})
 @example({BINS - 3: 1})

@@ -277,5 +277,5 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
     for finding in judged.findings:
         out.print(f"\n{finding.text}", markup=False)
     out.print()
-    for line in judged.summary():
+    for line in [*judged.unasked(), *judged.summary()]:
         out.print(line, markup=False)

@@ -48,7 +48,8 @@ def report(history: History) -> str:
         "findings": [[finding.kind, finding.step] for finding in found],
         "exponents": layers and layers.to_json(),
     }
-    return assemble(f"{name}: what the loss scale did", [asset("charts.js"), asset("report.js")], data, "\n".join(body))
+    scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
+    return assemble(f"{name}: what the loss scale did", scripts, data, "\n".join(body))
 
 
 def _diagnosis(history: History, found: list[Finding]) -> Iterator[str]:

@@ -42,6 +42,30 @@ def choose(browser: Browser, name: str, value: str) -> None:
     browser.settle()
 
 
+def cursor(browser: Browser) -> float:
+    """Return where the chart of the scale has its cursor, from 0 to 1; -1 if it has none."""
+    return browser.value("""(() => {
+        const line = document.querySelector("#scale .u-cursor-x"), box = document.querySelector("#scale .u-over");
+        const style = getComputedStyle(line);
+        return style.display === "none" ? -1 : new DOMMatrix(style.transform).e / box.clientWidth;
+    })()""")
+
+
+def colored(browser: Browser, color: str) -> object:
+    """Return whether the chart of the scale has a pixel of one of the page's colours."""
+    return browser.value(f"""(() => {{
+        const hex = getComputedStyle(document.documentElement).getPropertyValue("{color}").trim();
+        const wanted = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+        const canvas = document.querySelector("#scale canvas"), drawn = document.createElement("canvas");
+        const ctx = drawn.getContext("2d", {{ willReadFrequently: true }});
+        Object.assign(drawn, {{ width: canvas.width, height: canvas.height }});
+        ctx.drawImage(canvas, 0, 0);
+        const all = ctx.getImageData(0, 0, drawn.width, drawn.height).data;
+        for (let i = 0; i < all.length; i += 4) if (wanted.every((value, j) => all[i + j] === value)) return true;
+        return false;
+    }})()""")
+
+
 def paste(browser: Browser, log: str) -> None:
     browser.value(f"document.getElementById('log').value = {json.dumps(log)}; document.getElementById('read').click()")
     browser.settle()
@@ -58,6 +82,9 @@ def test_the_first_sight_is_what_the_reference_computes(browser: Browser) -> Non
     assert f"A and B part at step {parted}:" in text(browser, "#difference")
     assert browser.value("document.querySelectorAll('canvas').length") == 3
     assert browser.value("document.querySelectorAll('#dialects tr').length") == len(dialects.names())
+    assert cursor(browser) == -1  # no step is looked at yet
+    assert colored(browser, "--orange")
+    assert not colored(browser, "--sky")
 
 
 def test_a_slider_is_dragged_with_the_mouse(browser: Browser) -> None:
@@ -87,6 +114,7 @@ def test_everything_is_reached_and_moved_by_keyboard(browser: Browser) -> None:
     browser.value("document.getElementById('step').focus()")
     browser.press("End")
     assert text(browser, "#readout").startswith("Step 383: A at ")
+    assert 0.99 < cursor(browser) < 1
 
 
 def test_every_dialect_on_every_run(browser: Browser) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from experiments.training import series, tasks
 from experiments.training.what_fp16_did import compare, flat
 from figures import exponent_heatmap as figure
 from figures import results
+from tests.examples import examples
 from tests.experiments import runs
 
 DATA = results.load("exponent_heatmap").records
@@ -51,6 +52,7 @@ def log2_scales(row: dict[str, Any]) -> list[float]:
 # ------------------------------------------------------------------------------------------- what is counted
 
 
+@settings(max_examples=examples(ms=2))
 @given(st.lists(ELEMENTS, min_size=1))
 def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_empty(values: list[float]) -> None:
     counts = nonempty(Histogram.of(torch.tensor(values)))
@@ -77,6 +79,7 @@ def test_what_is_lost_is_counted_among_the_elements_that_are_there() -> None:
     assert compare(torch.zeros(3), torch.zeros(3), 1.0)[:2] == (0, 0)
 
 
+@settings(max_examples=examples(ms=3))
 @given(st.lists(ELEMENTS, min_size=1), st.integers(-40, 40))
 def test_what_rounding_flushes_lies_between_the_bounds_of_the_histogram(values: list[float], exponent: int) -> None:
     truth, scale = torch.tensor(values), 2.0**exponent

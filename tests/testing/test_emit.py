@@ -66,6 +66,29 @@ def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer
     assert outcome(source) == "passed", source
 
 
+def by_rule(rule: object) -> torch.amp.GradScaler:
+    """A maker that takes the rule, and forgets its interval."""
+    return torch.amp.GradScaler("cpu", init_scale=rule.init_scale, growth_interval=7)
+
+
+def test_a_maker_is_given_the_constants(peer: ModuleType) -> None:
+    peer.Scaler = by_rule
+    source, _ = emit_scaler_test("growth_waits_for_the_interval", "peer:Scaler")
+    assert (
+        "Scaler(SimpleNamespace(init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=1))"
+        in source
+    )
+    assert outcome(source) == "failed"
+    peer.Scaler = lambda rule: torch.amp.GradScaler("cpu", **vars(rule))
+    assert outcome(source) == "passed", source
+
+
+def test_a_subject_is_not_written(peer: ModuleType) -> None:
+    peer.Scaler = Subject(torch.amp.GradScaler)
+    with pytest.raises(ValueError, match="peer:Scaler is a Subject, which needs ampsim: name the class"):
+        emit_scaler_test("scale_stays_normal", "peer:Scaler")
+
+
 class Delayed(GradScaler):
     """Uses each scale one update late."""
 
@@ -86,7 +109,7 @@ def test_declared_traits_are_what_is_expected(peer: ModuleType) -> None:
 
 def test_the_command_writes_what_fails_in_a_process_without_ampsim(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
-    code, text = run("emit-test", "scale_stays_normal", TORCH, "-o", str(file))
+    code, text = run("emit-test", "scale_stays_normal", TORCH, "-o", str(file), "--time-limit", "0")
     assert (code, text) == (0, "")
     assert outcome(file.read_text()) == "failed"
 

@@ -152,7 +152,9 @@ def right(scaler):
 
 
 def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, tmp_path: Path) -> None:
-    code, text = run("emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py")
+    code, text = run(
+        "emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py", "--time-limit", "0"
+    )
     assert (code, text) == (0, "")
     source = (tmp_path / "test_it.py").read_text()
     assert "clipped before scaler.unscale_(optimizer)" in source

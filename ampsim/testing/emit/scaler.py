@@ -57,16 +57,19 @@ def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **decla
 
 def _shortest(check: Check, subject: Subject, examples: int) -> tuple[str, Trial, Mapping[str, Any]]:
     """Return what the shortest failing example saw, its trial and what was drawn; "" where the law holds."""
-    last: list[Any] = []
+    failed: list[Any] = []
 
     def function(trial: Trial, **drawn: Any) -> None:
-        last[:] = [trial, drawn]
-        check.function(trial, **drawn)
+        try:
+            check.function(trial, **drawn)
+        except BaseException:
+            failed[:] = [trial, drawn]  # the last example that fails is the shortest
+            raise
 
     try:
         replace(check, function=function)(subject, examples=examples)
     except AssertionError as error:
         if isinstance(error.__cause__, OverdueError):
             raise ValueError(f"{str(error).partition(chr(10))[0]}: nor would a short test") from error
-        return str(error).partition("\n")[0].removeprefix(f"{check.name}: "), *last
-    return "", *last
+        return str(error).partition("\n")[0].removeprefix(f"{check.name}: "), *failed
+    return "", Trial(subject), {}
