@@ -11,6 +11,8 @@ Device: cpu. With nccl it has not been run yet.
 """
 
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -24,7 +26,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.multiprocessing.spawn import spawn
 
 from ampsim import records
 from ampsim.records import Record
@@ -39,6 +40,8 @@ RANKS = 2
 OVERFLOWS = {"none": (), "rank 0": (0,), "rank 1": (1,), "both": (0, 1)}
 GPT_SIZE = Size(BYTES, context=16, layers=1, heads=2, width=32)
 SCALE = 2.0**10
+ROOT = Path(__file__).parents[1]
+START = "import sys; from experiments import ranks; ranks.work(*map(int, sys.argv[1:-1]), sys.argv[-1])"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,12 @@ def arms(config: Config) -> Mapping[str, runner.Single]:
 def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Start both ranks, and return what each of them wrote."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(work, (folder, config, seed), nprocs=RANKS)  # type: ignore[no-untyped-call]
+        words = [str(seed), *map(str, (config.steps, config.tensors, config.elements)), folder]
+        started = [
+            subprocess.Popen([sys.executable, "-c", START, str(rank), *words], cwd=ROOT) for rank in range(RANKS)
+        ]  # noqa: S603
+        if any([process.wait() for process in started]):  # of both, before the folder goes
+            raise RuntimeError("a rank failed: expected both to end well; its error is printed above")
         both = [records.decode(Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
     tick(config.steps)
     rows = [{**row, "ranks": [each["outcomes"][i]["found"] for each in both]} for i, row in enumerate(cases())]
@@ -77,13 +85,13 @@ def cases() -> list[dict[str, str]]:
     ]
 
 
-def work(rank: int, folder: str, config: Config, seed: int) -> None:
-    """Do one rank's part."""
+def work(rank: int, seed: int, steps: int, tensors: int, elements: int, folder: str) -> None:
+    """Do one rank's part, and write what it found into the folder."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "Found a non-scalar tensor")  # of torch's scaler, about its own flags
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     outcomes = [{"found": outcome(rank, seed, **case)} for case in cases()]
-    times = timed(config, seed)
+    times = timed(seed, steps, tensors, elements)
     Path(folder, str(rank)).write_text(records.encode({"outcomes": outcomes, "microseconds": times}))
     dist.barrier()
     dist.destroy_process_group()
@@ -162,10 +170,10 @@ MODELS: dict[str, Callable[[], Made]] = {"shards": shards, "FSDP2": fsdp2}
 TIMED = ("torch alone", "torch", "ours alone", "ours")
 
 
-def timed(config: Config, seed: int) -> dict[str, list[float]]:
+def timed(seed: int, steps: int, tensors: int, elements: int) -> dict[str, list[float]]:
     """Return microseconds of a step by arm, a number per round, on this rank."""
     torch.manual_seed(seed)
-    params = [nn.Parameter(torch.randn(config.elements)) for _ in range(config.tensors)]
+    params = [nn.Parameter(torch.randn(elements)) for _ in range(tensors)]
     optimizer, scalers = torch.optim.AdamW(params), {name: scaler_named(name) for name in TIMED}
 
     def once(name: str) -> float:
@@ -179,7 +187,7 @@ def timed(config: Config, seed: int) -> dict[str, list[float]]:
         scaler.update()
         return round(1e6 * (time.perf_counter() - start), 1)
 
-    return rounds.in_turn(TIMED, once, config.steps, lambda _: None)
+    return rounds.in_turn(TIMED, once, steps, lambda _: None)
 
 
 def table(rows: Sequence[Record]) -> str:
