@@ -63,11 +63,11 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
     """Start both ranks, and return what each of them wrote."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(seed), *map(str, (config.steps, config.tensors, config.elements)), folder]
-        started = [
-            subprocess.Popen([sys.executable, "-c", START, str(rank), *words], cwd=ROOT) for rank in range(RANKS)
-        ]  # noqa: S603
-        if any([process.wait() for process in started]):  # of both, before the folder goes
-            raise RuntimeError("a rank failed: expected both to end well; its error is printed above")
+        commands = [[sys.executable, "-c", START, str(rank), *words] for rank in range(RANKS)]
+        started = [subprocess.Popen(command, cwd=ROOT) for command in commands]  # noqa: S603
+        codes = [process.wait() for process in started]
+        if any(codes):
+            raise RuntimeError(f"the ranks ended with {codes}: expected 0 of each; the error is printed above")
         both = [records.decode(Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
     tick(config.steps)
     rows = [{**row, "ranks": [each["outcomes"][i]["found"] for each in both]} for i, row in enumerate(cases())]
