@@ -98,6 +98,25 @@ def test_the_users_traceback_is_kept():
     assert [call.name for call in traceback.extract_tb(caught.value.__cause__.__traceback__)][-1] == "raising"
 
 
+@pytest.mark.parametrize("name", ["dropped", "normed"])
+def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name):
+    outcome, text = outcomes(RIGHT[name], ["splitting_is_invisible"])["splitting_is_invisible"]
+    assert outcome == "declared"
+    assert text.startswith("only of verdict and scale, as ")
+
+
+def test_dropout_hides_no_wrong_verdict():
+    def dropping(scaler):
+        loop = BUGS["marin_7659_last_micro_batch_wins"].make(scaler)
+        loop.state["model"].insert(0, nn.Dropout(0.3))
+        loop.state["model"][2] = nn.Dropout(0.5)
+        return loop
+
+    outcome, text = outcomes(dropping, ["splitting_is_invisible"])["splitting_is_invisible"]
+    assert outcome == "failed"
+    assert "with an inf in micro-batch 0 of 2" in text
+
+
 def test_an_exception_in_a_planted_run_names_the_law():
     def step(t, batch):
         t.backward(batch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CLIENTS = "pip install -c constraints.txt 'ampsim[clients]'"
+PEERS = "pip install -c constraints.txt 'ampsim[peers]'"
 SKIPPED, SCALE, RESUME = "skipped_step_never_happened", "scale_is_invisible", "resume_is_invisible"
 
 
@@ -74,6 +75,18 @@ FRAMEWORKS = {
     ),
     "transformers": Framework("transformers", expected={SKIPPED: _COUNTS.format("update steps completed")}),
     "transformers, fused": Framework("transformers", expected={SKIPPED: _FUSED}, function="make_fused"),
+    "flax": Framework(
+        "flax",
+        PEERS,
+        {
+            SKIPPED: "its ImageNet example chooses params and opt_state by is_fin, but neither step nor batch_stats; "
+            "no report was found"
+        },
+    ),
+    "keras": Framework("keras", "pip install -c constraints.txt 'ampsim[keras]'"),
+    "flax, nnx": Framework("flax", PEERS, function="make_nnx"),
+    "equinox": Framework("equinox", PEERS),
+    "jmp": Framework("jmp", PEERS),
     "deepspeed": Framework(
         "deepspeed",
         "DS_BUILD_OPS=0 pip install -c constraints.txt --no-build-isolation deepspeed==0.19.8",
