@@ -107,7 +107,7 @@ def scaler_named(name: str) -> Any:
 
 
 class Found(NamedTuple):
-    """What one rank sees after the step."""
+    """The sight of one rank after the step."""
 
     stepped: bool
     finite: bool
