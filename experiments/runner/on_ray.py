@@ -169,8 +169,8 @@ def _connect(on: str, processes: int) -> Any:
     except (OSError, RuntimeError) as error:
         why = str(error).partition("\n")[0]
         raise UsageError(
-            f"on={on}: expected a Ray cluster that answers: {why}; start one with `ray start --head`, "
-            "or pass --on ray for one on this machine"
+            f"on={on}: expected a Ray cluster that answers: {why}; start one with `ray start --head`, set "
+            "RAY_AUTH_MODE as it has it, or pass --on ray for one on this machine"
         ) from error
     return ray
 

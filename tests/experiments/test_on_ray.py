@@ -123,7 +123,7 @@ def test_a_cluster_that_does_not_answer_is_refused(
     assert everything.main(["--on", on, "--force"]) == 2
     error = capsys.readouterr().err
     assert f"experiments: error: on={on}: expected a Ray cluster that answers: " in error
-    assert "start one with `ray start --head`, or pass --on ray for one on this machine" in error
+    assert "start one with `ray start --head`, set RAY_AUTH_MODE as" in error
     assert error.count("\n") == 1
 
 

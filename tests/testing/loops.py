@@ -182,6 +182,12 @@ class Embedding(nn.Module):
 
 
 RIGHT["attending"] = plain(Attending, partial(ADAM, lr=1e-3), split=cut)
+RIGHT["dropped"] = plain(
+    lambda: nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1)), ADAM, split=cut
+)
+RIGHT["normed"] = plain(
+    lambda: nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)), partial(SGD, lr=1.0), split=cut
+)
 RIGHT["embedding"] = plain(Embedding, partial(torch.optim.SGD, lr=0.1))
 
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
 from ampsim.testing.loop.judge import judge_loop
+from experiments.bugs.loops import BUGS
 from tests.test_cli import run
-from tests.testing.loop_bugs import BUGS
 from tests.testing.loops import RIGHT, Trainer, batches, loss_of, sgd
 
 SHARED = nn.Linear(3, 1)
@@ -96,6 +96,25 @@ def test_the_users_traceback_is_kept():
     with pytest.raises(LoopError) as caught:
         check_loop(looping(raising), batches())
     assert [call.name for call in traceback.extract_tb(caught.value.__cause__.__traceback__)][-1] == "raising"
+
+
+@pytest.mark.parametrize("name", ["dropped", "normed"])
+def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name):
+    outcome, text = outcomes(RIGHT[name], ["splitting_is_invisible"])["splitting_is_invisible"]
+    assert outcome == "declared"
+    assert text.startswith("only of verdict and scale, as ")
+
+
+def test_dropout_hides_no_wrong_verdict():
+    def dropping(scaler):
+        loop = BUGS["marin_7659_last_micro_batch_wins"].make(scaler)
+        loop.state["model"].insert(0, nn.Dropout(0.3))
+        loop.state["model"][2] = nn.Dropout(0.5)
+        return loop
+
+    outcome, text = outcomes(dropping, ["splitting_is_invisible"])["splitting_is_invisible"]
+    assert outcome == "failed"
+    assert "with an inf in micro-batch 0 of 2" in text
 
 
 def test_an_exception_in_a_planted_run_names_the_law():

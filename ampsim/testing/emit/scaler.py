@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from ampsim.testing.emit import calls, numerics, scale  # noqa: F401  register the templates
@@ -13,6 +14,9 @@ from ampsim.testing.kit.check import EXAMPLES, Check
 from ampsim.testing.kit.judge import THREADS, chosen
 from ampsim.testing.kit.subject import Subject, Traits, find, load
 from ampsim.testing.kit.trial import Trial
+
+if find_spec("torch"):
+    from ampsim.testing.emit import protocol as protocol
 
 
 def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
@@ -50,23 +54,26 @@ def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **decla
     if not seen:
         raise ValueError(f"{law} holds for {target}: there is nothing to emit")
     case = Case(peer, check, trial, drawn, seen)
-    raises = seen.startswith("raised ")
+    raises = seen.startswith("raised ") or " raised " in seen
     about = Text(law, seen, check.law, check.issue)
     return written(about, peer.imports.splitlines(), TEMPLATES[law](case)), raises
 
 
 def _shortest(check: Check, subject: Subject, examples: int) -> tuple[str, Trial, Mapping[str, Any]]:
     """Return what the shortest failing example saw, its trial and what was drawn; "" where the law holds."""
-    last: list[Any] = []
+    failed: list[Any] = []
 
     def function(trial: Trial, **drawn: Any) -> None:
-        last[:] = [trial, drawn]
-        check.function(trial, **drawn)
+        try:
+            check.function(trial, **drawn)
+        except BaseException:
+            failed[:] = [trial, drawn]  # the last example that fails is the shortest
+            raise
 
     try:
         replace(check, function=function)(subject, examples=examples)
     except AssertionError as error:
         if isinstance(error.__cause__, OverdueError):
             raise ValueError(f"{str(error).partition(chr(10))[0]}: nor would a short test") from error
-        return str(error).partition("\n")[0].removeprefix(f"{check.name}: "), *last
-    return "", *last
+        return str(error).partition("\n")[0].removeprefix(f"{check.name}: "), *failed
+    return "", Trial(subject), {}

@@ -41,7 +41,10 @@ class Pattern:
 
 _SCALE, _SKIP, _RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
 _SPLIT, _LEARNS = "splitting_is_invisible", "it_learns"
-_READ = "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped"
+_READ = (
+    "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped; in JAX, keep "
+    "the old one where gradients are not finite"
+)
 PATTERNS = (
     Pattern(
         _SCALE,

@@ -151,7 +151,7 @@ class OptimizerStep:
             self.record.folded = version.scale_on(home) / clip
         else:
             factor = version.inverse_on(home) * clip
-            unscale.multiply_(groups, lambda device: factor.to(device, non_blocking=True))
+            unscale.multiply_(groups, lambda device: unscale.copied(factor, device))
         return norm
 
     def _fold_on_host(self, groups: unscale.Groups, max_norm: float, home: torch.device) -> Tensor | None:
@@ -255,5 +255,5 @@ def _flag(optimizer: Optimizer, record: Record) -> Tensor | None:
     if len(flags) == 1:
         return flags[0]
     # Kernels compare the flag with 1, so a sum over devices must not make it 2.
-    on_home = [flag.to(home, non_blocking=True) for flag in flags]
+    on_home = [unscale.copied(flag, home) for flag in flags]
     return torch.stack(on_home).amax() if flags else torch.zeros((), device=home)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
+from ampsim.torch.state.device import event_on
 from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
 
@@ -151,6 +152,26 @@ class StepRecords:
         self.lock = self._sync.Lock()
 
 
+class _Flag(NamedTuple):
+    """A copy of what was found on one device, which any thread may read."""
+
+    found_inf: Tensor
+    ready: torch.cuda.Event | None  # recorded on the stream that made it
+
+    @classmethod
+    def of(cls, flag: Tensor) -> "_Flag":
+        found_inf = flag.clone()
+        # A graph's replay orders itself, and an event of its capture cannot be waited for outside of it.
+        captured = flag.is_cuda and torch.cuda.is_current_stream_capturing()
+        return cls(found_inf, None if captured else event_on(flag.device))
+
+    def read(self) -> bool:
+        """Tell whether it is set; waits for the device."""
+        if self.ready is not None:
+            torch.cuda.current_stream(self.found_inf.device).wait_event(self.ready)
+        return self.found_inf.item() != 0
+
+
 @dataclass(frozen=True, eq=False)
 class StepReport:
     """The outcome of one iteration's steps. Reading it waits for the device; making it does not.
@@ -160,13 +181,13 @@ class StepReport:
 
     ticket: int = -1  # of the iteration it is about
     # shared with later reports
-    _all: list[tuple[Optimizer, tuple[Tensor, ...]]] = field(default_factory=list, repr=False)
+    _all: list[tuple[Optimizer, tuple["_Flag", ...]]] = field(default_factory=list, repr=False)
     _count: int = field(
         default=0, repr=False
     )  # those at the list's beginning are ours: a copy for each would take quadratic time
 
     @property
-    def _steps(self) -> Iterator[tuple[Optimizer, tuple[Tensor, ...]]]:
+    def _steps(self) -> Iterator[tuple[Optimizer, tuple["_Flag", ...]]]:
         return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:
@@ -177,13 +198,13 @@ class StepReport:
         """Tell whether this optimizer's step was skipped. KeyError if it had none."""
         for stepped, flags in self._steps:
             if stepped is optimizer:
-                return any(flag.item() != 0 for flag in flags)
+                return any(flag.read() for flag in flags)
         raise KeyError(f"{type(optimizer).__name__} had no step in this iteration: call scaler.step(optimizer) first")
 
     @property
     def skipped(self) -> bool:
         """Whether any optimizer's step was skipped."""
-        return any(flag.item() != 0 for _, flags in self._steps for flag in flags)
+        return any(flag.read() for _, flags in self._steps for flag in flags)
 
     def __bool__(self) -> bool:
         raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
@@ -191,7 +212,7 @@ class StepReport:
     def adding(self, ticket: int, optimizer: Optimizer, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
-        flags = tuple(flag.clone() for flag in record.found_inf.values())
+        flags = tuple(_Flag.of(flag) for flag in record.found_inf.values())
         steps = self._all if ticket == self.ticket else []
         del steps[self._count :]  # left by a call that was interrupted
         steps.append((optimizer, flags))

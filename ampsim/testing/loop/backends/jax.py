@@ -14,7 +14,8 @@ from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ampsim.testing.loop.backends.jax_exact import watched
-from ampsim.testing.loop.backends.jax_faults import FAULTS, make_scale
+from ampsim.testing.loop.backends.jax_faults import make_scale
+from ampsim.testing.loop.faults import FAULTS
 from ampsim.testing.loop.loop import Loop, LoopError
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import State, differences, snapshot
@@ -96,13 +97,8 @@ class JaxRun(Run):
 
     @contextmanager
     def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        passes: dict[str, int] = {}
-        FAULTS.passes, FAULTS.wanted = 0, lambda index: only in (None, index)
-        try:
+        with FAULTS.planted(only) as passes:
             yield passes
-        finally:
-            FAULTS.wanted = lambda _: False
-            passes |= {"loss": FAULTS.passes} if FAULTS.passes else {}
 
     def save(self) -> Any:
         if self.loop.save:

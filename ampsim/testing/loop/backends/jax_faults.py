@@ -15,21 +15,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from ampsim.testing.loop.faults import FAULTS
 
-@dataclasses.dataclass
-class Faults:
-    """Which backward passes are faulty: none, all, or the one of this index; and how many have been."""
-
-    wanted: Callable[[int], bool] = lambda _: False
-    passes: int = 0
-
-    def factor(self, _: object) -> "np.float32":
-        """Return what the gradient of this backward pass is multiplied by."""
-        self.passes += 1
-        return np.float32(np.inf if self.wanted(self.passes - 1) else 1.0)
-
-
-FAULTS = Faults()  # one for all, as the compiled programs know it
 _FACTOR = FAULTS.factor  # one object, so that nothing is compiled twice
 
 

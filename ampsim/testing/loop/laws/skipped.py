@@ -13,6 +13,7 @@ SCALE = 2.0**8
 DATA = "data"
 LEFT_OUT = (
     *(".running_mean", ".running_var", ".num_batches_tracked"),  # of a forward pass, which did happen
+    *(".moving_mean", ".moving_variance"),  # the same in Keras
     *(".notfinite_count", ".total_notfinite", ".last_finite"),  # of optax, which counts skips
     *(".num_not_finite", ".should_skip", ".finite"),
 )
