@@ -366,6 +366,18 @@ def test_what_is_logged_is_what_it_was_then(tmp_path):
     assert next(records(tmp_path / "run.jsonl"))["loss"] == 3.0
 
 
+def test_what_was_logged_last_counts_though_a_scale_was_set_meanwhile(tmp_path):
+    param = nn.Parameter(torch.ones(1))
+    with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
+        run.log(loss=1.0, other=1.0)
+        run.closing("an update(new_scale) on another thread")
+        run.log(loss=2.0)
+        run.closed("an update(new_scale) on another thread", [])
+        optimizer.step()
+    [record] = records(tmp_path / "run.jsonl")
+    assert (record["loss"], record["other"]) == (2.0, 1.0)
+
+
 def test_a_parameter_that_was_frozen_after_its_gradient_was_made_is_stepped_and_counted(tmp_path):
     param = nn.Parameter(torch.ones(2))
     with watch({"w": param}, optimizer := torch.optim.SGD([param], 1.0), to=tmp_path / "run.jsonl", every=1):
