@@ -30,11 +30,13 @@ Bug = tuple[str, Mapping[str, Any]]
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 5.8)
-    table, *columns = figure.subplot_mosaic([["laws", "laws"], ["left", "right"]], height_ratios=[2, 3]).values()
-    draw_frameworks(table, [record for record in run.records if "laws" in record])
+    frameworks = [record for record in run.records if "laws" in record]
     bugs = sorted(run.arm("bugs").first["bugs"].items(), key=lambda bug: LAWS.index(bug[1]["law"]))
     middle, slowest = (len(bugs) + 1) // 2, max(bug["ms"] for _, bug in bugs)
+    rows = [1.5 * len(frameworks), middle]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 1.4 + 0.135 * sum(rows))
+    table, *columns = figure.subplot_mosaic([["laws", "laws"], ["left", "right"]], height_ratios=rows).values()
+    draw_frameworks(table, frameworks)
     for axes, part in zip(columns, (bugs[:middle], bugs[middle:]), strict=True):
         draw_bugs(axes, part, slowest, middle)
     caught = sum(bug["caught"] for _, bug in bugs)

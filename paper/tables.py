@@ -133,6 +133,7 @@ ARTEFACT = (
     ("probe_overhead", "@sec-performance", "clock"),
     ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
+    ("ranks", "@sec-field", "exact; clock"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "same CPU"),
 )

@@ -45,6 +45,7 @@ def test_words_agree_with_their_numbers(history, said):
 
 
 def test_a_large_number_is_counted_to_the_last_digit():
+    assert counted(0, "step") == "0 steps"
     assert counted(10_412_399, "step") == "10412399 steps"
 
 
@@ -53,6 +54,7 @@ def test_the_picture_has_the_scale_and_below_it_the_skips():
     assert sparkline(history, 80) == ["▂▂▁▁▁▁██", " ××", "loss scale, 1 to 32768; × skips"]
     assert sparkline(history, 4)[:2] == ["▂▁▁█", "××"]
     assert sparkline(run(float("nan"), float("nan"), 2.0), 9) == ["  ▁", "loss scale, 2 to 2"]
+    assert sparkline(run(4.0, 2.0, every=10), 11)[1] == "          ×"  # where the log shows it
     assert sparkline(run(0.0), 9) == []
 
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from ampsim.core.files import DamagedFileError
+from ampsim.diagnose.readers import run as own
+from ampsim.diagnose.readers import sniff, tables
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
-from ampsim.run_file import RunFile
+from ampsim.run_file import RunFile, pack_counts
 
 MEGATRON = """\
 training ...
@@ -108,6 +110,28 @@ def test_our_own(tmp_path):
     assert history.bad == {0: {"w": "has inf"}}
     assert history.alarms == [(1, "stands still")]
     assert np.array_equal(history.skipped, [1, 0])
+
+
+def test_of_a_long_run_some_samples_and_the_first_events_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "SAMPLES", 4)
+    monkeypatch.setattr(own, "EVENTS", 2)
+    counts = pack_counts(np.ones(280, np.int64))
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        for step in range(20):
+            file.append({"step": step, "bad": {"w": "has inf"}, "alarm": "!", "by_parameter": {"w": counts}})
+    history = read_history(tmp_path / "run.jsonl")
+    assert [sample.step for sample in history.samples] == [0, 8, 16]
+    assert list(history.bad) == [0, 1]
+    assert [step for step, _ in history.alarms] == [0, 1]
+
+
+def test_a_long_line_is_cut_between_numbers_and_an_endless_object_is_let_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(sniff, "LINE", 50)
+    text = " ".join(f"step {step} loss: 2.0 scale: 65536," for step in range(100))
+    assert set(read(tmp_path, text).scale) == {65536.0}
+    monkeypatch.setattr(tables, "LONGEST_OBJECT", 100)
+    text = '{\n"step": 9,\n"loss": 9,\n' + '"x": 0,\n' * 50 + '"y": 0}\n{\n"step": 10,\n"loss": 2}\n'
+    assert read(tmp_path, text, "log.json").step.tolist() == [10]
 
 
 @pytest.mark.parametrize("text", ["", "hello\nworld\n", "\0\0\0", "{" * 1000, "loss of data\n"])
@@ -216,6 +240,12 @@ def columns(run):
 
 
 nan = pytest.approx(math.nan, nan_ok=True)
+EPOCHS = (
+    "epoch 001: loss=3, num_updates=100, loss_scale=8\n"
+    + "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 4.0\n" * 3
+    + "epoch 002: loss=2, num_updates=102, loss_scale=4\n"
+)
+"""Updates go on where an epoch ends, and skipped steps are none of them."""
 
 
 PROGRAMS = [
@@ -226,6 +256,10 @@ PROGRAMS = [
     ("trainer_state.json", json.dumps(STATE, indent=2), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3, [1.5, 1.2, nan]]),
     ("console.log", "\n".join(map(str, STATE["log_history"])), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3,
      [1.5, 1.2, nan]]),
+    ("epochs.log", EPOCHS, [[100, 101, 102, 103, 105], [3, nan, nan, nan, 2], [8.0, 8.0, 8.0, 8.0, 4.0], [nan] * 5]),
+    ("ranks.log", "step 3 ctc_loss: 9 loss: 2\nstep 4 log2_scale: 16", [[3, 4], [2, nan], [nan, 65536.0], [nan] * 2]),
+    ("torn.json", '[\n{"step": 1, "loss": 2}, {\n"step": 2, "loss": 1}\n]', [[1, 2], [2, 1], [nan] * 2, [nan] * 2]),
+    ("comma.log", "starting, will log loss\nstep: 1, loss: 2, scale: 8\n", [[1], [2.0], [8.0], [nan]]),
     ("metrics.csv", LIGHTNING_CSV, [[9, 19], [2.5, 2.0], [nan] * 2, [1.5, 1.25]]),
 ]  # fmt: skip
 

@@ -142,6 +142,15 @@ def test_what_does_not_fail_apart_is_not_given_out() -> None:
         require_failure("import threading\ndef test_x(): threading.Event().wait()", raises=False, limit=0.5)
 
 
+def test_a_target_that_needs_ampsim_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "adapted.py").write_text("from ampsim.testing import FromFlag\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"what it names imports ampsim .*, which an upstream project has not: name the"
+    ):
+        require_failure("from adapted import make\ndef test_x(): make()", raises=False, limit=0)
+
+
 @pytest.mark.peer("flax", "jax")
 def test_flax_is_written_as_flax() -> None:
     pytest.importorskip("flax")

@@ -14,8 +14,8 @@ from ampsim.testing import Loop  # noqa: E402
 from ampsim.testing.emit.loop import TEMPLATES, emit_loop_test  # noqa: E402
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, check_loop  # noqa: E402
+from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.loop_bugs import BUGS  # noqa: E402
 from tests.testing.loops import FUSED, SGD, Trainer, batches, cut, loss_of, parts  # noqa: E402
 from tests.testing.test_emit import outcome  # noqa: E402
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
 from ampsim.testing.loop.judge import judge_loop
+from experiments.bugs.loops import BUGS
 from tests.test_cli import run
-from tests.testing.loop_bugs import BUGS
 from tests.testing.loops import RIGHT, Trainer, batches, loss_of, sgd
 
 SHARED = nn.Linear(3, 1)

@@ -41,7 +41,7 @@ class Ranks:
         home = next(iter(record.found_inf), self._device)
         device = home if home.type == self._device.type else self._device
         flags = [flag.to(device, non_blocking=True) for flag in record.found_inf.values()]
-        found = (torch.stack(flags).amax() != 0).float() if flags else torch.zeros((), device=device)
+        found = flags[0] if len(flags) == 1 else torch.stack([*flags, torch.zeros((), device=device)]).amax()
         with _missing("found_inf"):
             work = dist.all_reduce(found, dist.ReduceOp.MAX, self._group, async_op=True)
 
@@ -56,7 +56,9 @@ class Ranks:
     @torch.no_grad()
     def own_part(self, groups: Groups) -> Groups:
         """Take of each DTensor the part on this rank, if all ranks that have the other parts are in the group."""
-        return {key: [self._own(grad) for grad in grads] for key, grads in groups.items()}
+        return {
+            key: [grad if type(grad) is Tensor else self._own(grad) for grad in grads] for key, grads in groups.items()
+        }
 
     def _own(self, grad: Any) -> Tensor:
         mesh = getattr(grad, "device_mesh", None)

@@ -9,7 +9,8 @@ from typing import Any
 
 CLIENTS = "pip install -c constraints.txt 'ampsim[clients]'"
 PEERS = "pip install -c constraints.txt 'ampsim[peers]'"
-SKIPPED, SCALE, RESUME = "skipped_step_never_happened", "scale_is_invisible", "resume_is_invisible"
+SKIPPED, SCALE = "skipped_step_never_happened", "scale_is_invisible"
+RESUME, SPLIT = "resume_is_invisible", "splitting_is_invisible"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,17 @@ _FUSED = (
     "a fused optimizer is called in a skipped step too, which is taken for a step, and the schedule goes on: "
     "https://github.com/huggingface/accelerate/issues/4242"
 )
+_TWO = (
+    "each optimizer's step updates the scaler, which forgets that clipping has unscaled the second one's gradients and "
+    "backs off twice: https://github.com/huggingface/accelerate/issues/439"
+)
 FRAMEWORKS = {
     "torch": Framework("torch", "pip install -c constraints.txt 'ampsim[torch]'"),
     "accelerate": Framework("accelerate"),
     "accelerate, fused": Framework("accelerate", expected={SKIPPED: _FUSED}, function="make_fused"),
+    "accelerate, two optimizers": Framework(
+        "accelerate", expected=dict.fromkeys((SCALE, SKIPPED, SPLIT), _TWO), function="make_two"
+    ),
     "lightning": Framework(
         "lightning",
         expected={
