@@ -38,7 +38,6 @@ Other keys are what the user logged.
 import contextlib
 import mmap
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -76,8 +75,7 @@ class RunFile:
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _lock(self._handle, self.path)
-            if stat.S_ISREG(os.fstat(self._handle).st_mode):  # a pipe or a device holds nothing to go on from
-                self._go_on()
+            self._go_on()
             self._write(line)
         except BaseException:
             self.close()
@@ -119,7 +117,7 @@ class RunFile:
 
     def _go_on(self) -> None:
         """Remove what follows the last line feed, after a look whether the file is a run's at all; find `next_step`."""
-        if not os.fstat(self._handle).st_size:
+        if not os.fstat(self._handle).st_size:  # as of a pipe and a device
             return
         with mmap.mmap(self._handle, 0, access=mmap.ACCESS_READ) as file:
             first = file.readline()
