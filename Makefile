@@ -162,9 +162,9 @@ gpu-dry:
 gpu-dry-tests: gpu-tests
 	$(GPU_TEST) -m "not gpu" tests/torch/test_gpu.py
 
-# Libraries whose own code drives the scaler.
+# Libraries whose own code drives the scaler, and Ray.
 $(VENV)/.clients: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clients]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clients,ray]'
 	@touch $@
 
 deep: $(VENV)/.trackers $(VENV)/.clients

@@ -37,7 +37,9 @@ import numpy as np
 
 from ampsim.core.files import DamagedFileError, write_atomically
 
-__all__ = ["DamagedFileError", "Journal", "Record", "decode", "encode", "read", "read_provenance", "write"]
+__all__ = [
+    "DamagedFileError", "Journal", "Record", "decode", "difference", "encode", "read", "read_provenance", "write",
+]  # fmt: skip
 
 Record = dict[str, Any]
 AnyPath = str | os.PathLike[str]
@@ -64,6 +66,16 @@ def decode(line: str) -> Any:
     value = json.loads(line, parse_constant=_refuse_constant)
     # Most lines are long lists of finite numbers: walk them only when there is something to turn back.
     return _revive(value) if any(f'"{name}"' in line for name in _NONFINITE) else value
+
+
+def difference(old: object, new: object) -> str:
+    """Return the first place where two values differ, in words: ``old then, new now``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                inner = difference(old.get(key), new.get(key))
+                return f"{key}.{inner}" if isinstance(new.get(key), dict) else f"{key}: {inner}"
+    return f"{encode(old)} then, {encode(new)} now"
 
 
 def write(path: AnyPath, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
@@ -123,7 +135,7 @@ class Journal:
         found = {}
         for part in sorted(set(self.path.parent.glob(f"{glob.escape(self.path.name)}.*part")) - {self.part}):
             with contextlib.suppress(DamagedFileError):  # killed while the header was written
-                found[part] = _difference(_parse(part, 1, _lines(part)[0]).get("identity"), self._identity)
+                found[part] = difference(_parse(part, 1, _lines(part)[0]).get("identity"), self._identity)
         return found
 
     def append(self, unit: str, value: Mapping[str, object]) -> None:
@@ -221,13 +233,3 @@ def _revive(value: Any) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f'{name} is not JSON: expected the text "inf", "-inf" or "nan"')
-
-
-def _difference(old: object, new: object) -> str:
-    """Return the first place where two identities differ, in words."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key):
-                inner = _difference(old.get(key), new.get(key))
-                return f"{key}.{inner}" if isinstance(new.get(key), dict) else f"{key}: {inner}"
-    return f"{encode(old)} then, {encode(new)} now"

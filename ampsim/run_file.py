@@ -27,7 +27,7 @@ A record has ``step``; each of the others may be absent:
 ``optimizers``            with several optimizers: for each true if its step was skipped, null if it made none
 ``norm``                  float, the 2-norm of all gradients together, unscaled; with a scaler before any clip
 ``loss``                  float, the true loss, if it was logged
-``bad``                   of a skipped step: parameter -> "has inf" or "has nan", those that were not finite
+``bad``                   parameter -> "has inf" or "has nan", where the unscaled gradient was not finite
 ``by_parameter``          of a sampled step: parameter -> what `pack_counts` returns, of its unscaled gradient
 ``alarm``                 str, what went wrong, such as that no parameter has moved for many steps
 ========================  ==============================================================================

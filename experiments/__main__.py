@@ -1,5 +1,6 @@
 """`python -m experiments` lists the experiments; `all` runs those whose data is missing or stale.
 
+`merge FILE...` makes whole data files of those that `--shard I/N` wrote, on one machine or on many.
 `new STEM` writes a small experiment and its figure, to be changed into one's own.
 `python -m experiments STEM [options]` is the same as `python -m experiments.STEM [options]`.
 """
@@ -8,14 +9,18 @@ import difflib
 import sys
 from collections.abc import Sequence
 
+from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
-from experiments.runner import everything, template
+from experiments.runner import everything, shards, template
 from experiments.runner.cli import main as run_one
+from experiments.runner.cli import refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
 
 USAGE = (
     "usage: python -m experiments [all | STEM] "
-    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]\n"
+    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce]\n"
+    "       [--on ray|auto|ray://HOST:PORT] [--shard I/N] [--help]\n"
+    "       python -m experiments merge FILE...\n"
     "       python -m experiments new STEM"
 )
 
@@ -32,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
         return everything.main(options)
     if name == "new":
         return new(options)
+    if name == "merge":
+        return merge(options)
     if name in stems():
         return run_one(name, options)
     near = difflib.get_close_matches(name, [*stems(), "all"], n=1, cutoff=0.0)[0]
@@ -51,6 +58,15 @@ def new(names: Sequence[str]) -> int:
         return 2 if isinstance(error, UsageError) else 1
     print(f"written: {' and '.join(map(str, paths))}")
     print(f"`python -m experiments {names[0]}` makes its data, `python -m figures` the figure and the gallery")
+    return 0
+
+
+def merge(names: Sequence[str]) -> int:
+    """Write the whole data files of the shards of that name."""
+    try:
+        print("\n".join(shards.merge(names)))
+    except (UsageError, BusyError, DamagedFileError, OSError) as error:
+        return refuse("experiments merge", error)
     return 0
 
 

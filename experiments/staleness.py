@@ -45,16 +45,15 @@ class Config(runner.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
-    interval: int = 50  # G under the ceiling that stands
+    interval: int = 20  # G, under a ceiling that stands and in training
     periods: int = 6  # of the scale, measured there
-    trained_interval: int = 20  # G in training
     warm_up: Annotated[int, runner.BEFORE_THE_END] = 100  # steps left out of what is measured in training
     batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.05
 
 
-SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, trained_interval=3, warm_up=5)
+SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, warm_up=5)
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,9 @@ class Pipeline:
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         if name == "cumulative":
-            self.scaler = GradScaler("cpu", growth_interval=config.trained_interval, depth=k)
+            self.scaler = GradScaler("cpu", growth_interval=config.interval, depth=k)
         else:
-            policy = MAKERS[name](growth_interval=config.trained_interval, delay=k)
+            policy = MAKERS[name](growth_interval=config.interval, delay=k)
             self.scaler = GradScaler("cpu", policy=policy, depth=k)
         self.waiting: deque[tuple[Any, list[Tensor]]] = deque()
         self.log: list[tuple[float, float, bool]] = []  # scale, headroom in bits, overflow

@@ -16,7 +16,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "gpt_fp16", "resnet_fp16", "init_scale", "growth_interval", "policies", "policies_closed", "replay_fidelity",
     ),
     "How it goes wrong": (
-        "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "device_claims", "explain_faults",
+        "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "loops", "device_claims",
+        "explain_faults",
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),
@@ -26,7 +27,8 @@ HEAD = """# Figures
 
 Made by `python -m figures` from the data files named here, which `make reproduce` makes anew. Each names the device
 that it was measured on. SVG for the screen, PDF beside it for print. [`playground.html`](playground.html), made by
-`ampsim playground`, plays every loss scaler over three of these runs.
+`ampsim playground`, plays every loss scaler over three of these runs. [`report.png`](report.png) is the page of the run
+in `collapse_run`'s data; `python -m figures.screenshot` takes it anew.
 """
 
 

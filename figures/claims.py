@@ -117,11 +117,27 @@ def ours_never_unscales_wrongly(run: Result) -> Finding:
     return Finding(f"{wrong} passes", wrong == 0)
 
 
+@claim(
+    "ranks", "ranks", "Ranks with our scaler and a group agree whoever overflows; with torch's sharded one they do not"
+)
+def ranks_agree(run: Result) -> Finding:
+    ours, torchs = (q.disagreeing(run, scaler) for scaler in ("ours", "torch"))
+    now = f"torch's: {len(torchs)} of {len(q.rank_cases(run, 'torch'))} cases go wrong; ours: {len(ours)}"
+    return Finding(now, not ours, any(not row["finite"] for case in torchs for row in case))
+
+
 @claim("kit", "conformance", "Our scaler passes every check of the kit")
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")
     passed, checks = ours.the("counts")["passed"], len(ours.the("checks"))
     return Finding(f"{passed} of {checks}", passed == checks)
+
+
+@claim("loops.bugs", "loops", "Each bug of a public thread that is planted in a loop is caught by the law that should")
+def planted_bugs_are_caught(run: Result) -> Finding:
+    bugs = run.arm("bugs").first["bugs"].values()
+    caught = sum(bug["caught"] for bug in bugs)
+    return Finding(f"{caught} of {len(bugs)}", caught == len(bugs))
 
 
 @claim(

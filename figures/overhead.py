@@ -23,8 +23,7 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
     for letter, axes, row in zip("abc", figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=False):
         draw(axes, row)
-        tensors, elements = row["size"].split("x")
-        _style.label_panel(axes, letter, f"{tensors} tensors of {int(elements):,}")
+        _style.label_panel(axes, letter, named(row["size"]))
     return figure
 
 
@@ -35,7 +34,8 @@ def draw(axes: Axes, row: Record) -> None:
     """
     bare = milliseconds(row, "bare")
     base = statistics.median(bare)
-    for arm, place in BARS.items():
+    bars = {arm: place for arm, place in BARS.items() if arm in row["microseconds"]}  # a device may lack some
+    for arm, place in bars.items():
         times = milliseconds(row, arm)
         middle = statistics.median(times)
         axes.bar(place, base, width=0.8, color=COLOR["bare"])
@@ -46,11 +46,17 @@ def draw(axes: Axes, row: Record) -> None:
         floor, place = statistics.median(milliseconds(row, "floor")), BARS["ours clip"]
         axes.hlines(floor, place - 0.4, place + 0.4, color=_style.BLACK, linestyles="dotted", linewidth=0.8)
     axes.text(BARS["torch clip"], base / 2, "bare\nstep", ha="center", va="center", fontsize=6.5)
-    axes.set_xticks(list(BARS.values()), [ticks(row, arm) for arm in BARS], linespacing=1.3)
+    axes.set_xticks(list(bars.values()), [ticks(row, arm) for arm in bars], linespacing=1.3)
     for _, place, kind in GROUPS:
         axes.text(place, 1.0, kind, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=7)
     axes.tick_params(axis="x", length=0)
-    axes.set(ylabel="ms above the backward pass", ylim=(0, 1.25 * max(map(max, map(partial(milliseconds, row), BARS)))))
+    axes.set(ylabel="ms above the backward pass", ylim=(0, 1.25 * max(map(max, map(partial(milliseconds, row), bars)))))
+
+
+def named(size: str) -> str:
+    """Return a size in words: TENSORSxELEMENTS, or a model's name and its size."""
+    tensors, _, elements = size.partition("x")
+    return f"{tensors} tensors of {int(elements):,}" if tensors.isdigit() else size
 
 
 def ticks(row: Record, arm: str) -> str:

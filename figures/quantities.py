@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -80,6 +81,19 @@ def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, r
     rule = Rule(2.0 ** max(levels), growth_interval=interval)
     skipped = replay_ceilings(rule, np.exp2(drawn)).skipped // steps
     return float(np.bincount(skipped, minlength=runs + 1)[1:].std(ddof=1))  # the first settles
+
+
+def rank_cases(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
+    """Return per case what each rank saw, by name."""
+    names = ("stepped", "finite", "scale", "error")
+    cases = [case["ranks"] for case in run.records[0]["outcomes"] if case["scaler"] == scaler]
+    return [[dict(zip(names, seen, strict=True)) for seen in ranks] for ranks in cases]
+
+
+def disagreeing(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
+    """Return the cases that go wrong: ranks that differ, parameters that are not finite, an error."""
+    cases = rank_cases(run, scaler)
+    return [case for case in cases if case[0] != case[1] or not case[0]["finite"] or case[0]["error"]]
 
 
 def leading(row: Mapping[str, Sequence[int]]) -> int:

@@ -49,16 +49,6 @@ class ArmRecords:
         """The record of the first seed."""
         return self.records[0]
 
-    def seed(self, seed: int) -> Record:
-        """Return the record of one seed.
-
-        Raises:
-            KeyError: the arm was not run with it.
-        """
-        if seed not in self.column("seed"):
-            raise KeyError(f"arm {self.name!r}, seed {seed}: expected one of {self.column('seed')}")
-        return self.records[self.column("seed").index(seed)]
-
     def column(self, name: str) -> list[Any]:
         """Return one value per seed."""
         return [record[name] for record in self.records]

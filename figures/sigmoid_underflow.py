@@ -13,7 +13,6 @@ from figures.results import ArmRecords, Result
 
 DATA = ("sigmoid_underflow",)
 BLOCK = 25  # steps in one point of a loss curve
-SEED = 2  # the seed whose scale and skips are drawn in full
 
 
 def plot(run: Result) -> Figure:
@@ -87,11 +86,11 @@ def tick_label(arm: ArmRecords) -> str:
 
 
 def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
-    """Draw each seed as a thin line, one of them in full with a tick below for each of its skips."""
+    """Draw each seed as a thin line, the last in full with a tick below for each of its skips."""
     for row, arm in enumerate(arms):
         color = _training.color(arm)
         for record, line in zip(arm, np.log2(arm.scales()), strict=True):
-            if record["seed"] != SEED:
+            if record is not arm.records[-1]:
                 axes.step(np.arange(len(line)), line, where="post", color=color, linewidth=0.4, alpha=0.45)
                 continue
             axes.step(np.arange(len(line)), line, where="post", color=color, label=arm.name, zorder=3)
@@ -106,12 +105,12 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
 
 
 def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
-    """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: one seed's overflowed steps."""
+    """Draw what fp16 made of the gradient's elements, seeds averaged; ticks on top: the last seed's skips."""
     steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
     colors = [_style.CLASS[name] for name in names]
     axes.stackplot(steps, [100 * share[name] for name in names], colors=colors, linewidth=0, labels=names)
-    skips = units.seed(SEED)["found_inf"]
+    skips = units.records[-1]["found_inf"]
     axes.plot(skips, [104] * len(skips), "|", color=_style.CLASS["overflow"], markersize=4.5, label="overflow")
     axes.set(xlabel="step", ylabel="elements (%)", xlim=(0, len(units.first["loss"])), ylim=(0, 108))
     axes.set_yticks(range(0, 101, 25))

@@ -33,7 +33,7 @@ def plot(run: Result) -> Figure:
             axes[row][column].set(xlim=(-0.3, max(depths) + 0.3), xticks=depths)
         axes[1][column].set_xlabel("k, steps that the scale is late")
     axes[0][0].set_ylabel(f"ceiling stands still, G={run.config['interval']}")
-    axes[1][0].set_ylabel(f"fp16 training, G={run.config['trained_interval']}")
+    axes[1][0].set_ylabel(f"fp16 training, G={run.config['interval']}")
     note(axes[0][1], "markers: measured\nlines: closed form")
     note(axes[1][1], "markers: seeds\nlines: their means", 0.4)
     label(axes[0][0], rows)

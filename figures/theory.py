@@ -1,4 +1,4 @@
-"""Theorems T1 to T10: predicted against measured, and what the growth interval and the backoff factor trade."""
+"""Theorems T1 to T10: how far the machine is from each, and what the growth interval and the backoff factor trade."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,15 +25,14 @@ MEAN, SIGMA = 16.5, 1.0  # of log2 of the ceilings, as in the simulated cases
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 4.5)
-    (a, b), (c, d) = figure.subplots(2, 2, height_ratios=(1.15, 1))
-    draw_agreement(a, run)
-    draw_errors(b, run)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 3.7)
+    axes = figure.subplot_mosaic("aa;bc", height_ratios=(1.15, 1))
+    draw_errors(axes["a"], run)
     rates, rooms = maps()
-    draw_map(figure, c, np.log10(rates), (-4.5, -0.7), marked(run, "skip rate", np.log10))
-    _style.label_panel(c, "c", "log10 of the skip rate, T3")
-    draw_map(figure, d, rooms, (1, 7), marked(run, "headroom", float))
-    _style.label_panel(d, "d", "Headroom lost, bits, T3")
+    draw_map(figure, axes["b"], np.log10(rates), (-4.5, -0.7), marked(run, "skip rate", np.log10))
+    _style.label_panel(axes["b"], "b", "log10 of the skip rate by T3; circles: simulated")
+    draw_map(figure, axes["c"], rooms, (1, 7), marked(run, "headroom", float))
+    _style.label_panel(axes["c"], "c", "Headroom by T3, bits; circles: simulated")
     return figure
 
 
@@ -44,26 +43,6 @@ def numbers(run: Result) -> list[tuple[str, Record]]:
 
 def is_exact(held: Record) -> bool:
     return bool(held["tolerance"] < 1e-6)
-
-
-def draw_agreement(axes: Axes, run: Result) -> None:
-    """Draw every number that is not 0, on the diagonal; full where the theorem is exact."""
-    axes.plot([1e-5, 1e6], [1e-5, 1e6], color=_style.GREY, linewidth=0.6, zorder=0)
-    for theorem, (color, marker) in LOOK.items():
-        for exact in (True, False):
-            rows = [held for name, held in numbers(run) if name == theorem and is_exact(held) == exact]
-            axes.plot(
-                [abs(held["predicted"]) or np.nan for held in rows], [abs(held["measured"]) for held in rows], marker,
-                color=color, markersize=4, markeredgewidth=0.7, markerfacecolor=color if exact else "white",
-                label=theorem,
-            )  # fmt: skip
-        column, row = divmod(list(LOOK).index(theorem), 5)
-        x, y, across = 0.11 * column, 0.94 - 0.085 * row, axes.transAxes
-        axes.plot(0.05 + x, y, marker, color=color, markersize=4, transform=across)
-        axes.text(0.075 + x, y, theorem, color=color, fontsize=7, va="center_baseline", transform=across)
-    axes.text(0.98, 0.06, "full: exact theorem\nempty: to a tolerance", ha="right", fontsize=7, transform=across)
-    axes.set(xscale="log", yscale="log", xlim=(1e-4, 1e6), ylim=(1e-4, 1e6), xlabel="predicted", ylabel="measured")
-    _style.label_panel(axes, "a", "Predicted and measured")
 
 
 def draw_errors(axes: Axes, run: Result) -> None:
@@ -80,7 +59,7 @@ def draw_errors(axes: Axes, run: Result) -> None:
     axes.set_yticks([LEAST, 1e-12, 1e-9, 1e-6, 1e-3, 1], ["0", *(_style.power_of_ten(k) for k in (-12, -9, -6, -3, 0))])
     axes.minorticks_off()
     axes.tick_params(axis="x", length=0)
-    _style.label_panel(axes, "b", "Relative error, and what is tolerated")
+    _style.label_panel(axes, "a", "Error of the machine; full: exact theorem; empty: to the tolerance (ticks)")
 
 
 def maps() -> tuple[Any, Any]:

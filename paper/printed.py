@@ -23,7 +23,7 @@ def show(value: Value, form: str) -> tuple[str, str]:
         ValueError: the value does not fit the form.
     """
     if form == "text":
-        return str(value), str(value)
+        return str(value), escaped(str(value))
     if isinstance(value, str):
         raise ValueError(f"{value!r}: expected a number for the form {form!r}")
     if bound := BOUND.match(form):
@@ -41,6 +41,11 @@ def show(value: Value, form: str) -> tuple[str, str]:
     if form.endswith("d") and round(value) != value:
         raise ValueError(f"{value!r}: expected a whole number for the form {form!r}")
     return (_minus(format(round(value) if form.endswith("d") else value, form)),) * 2
+
+
+def escaped(text: str) -> str:
+    """Return plain text as Typst markup."""
+    return re.sub(r"([\\#$*_`<>@\[\]~^])", r"\\\1", text)
 
 
 def _outwards(value: float, form: str, rounding: str) -> float:

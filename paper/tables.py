@@ -5,11 +5,14 @@ from statistics import fmean
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
+from figures.claims import CLAIMS
 from figures.quantities import EXACT, INTERVALS, real_level, real_steps, real_z, t3_level, t3_rate
 from figures.results import Result
+from paper import lint
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
 from paper.numbers.training import elements, zeros
+from paper.printed import escaped
 
 
 def _real() -> Table:
@@ -130,6 +133,7 @@ ARTEFACT = (
     ("probe_overhead", "@sec-performance", "clock"),
     ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
+    ("ranks", "@sec-field", "exact; clock"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "same CPU"),
 )
@@ -143,4 +147,23 @@ def _artefact() -> Table:
     return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
 
 
-TABLES = {"real": _real(), "sigmoid": _sigmoid(), "held": _held(), "dialects": _dialects(), "artefact": _artefact()}
+def _claims() -> Table:
+    """Return the sentences that the data is asked about at each build, in the order of the text."""
+
+    def cells(place: int, name: str) -> tuple[Cell, ...]:
+        claim = CLAIMS[name]
+        now = Number(claim.stem, lambda run: claim.judge(run).now, "text")
+        return f"C{place}", escaped(claim.sentence), f"`{claim.stem}`", now
+
+    rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
+    return Table(("", "claim", "data", "now"), tuple(rows), "llll")
+
+
+TABLES = {
+    "claims": _claims(),
+    "real": _real(),
+    "sigmoid": _sigmoid(),
+    "held": _held(),
+    "dialects": _dialects(),
+    "artefact": _artefact(),
+}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -197,3 +198,43 @@ def test_a_schedule_that_was_found_is_replayed_by_the_command_in_the_message() -
 def test_version_and_completion() -> None:
     assert run("--version") == (0, f"ampsim {ampsim.__version__}\n")
     assert "--show-completion" in run("--help")[1]
+
+
+def test_sweep_plays_every_combination_over_every_trace_of_a_folder(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.full(10, 2.0**9))
+    np.save(tmp_path / "b.npy", np.full(30, 2.0**11, np.float32))
+    grid = ["-s", "init=2**10,2**11", "-s", "interval=5,100"]
+    table = tmp_path / "rows.csv"
+    code, text = run("sweep", str(tmp_path), "torch.amp.GradScaler", *grid, "--jobs", "1", "--out", str(table))
+    assert code == 0, text
+    assert "40 steps of 2 traces" in text
+    rows = [line.split() for line in text.splitlines() if line.lstrip()[:1] in ("1", "2")]
+    assert [row[:3] for row in rows] == [
+        ["1024.0", "5", "6"], ["1024.0", "100", "1"], ["2048.0", "5", "8"], ["2048.0", "100", "2"],
+    ]  # fmt: skip
+    lines = table.read_text().splitlines()
+    assert lines[0] == "trace,steps,init,interval,skips,skip_rate,mean_log2_scale,scale"
+    assert lines[2] == "a.npy,10,1024.0,100,1,0.1,9.0,512.0"
+    assert len(lines) == 1 + 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["."], "expected a folder with traces of ceilings in it, *.npy"),
+        (["no/such"], "expected a folder with traces"),
+        ([".", "-s", "interval=1,x"], "--set 'interval=x': expected a number"),
+        (
+            [".", "-s", "interval=1", "-s", "interval=2"],
+            "interval has values already; expected each name once, e.g. interval=1,2",
+        ),
+        ([".", "-s", "interval=0"], "growth_interval=0: expected at least 1"),
+        (["bad"], "a.npy: no .npy file"),
+    ],
+)
+def test_sweep_refuses_with_a_cure(arguments: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.npy").write_text("1,2")
+    code, text = run("sweep", str(tmp_path / arguments[0]), "torch.amp.GradScaler", *arguments[1:])
+    assert code == 2
+    assert said in text

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,10 @@ def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
     ]
     public = sorted(name for name in taken if not name.startswith("_"))
     assert [sorted(names) for names in listed] == ([public] if public else [])
+
+
+def test_torchs_warning_of_its_debug_mode_is_no_error_as_it_would_leave_the_mode_on() -> None:
+    message = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+    warnings.warn(message, UserWarning, stacklevel=1)
+    with pytest.raises(UserWarning, match="any other"):
+        warnings.warn("any other", UserWarning, stacklevel=1)

@@ -15,6 +15,7 @@ from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
+from ampsim.cli.sweep import sweep_folder
 from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.files import DamagedFileError
@@ -105,6 +106,7 @@ app.command("emit-test")(emit_test)
 app.command("explain")(explain_log)
 app.command("report")(report_run)
 app.command("playground")(write_playground)
+app.command("sweep")(sweep_folder)
 
 
 def _say_version(wanted: bool) -> None:

@@ -22,9 +22,10 @@ from ampsim.core.files import replacing
 from ampsim.core.machine import Rule
 
 if TYPE_CHECKING:
+    from ampsim.testing.kit.apart import Begin
     from ampsim.testing.kit.check import Check
     from ampsim.testing.kit.report import Report
-    from ampsim.testing.kit.result import Result
+    from ampsim.testing.kit.result import Judged, Result
 
 
 MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
@@ -89,7 +90,8 @@ def check_target(
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds per check, at least 60 by default. 0: no limit, in this process, as a debugger wants it.",
+            help="Seconds per check, at least 60 by default, or per law of a loop, 600. 0: no limit, in this process, "
+            "as a debugger wants it.",
             min=0,
             max=MOST,
             show_default=False,
@@ -106,7 +108,7 @@ def check_target(
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
-    targets, limit = [*dict.fromkeys(targets)], max(60.0, examples) if time_limit is None else time_limit
+    targets, limit = [*dict.fromkeys(targets)], _limit(time_limit, examples, loop=loop)
     try:
         declared = declared_traits(trait or (), without or ())
         if schedule is not None:
@@ -115,7 +117,7 @@ def check_target(
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
             if loop:
-                judged = _judge_loops(targets, check, expected)
+                judged = _judge_loops(targets, check, expected, limit)
             else:
                 judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
             _show(judged, None if stream else form)
@@ -124,6 +126,15 @@ def check_target(
     except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         fail(str(error))
     raise typer.Exit(1 if judged.findings else 0)
+
+
+def _limit(given: float | None, examples: int, *, loop: bool) -> float:
+    """Return the seconds that one check or law may take."""
+    if given is None and loop:
+        from ampsim.testing.loop.judge import LIMIT
+
+        return LIMIT
+    return max(60.0, examples) if given is None else given
 
 
 def _chosen(levels: list[int] | None, names: list[str] | None, expected: Mapping[str, str]) -> "list[Check]":
@@ -153,40 +164,51 @@ def _judge(
     expected: Mapping[str, str],
     limit: float,
 ) -> "Report":
-    from ampsim.testing.kit.apart import judge_apart
-    from ampsim.testing.kit.judge import judge
-    from ampsim.testing.kit.report import Report
+    from ampsim.testing.kit.apart import FORKS
+    from ampsim.testing.kit.check import warm_up
+    from ampsim.testing.kit.judge import begin_judging
     from ampsim.testing.kit.subject import find
 
-    def results() -> "Iterator[Result]":
-        for name in targets:
-            subject = partial(find, name, **declared)
-            if limit:
-                yield from judge_apart(subject, checks, name=name, examples=examples, expected=expected, limit=limit)
-            else:
-                yield from judge(subject(), checks, examples=examples, expected=expected, limit=0)
-
-    total, quiet = len(checks) * len(targets), not err.is_terminal
-    return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
+    if limit and FORKS:
+        warm_up()
+    begins = {
+        name: partial(begin_judging, partial(find, name, **declared), examples, expected, limit) for name in targets
+    }
+    return _judged(begins, checks, limit)
 
 
-def _judge_loops(targets: Sequence[str], laws: list[str] | None, expected: Mapping[str, str]) -> "Report":
-    """Judge training loops; one that cannot be judged is wrong use."""
-    from ampsim.testing.kit.report import Report
+def _judge_loops(
+    targets: Sequence[str], names: Sequence[str] | None, expected: Mapping[str, str], limit: float
+) -> "Report":
+    from ampsim.testing.loop.judge import begin_judging, chosen
+
+    chosen(expected)  # refuses an unknown name
+    begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
+    return _judged(begins, chosen(names), limit)
+
+
+def _find_loop(target: str) -> tuple[Any, Any]:
+    """Return a loop's maker, and its batches from the same module."""
     from ampsim.testing.kit.subject import load
-    from ampsim.testing.loop.judge import judge_loop
-    from ampsim.testing.loop.loop import LoopError
 
-    results: list[Result] = []
-    for target in targets:
-        make: Any = load(target)
-        found: Any = load(f"{target.partition(':')[0]}:batches")
-        batches = found() if callable(found) else found
-        try:
-            results += judge_loop(make, batches, laws, expected=expected, name=target)
-        except LoopError as error:
-            raise ValueError(f"{target}: {error}") from error
-    return Report(results)
+    make, batches = load(target), load(f"{target.partition(':')[0]}:batches")
+    return make, batches() if callable(batches) else batches
+
+
+def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Judged]", limit: float) -> "Report":
+    """Judge each target by checks or laws: in a child process, or without a limit in this one."""
+    from ampsim.testing.kit.apart import judge_apart
+    from ampsim.testing.kit.report import Report
+
+    def results() -> "Iterator[Result]":
+        for name, begin in begins.items():
+            if limit:
+                yield from judge_apart(begin, checks, name=name, limit=limit)
+            else:
+                yield from begin()([check.name for check in checks])
+
+    total, quiet = len(checks) * len(begins), not err.is_terminal
+    return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
 
 
 def _replay(targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
@@ -265,5 +287,5 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
     for finding in judged.findings:
         out.print(f"\n{finding.text}", markup=False)
     out.print()
-    for line in judged.summary():
+    for line in [*judged.unasked(), *judged.summary()]:
         out.print(line, markup=False)

@@ -34,7 +34,9 @@ def emit_test(
     without: Annotated[
         list[str] | None, typer.Option(help="A feature that it does not have; again for more.", metavar="FEATURE")
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds that the written test may take.", min=0, max=MOST)] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds that the written test may take; 0 is no limit.", min=0, max=MOST)
+    ] = 300.0,
 ) -> None:
     """Write a failure of LAW by TARGET as a pytest file that imports the peer alone, to paste into an issue.
 

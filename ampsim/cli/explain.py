@@ -1,12 +1,20 @@
 """``ampsim explain``: say what the loss scale did in a training log."""
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from ampsim.cli.report import read_log, write_page
-from ampsim.cli.terminal import out
+from ampsim.cli.terminal import out, print_table
+
+if TYPE_CHECKING:
+    from ampsim.diagnose.history import History
+
+ROWS = 10
+"""Of the ledger, the last."""
 
 Log = Annotated[
     Path,
@@ -28,7 +36,34 @@ def explain_log(log: Log, html: Page = None) -> None:
 
     history = read_log(log)
     text, found = explain(history)
-    out.print(text, markup=False)
+    diagnosis, blank, rest = text.partition("\n\n")
+    out.print(diagnosis, style="bold red" if found else "green", markup=False)
+    _draw(history)
+    out.print(f"\n{rest}" if blank else "", markup=False)
+    _print_ledger(history)
     if html is not None:
         write_page(history, log, html)
     raise typer.Exit(1 if found else 0)
+
+
+def _draw(history: "History") -> None:
+    """Print the scale over the steps, where it is looked at and the letters are there."""
+    from ampsim.diagnose.words import sparkline
+
+    if out.is_terminal and out.encoding.startswith("utf"):
+        for line in sparkline(history, min(out.width, 100)):
+            out.print(line, style="cyan", markup=False)
+
+
+def _print_ledger(history: "History") -> None:
+    from ampsim.diagnose.infer import ledger
+
+    rows, inferred = ledger(history)
+    if not rows:
+        return
+    out.print(f"\nSkips, the last {ROWS} of {len(rows)} rows:" if len(rows) > ROWS else "\nSkips:", markup=False)
+    table = Table("step", "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
+    for first, last, skips, scale in rows[-ROWS:]:
+        steps = str(first) if first == last else f"{first} to {last}"
+        table.add_row(steps, f"{'at least ' if inferred else ''}{skips}", "" if math.isnan(scale) else f"{scale:g}")
+    print_table(table)

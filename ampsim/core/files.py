@@ -1,11 +1,14 @@
 """Files that are seen whole or not at all, and the error of one that is neither."""
 
+import contextlib
+import errno
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 
 class DamagedFileError(ValueError):
@@ -61,3 +64,61 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+class BusyError(RuntimeError):
+    """A file that another process is writing: names both and the cure."""
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Keep every other process from writing a file, until the context is left; one that dies lets it go.
+
+    A hidden file beside `path` is locked. On a file system without locks this keeps nobody out.
+
+    Raises:
+        BusyError: another process has it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        with lock.open("a+", encoding="utf-8") as file:
+            if not _flock(file):
+                file.seek(0)
+                raise BusyError(
+                    f"{path}: {file.read() or 'another process'} is writing it; expected one process per file; "
+                    "wait for its end, or stop it"
+                )
+            if not _is(lock, file):
+                continue  # its holder has just removed it
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _flock(file: IO[str]) -> bool:
+    """Lock a file without waiting, where the system and the file system can; return whether nobody else has it."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+    return True
+
+
+def _is(path: Path, file: IO[str]) -> bool:
+    """Return whether a file is still the one of that name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -18,6 +18,10 @@ knows the right S in advance and it moves during training, so the scaler probes 
 * An update without is a **clean step**. ``growth_tracker`` counts it. When the count reaches
   ``growth_interval`` the scale **grows**, S <- S * growth_factor, and the count restarts.
 
+``found_inf`` is one bit about all gradients of an iteration, and a join: it is true if any part of them, be it a
+micro-batch's, an optimizer's or a rank's, was not finite (`join`). However an iteration is split, the machine sees the
+same: parts may be joined in any order, in any grouping, more than once. A sum is no join; two overflows are one.
+
 A growth that would leave the number format is refused (or saturates, or becomes inf for ever: that is
 part of an `Arithmetic`). ``min_scale`` stops a backoff, ``max_scale`` stops a growth. With ``delay`` = k a
 scale comes into force k updates after it was computed, as in pipelines whose optimizer runs behind.
@@ -34,7 +38,7 @@ import ctypes
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Literal, Protocol, Self
@@ -256,6 +260,11 @@ def advance(rule: Rule, state: State, found_inf: bool) -> State:
 
 
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
+
+
+def join(parts: Iterable[object]) -> bool:
+    """Return the ``found_inf`` of an iteration whose parts found these, each taken by its truth: NaN is an overflow."""
+    return any(map(bool, parts))
 
 
 def init(rule: Machine[S]) -> S:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ampsim.diagnose.findings import Finding, findings
+from ampsim.diagnose.findings import findings
 from ampsim.diagnose.history import History
 from ampsim.diagnose.infer import Inferred, fitting_dialects, infer
+from ampsim.diagnose.looks import Finding
 from ampsim.diagnose.what_if import other_rules
+from ampsim.diagnose.words import counted
 
 HEALTHY = "Nothing is wrong with the loss scale in this run."
 LIKELY = {
@@ -22,8 +24,7 @@ LIKELY = {
 def explain(history: History) -> tuple[str, list[Finding]]:
     """Return the explanation of a run as text, and its findings; no findings mean that it is healthy."""
     found = findings(history)
-    parts = [_headline(found), "", *facts(history)]
-    parts += _cures(found) + [f"- {note}" for note in history.notes] + _others(history)
+    parts = [_headline(found), "", *facts(history), *history.notes, *_cures(found), *_others(history)]
     return "\n".join(parts), found
 
 
@@ -38,7 +39,8 @@ def _headline(found: list[Finding]) -> str:
 
 
 def _course(history: History) -> str:
-    steps = f"steps {history.step[0]} to {history.step[-1]}, from {history.program}"
+    first, last = history.step[0], history.step[-1]
+    steps = f"{f'steps {first} to {last}' if first < last else f'step {first}'}, from {history.program}"
     known = history.scale[~np.isnan(history.scale)]
     if not len(known):
         missing = "" if history.every_step else ", so skips cannot be inferred: log scaler.get_scale()"
@@ -46,15 +48,16 @@ def _course(history: History) -> str:
     ups = sum(change.new > change.old for change in history.changes)
     return (
         f"Read: {steps}. The scale began at {known[0]:g}, ended at {known[-1]:g}, lay between {known.min():g} and "
-        f"{known.max():g}, grew {ups} times and fell {len(history.changes) - ups} times."
+        f"{known.max():g}, grew {counted(ups, 'time')} and fell {counted(len(history.changes) - ups, 'time')}."
     )
 
 
 def _skips(history: History, known: Inferred) -> Iterator[str]:
     if history.every_step:
-        yield f"Skipped: {int(history.skipped.sum())} of {len(history.step)} steps."
+        yield f"Skipped: {int(history.skipped.sum())} of {counted(len(history.step), 'step')}."
     elif known.skips:
-        yield f"Skipped: at least {known.least_skips} steps, by how far the scale fell between the lines of the log."
+        least = counted(known.least_skips, "step")
+        yield f"Skipped: at least {least}, by how far the scale fell between the lines of the log."
     longest = max(known.skips, key=lambda each: each.least, default=None)
     if longest is not None and longest.least > 3:
         change = longest.change
@@ -71,14 +74,14 @@ def _rule(history: History, known: Inferred) -> Iterator[str]:
     if known.backoff_factor:
         words.append(f"backs off by {known.backoff_factor:g}")
     if known.growth_interval:
-        words.append(f"grows after {known.growth_interval} clean steps")
+        words.append(f"grows after {counted(known.growth_interval, 'clean step')}")
     if known.hysteresis:
         words.append("tolerates some overflows before it backs off (hysteresis)")
     if words:
         yield f"Rule: {', '.join(words)}."
     fitting = fitting_dialects(history)
     if fitting:
-        more = f", as do {len(fitting) - 3} more" if len(fitting) > 3 else ""
+        more = f", and so would {len(fitting) - 3} more" if len(fitting) > 3 else ""
         yield f"Dialect: {', '.join(fitting[:3])} would have made this very trajectory{more}."
     elif history.program in LIKELY:
         yield f"Dialect: {LIKELY[history.program]}, by the form of the log."

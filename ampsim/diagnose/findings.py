@@ -1,310 +1,33 @@
-"""What went wrong in a run, in plain words: each finding names its step, its evidence and what to try.
-
-A finding looks at one thing and says nothing unless it sees it: a run of which nothing is found is called healthy.
-"""
-
-import itertools
-import math
-from collections.abc import Iterator
-from typing import NamedTuple
+"""What went wrong in a run: what the looks find, the cause before its effects, and effects left out."""
 
 import numpy as np
-import numpy.typing as npt
 
-from ampsim.core.formats import FP16
-from ampsim.diagnose.history import Change, Floats, History
-from ampsim.diagnose.infer import Inferred, infer
-from ampsim.diagnose.scaled_norm import scaled_norm
+from ampsim.diagnose.history import History
+from ampsim.diagnose.infer import infer
+from ampsim.diagnose.looks import LOOKS, Finding, spacing
 
-Bools = npt.NDArray[np.bool_]
-
-DESCENT = 6
-"""Backoffs without a growth in between that a run does not make while it only looks for its scale."""
-SPIKE = {"the gradient norm": 4.0, "the loss": 2.0}
-"""Times the median before it at which it stands out."""
-FLUSHED_BELOW = math.log2(FP16.smallest_subnormal) - 1
-"""Binade below which float16 rounds to zero."""
-RISEN = 1.5
-"""Times its usual value at which a loss has risen."""
 LEAD = 20
 """Entries by which a fall must come before the first loss that is not finite, to be no effect of the same overflow."""
-DEAD = 0.99
-"""Share of a layer's nonzero gradients below fp16 at which it learns nothing."""
-
-
-class Finding(NamedTuple):
-    """One thing that went wrong."""
-
-    kind: str
-    """"collapse", "data spike", "interval too long", "floor reached", "scaled norm", "scaled clip", "dead layer",
-    "forward overflow", "hidden skips"; "alarm" for what the recorder saw itself."""
-    step: int
-    """Where it could first be seen."""
-    what: str
-    """A sentence with its numbers."""
-    cure: str
-    """What to try."""
+EFFECTS = {
+    "collapse": {"data spike", "dead layer", "interval too long"},
+    "floor reached": {"data spike", "dead layer", "interval too long"},
+    "interval too long": {"data spike", "dead layer"},
+}
+"""Kind of a finding -> what is left out beside it, as it follows from it."""
 
 
 def findings(history: History) -> list[Finding]:
     """Return what went wrong, the cause before its effects; nothing if the run is healthy."""
     known = infer(history)
-    looks = (_forward_overflow, _scaled_norm, _floor, _collapse, _dead_layer, _interval, _spike, _hidden_skips)
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that no run has
-        found = [finding for look in looks for finding in look(history, known)]
+        found = [finding for look in LOOKS for finding in look(history, known)]
     kinds = {finding.kind for finding in found}
     if found and found[0].kind == "forward overflow":  # what comes with it or after it follows from it, at any scale
         effects, first = {"collapse", "floor reached", "data spike"}, found[0].step
-        found = [each for each in found if each.kind not in effects or each.step + LEAD * _spacing(history) < first]
+        found = [each for each in found if each.kind not in effects or each.step + LEAD * spacing(history) < first]
         found.sort(key=lambda each: each.step)
-    if "collapse" in kinds or "floor reached" in kinds:
-        found = [each for each in found if each.kind not in {"data spike", "dead layer", "interval too long"}]
-    if "interval too long" in kinds:
-        found = [each for each in found if each.kind not in {"data spike", "dead layer"}]
+    effects = set().union(*(EFFECTS.get(kind, set()) for kind in kinds))
+    found = [each for each in found if each.kind not in effects]
     return found + [
         Finding("alarm", step, f"Step {step}: {text}.", "Look at the steps before.") for step, text in history.alarms
     ]
-
-
-def _descent(history: History, least: float) -> list[Change]:
-    """Return the last falls without a growth in between of at least so many halvings, if the scale has not come back.
-
-    What follows a collapse, such as a few growths that fail, is no way back.
-    """
-    found, lowest = [], math.inf
-    for fell, group in itertools.groupby(history.changes, lambda change: change.fell):
-        changes = list(group)
-        if fell and _backoffs(changes) >= least:
-            found, lowest = changes, changes[-1].new
-        elif changes[-1].new > 4 * lowest:
-            found = []
-    return found
-
-
-def _backoffs(changes: list[Change]) -> float:
-    return sum(change.halvings for change in changes)
-
-
-def _spacing(history: History) -> float:
-    return float(np.median(np.diff(history.step))) if len(history.step) > 1 else 1.0
-
-
-def _collapse(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding where the scale falls to the end of the log, or below 1."""
-    falls = _descent(history, DESCENT)
-    if not falls:
-        return
-    final, tail = falls[-1].new, int(history.step[-1]) - falls[-1].step
-    length = falls[-1].step - falls[0].after
-    if final >= 1 and tail > 2 * max(length, _spacing(history)):
-        return  # it found a scale and stayed there
-    fallen = itertools.accumulate(fall.halvings for fall in falls)
-    seen = next((fall for fall, so_far in zip(falls, fallen, strict=True) if so_far >= 3), falls[-1])
-    norm = _before(history, history.norm, seen.step)
-    blown = f"; the gradient norm had been {norm:.3g} before" if norm else ""
-    yield Finding(
-        "collapse",
-        seen.step,
-        f"The loss scale fell from {falls[0].old:g} to {final:g} without recovering, by step {falls[-1].step}: at "
-        f"least {round(_backoffs(falls))} halvings. It could be seen at step {seen.step}{_lead(history, seen)}{blown}.",
-        "No scale makes these gradients finite: the run itself diverged. Go back to a checkpoint before step "
-        f"{falls[0].after}, and lower the learning rate, clip, or skip the batches from there on.",
-    )
-
-
-def _lead(history: History, seen: Change) -> str:
-    """Return in words how long before the loss rose a fall of the scale was seen; nothing if it did not rise later."""
-    usual = _before(history, history.loss, seen.step + 1)
-    if not usual or usual <= 0:
-        return ""
-    risen = history.step[(history.step > seen.step) & (history.loss > RISEN * usual)]
-    if not len(risen):
-        return ""
-    lead = int(risen[0]) - seen.step
-    return f", {lead} step{'s' if lead > 1 else ''} before the loss rose (step {risen[0]})"
-
-
-def _floor(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding where steps are skipped while the scale stays at its lowest value."""
-    if np.isnan(history.scale).all():
-        return
-    lowest = float(np.nanmin(history.scale))
-    bad = (history.skipped > 0) | np.isinf(history.norm)
-    stuck = (history.scale == lowest) & bad
-    first = _run_of(stuck, 3)
-    if first is None or not any(change.new == lowest for change in history.changes):
-        return
-    if history.settings.get("printed_as_zero") == lowest:
-        return  # it may still fall
-    yield Finding(
-        "floor reached",
-        int(history.step[first]),
-        f"From step {history.step[first]} on the loss scale stands at {lowest:g}, its minimum, and steps are still "
-        f"skipped: {int(np.nansum(history.skipped[first:]) or stuck.sum())} in all.",
-        "A smaller minimum helps if gradients are merely large. Otherwise they are inf or NaN at any scale: look for "
-        "the first module whose output is not finite (`ampsim.probe.bisect`).",
-    )
-
-
-def _run_of(where: Bools, length: int) -> int | None:
-    """Return where a stretch of at least `length` true entries begins."""
-    stretch = 0
-    for i, true in enumerate(where):
-        stretch = stretch + 1 if true else 0
-        if stretch == length:
-            return i - length + 1
-    return None
-
-
-def _forward_overflow(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding where the loss itself is not finite on skipped steps."""
-    both = np.isinf(history.loss) & ~(history.skipped == 0)
-    if not both.any():
-        return
-    at = int(np.argmax(both))
-    names = list(history.bad.get(int(history.step[at]), {}))
-    others = " and others" if len(names) > 3 else ""
-    where = f"; not finite were the gradients of {', '.join(names[:3])}{others}" if names else ""
-    yield Finding(
-        "forward overflow",
-        int(history.step[at]),
-        f"The loss itself was not finite at {int(both.sum())} steps, first at step {history.step[at]}{where}. The loss "
-        "scale has no part in the forward pass.",
-        "An activation left float16's range (65504), or a batch has NaN. Keep the modules in question in float32 "
-        "(`ampsim.probe.bisect` finds them), or look at the batch.",
-    )
-
-
-def _scaled_norm(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding where the logged norm has the loss scale in it."""
-    for kind, what in scaled_norm(history):
-        yield Finding(
-            kind,
-            int(history.step[0]),
-            what,
-            "If that norm is what the clip sees, gradients are clipped to max_norm over the scale, which is next to "
-            "nothing: call scaler.unscale_(optimizer) before clip_grad_norm_.",
-        )
-
-
-def _dead_layer(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding for the parameters whose gradients fp16 flushes to zero, or that have none."""
-    if len(history.samples) < 2:
-        return
-    share: dict[str, list[float]] = {}
-    for sample in history.samples:
-        scale = float(np.interp(sample.step, history.step, history.scale))
-        for name, counts in sample.counts.items():
-            share.setdefault(name, []).append(_flushed(counts, scale))
-    dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
-    if not dead or len(dead) == len(share):
-        return
-    names = ", ".join(dead[:4]) + (f" and {len(dead) - 4} others" if len(dead) > 4 else "")
-    yield Finding(
-        "dead layer",
-        history.samples[0].step,
-        f"{len(dead)} of {len(share)} parameters get no gradient: {names}. At least {DEAD:.0%} of their gradients are "
-        "zero, or so small that float16 makes them zero at this scale.",
-        "If they are zero in float32 too, the graph is cut or the activation is saturated; if not, a larger loss "
-        "scale, or float32 for these layers, brings them back.",
-    )
-
-
-def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
-    """Return the share of the finite elements that float16 would make zero at a scale; zeros are counted too."""
-    finite = int(counts[:-2].sum())
-    if not finite or not scale > 0:
-        return 0.0
-    binades = np.arange(-149, 128)
-    below = int(counts[1:-2][binades + math.log2(scale) < FLUSHED_BELOW].sum())
-    return (int(counts[0]) + below) / finite
-
-
-def _interval(history: History, known: Inferred) -> Iterator[Finding]:
-    """Yield a finding where the scale was thrown down and does not come back within the run."""
-    falls = _descent(history, 4)
-    if not falls:
-        return
-    settled = [change for change in history.changes if change.step <= falls[0].after]
-    fall, last = _backoffs(falls), falls[-1]
-    before = falls[0].after - (settled[-1].step if settled else int(history.step[0]))
-    clean = int(history.step[-1]) - last.step
-    length = max(last.step - falls[0].after, 1)
-    if before < length or clean < 4 * max(length, _spacing(history)):
-        return  # a search from the start, or a run that ends too soon to tell
-    interval = history.settings.get("growth_interval") or known.growth_interval
-    took = f"the growth interval of {interval} steps" if interval else "growth"
-    yield Finding(
-        "interval too long",
-        last.step,
-        f"The loss scale was {falls[0].old:g} until step {falls[0].after}, fell to {last.new:g}, and has not come back "
-        f"in {clean} steps: {took} is too slow for a way of {round(fall)} doublings.",
-        f"Set growth_interval to about {max(1, clean // (4 * round(fall)))}: the way back then takes a quarter of "
-        "these steps, and each doubling risks one skipped step.",
-    )
-
-
-def _spike(history: History, _: Inferred) -> Iterator[Finding]:
-    """Yield a finding for each burst of skips that a run came back from."""
-    for burst in _bursts(history):
-        if _backoffs(burst) < 2:
-            continue
-        first, last = burst[0], burst[-1]
-        spike = _stands_out(history, history.norm, first, last) or _stands_out(history, history.loss, first, last)
-        long_before = first.after - history.step[0] > 3 * (last.step - first.after)  # no search for a scale
-        if _backoffs(burst) >= (2 if spike else DESCENT - 1) and (spike or long_before):
-            yield Finding(
-                "data spike",
-                first.step,
-                f"Between steps {first.after} and {last.step} the loss scale fell from {first.old:g} to {last.new:g}, "
-                f"while {spike or 'neither norm nor loss of a step that was taken shows why'}.",
-                "Look at the batches of these steps. Clipping keeps the steps that are not skipped from doing harm.",
-            )
-
-
-def _hidden_skips(history: History, known: Inferred) -> Iterator[Finding]:
-    """Yield a finding where a log counts fewer skips than the fall of the scale takes."""
-    hidden = [each for each in known.skips if each.hidden]
-    if hidden:
-        change, said = hidden[0].change, sum(each.said for each in hidden)
-        yield Finding(
-            "hidden skips",
-            change.step,
-            f"The log reports {said:g} skipped steps where the falls of the scale take at least "
-            f"{sum(each.least for each in hidden)}, first between steps {change.after} and {change.step}: from "
-            f"{change.old:g} to {change.new:g} takes {hidden[0].least}.",
-            "Do not rely on the log's own count; compare the scale before and after each step, or use ampsim.watch.",
-        )
-
-
-def _bursts(history: History) -> Iterator[list[Change]]:
-    """Yield falls that follow on each other, after a time in which the scale stood or grew."""
-    burst: list[Change] = []
-    gap = 3 * _spacing(history)
-    for change in history.changes:
-        fell = change.new < change.old
-        if burst and (not fell or change.after - burst[-1].step > gap):
-            yield burst
-            burst = []
-        if fell:
-            burst.append(change)
-    if burst:
-        yield burst
-
-
-def _stands_out(history: History, values: Floats, first: Change, last: Change) -> str:
-    """Return in words how a series stands out in a burst; nothing if it does not."""
-    name = "the gradient norm" if values is history.norm else "the loss"
-    begin, end = np.searchsorted(history.step, [first.after, last.step + 2 * _spacing(history)], side="right")
-    before, inside = values[max(0, begin - 100) : begin], values[begin:end]
-    before, inside = before[np.isfinite(before)][-50:], inside[np.isfinite(inside)]
-    if len(before) < 3 or not len(inside):
-        return ""
-    usual, peak = float(np.median(before)), float(inside.max())
-    return f"{name} rose from about {usual:.3g} to {peak:.3g}" if peak > SPIKE[name] * usual > 0 else ""
-
-
-def _before(history: History, values: Floats, step: int) -> float | None:
-    """Return the median of the entries before a step; None if there are none."""
-    found = values[(history.step < step) & np.isfinite(values)][-20:]
-    return float(np.median(found)) if len(found) else None

@@ -38,7 +38,7 @@ class Change(NamedTuple):
     @property
     def halvings(self) -> float:
         """The log2 of old over new; 0 counts as half of float32's smallest number, inf as 2^1024."""
-        return _log2(self.old) - _log2(self.new)
+        return log2_of(self.old) - log2_of(self.new)
 
 
 class Sample(NamedTuple):
@@ -144,7 +144,7 @@ class HistoryBuilder:
         scale, skipped, norm, loss = np.array(self._values, np.float64).reshape(-1, 4).T.copy()
         notes = list(self.notes)
         if self._back:
-            notes.append(f"The run went back to an earlier step {self._back} times; what came later counts.")
+            notes.append(f"The run went back to an earlier step ({self._back}×); what came later counts.")
         if self._merged > 1:
             notes.append(f"The run has more than {ENTRIES} entries; {self._merged} neighbours each are shown as one.")
         if self._forgotten:
@@ -208,7 +208,8 @@ class HistoryBuilder:
         self.alarms = [alarm for alarm in self.alarms if alarm[0] < step]
 
 
-def _log2(scale: float) -> float:
+def log2_of(scale: float) -> float:
+    """Return the logarithm of a scale; that of 0 is -150, of inf 1024."""
     return -150.0 if scale == 0 else 1024.0 if math.isinf(scale) else math.log2(scale)
 
 

@@ -38,6 +38,17 @@ class Skips(NamedTuple):
         return self.said < self.least
 
 
+class Row(NamedTuple):
+    """Skips on record, or proved."""
+
+    first: int
+    """The steps among which they are."""
+    last: int
+    skips: int
+    scale: float
+    """Before them; NaN if it is not known."""
+
+
 @dataclass(frozen=True)
 class Inferred:
     """The rule behind a history, as far as the history shows it."""
@@ -71,6 +82,17 @@ def infer(history: History) -> Inferred:
     ]
     interval = _interval(history, growth)
     return Inferred(growth, backoff, interval, _hysteresis(history), skips)
+
+
+def ledger(history: History) -> tuple[list[Row], bool]:
+    """Return the skips that were written down, else those that the falls of the scale prove; whether it is these."""
+    at = np.flatnonzero(history.skipped > 0)
+    before = np.concatenate([[history.step[0] - 1], history.step[:-1]])
+    rows = [Row(int(before[i]) + 1, int(history.step[i]), int(history.skipped[i]), history.scale[i].item()) for i in at]
+    inferred = not rows
+    if inferred:
+        rows = [Row(change.after, change.step, least, change.old) for change, least, _ in infer(history).skips]
+    return rows, inferred
 
 
 def backoffs(old: float, new: float, factor: float = 0.5) -> int:

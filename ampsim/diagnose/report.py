@@ -11,11 +11,13 @@ import numpy as np
 
 from ampsim.diagnose.explain import HEALTHY, facts
 from ampsim.diagnose.exponents import Exponents, exponents
-from ampsim.diagnose.findings import Finding, findings
+from ampsim.diagnose.findings import findings
 from ampsim.diagnose.history import History
-from ampsim.diagnose.infer import infer
+from ampsim.diagnose.infer import ledger
+from ampsim.diagnose.looks import Finding
 from ampsim.diagnose.page.page import assemble, asset, packed
 from ampsim.diagnose.what_if import Other, other_rules
+from ampsim.diagnose.words import counted
 
 NAMES = 6
 """Parameters that the ledger names for a skip; of more it says how many."""
@@ -46,7 +48,8 @@ def report(history: History) -> str:
         "findings": [[finding.kind, finding.step] for finding in found],
         "exponents": layers and layers.to_json(),
     }
-    return assemble(f"{name}: what the loss scale did", [asset("charts.js"), asset("report.js")], data, "\n".join(body))
+    scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
+    return assemble(f"{name}: what the loss scale did", scripts, data, "\n".join(body))
 
 
 def _diagnosis(history: History, found: list[Finding]) -> Iterator[str]:
@@ -55,7 +58,7 @@ def _diagnosis(history: History, found: list[Finding]) -> Iterator[str]:
         yield f'<article class="healthy"><h2>Healthy</h2><p>{HEALTHY}</p></article>'
     yield from map(_article, found[:FINDINGS])
     if len(found) > FINDINGS:
-        yield f"<details><summary>{len(found) - FINDINGS:,} more findings</summary>"
+        yield f"<details><summary>{counted(len(found) - FINDINGS, 'more finding')}</summary>"
         yield from map(_article, found[FINDINGS:])
         yield "</details>"
     yield "<ul class=facts>"
@@ -72,28 +75,21 @@ def _article(finding: Finding) -> str:
 
 
 def _ledger(history: History) -> dict[str, object]:
-    """Return the skips: those that were written down, else those that the falls of the scale prove.
+    """Return the skips as the page takes them.
 
     Returns:
         ``rows``: [first step, last step, skips, scale or None]; ``inferred``: whether the skips were; ``bad``: step ->
         [[parameter, what it has], ...] of the first few, and how many more; ``bad`` names each parameter by its index
         in ``names``.
     """
-    at = np.flatnonzero(history.skipped > 0)
-    before = np.concatenate([[history.step[0] - 1], history.step[:-1]])
-    rows = [
-        [int(before[i]) + 1, int(history.step[i]), int(history.skipped[i]), _finite(float(history.scale[i]))]
-        for i in at
-    ]
-    inferred = not rows
-    if inferred:
-        rows = [[c.after, c.step, least, _finite(c.old)] for c, least, _ in infer(history).skips]
+    rows, inferred = ledger(history)
     index: dict[str, int] = {}
     bad = {
         step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]
         for step, names in history.bad.items()
     }
-    return {"rows": rows, "inferred": inferred, "bad": bad, "names": list(index)}
+    finite = [[first, last, skips, scale if math.isfinite(scale) else None] for first, last, skips, scale in rows]
+    return {"rows": finite, "inferred": inferred, "bad": bad, "names": list(index)}
 
 
 def _layers(layers: Exponents | None) -> Iterator[str]:
@@ -153,7 +149,3 @@ def _prose(text: str) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

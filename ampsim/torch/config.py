@@ -82,6 +82,22 @@ def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, lau
     return True
 
 
+def check_group(rule: Rule | Policy, capturable: bool) -> None:
+    """Refuse what ranks cannot agree on by one flag."""
+    if capturable:
+        raise ValueError("capturable=True with a group: expected one of the two; replays of a collective are untested")
+    if isinstance(rule, Policy) and rule.needs:
+        raise ValueError(
+            f"policy={rule!r} with a group needs {' and '.join(rule.needs)} of the gradients: expected one that needs "
+            "found_inf alone, as ranks tell each other no more; pass another policy"
+        )
+
+
+def named(rule: Rule | Policy) -> dict[str, object]:
+    """Return the numbers of a rule or a policy by name."""
+    return {"policy": type(rule).__name__, **{f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}}
+
+
 def make_rule(
     init_scale: float,
     growth_factor: float,

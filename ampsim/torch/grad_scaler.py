@@ -23,6 +23,7 @@ from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
 from ampsim.torch.step.optimizer_step import OptimizerStep, is_fused
+from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from ampsim.torch.threads.launcher import Launch
@@ -109,6 +110,10 @@ class GradScaler(TorchNames):
             skipped. The constants are captured as they are. In the captured iteration `update` comes after the
             backward pass and after `loss_value`. `get_scale`, `state_dict` and `last_step` tell of the latest
             replay; `update` with a new scale and `load_state_dict` work between replays. Depth 0, one stream.
+        group: a process group of torch.distributed, or "world": what one rank finds in an optimizer's gradients
+            all know before any steps it, with DDP, FSDP2 or other shards, so that scales, skips and state dicts are
+            equal on all. The largest flag of all by one all-reduce, waited for when it is needed. Every rank makes
+            the same calls in the same order, this one included. Run with gloo; nccl has not been run yet.
     """
 
     _sync: Sync = threading  # where locks come from; a test's scheduler takes its place
@@ -132,6 +137,7 @@ class GradScaler(TorchNames):
         launch: Launch | None = None,
         allow_fp16: bool = False,
         capturable: bool = False,
+        group: Any = None,
     ) -> None:
         self._check_overrides()
         if not exact_torch:
@@ -152,7 +158,18 @@ class GradScaler(TorchNames):
                 check_constants((*numbers, capturable))
                 self._rule = check_policy(policy, self._depth, exact_torch=exact_torch)
                 self._first = (init(self._rule),)
+        self._ranks = None if group is None else self._agreeing(Ranks(group, self._device))
         self._reset()
+
+    def _agreeing(self, ranks: Ranks) -> Ranks:
+        """Return the ranks, all of which have this scaler's settings and no policy that they could not agree on."""
+        settings: dict[str, object] = {"enabled": self._enabled}
+        if self._enabled:
+            config.check_group(self._rule, self._capturable)
+            settings |= {name: getattr(self, f"_{name}") for name in ("depth", "exact_torch", "at_min_scale")}
+            settings |= config.named(self._rule)
+        ranks.check_equal("GradScaler()", settings)
+        return ranks
 
     def _reset(self) -> None:
         self._lock = self._sync.Lock()
@@ -312,7 +329,8 @@ class GradScaler(TorchNames):
 
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         exact, allow_fp16 = self._exact_torch, self._allow_fp16
-        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, self._overrides())
+        overrides, ranks = self._overrides(), self._ranks
+        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks)
 
     def _told(self, ticket: ScaleTicket, step: OptimizerStep) -> OptimizerStep:
         """Return the step, after observers were told of its gradients if these are scaled still."""
@@ -505,12 +523,15 @@ class GradScaler(TorchNames):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
 
-        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing.
+        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing. With a group every
+        rank loads the same.
         """
         if not self._enabled:
             return
         self.synchronize()
         rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
+        if self._ranks:
+            self._ranks.check_equal("load_state_dict", {**config.named(rule), "states": states})
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": StepRecords(sync=self._sync)}
         if self._capturable:
@@ -521,6 +542,8 @@ class GradScaler(TorchNames):
         self._iterations.restore(versions, partial(vars(self).update, changed))
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._ranks:
+            raise TypeError("a scaler with a group cannot be pickled: expected its state_dict(); save that")
         kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
         if self._enabled:
             self.synchronize()
@@ -532,7 +555,7 @@ class GradScaler(TorchNames):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._launch = None  # a thread does not travel: the copy works on its caller's
+        self._launch = self._ranks = None  # a thread does not travel: the copy works on its caller's
         self._reset()
 
     def after_fork(self) -> None:

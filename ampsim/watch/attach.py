@@ -32,7 +32,7 @@ class Watcher(Protocol):
 
 
 def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> Detach:
-    """Attach a watcher; return what takes it off again.
+    """Attach a watcher; return what takes it off again, where twice is once.
 
     Raises:
         TypeError: not a scaler; ValueError: a scaler that is being watched, or is `capturable`.

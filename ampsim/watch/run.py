@@ -5,7 +5,7 @@ import fnmatch
 import numbers
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -113,7 +113,7 @@ class Run:
         self._logged: Record = {}
         self._logged_at: dict[Any, Record] = {}
         self._begun = self._closed = 0
-        self._detach: Callable[[], None] = attach(self, optimizers, scaler)
+        self._detach = attach(self, optimizers, scaler)
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -166,10 +166,9 @@ class Run:
         atexit.unregister(self.close)
         if self._is_forked():
             return
-        detach, self._detach = self._detach, lambda: None
         with ExitStack() as last:
             last.callback(self._writer.close)
-            last.callback(detach)
+            last.callback(self._detach)
         if self._logged:
             error = ValueError(f"{', '.join(self._logged)}: log before update()")
             self._writer.warn(error, "logged after the last record")

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from ampsim import records
+from ampsim.core.files import BusyError
 from ampsim.core.output import run_command
 from experiments.runner import device, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
@@ -40,15 +41,18 @@ def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show:
     try:
         run = parse(stem, argv)
         outcome = execute(run, workers, bar)
-    except (UsageError, records.DamagedFileError, UnitsFailedError) as error:
-        print(f"{stem}: error: {error}", file=sys.stderr)
-        return Outcome(2 if isinstance(error, UsageError) else 1, "failed")
-    except OSError as error:
-        print(f"{stem}: error: {error}: expected data and output that can be written; {KEPT}", file=sys.stderr)
-        return Outcome(1, "failed")
-    if show and outcome.status == 0 and not run.options.smoke:
+    except (UsageError, BusyError, records.DamagedFileError, UnitsFailedError, OSError) as error:
+        return Outcome(refuse(stem, error), "failed")
+    if show and outcome.status == 0 and not (run.options.smoke or run.options.shard):
         print_table(run)
     return outcome
+
+
+def refuse(name: str, error: Exception) -> int:
+    """Say why a command ends early, and return its exit status."""
+    cure = f": expected data and output that can be written; {KEPT}" if isinstance(error, OSError) else ""
+    print(f"{name}: error: {error}{cure}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError | BusyError) else 1
 
 
 def print_table(run: Run) -> None:
@@ -85,7 +89,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     options, config = parsed.options, parsed.config
     settings.check(config)
     allowed = sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices  # smoke tries the code
-    device.require(options.device, allowed)
+    options.ask(device.require, options.device, allowed)
     require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)
     return Run(experiment, config, options, path, list(argv), committed=not (parsed.out or options.smoke))
@@ -106,7 +110,7 @@ def default_path(experiment: Experiment, config: Config, options: Options) -> Pa
     """
     if options.smoke:
         return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{experiment.stem}.jsonl"
-    path = experiment.data(device.slug(options.device))
+    path = experiment.data(options.ask(device.slug, options.device))
     for name, wanted in dataclasses.asdict(experiment.module.Config()).items():
         if (value := getattr(config, name)) != wanted:
             raise UsageError(

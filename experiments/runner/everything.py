@@ -13,9 +13,9 @@ from rich.table import Table
 
 from ampsim import records
 from experiments.runner import device, made_here
-from experiments.runner.cli import STYLE, attempt
+from experiments.runner.cli import STYLE, attempt, refuse
 from experiments.runner.execute import Options, Outcome
-from experiments.runner.experiment import CURE, Experiment, stems
+from experiments.runner.experiment import CURE, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
 from experiments.runner.progress import Bar
 
@@ -24,9 +24,12 @@ UNKNOWN = 60.0  # s that an experiment without committed data is expected to tak
 
 def main(argv: Sequence[str]) -> int:
     """Run all experiments that the device can run; stop at the first that fails and return its exit status."""
-    options = tyro.cli(Options, args=list(argv), prog="python -m experiments all", config=STYLE)
-    reasons = {stem: why_not(Experiment(stem), options.device) for stem in stems()}
-    expected = {stem: seconds(Experiment(stem), options) for stem in stems() if not reasons[stem]}
+    try:
+        options = tyro.cli(Options, args=list(argv), prog="python -m experiments all", config=STYLE)
+        reasons = {stem: why_not(Experiment(stem), options.device) for stem in stems()}
+        expected = {stem: seconds(Experiment(stem), options) for stem in stems() if not reasons[stem]}
+    except UsageError as error:
+        return refuse("experiments", error)
     print(announcement(reasons, expected, options.processes))
     table = Table("experiment", "data", "seconds")
     table.columns[2].justify = "right"
@@ -57,11 +60,12 @@ def seconds(experiment: Experiment, options: Options) -> float:
     """Return how long an experiment will take, which is what its committed data took; 0 if that data is reused."""
     if options.smoke:
         return 1.0
-    path = experiment.data(device.slug(options.device))
+    path = experiment.data(options.ask(device.slug, options.device))
     if not options.force and (made_here.is_marked(path) if options.reproduce else path.exists()):
         return 0.0
     taken = records.read_provenance(path).get("unit_seconds", UNKNOWN) if path.exists() else UNKNOWN
-    return float(taken) / (options.processes if experiment.repeats else 1)
+    parts = options.part.total if options.part else 1
+    return float(taken) / parts / (options.processes if experiment.repeats else 1)
 
 
 def announcement(reasons: Mapping[str, str], expected: Mapping[str, float], processes: int) -> str:

@@ -4,16 +4,22 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 from ampsim import records
+from ampsim.core.files import sole_writer
 from ampsim.records import Record
-from experiments.runner import made_here, pool, provenance
+from experiments.runner import made_here, on_ray, pool, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
 from experiments.runner.progress import Bar
+from experiments.runner.shards import Shard
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class UnitsFailedError(RuntimeError):
@@ -29,10 +35,27 @@ class Options:
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
     force: bool = False  # run again although the data is up to date
     reproduce: bool = False  # reuse only data that was made in this folder
+    on: str | None = None  # ray: a cluster on this machine; auto, or ray://HOST:PORT: one that runs
+    shard: str | None = None  # I/N: every N-th unit from the I-th, into a file of its own, for `experiments merge`
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs={self.jobs}: expected at least 1; leave --jobs out for the default")
+        if self.on is not None:
+            on_ray.check(self.on)
+        if self.shard is not None:
+            Shard.parse(self.shard)
+
+    @property
+    def part(self) -> Shard | None:
+        """The shard to run, if not all."""
+        return Shard.parse(self.shard) if self.shard else None
+
+    def ask(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function of the device says where units compute."""
+        if self.on is None:
+            return function(*args, **kwargs)
+        return on_ray.ask(self.on, self.processes, self.device, partial(function, *args, **kwargs))
 
     @property
     def processes(self) -> int:
@@ -77,43 +100,54 @@ def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
         if before.origin.get("source_sha256") != provenance.source_sha256(run.stem):
             print(f"{run.stem}: its source has changed since; --force runs it again")
         return Outcome(0, "reused")
-    units, start = run.experiment.units(run.config), time.monotonic()
-    origin = provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
-    journal = records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
+    machine = run.options.ask(provenance.machine, run.options.device)
+    origin = provenance.collect(run.stem, run.argv, config, inputs, machine)
+    units: Sequence[Unit] = run.experiment.units(run.config)
+    if shard := run.options.part:
+        run, units, before = replace(run, path=shard.beside(run.path), committed=False), shard.cut(units), None
+        origin["shard"] = list(shard)
+        if not run.options.force and made_here.is_of(run.path, origin):
+            print(f"{run.stem}: shard {shard} reused, {len(units)} units")
+            return Outcome(0, "reused")
+    with sole_writer(run.path):
+        return fill(run, units, origin, before, workers, bar)
+
+
+def fill(
+    run: Run,
+    units: Sequence[Unit],
+    origin: Record,
+    before: made_here.Earlier | None,
+    workers: pool.Workers,
+    bar: Bar,
+) -> Outcome:
+    """Run what the journal does not hold, and write the file."""
+    start, journal = time.monotonic(), records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
     for part, difference in journal.others().items():
         print(f"{run.stem}: unfinished run of other settings kept in {part}: {difference}")
     if journal.done:
         print(f"{run.stem}: resumed, {len(journal.done)} of {len(units)} units are done")
     try:
-        perform(run, units, journal, workers, bar)
+        perform(run, units, origin, journal, workers, bar)
     except KeyboardInterrupt:
         print(f"\n{run.stem}: stopped; {len(journal.done)} of {len(units)} units are kept in {journal.part}")
         print(f"{run.stem}: the same command goes on from there")
         return Outcome(130, "stopped")
     done = [journal.done[unit.key] for unit in units]
+    rows = [value["record"] for value in done]
     origin |= {"date": provenance.now(), "unit_seconds": math.fsum(value["seconds"] for value in done)}
-    outcome = keep_or_write(run, journal, origin, [value["record"] for value in done], before)
-    place = f"written to {run.path}" if outcome.written else "its file stays as it is"
-    print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, {outcome.text}, {place}")
-    return outcome
-
-
-def keep_or_write(
-    run: Run, journal: records.Journal, origin: Record, rows: Sequence[Record], before: made_here.Earlier | None
-) -> Outcome:
-    """Write the finished units, unless the file says the same already and its provenance is still true."""
-    keep = before is not None and before.keeps(origin, rows)
-    if keep:
-        journal.part.unlink()
-    else:
-        journal.finish(origin, rows)
-    if run.committed:
-        made_here.mark(run.path)
+    written = made_here.write(run.path, origin, rows, before, committed=run.committed)
+    journal.part.unlink()
     text = before.compare(rows) if before else "made for the first time"
-    return Outcome(0, text if run.experiment.repeats else "measured anew", written=not keep)
+    text = text if run.experiment.repeats else "measured anew"
+    place = f"written to {run.path}" if written else "its file stays as it is"
+    print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, {text}, {place}")
+    return Outcome(0, text, written=written)
 
 
-def perform(run: Run, units: Sequence[Unit], journal: records.Journal, workers: pool.Workers, bar: Bar) -> None:
+def perform(
+    run: Run, units: Sequence[Unit], origin: Record, journal: records.Journal, workers: pool.Workers, bar: Bar
+) -> None:
     """Run the missing units; each is on the disk before the next result is looked at.
 
     Raises:
@@ -121,9 +155,14 @@ def perform(run: Run, units: Sequence[Unit], journal: records.Journal, workers: 
     """
     missing = [unit for unit in units if unit.key not in journal.done]
     jobs = [pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
+    ended = (
+        on_ray.run(run.options.on, jobs, run.options.jobs, origin, bar.step, repeats=run.experiment.repeats)
+        if run.options.on
+        else workers.run(jobs, run.options.processes, bar.step)
+    )
     failed: list[pool.Failed] = []
     bar.count(run.stem, len(units), run.config.steps, len(journal.done))
-    for done in workers.run(jobs, run.options.processes, bar.step):
+    for done in ended:
         if isinstance(done, pool.Failed):
             failed.append(done)
             text = f"{done.unit.key} failed, the others go on: {done.reason}"

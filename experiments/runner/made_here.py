@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ampsim import records
 from ampsim.records import Record
+from experiments.runner.provenance import IDENTITY
 
 
 def mark(path: Path) -> None:
@@ -84,6 +85,24 @@ def earlier(path: Path, config: Record, inputs: Mapping[str, str], *, replaced: 
         raise
     same = origin.get("config") == config and origin.get("inputs_sha256") == inputs
     return Earlier(origin, rows) if same else None
+
+
+def is_of(path: Path, origin: Record) -> bool:
+    """Return whether `path` is a finished file of the very run that `origin` tells of."""
+    if not path.exists():
+        return False
+    there = records.read_provenance(path)
+    return all(there.get(name) == origin[name] for name in IDENTITY)
+
+
+def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | None, *, committed: bool) -> bool:
+    """Write a finished file, unless it says the same already and its provenance is still true; return whether."""
+    written = before is None or not before.keeps(origin, rows)
+    if written:
+        records.write(path, origin, rows)
+    if committed:
+        mark(path)
+    return written
 
 
 def _results(row: Record) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,28 +18,43 @@ from experiments.runner.experiment import Experiment
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("torch", "numpy", "jax", "optax", "flax", "jmp", "numba", "hypothesis", "wandb")
 # What two runs must share for their units to stand in one file.
-IDENTITY = ("config", "inputs_sha256", "source_sha256", "versions", "device", "threads")
+OF_MACHINE = ("versions", "device", "threads")
+IDENTITY = ("config", "inputs_sha256", "source_sha256", *OF_MACHINE)
 
 
-def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], name: str) -> Record:
-    """Return what is known before the run on the device `name` starts."""
+def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], machine: Record) -> Record:
+    """Return what is known before the run starts, where `machine` is what the function of that name said."""
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
     return {
         "script": f"experiments/{stem}.py",
-        "argv": argv,
+        "argv": without_place(argv),
         "commit": commit,
         "dirty": None if commit is None or changes is None else bool(changes),
         "source_sha256": source_sha256(stem),
         "config": config,
         "seeds": list(config["seeds"]),
         "inputs_sha256": dict(inputs),
+        **machine,
+    }
+
+
+def machine(name: str) -> Record:
+    """Return what stands for the machine that computes with the device `name`, which this process is on."""
+    return {
         "versions": versions(),
         "platform": platform.platform(),
         "cpu": device.cpu_name(),
         "device": device.describe(name),
         "threads": int(os.environ["OMP_NUM_THREADS"]),
     }
+
+
+def without_place(argv: Sequence[str]) -> list[str]:
+    """Return a command line without what says on which machines it runs, which changes no file."""
+    place = ("--on", "--shard")
+    pairs = zip(argv, ["", *argv], strict=False)
+    return [word for word, before in pairs if word.partition("=")[0] not in place and before not in place]
 
 
 def versions() -> dict[str, str]:

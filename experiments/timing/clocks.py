@@ -122,8 +122,8 @@ def warned_waits(work: Work, device: str) -> int:
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
         try:
+            torch.cuda.set_sync_debug_mode("warn")
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")

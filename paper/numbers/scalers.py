@@ -1,7 +1,7 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
 from ampsim.core import dialects
-from figures.quantities import total
+from figures.quantities import disagreeing, rank_cases, total
 from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
@@ -53,6 +53,21 @@ NUMBERS: dict[str, Number | Formula] = {
         "conformance",
         lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],
         "words",
+    ),
+    "ranks.cases": Number("ranks", lambda run: len(rank_cases(run, "torch")), "d"),
+    "ranks.wrong": Number("ranks", lambda run: len(disagreeing(run, "torch")), "words"),
+    "ranks.infinite": Number(
+        "ranks",
+        lambda run: sum(
+            all(not row["finite"] and not row["error"] for row in case) for case in disagreeing(run, "torch")
+        ),
+        "words",
+    ),
+    "ranks.parted": Number(
+        "ranks", lambda run: sum(case[0]["scale"] != case[1]["scale"] for case in disagreeing(run, "torch")), "words"
+    ),
+    "ranks.refused": Number(
+        "ranks", lambda run: sum(bool(case[0]["error"]) for case in disagreeing(run, "torch")), "words"
     ),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
 }

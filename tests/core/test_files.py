@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from ampsim.core.files import replacing, write_atomically
+from ampsim.core import files
+from ampsim.core.files import BusyError, replacing, sole_writer, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -65,3 +67,38 @@ def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["report.md"]
+
+
+def test_a_file_has_one_writer_and_one_that_died_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "x.jsonl"
+    with sole_writer(path):
+        (lock,) = path.parent.iterdir()
+        with (
+            pytest.raises(BusyError, match=rf"x\.jsonl: process {os.getpid()} on .* is writing it; expected"),
+            sole_writer(path),
+        ):
+            raise AssertionError("not entered")
+        with sole_writer(path.with_name("y.jsonl")):
+            pass
+        assert names(path.parent) == [lock.name]
+    lock.write_text("process 1 on a host that lost its power")
+    with sole_writer(path):
+        assert "power" not in lock.read_text()
+    assert names(path.parent) == []
+
+
+def test_a_lock_that_is_given_back_while_it_is_taken_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, calls = files._flock, []
+
+    def late(file: IO[str]) -> bool:
+        calls.append(file.name)
+        if len(calls) == 1:
+            Path(file.name).unlink()  # by who had it
+        return flock(file)
+
+    monkeypatch.setattr(files, "_flock", late)
+    with sole_writer(tmp_path / "x.jsonl"):
+        assert names(tmp_path) == [".x.jsonl.lock"]
+    assert len(calls) == 2

@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 import tracemalloc
 from functools import lru_cache
 
@@ -18,6 +19,7 @@ from ampsim.diagnose.readers import fields
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.report import report
+from ampsim.diagnose.words import sparkline
 from tests.diagnose import test_readers as logs
 from tests.examples import examples
 
@@ -75,6 +77,8 @@ def test_any_history_is_explained_and_drawn(entries, in_order, counts):
     run = builder.finish()
     text, found = explain(run)
     assert text
+    assert not re.search(r"(?<![\d.,-])1 ([a-z]+ )?(steps|times|others|skips|doublings|halvings|backoffs)\b", text)
+    assert all(len(line) <= 30 for line in sparkline(run, 30)[:-1])
     assert all(finding.what and finding.cure for finding in found)
     assert all(finding.what in html.unescape(report(run)) for finding in found)
 

@@ -44,3 +44,12 @@ def test_a_run_that_went_back_has_its_steps_once():
     assert found.changes == [Change(2, 3, 4.0, 8.0)]
     assert "went back" in found.notes[0]
     assert found.every_step
+
+
+def test_a_run_that_went_back_before_any_change_knows_since_when_its_scale_was():
+    builder = HistoryBuilder("-", "test")
+    for step, scale in [(0, 4.0), (1, 4.0), (2, 4.0), (1, 2.0), (2, -1.0)]:
+        builder.add(step, scale=scale)
+    found = builder.finish()
+    assert found.changes == [Change(0, 1, 4.0, 2.0)]
+    assert np.isnan(found.scale[2])  # nobody's scale is negative

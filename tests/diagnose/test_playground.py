@@ -4,7 +4,9 @@ import json
 import math
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ COMMITTED = Path(__file__).parents[2] / "figures" / "playground.html"
 RECORDS = [row for row in records.read(build.DATA)[1] if row["counts"]]
 
 
-def asked(expression: str, given: object) -> object:
+def asked(expression: str, given: object) -> Any:
     """Return the value of a JavaScript expression of ``given``, where the page's machine and models are loaded."""
     source = "".join((build.HERE / name).read_text() for name in build.SCRIPTS[:-1])
     revive = '(key, value) => value === "inf" ? Infinity : value'
@@ -108,44 +110,51 @@ def long_log(name: str) -> str:
     )
 
 
+LOGS: list[tuple[str, str]] = [
+    ("megatron.log", logs.MEGATRON),
+    ("deepspeed.log", logs.DEEPSPEED),
+    ("fairseq.log", logs.FAIRSEQ),
+    ("trainer.log", logs.TRAINER),
+    ("bloom.log", "".join(public.megatron(*row) for row in public.BLOOM_13B)),
+    ("totals.log", public.overflow(4096) + public.overflow(4096, 2048) + public.total(10, 3) + public.total(20, 5)),
+    ("bar.log", public.overflow(64, 32, before=" 14%|# | 9/90 [13:58:09<86:18:35, 2.4s/it]") + logs.TRAINER),
+    ("apex.log", "step 1 loss: 0.4\n" + "Gradient overflow. Skipping, reducing loss scale to 8\n" * 2),
+    ("swin.log", "INFO Train:\tloss 3.2 (3.3)\tgrad_norm 1.03 (nan)\tloss_scale 8.0 (9.0)\n" * 3),
+    ("epochs.log", "".join(f"epoch {e} \x1b[2mstep {i}\x1b[0m loss: 2\r\n" for e in (0, 1) for i in (0, 10, 20))),
+    ("names.log", "step 3 scale: 8\nstep 3 eval_loss: 1 gate loss: 7 params norm: 9 number of nan iterations: 1"),
+    *((name, text) for name, text, _ in logs.PROGRAMS),
+    ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
+    ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),
+    ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),
+    ("bar.txt", "\x1b[32mstep\x1b[0m 1%| | 10/900 [0:01<1:29, loss=2, scale=8]\r 2%| | 20/900 [0:02<1:28, loss=1]"),
+    ("epochs.txt", "".join(f"epoch {e} step {i} loss: 2 scale: 8 eval_loss: 9\n" for e in (1, 2) for i in (0, 9))),
+    ("apex.txt", "step: 1, loss: nan\nGradient overflow.  Skipping step, reducing loss scale to 4.0\n"),
+    ("collapse.txt", "step: 10, loss_scale: 131072\nstep: 200, loss_scale: 5.29e-23\n"),
+    *((f"{name}.txt", long_log(name)) for name in ("torch.amp.GradScaler", "deepspeed.DynamicLossScaler",
+      "megatron.core.DynamicGradScaler", "flax.DynamicScale", "paddle.amp.GradScaler[dygraph]")),
+]  # fmt: skip
+
+
+@cache
+def read_by_the_page() -> list[Any]:
+    """Return what the page makes of each log, all by one process."""
+    return asked(
+        "given.texts.map((text) => { const history = Reader.read(text, given.fields), known = Logs.infer(history);"
+        " const scaled = history.scale.some((scale) => !Number.isNaN(scale)), filled = Logs.fill(history, known);"
+        " const fits = scaled ? Logs.fitting(filled, known, given.dialects).map(({name}) => name) : [];"
+        " return [history, known, fits, scaled ? Logs.ceilings(filled) : []]; })",
+        {"texts": [text for _, text in LOGS], "fields": FIELDS, "dialects": all_dialects()},
+    )
+
+
 @needs_node
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("megatron.log", logs.MEGATRON),
-        ("deepspeed.log", logs.DEEPSPEED),
-        ("fairseq.log", logs.FAIRSEQ),
-        ("trainer.log", logs.TRAINER),
-        ("bloom.log", "".join(public.megatron(*row) for row in public.BLOOM_13B)),
-        ("totals.log", public.overflow(4096) + public.overflow(4096, 2048) + public.total(10, 3) + public.total(20, 5)),
-        ("bar.log", public.overflow(64, 32, before=" 14%|# | 9/90 [13:58:09<86:18:35, 2.4s/it]") + logs.TRAINER),
-        ("apex.log", "step 1 loss: 0.4\n" + "Gradient overflow. Skipping, reducing loss scale to 8\n" * 2),
-        ("swin.log", "INFO Train:\tloss 3.2 (3.3)\tgrad_norm 1.03 (nan)\tloss_scale 8.0 (9.0)\n" * 3),
-        ("epochs.log", "".join(f"epoch {e} \x1b[2mstep {i}\x1b[0m loss: 2\r\n" for e in (0, 1) for i in (0, 10, 20))),
-        ("names.log", "step 3 scale: 8\nstep 3 eval_loss: 1 gate loss: 7 params norm: 9 number of nan iterations: 1"),
-        ("trainer_state.json", json.dumps({"log_history": [{"step": 10, "loss": 2.5, "grad_norm": 1.5}]}, indent=2)),
-        ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),
-        ("metrics.csv", "epoch,grad_norm,step,train_loss,scale\n0,1.5,10,2.5,4\n1,,,,\n1,,20,2,2\n"),
-        ("colons.txt", "INFO step: 10, loss: 2.5, total_norm: 1.5e0, loss scale: 65_536, lr: 3e-4\nstep: 4, scale=1\n"),
-        ("bar.txt", "\x1b[32mstep\x1b[0m 1%| | 10/900 [0:01<1:29, loss=2, scale=8]\r 2%| | 20/900 [0:02<1:28, loss=1]"),
-        ("epochs.txt", "".join(f"epoch {e} step {i} loss: 2 scale: 8 eval_loss: 9\n" for e in (1, 2) for i in (0, 9))),
-        ("apex.txt", "step: 1, loss: nan\nGradient overflow.  Skipping step, reducing loss scale to 4.0\n"),
-        ("collapse.txt", "step: 10, loss_scale: 131072\nstep: 200, loss_scale: 5.29e-23\n"),
-        *((f"{name}.txt", long_log(name)) for name in ("torch.amp.GradScaler", "deepspeed.DynamicLossScaler",
-          "megatron.core.DynamicGradScaler", "flax.DynamicScale", "paddle.amp.GradScaler[dygraph]")),
-    ],
-)  # fmt: skip
-def test_a_log_says_in_the_page_what_it_says_to_explain(name: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(len(LOGS)), ids=[name for name, _ in LOGS])
+def test_a_log_says_in_the_page_what_it_says_to_explain(number: int, tmp_path: Path) -> None:
+    name, text = LOGS[number]
     (tmp_path / name).write_text(text)
     expected = read_history(tmp_path / name)
     known = infer(expected)
-    history, inferred, fits, ceilings = asked(
-        "(() => { const history = Reader.read(given.text, given.fields), known = Logs.infer(history);"
-        " const scaled = history.scale.some((scale) => !Number.isNaN(scale)), filled = Logs.fill(history, known);"
-        " const fits = scaled ? Logs.fitting(filled, known, given.dialects).map(({name}) => name) : [];"
-        " return [history, known, fits, scaled ? Logs.ceilings(filled) : []]; })()",
-        {"text": text, "fields": FIELDS, "dialects": all_dialects()},
-    )
+    history, inferred, fits, ceilings = read_by_the_page()[number]
     assert history["step"] == expected.step.tolist()
     for column in ("scale", "skipped", "norm", "loss"):
         finite = [value if math.isfinite(value) else None for value in getattr(expected, column)]

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,7 @@ def test_the_whole_collection() -> None:
     assert not differing(traces)
 
 
+@cache
 def random_traces() -> list[Trace]:
     """Return what the reference does under rules that no framework has, on random histories."""
     random, traces = np.random.default_rng(0), []

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from ampsim.core.files import DamagedFileError
+from ampsim.diagnose.readers import run as own
+from ampsim.diagnose.readers import sniff, tables
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
-from ampsim.run_file import RunFile
+from ampsim.run_file import RunFile, pack_counts
 
 MEGATRON = """\
 training ...
@@ -110,6 +112,28 @@ def test_our_own(tmp_path):
     assert np.array_equal(history.skipped, [1, 0])
 
 
+def test_of_a_long_run_some_samples_and_the_first_events_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "SAMPLES", 4)
+    monkeypatch.setattr(own, "EVENTS", 2)
+    counts = pack_counts(np.ones(280, np.int64))
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        for step in range(20):
+            file.append({"step": step, "bad": {"w": "has inf"}, "alarm": "!", "by_parameter": {"w": counts}})
+    history = read_history(tmp_path / "run.jsonl")
+    assert [sample.step for sample in history.samples] == [0, 8, 16]
+    assert list(history.bad) == [0, 1]
+    assert [step for step, _ in history.alarms] == [0, 1]
+
+
+def test_a_long_line_is_cut_between_numbers_and_an_endless_object_is_let_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(sniff, "LINE", 50)
+    text = " ".join(f"step {step} loss: 2.0 scale: 65536," for step in range(100))
+    assert set(read(tmp_path, text).scale) == {65536.0}
+    monkeypatch.setattr(tables, "LONGEST_OBJECT", 100)
+    text = '{\n"step": 9,\n"loss": 9,\n' + '"x": 0,\n' * 50 + '"y": 0}\n{\n"step": 10,\n"loss": 2}\n'
+    assert read(tmp_path, text, "log.json").step.tolist() == [10]
+
+
 @pytest.mark.parametrize("text", ["", "hello\nworld\n", "\0\0\0", "{" * 1000, "loss of data\n"])
 def test_a_file_without_a_run_in_it_is_refused(tmp_path, text):
     with pytest.raises(NothingReadError, match=r"no loss scale, gradient norm or loss was found"):
@@ -165,3 +189,81 @@ def test_a_record_without_its_step_is_damaged(tmp_path, record):
 
 def test_a_number_that_is_no_step_is_passed_over(tmp_path):
     assert read(tmp_path, "step " + "9" * 400 + " loss: 1\n").step.tolist() == [0]
+
+
+APEX = """\
+Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 131072.0
+INFO Train: [0/300][4050/5004]   eta 0:17:06 lr 0.000500 time 1.1737 (1.0765)    loss 3.2572 (3.3279)    grad_norm 1.03
+"""
+"""microsoft/Swin-Transformer#47"""
+LIGHTNING = "".join(
+    f"Epoch {epoch}:  22%|██▏       | {done}/18 [00:17<01:02,  4.47s/it, loss={10 - epoch - done / 18:.3f}, v_num=1]\r"
+    for epoch in (0, 1) for done in (4, 4, 5, 18)
+) + "Validation DataLoader 0: 50%|█     | 1/2 [00:00<00:00, 9it/s, val_loss=99]\n"  # fmt: skip
+"""Lightning-AI/pytorch-lightning#4225; a second bar has a line of its own"""
+SAT = """\
+[2023-09-11 15:10:44,341] [INFO] [logging.py:96:log_dist] [Rank 0] step=100, skipped=2, lr=[5e-06], mom=[[0.9, 0.95]]
+[2023-09-11 15:10:44,342] [INFO] [timer.py:260:stop] epoch=0/micro_step=100/global_step=100, RunningAvgSamplesPerSec=3.7
+[2023-09-11 15:10:44,342] [INFO] [RANK 0]  iteration      100/     300 | elapsed time per iteration (ms): 1080.9 | \
+learning rate 5.000E-06 | total loss 5.623437E+00 | loss 5.623437E+00 | loss scale 32768.0 |speed 222.03
+"""
+"""zai-org/VisualGLM-6B#267; Megatron-LM of 2019 and its forks write "lm loss 5.6 |" too"""
+FAIRSEQ_EPOCHS = """\
+2020-02-07 | INFO | train_inner | epoch 093:    500 / 510 loss=3.6, num_updates=23600, gnorm=0.2, loss_scale=2
+2020-02-07 | INFO | train | epoch 093 | loss 3.509 | nll_loss 1.793 | num_updates 23636 | gnorm 0.223 | loss_scale 1.000
+2020-02-07 | INFO | valid | epoch 093 | valid on 'valid' subset | loss 9.1 | nll_loss 2.40381 | num_updates 23636
+2020-02-07 | INFO | train | {"epoch": 94, "train_loss": "3.5", "train_num_updates": "23890", "train_loss_scale": "2"}
+"""
+"""facebookresearch/fairseq#506, #1895"""
+STATE = {
+    "epoch": 3.0, "global_step": 30, "max_steps": 30,
+    "log_history": [
+        {"epoch": 1.0, "grad_norm": 1.5, "learning_rate": 5e-05, "loss": 2.5, "step": 10},
+        {"epoch": 2.0, "grad_norm": 1.2, "learning_rate": 5e-05, "loss": 0.5, "step": 20},
+        {"epoch": 2.0, "eval_loss": 7.0, "eval_runtime": 1.2, "step": 20},
+        {"epoch": 3.0, "grad_norm": None, "learning_rate": 5e-05, "loss": 0.4, "step": 30},
+        {"epoch": 3.0, "step": 30, "total_flos": 1.0, "train_loss": 1.1, "train_runtime": 9.0},
+    ],
+    "stateful_callbacks": {"TrainerControl": {"args": {"should_log": False}}},
+}  # fmt: skip
+"""Its last entry has the mean of all losses."""
+LIGHTNING_CSV = """\
+epoch,grad_2.0_norm/w.weight,grad_2.0_norm_total,step,train_loss_epoch,train_loss_step,val_loss
+0,0.1,1.5,9,,2.5,
+0,,,9,2.7,,9.0
+1,0.1,1.25,19,,2.0,
+"""
+
+
+def columns(run):
+    return [column.tolist() for column in (run.step, run.loss, run.scale, run.norm)]
+
+
+nan = pytest.approx(math.nan, nan_ok=True)
+EPOCHS = (
+    "epoch 001: loss=3, num_updates=100, loss_scale=8\n"
+    + "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 4.0\n" * 3
+    + "epoch 002: loss=2, num_updates=102, loss_scale=4\n"
+)
+"""Updates go on where an epoch ends, and skipped steps are none of them."""
+
+
+PROGRAMS = [
+    ("apex.log", APEX, [[0, 1], [nan, 3.2572], [262144.0, nan], [nan, 1.03]]),
+    ("lightning.log", LIGHTNING, [[4, 5, 18, 19, 20, 33], [9.778, 9.722, 9, 8.778, 8.722, 8], [nan] * 6, [nan] * 6]),
+    ("sat.log", SAT, [[100], [5.623437], [32768.0], [nan]]),
+    ("fairseq.log", FAIRSEQ_EPOCHS, [[23600, 23636, 23890], [3.6, 3.509, 3.5], [2.0, 1.0, 2.0], [0.2, 0.223, nan]]),
+    ("trainer_state.json", json.dumps(STATE, indent=2), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3, [1.5, 1.2, nan]]),
+    ("console.log", "\n".join(map(str, STATE["log_history"])), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3,
+     [1.5, 1.2, nan]]),
+    ("epochs.log", EPOCHS, [[100, 101, 102, 103, 105], [3, nan, nan, nan, 2], [8.0, 8.0, 8.0, 8.0, 4.0], [nan] * 5]),
+    ("ranks.log", "step 3 ctc_loss: 9 loss: 2\nstep 4 log2_scale: 16", [[3, 4], [2, nan], [nan, 65536.0], [nan] * 2]),
+    ("torn.json", '[\n{"step": 1, "loss": 2}, {\n"step": 2, "loss": 1}\n]', [[1, 2], [2, 1], [nan] * 2, [nan] * 2]),
+    ("comma.log", "starting, will log loss\nstep: 1, loss: 2, scale: 8\n", [[1], [2.0], [8.0], [nan]]),
+    ("metrics.csv", LIGHTNING_CSV, [[9, 19], [2.5, 2.0], [nan] * 2, [1.5, 1.25]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), PROGRAMS)
+def test_what_programs_write(tmp_path, name, text, expected):
+    assert columns(read(tmp_path, text, name)) == expected

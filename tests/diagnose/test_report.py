@@ -13,7 +13,7 @@ from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.report import report
 from ampsim.run_file import RunFile, pack_counts
-from tests.diagnose.browser import Browser, needs_chromium
+from tests.diagnose.browser import needs_chromium
 
 HOSTILE = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!--<script>", "a\ud800b"]
 LAYERS = ["embed.weight", "blocks.0.weight", "blocks.0.bias", *HOSTILE]
@@ -204,22 +204,16 @@ def test_what_cannot_be_read_or_written_is_a_sentence(recorded, tmp_path):
 # ---- in a browser
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
 @pytest.fixture
-def shown(browser, tmp_path):
+def shown(tab, tmp_path):
     """Return a function that opens the page of a history."""
 
     def show(run, width=1000, **look):
         path = tmp_path / "page.html"
         path.write_text(report(run), encoding="utf-8")
-        browser.look(width, 800, **look)
-        browser.open(path)
-        return browser
+        tab.look(width, 800, **look)
+        tab.open(path)
+        return tab
 
     return show
 
@@ -243,7 +237,7 @@ LONG = history(100_000, skips=range(1000, 100_000, 1000), samples=False, scale=2
 
 
 @needs_chromium
-@pytest.mark.parametrize("name", ["healthy", "collapsed", "long", *BAD, *HOSTILE])
+@pytest.mark.parametrize("name", ["healthy", "collapsed", "long", *BAD, "".join(HOSTILE)])
 def test_a_page_opens_without_a_complaint_or_a_request(name, shown):
     browser = shown({"healthy": HEALTHY, "collapsed": COLLAPSED, "long": LONG, **BAD}.get(name) or called(name))
     assert browser.complaints() == []
@@ -251,11 +245,11 @@ def test_a_page_opens_without_a_complaint_or_a_request(name, shown):
 
 
 @needs_chromium
-def test_a_planted_request_and_a_planted_error_are_seen(browser, tmp_path):
+def test_a_planted_request_and_a_planted_error_are_seen(tab, tmp_path):
     path = tmp_path / "page.html"
     path.write_text('<img src="http://127.0.0.1:9/x.png"><script>throw Error("planted")</script>')
-    browser.open(path)
-    seen = json.dumps(browser.complaints())
+    tab.open(path)
+    seen = json.dumps(tab.complaints())
     assert "planted" in seen
     assert "127.0.0.1" in seen
 

@@ -1,7 +1,13 @@
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+import experiments
+from experiments.runner import experiment
+from tests.experiments import tiny
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +19,15 @@ def torch_settings_back() -> Iterator[None]:
     torch.backends.mkldnn.set_flags(onednn)
     torch.use_deterministic_algorithms(before)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of experiments with one in it, in the place of ours."""
+    monkeypatch.setattr(experiment, "FOLDER", tmp_path)
+    monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(tmp_path)])
+    tiny.write(tmp_path, "tiny")
+    yield tmp_path
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(f"experiments.{path.stem}", None)
+        vars(experiments).pop(path.stem, None)

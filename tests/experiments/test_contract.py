@@ -16,7 +16,7 @@ from experiments.runner.experiment import Experiment, Unit, stems
 from figures import results
 from tests.experiments.runs import assert_replayed
 
-ROOMS = {"runner", "training", "timing", "claims", "theorems", "models"}
+ROOMS = {"runner", "training", "timing", "claims", "theorems", "models", "bugs"}
 EXPERIMENTS = [Experiment(stem) for stem in stems()]
 HERE = [experiment for experiment in EXPERIMENTS if experiment.data("cpu").exists()]
 load = cache(results.load)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, init, replay, update
@@ -17,6 +17,7 @@ from experiments.training import signals
 from experiments.training.signals import Series, alarms, spells
 from figures import crash_signals as figure
 from figures import results
+from tests.examples import examples
 from tests.experiments import runs
 
 DATA = results.load("crash_signals").records
@@ -80,6 +81,7 @@ def test_three_skips_in_a_row_are_three() -> None:
     assert alarms(series(found_inf=skips))["3 skips in a row"] == [[12, 13]]
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(FLAGS)
 def test_spells_are_the_runs_of_true(flags: list[bool]) -> None:
     found = spells(flags)
@@ -87,6 +89,7 @@ def test_spells_are_the_runs_of_true(flags: list[bool]) -> None:
     assert all(b[0] > a[1] + 1 for a, b in pairwise(found))
 
 
+@settings(max_examples=examples(ms=3))
 @given(st.lists(st.tuples(st.booleans(), *[st.floats(0, 1e6)] * 5), min_size=1, max_size=60), st.data())
 def test_no_alarm_knows_the_future(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
     run = Series.of(RULE, [signals.Seen(*row) for row in rows])
@@ -96,6 +99,7 @@ def test_no_alarm_knows_the_future(rows: list[tuple[Any, ...]], data: st.DataObj
         assert signal(run)[:end].tolist() == signal(before).tolist()
 
 
+@settings(max_examples=examples(ms=3))
 @given(FLAGS)
 def test_the_budget_is_that_of_t1(flags: list[bool]) -> None:
     """A scale that has more skips in a window than it allows ends it more than one bit lower."""
@@ -112,6 +116,7 @@ def test_the_budget_has_a_skip_less_than_is_too_many() -> None:
     assert alarms(series(found_inf=skips))["T1 budget exceeded"] == [[14, 19]]
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(st.floats(14.0, 30.0), st.integers(1, 8))
 def test_under_a_constant_ceiling_the_budget_is_never_exceeded_once_the_scale_has_found_it(
     log2: float, interval: int

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, records, replay
@@ -17,6 +17,7 @@ from experiments.theorems.simulate import follow
 from experiments.training.loop import Log
 from figures import growth_interval as figure
 from figures import results
+from tests.examples import examples
 
 RUN = results.load("growth_interval")
 PROVENANCE, ROWS = RUN.provenance, RUN.records
@@ -28,6 +29,7 @@ def mean(arm: str, key: str) -> float:
     return float(np.mean([value[0] if isinstance(value, list) else value for value in values]))
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(interval=st.integers(1, 3000), a=st.sampled_from([0.25, 0.5, 1, 3]), b=st.sampled_from([0.25, 0.5, 1, 3]))
 def test_an_arms_rule_grows_and_backs_off_by_its_bits(interval: int, a: float, b: float) -> None:
     arm = GrowthRule(interval, a, b)
@@ -36,6 +38,7 @@ def test_an_arms_rule_grows_and_backs_off_by_its_bits(interval: int, a: float, b
     assert arm.rule.growth_interval == interval
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(
     ceilings=st.lists(st.integers(0, 12), min_size=1, max_size=120), interval=st.integers(1, 6),
     bits=st.sampled_from([(1, 1), (1, 3), (2, 1)]),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, replay
@@ -16,6 +16,7 @@ from experiments.theorems.simulate import follow
 from experiments.training.loop import Log
 from experiments.training.series import flagged
 from figures import results
+from tests.examples import examples
 
 RUN = results.load("init_scale")
 PROVENANCE, ROWS = RUN.provenance, RUN.records
@@ -26,6 +27,7 @@ def rows(task: str, start: int, interval: int = CONFIG["interval"]) -> list[dict
     return [row for row in ROWS if row["arm"] == f"{task} 2^{start} G={interval}"]
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(start=st.integers(0, 24), ceiling=st.integers(2, 20), interval=st.integers(1, 6), seek_every=st.integers(1, 5))
 def test_under_a_ceiling_that_stands_still_the_closed_forms_are_exact(
     start: int, ceiling: int, interval: int, seek_every: int

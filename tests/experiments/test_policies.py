@@ -21,7 +21,7 @@ CLOSED = results.load("policies_closed").records
 @pytest.mark.parametrize("name", staleness.MAKERS)
 @pytest.mark.parametrize("k", [0, 2])
 def test_the_pipelines_scales_are_replays_of_its_own_overflows(name: str, k: int) -> None:
-    config = staleness.Config(steps=60, trained_interval=3, warm_up=1)
+    config = staleness.Config(steps=60, interval=3, warm_up=1)
     row = staleness.trained(name, k, 0, config, lambda step: None)
     found = [step in row["found_inf"] for step in range(60)]
     assert sum(found) >= 5

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule
@@ -14,6 +14,7 @@ from experiments.theorems.simulate import follow
 from experiments.training.loop import FP32
 from figures import replay_fidelity as figure
 from figures import results
+from tests.examples import examples
 from tests.experiments import runs
 
 RUN = results.load("replay_fidelity")
@@ -43,6 +44,7 @@ def test_on_its_own_recording_a_rule_does_exactly_what_it_did(network: str, fres
             assert own.get("log2_changes", real["log2_changes"]) == real["log2_changes"]
 
 
+@settings(max_examples=examples(ms=1.7))
 @given(trace=st.lists(st.integers(0, 12), min_size=1, max_size=60), interval=st.integers(1, 7))
 def test_a_replay_has_the_scale_in_force_at_each_step(trace: list[int], interval: int) -> None:
     config = dataclasses.replace(SMALL, start_log2=8)

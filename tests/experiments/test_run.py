@@ -7,17 +7,16 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import experiments
 from ampsim import records
 from experiments import runner
 from experiments.__main__ import main as experiments_main
-from experiments.runner import device, everything, execute, experiment, pool, provenance
+from experiments.runner import device, everything, execute, pool, provenance
 from experiments.runner.experiment import Experiment, stems
 from tests.experiments import tiny
 
@@ -47,18 +46,6 @@ records.Journal.append = kill_after
 if __name__ == "__main__":
     runner.main("tiny", sys.argv[1:])
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of experiments with one in it, in the place of ours."""
-    monkeypatch.setattr(experiment, "FOLDER", tmp_path)
-    monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(tmp_path)])
-    tiny.write(tmp_path, "tiny")
-    yield tmp_path
-    for path in tmp_path.glob("*.py"):
-        sys.modules.pop(f"experiments.{path.stem}", None)
-        vars(experiments).pop(path.stem, None)
 
 
 @pytest.fixture

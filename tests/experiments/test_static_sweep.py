@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments import static_sweep
@@ -15,6 +15,7 @@ from experiments.training import fp16, tasks
 from experiments.training.loop import FP32, static
 from experiments.training.what_fp16_did import backward_passes
 from figures import results
+from tests.examples import examples
 from tests.experiments import runs
 
 CONFIG = static_sweep.Config()
@@ -62,6 +63,7 @@ def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
     assert torch.equal(fp16.flat_gradient(task.model), before)  # the optimizer sees none of it
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(
     st.lists(st.floats(-4.0, 4.0, width=16).filter(bool), min_size=1, max_size=8),
     st.integers(0, 8),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.core import theory
@@ -16,6 +16,7 @@ from experiments.theorems import pathwise, simulate, stochastic
 from experiments.theorems.case import Config, Held
 from experiments.theorems.simulate import Batch
 from figures import results
+from tests.examples import examples
 
 HELD = results.load("theory").records
 REAL = results.load("theory_real").records
@@ -36,6 +37,7 @@ def bits(x: float) -> bytes:
     return np.float64(x).tobytes()
 
 
+@settings(max_examples=examples(ms=2))
 @given(rules, st.integers(1, 3).flatmap(lambda size: st.lists(st.tuples(*[st.booleans()] * size), min_size=1)))
 def test_the_batch_is_the_machine_bit_for_bit(rule: Rule, flags: list[tuple[bool, ...]]) -> None:
     size = len(flags[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -16,6 +16,7 @@ from ampsim.torch import GradScaler
 from experiments.training import fp16, loop
 from experiments.training.loop import BF16, FP32, UNSCALED, Arm, Log, Step, dynamic, static, train
 from experiments.training.tasks import Batch, Task, make
+from tests.examples import examples
 
 ARMS = {  # name -> arm, dtype, fixed scale, first scale, growth interval
     "fp32": (FP32, "float32", 1.0, 1.0, None),
@@ -171,6 +172,7 @@ def test_a_loss_that_is_nan_is_skipped_and_the_run_goes_on() -> None:
 # ------------------------------------------------------------------------------------------------ what goes with it
 
 
+@settings(max_examples=examples(ms=1.5))
 @given(st.integers(1, 400), st.floats(1e-6, 1.0))
 def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(steps: int, lr: float) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=99.0)
@@ -208,6 +210,7 @@ def test_counted_gradients_are_those_of_the_backward_pass() -> None:
     assert row["loss"] == [0.333333] * 3
 
 
+@settings(max_examples=examples(ms=2))
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20), st.integers(1, 5))
 def test_a_logs_columns_give_back_every_scale_and_skip(steps: list[tuple[int, bool]], every: int) -> None:
     log = Log(every)

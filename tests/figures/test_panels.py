@@ -1,6 +1,7 @@
 """What the panels show is what the records say: of every arm, of every seed."""
 
 import importlib
+import json
 import math
 import re
 import statistics
@@ -21,6 +22,7 @@ from ampsim.core.machine import Rule
 from figures import __main__ as cli
 from figures import _training, results
 from figures.quantities import t3
+from figures.rendering import render
 from tests.figures.drawings import drawn, lines, one
 
 F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
@@ -113,7 +115,7 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("static_sweep", 0, "y", lambda run: {"mean": [x.mean("test_loss") for x in F.static_sweep.static(run).values()]}),
     ("sigmoid_underflow", 1, "y", arms(lambda arm: arm.column("train_loss"))),
     ("sigmoid_underflow", 2, "y", lambda run: {name: np.log2(run.arm(name).scales())[2] for name in FULL}),
-    ("sigmoid_underflow", 2, "x", lambda run: {f"skips {name}": run.arm(name).seed(2)["found_inf"] for name in FULL}),
+    ("sigmoid_underflow", 2, "x", lambda run: {f"skips {k}": run.arm(k).records[-1]["found_inf"] for k in FULL}),
     ("overflow_storm", 1, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
     ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
@@ -355,12 +357,9 @@ def test_the_cliffs_are_where_a_straight_line_crosses_the_level(heights: list[in
     assert np.interp(found, x, y) == pytest.approx([4.5] * len(found))
 
 
-def test_theory_draws_every_number_and_error() -> None:
-    agreement, errors, *_ = drawn("theory").axes
+def test_theory_draws_every_error() -> None:
+    errors, *_ = drawn("theory").axes
     held = [held for _, held in F.theory.numbers(results.load("theory"))]
-    points = [p for line in agreement.lines if line.get_label() in F.theory.LOOK for p in line.get_xydata()]
-    wanted = [(abs(h["predicted"]), abs(h["measured"])) for h in held if h["predicted"]]
-    assert np.array(sorted(tuple(p) for p in points if not math.isnan(p[0]))) == pytest.approx(np.array(sorted(wanted)))
     drawn_errors = [y for dots in errors.collections for y in dots.get_offsets()[:, 1]]
     assert sorted(drawn_errors) == pytest.approx(sorted(max(h["error"], F.theory.LEAST) for h in held))
 
@@ -368,7 +367,7 @@ def test_theory_draws_every_number_and_error() -> None:
 def test_the_maps_are_t3_and_the_marks_are_simulated() -> None:
     axes = drawn("theory").axes
     grounds = dict(zip(("skip rate", "headroom"), F.theory.maps(), strict=True))
-    for panel, (name, ground) in zip(axes[2:4], grounds.items(), strict=True):
+    for panel, (name, ground) in zip(axes[1:3], grounds.items(), strict=True):
         image, mark = panel.images[0], panel.collections[0]
         assert image.get_array().data == pytest.approx(np.log10(ground) if name == "skip rate" else ground)
         marked = F.theory.marked(results.load("theory"), name, float)
@@ -441,3 +440,22 @@ def test_a_drift_is_that_from_the_first_scale_to_the_one_after_the_last_step() -
     record = {"every": 20, "mean_losses": [0.0, 0.0], "scale_changes": [[0, 4.0], [7, 1.0], [40, 0.5]]}
     assert F.overflow_storm.trajectory(record).tolist() == [2.0] * 7 + [0.0] * 33 + [-1.0]
     assert F.overflow_storm.drift(record) == -3 / 40
+
+
+@pytest.mark.parametrize("stem", ["overhead", "sigmoid_underflow"])
+def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path) -> None:
+    # A card has no arms with hooks, and time for one seed; a model's size is no number of equal tensors.
+    run = results.load(stem)
+    first = [row for row in run.records if row["seed"] == run.records[0]["seed"]]
+    if stem == "overhead":
+        sizes = first[0]["rows"] = [dict(row) for row in first[0]["rows"]]
+        for row in sizes:
+            for column in ("microseconds", "ratios"):
+                row[column] = {name: values for name, values in row[column].items() if "hooks" not in name}
+        sizes.append(sizes[0] | {"size": "gpt2-12x768"})
+    head = json.loads(run.path.read_text().splitlines()[0]) | {"records": len(first)}
+    data = tmp_path / "nvidia-h200"
+    data.mkdir()
+    (data / run.path.name).write_text("".join(json.dumps(line) + "\n" for line in (head, *first)))
+    svg, _ = render(stem, tmp_path, data)
+    assert svg.name == f"{stem}.nvidia-h200.svg"

@@ -20,7 +20,6 @@ def test_arms_are_found_by_name_and_by_settings() -> None:
     assert RUN.one(growth_interval=50) == RUN.arm("G=50")
     assert RUN.where(spans=(1, 2)) == tuple(RUN.arms.values())
     assert RUN.where(depth=None) == ()
-    assert RUN.arm("G=5").seed(1) is ROWS[1]
     assert RUN.arm("G=5").loss_blocks(2).tolist() == [[2.0], [2.0]]
 
 
@@ -29,8 +28,6 @@ def test_what_is_not_there_is_named() -> None:
         RUN.arm("G=6")
     with pytest.raises(KeyError, match="expected one arm, 2 have these settings"):
         RUN.one(spans=(1, 2))
-    with pytest.raises(KeyError, match="seed 7: expected one of"):
-        RUN.arm("G=5").seed(7)
     with pytest.raises(FileNotFoundError, match=r"`python -m experiments.nowhere` makes it"):
         results.load("nowhere")
 

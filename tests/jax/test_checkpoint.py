@@ -49,7 +49,7 @@ def states() -> dict[str, tuple[object, object]]:
     import optax
 
     tx, params = skip_nonfinite(optax.adam(0.1), Rule(delay=1), max_consecutive_errors=3), {"w": jnp.ones(2)}
-    skipped = tx.update({"w": jnp.array([jnp.nan, 1.0])}, tx.init(params), params)[1]
+    skipped = jax.jit(tx.update)({"w": jnp.array([jnp.nan, 1.0])}, tx.init(params), params)[1]
     policy, headroom = PolicyScale.create(LogMax(delay=2)), PolicyScale.create(Headroom(interval=2))
     dynamic = DynamicScale(growth_interval=0).value_and_grad(lambda p: p * p)(1.0).dynamic_scale
     return {
@@ -121,11 +121,16 @@ def test_flaxs_own_checkpoint_loads_and_ours_loads_there(flax) -> None:
             assert (int(restored.fin_steps), float(restored.scale)) == (int(saved.fin_steps), float(saved.scale))
 
 
-ORDERS = [
+ORDERS = [  # a process each
     "import flax; from ampsim.jax import LossScale",
     "from ampsim.jax import LossScale; assert 'flax' not in sys.modules; import flax.serialization",
-    "from ampsim.jax import LossScale; s = LossScale.create(); from flax.training import train_state",
-    "import ampsim.jax, importlib; importlib.import_module('flax.serialization')",
+    *(
+        pytest.param(order, marks=pytest.mark.deep)
+        for order in (
+            "from ampsim.jax import LossScale; s = LossScale.create(); from flax.training import train_state",
+            "import ampsim.jax, importlib; importlib.import_module('flax.serialization')",
+        )
+    ),
 ]
 
 

@@ -67,7 +67,7 @@ def run(module: str, **settings) -> tuple[Any, list[Any]]:
     images = images.at[3, 1].set(jnp.inf)
     labels = jax.random.randint(jax.random.key(2), (STEPS, 2, 4), 0, 3)
     net = Net()
-    variables = nn.Module.init(net.clone(), jax.random.key(0), images[0, 0])
+    variables = jax.jit(lambda key, x: nn.Module.init(net.clone(), key, x))(jax.random.key(0), images[0, 0])
     state = TrainState.create(
         apply_fn=net.apply,
         params=variables["params"],

@@ -1,85 +1,15 @@
-"""Loops that are right, and the trainer that the wrong ones of `loop_bugs` are made of."""
+"""Loops that are right; the wrong ones are those of `experiments.bugs`."""
 
 from functools import partial
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampsim.testing import Loop
+from ampsim.testing.loop.adapters.tiny import batches, cut, loss_of, parts
+from experiments.bugs.trainer import ADAM, FUSED, SGD, Trainer
 
-
-def batches(count=4, rows=8):
-    draw = torch.Generator().manual_seed(7)
-    return [(torch.randn(rows, 3, generator=draw), torch.randn(rows, 1, generator=draw)) for _ in range(count)]
-
-
-def new_model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-
-
-def loss_of(model, batch):
-    data, target = batch
-    return (model(data) - target).square().mean()
-
-
-def cut(batch, count):
-    """A batch as `count` micro-batches, in a list; `parts` takes either."""
-    return [*zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
-
-
-def parts(batch):
-    return batch if isinstance(batch, list) else [batch]
-
-
-SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-ADAM = partial(torch.optim.AdamW, lr=0.01)
-FUSED = partial(ADAM, fused=True)
-
-
-class Trainer:
-    """A model, an optimizer and the scaler, with what every loop here does with them."""
-
-    def __init__(self, scaler, optimizer=SGD):
-        self.scaler, self.model = scaler, new_model()
-        self.optimizer = optimizer(self.model.parameters())
-        self.logs = {}
-        self.state = {"model": self.model, "optimizer": self.optimizer}
-
-    def carry(self, name, value):
-        self.state[name] = value
-        return value
-
-    def backward(self, batch):
-        """Clear the gradients, and leave scaled ones; return the loss."""
-        self.optimizer.zero_grad()
-        loss = loss_of(self.model, batch)
-        self.scaler.scale(loss).backward()
-        return loss
-
-    def update(self):
-        """Step and update; return whether the optimizer stepped."""
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return self.scaler.get_scale() >= scale
-
-    def params(self):
-        return list(self.model.parameters())
-
-    def average(self):
-        return self.carry("ema", AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9)))
-
-    def schedule(self):
-        return self.carry("scheduler", torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.9))
-
-    def save(self):
-        return {name: value.state_dict() for name, value in [*self.state.items(), ("scaler", self.scaler)]}
-
-    def load(self, checkpoint):
-        for name, value in [*self.state.items(), ("scaler", self.scaler)]:
-            value.load_state_dict(checkpoint[name])
+__all__ = ["ADAM", "FUSED", "RIGHT", "SGD", "Trainer", "batches", "cut", "loss_of", "parts"]
 
 
 RIGHT = {}
@@ -252,6 +182,12 @@ class Embedding(nn.Module):
 
 
 RIGHT["attending"] = plain(Attending, partial(ADAM, lr=1e-3), split=cut)
+RIGHT["dropped"] = plain(
+    lambda: nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1)), ADAM, split=cut
+)
+RIGHT["normed"] = plain(
+    lambda: nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)), partial(SGD, lr=1.0), split=cut
+)
 RIGHT["embedding"] = plain(Embedding, partial(torch.optim.SGD, lr=0.1))
 
 

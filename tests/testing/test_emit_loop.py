@@ -12,9 +12,10 @@ from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop  # noqa: E402
 from ampsim.testing.emit.loop import TEMPLATES, emit_loop_test  # noqa: E402
+from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, check_loop  # noqa: E402
+from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.loop_bugs import BUGS  # noqa: E402
 from tests.testing.loops import FUSED, SGD, Trainer, batches, cut, loss_of, parts  # noqa: E402
 from tests.testing.test_emit import outcome  # noqa: E402
 
@@ -152,11 +153,13 @@ def right(scaler):
 
 
 def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, tmp_path: Path) -> None:
-    code, text = run("emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py")
+    code, text = run(
+        "emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py", "--time-limit", "0"
+    )
     assert (code, text) == (0, "")
     source = (tmp_path / "test_it.py").read_text()
     assert "clipped before scaler.unscale_(optimizer)" in source
-    assert 'assert other.state["model"].state_dict()["weight"].tolist() ==' in source
+    assert 'assert other.state["model"].state_dict()["weight"].tolist() == expected' in source
 
 
 @pytest.mark.parametrize(
@@ -171,3 +174,16 @@ def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, 
 def test_what_cannot_be_written_is_one_sentence(module: str, arguments: list[str], said: str) -> None:
     code, text = run("emit-test", "--loop", *arguments)
     assert (code, said in text, text.count("\n")) == (2, True, 1), text
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore")  # of the packages, about each other
+@pytest.mark.parametrize(
+    ("name", "law"), [(name, law) for name, framework in FRAMEWORKS.items() for law in framework.expected]
+)
+def test_findings_of_real_frameworks_are_written(name: str, law: str, loops: ModuleType) -> None:
+    framework = FRAMEWORKS[name]
+    pytest.importorskip(framework.package, reason=framework.install)
+    loops.make, loops.batches = framework.make, framework.batches
+    source, _ = emit_loop_test(law, "loops:make")
+    assert outcome(source) == "failed", source

@@ -10,8 +10,8 @@ from torch import nn
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
 from ampsim.testing.loop.judge import judge_loop
+from experiments.bugs.loops import BUGS
 from tests.test_cli import run
-from tests.testing.loop_bugs import BUGS
 from tests.testing.loops import RIGHT, Trainer, batches, loss_of, sgd
 
 SHARED = nn.Linear(3, 1)
@@ -98,6 +98,25 @@ def test_the_users_traceback_is_kept():
     assert [call.name for call in traceback.extract_tb(caught.value.__cause__.__traceback__)][-1] == "raising"
 
 
+@pytest.mark.parametrize("name", ["dropped", "normed"])
+def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name):
+    outcome, text = outcomes(RIGHT[name], ["splitting_is_invisible"])["splitting_is_invisible"]
+    assert outcome == "declared"
+    assert text.startswith("only of verdict and scale, as ")
+
+
+def test_dropout_hides_no_wrong_verdict():
+    def dropping(scaler):
+        loop = BUGS["marin_7659_last_micro_batch_wins"].make(scaler)
+        loop.state["model"].insert(0, nn.Dropout(0.3))
+        loop.state["model"][2] = nn.Dropout(0.5)
+        return loop
+
+    outcome, text = outcomes(dropping, ["splitting_is_invisible"])["splitting_is_invisible"]
+    assert outcome == "failed"
+    assert "with an inf in micro-batch 0 of 2" in text
+
+
 def test_an_exception_in_a_planted_run_names_the_law():
     def step(t, batch):
         t.backward(batch)
@@ -135,20 +154,24 @@ def test_half_precision_is_not_accused(dtype):
     check_loop(looping(step), batches())
 
 
-def test_half_precision_that_differs_is_said_and_factors_are_still_held():
-    def step(t, batch, factor=1.0):
-        t.optimizer.zero_grad()
-        loss = t.scaler.scale(loss_of(t.model, batch) * 1e-4)
-        data, _ = batch
-        half = (t.model[0].weight.half() * data[:4].half()[:, :3].mean()).float().square().mean() * 1e-9
-        (loss + t.scaler.scale(half)).backward()
-        for param in t.params():
-            param.grad /= factor if factor == 1.0 else t.scaler.get_scale()
-        t.update()
+def with_a_half_branch(t, batch, factor=1.0):
+    t.optimizer.zero_grad()
+    loss = t.scaler.scale(loss_of(t.model, batch) * 1e-4)
+    data, _ = batch
+    half = (t.model[0].weight.half() * data[:4].half()[:, :3].mean()).float().square().mean() * 1e-9
+    (loss + t.scaler.scale(half)).backward()
+    for param in t.params():
+        param.grad /= factor if factor == 1.0 else t.scaler.get_scale()
+    t.update()
 
-    outcome, text = outcomes(looping(step), ["scale_is_invisible"])["scale_is_invisible"]
+
+halved = looping(with_a_half_branch)
+
+
+def test_half_precision_that_differs_is_said_and_factors_are_still_held():
+    outcome, text = outcomes(halved, ["scale_is_invisible"])["scale_is_invisible"]
     assert (outcome, "only up to factors of the scale, as " in text, "float16" in text) == ("declared", True, True)
-    wrong = looping(partial(step, factor=2.0))
+    wrong = looping(partial(with_a_half_branch, factor=2.0))
     assert outcomes(wrong, ["scale_is_invisible"])["scale_is_invisible"][0] == "failed"
 
 
@@ -240,7 +263,9 @@ def test_an_expected_failure_by_decorator(make, law):
 def module(tmp_path, monkeypatch):
     """A module `my_loops` with right and wrong makers and their batches, in the folder of the test."""
     (tmp_path / "my_loops.py").write_text(
-        "from tests.testing.loops import batches, sgd\nfrom tests.testing.test_loop_input import NERF, ignoring\n"
+        "from tests.testing.loops import batches, sgd\n"
+        "from tests.testing.test_loop_input import NERF, REFUSED, halved\n"
+        "globals().update({name.replace(' ', '_'): make for name, (make, _) in REFUSED.items()})\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -265,7 +290,7 @@ def test_the_command_judges_loops_side_by_side():
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        (["my_loops:ignoring"], "my_loops:ignoring: the scaler was never used"),
+        *(([f"my_loops:{name.replace(' ', '_')}"], said) for name, (_, said) in REFUSED.items()),
         (["math:pow"], "math has no 'batches'"),
         (["my_loops:sgd", "--check", "it_learn"], "no law 'it_learn'"),
     ],
@@ -273,3 +298,11 @@ def test_the_command_judges_loops_side_by_side():
 def test_the_command_refuses_what_cannot_be_judged(target, said):
     code, text = run("check", "--loop", *target)
     assert (code, said in text, "Traceback" in text) == (2, True, False), text
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize("form", [[], ["--report", "md"], ["--report", "html"]])
+def test_the_command_says_why_a_law_is_not_asked(form):
+    code, text = run("check", "--loop", "my_loops:halved", "--law", "scale_is_invisible", *form)
+    assert code == 0
+    assert "my_loops:halved: scale_is_invisible is not asked: only up to factors of the scale, as " in text

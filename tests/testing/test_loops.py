@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 
 from ampsim.testing import check_loop
 from ampsim.testing.loop.judge import LAWS, judge_loop
-from tests.testing.loop_bugs import BUGS
+from experiments.bugs.loops import BUGS
 from tests.testing.loops import RIGHT, batches
 
 

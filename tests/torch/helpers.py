@@ -51,8 +51,8 @@ def no_waits(device):
     if device == "cpu":
         yield
         return
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -1,6 +1,7 @@
 """Versions, policies, bounds, formats: what holds on any device, with the CPU standing in for one."""
 
 import warnings
+from contextlib import suppress
 from functools import partial
 from unittest import mock
 
@@ -79,13 +80,39 @@ def test_a_new_scale_on_a_device_is_bounded_without_being_read(new, becomes):
     assert on_device(State(8.0), rule).override(rule, torch.tensor([new])).read().scale == becomes
 
 
-def test_a_scale_is_copied_once_to_each_device_that_asks():
+def test_a_scale_is_copied_once_to_each_device_that_asks_or_filled_in_there_each_time():
     meta = torch.device("meta")  # stands for a second device
-    for version in (HostVersion(State(8.0)), on_device(State(8.0), Rule())):
+    for version, kept in ((HostVersion(State(8.0)), False), (on_device(State(8.0), Rule()), True)):
         copies = [version.scale_on(meta) for _ in range(3)]
-        assert all(copy is copies[0] for copy in copies)
+        assert all((copy is copies[0]) is kept for copy in copies[1:])
         assert (copies[0].device, copies[0].shape, copies[0].dtype) == (meta, (), torch.float32)
         assert version.inverse_on(meta).device == meta
+
+
+@pytest.mark.parametrize("number", [3.0, 2.0**-130, 1e300, 0.0])
+def test_a_scale_on_the_host_reaches_a_device_without_a_copy_that_waits(number, monkeypatch):
+    real = torch.tensor
+
+    def on_the_host(*args, device=None, **kwargs):
+        assert device is None or torch.device(device).type == "cpu"  # elsewhere it copies from the host, and waits
+        return real(*args, device=device, **kwargs)
+
+    filled, full = [], torch.full
+    monkeypatch.setattr(torch, "tensor", on_the_host)
+    monkeypatch.setattr(
+        torch, "full", lambda size, value, **kwargs: filled.append(value) or full(size, value, **kwargs)
+    )
+    version = HostVersion(State(number))
+    version.scale_on(torch.device("meta"))
+    version.inverse_on(torch.device("meta"))
+    assert filled == [version.scale_on(CPU).item(), version.inverse_on(CPU).item()]
+
+
+def test_a_copy_to_the_host_has_arrived_when_it_is_used():
+    version = DeviceVersion(torch.tensor(4.0, device="meta"), torch.tensor(0, device="meta"))
+    with Copies(version.scale) as copies, suppress(NotImplementedError):  # there is nothing to copy
+        version.scale_on(CPU)
+    assert copies.found == [("cpu", True)]
 
 
 class Copies(TorchFunctionMode):

@@ -80,13 +80,13 @@ mesh = dist.init_device_mesh("cpu", (2,))
 x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
 
 
-def run(sharded, fused, how, exact_torch):
+def run(sharded, fused, how, exact_torch, group):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
     for part in (net[0], net[2], net) if sharded else ():
         fully_shard(part, mesh=mesh)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=fused)
-    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, exact_torch=exact_torch)
+    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, exact_torch=exact_torch, group=group)
     scales = []
     for overflows in (False, True, False, False):
         scaler.scale(net(x).square().mean()).backward()
@@ -109,7 +109,8 @@ def run(sharded, fused, how, exact_torch):
     return scales, [param.full_tensor() for param in params] if sharded else params
 
 
-for case in itertools.product((False, True), ("step", "unscale_", "unscale_and_clip_"), (False, True)):
+ways = ("step", "unscale_", "unscale_and_clip_")
+for case in itertools.product((False, True), ways, (False, True), (None, "world")):
     whole, sharded = run(False, *case), run(True, *case)
     assert sharded[0] == whole[0] == [8.0, 4.0, 4.0, 8.0], (RANK, case, sharded[0])
     torch.testing.assert_close(sharded[1], whole[1], rtol=1e-5, atol=1e-7)

@@ -157,7 +157,7 @@ def world(monkeypatch):
     def record_stream(tensor, stream):
         world.of(tensor).recorded.add(stream.number)
 
-    for module in ("state.device", "pipelined"):
+    for module in ("state.device", "step.records", "pipelined"):
         monkeypatch.setattr(f"ampsim.torch.{module}.event_on", event)
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
     monkeypatch.setattr(config, "version_class", lambda *rule, **options: DeviceVersion)
@@ -222,7 +222,7 @@ def test_a_version_used_without_waiting_for_it_is_seen(world, monkeypatch) -> No
 
 
 def test_a_gradient_handed_over_without_an_event_is_seen(world, monkeypatch) -> None:
-    monkeypatch.setattr("ampsim.torch.threads.optimizer_thread._record_event", lambda: Event(world))  # recorded never
+    monkeypatch.setattr("ampsim.torch.threads.optimizer_thread.record_event", lambda: Event(world))  # recorded never
     train(world, depth=1)
     assert any("stream 1" in text for text in world.wrong)
 
@@ -279,3 +279,81 @@ def test_gradients_of_a_pipeline_let_go_too_early_are_seen(world, monkeypatch) -
     monkeypatch.setattr(pipelined.Weights, "keep", lambda self, tensors: None)
     run_pipelined(world, depth=1)
     assert any("record_stream is missing" in text for text in world.wrong)
+
+
+def drop_in(world: World, what: str) -> None:
+    """The loop of one thread with a scaler that steps on another; `what` the caller does between the calls."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    with optimizer_thread(world) as thread:
+        scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, launch=thread.launch)
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale((weight * 3.0).sum()).backward()
+            if what == "unscale":
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_([weight], 1.0)
+            if what == "clip":
+                scaler.unscale_and_clip_(optimizer, 1.0).item()
+            if what == "launched":
+                thread.launch(scaler.step, optimizer)
+            else:
+                scaler.step(optimizer)
+            if what == "skipped":
+                assert not scaler.last_step.skipped
+            scaler.update()
+            if what == "launched":
+                thread.synchronize()
+
+
+@pytest.mark.parametrize("what", ["plain", "unscale", "clip", "skipped", "launched"])
+def test_the_caller_comes_behind_what_it_waited_for(world, what) -> None:
+    drop_in(world, what)
+    assert not world.wrong, world.wrong[:3]
+
+
+@pytest.mark.parametrize("wait", ["result", "exception", "synchronize", "step"])
+def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
+    numbers = torch.zeros(3)
+    with optimizer_thread(world) as thread:
+        if wait == "step":
+            thread.step(lambda: numbers.add_(1), is_async=False)
+        else:
+            job = thread.launch(lambda: numbers.add_(1))
+            thread.synchronize() if wait == "synchronize" else getattr(job, wait)()
+        numbers.sum()
+    assert not world.wrong, world.wrong[:3]
+
+
+def test_a_report_of_another_stream_waits_for_its_flags(world) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    with optimizer_thread(world) as thread:
+        scaler, done = GradScaler("cpu", init_scale=8.0, launch=thread.launch), threading.Event()
+        scaler.scale((weight * 3.0).sum()).backward()
+
+        def step() -> None:
+            scaler.step(optimizer)
+            done.set()
+
+        thread.launch(step)
+        done.wait()  # the host knows that the step was given to its stream, and nothing else does
+        assert not scaler.last_step.skipped
+        assert not scaler.last_step.skipped_by(optimizer)
+        assert not world.wrong, world.wrong[:3]
+
+
+@pytest.mark.parametrize(
+    ("wait", "what"), [("threads.launcher.come_behind", "plain"), ("threads.optimizer_thread.come_behind", "launched")]
+)
+def test_a_caller_who_waits_only_on_the_host_is_seen(world, monkeypatch, wait, what) -> None:
+    monkeypatch.setattr(f"ampsim.torch.{wait}", lambda event: None)
+    drop_in(world, what)
+    assert any("stream 1 may still be using" in text for text in world.wrong)
+
+
+def test_a_report_that_waits_for_no_flag_is_seen(world, monkeypatch) -> None:
+    monkeypatch.setattr("ampsim.torch.step.records.event_on", lambda device: None)
+    with pytest.raises(AssertionError):
+        test_a_report_of_another_stream_waits_for_its_flags(world)
+    assert any("stream 1 may still be using" in text for text in world.wrong)

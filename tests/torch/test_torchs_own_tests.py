@@ -1,12 +1,16 @@
 """torch's own tests of its scaler, with our class in its place: all pass but the one that is difference 11.
 
-Their text does not come with torch: AMPSIM_TORCH_TESTS names the folder ``test`` of a checkout of pytorch.
+Their text does not come with torch: AMPSIM_TORCH_TESTS names the folder ``test`` of a checkout of pytorch. Of
+test_cuda.py those that need no CUDA graph run on a CPU too; ``test_graph_grad_scaling`` and
+``test_graph_scaling_fused_optimizers`` need a card.
 """
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -19,20 +23,61 @@ for module in (torch, torch.amp, torch.amp.grad_scaler) if sys.argv[1] == "ours"
     module.GradScaler = GradScaler
 pytest.main(sys.argv[2:])
 """
+CUDA_TESTS = ("test_grad_scaling_autocast_fused_optimizers", "test_grad_scaler_with_preset_grad_scale")
+IMPORTS = """
+from copy import deepcopy
+import torch
+from torch.testing._internal.common_cuda import _create_scaling_case
+from torch.testing._internal.common_device_type import instantiate_device_type_tests, onlyNativeDeviceTypes
+from torch.testing._internal.common_optimizers import TensorTracker, optim_db, optims
+from torch.testing._internal.common_utils import TestCase, parametrize
+"""
+ON_CPU = {'"cuda"': '"cpu"', ".cuda()": ".cpu()", "GradScaler(init": 'GradScaler("cpu", init', "@onlyCUDA": ""}
 
 
-@pytest.mark.deep
-@pytest.mark.peer("expecttest", how="pip install -c constraints.txt 'ampsim[clients]'")
-@pytest.mark.skipif(not FOLDER, reason="git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test")
-@pytest.mark.parametrize(("whose", "failing"), [("torch's", set()), ("ours", {"test_grad_scaler_pass_itself_cpu"})])
-def test_torchs_own_tests_pass_but_for_difference_11(whose, failing, tmp_path):
-    names = "grad_scal or gradscaler or params_invalidated"
-    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "--noconftest", f"--rootdir={FOLDER}", "-k", names]
+def run(file: Path, whose: str, names: str, tmp_path: Path) -> tuple[dict[str | None, bool], str]:
+    """Run a file of torch's tests on the CPU; return whether each that was not skipped failed, and what was printed."""
+    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "--noconftest", f"--rootdir={file.parent}", "-k", names]
     report = tmp_path / "report.xml"
-    command = [sys.executable, "-c", RUN, whose, str(Path(FOLDER) / "test_torch.py"), f"--junitxml={report}", *options]
+    command = [sys.executable, "-c", RUN, whose, str(file), f"--junitxml={report}", *options]
     environment = os.environ | {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)  # noqa: S603
     cases = ET.parse(report).getroot().iter("testcase") if report.exists() else []  # noqa: S314
     failed = {case.get("name"): case.find("failure") is not None for case in cases if case.find("skipped") is None}
-    assert len(failed) >= 26, done.stdout + done.stderr
-    assert {name for name, value in failed.items() if value} == failing, done.stdout
+    return failed, done.stdout + done.stderr
+
+
+def deep(test: Any) -> Any:
+    """Mark a test that needs torch's own."""
+    test = pytest.mark.peer("expecttest", how="pip install -c constraints.txt 'ampsim[clients]'")(test)
+    where = "git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test"
+    return pytest.mark.deep(pytest.mark.skipif(not FOLDER, reason=where)(test))
+
+
+@deep
+@pytest.mark.parametrize(("whose", "failing"), [("torch's", set()), ("ours", {"test_grad_scaler_pass_itself_cpu"})])
+def test_torchs_own_tests_pass_but_for_difference_11(whose, failing, tmp_path):
+    names = "grad_scal or gradscaler or params_invalidated"
+    failed, said = run(Path(FOLDER) / "test_torch.py", whose, names, tmp_path)
+    assert len(failed) >= 26, said
+    assert {name for name, value in failed.items() if value} == failing, said
+
+
+@deep
+@pytest.mark.parametrize("whose", ["torch's", "ours"])
+def test_torchs_own_cuda_tests_pass_on_the_cpu(whose, tmp_path):
+    source = (Path(FOLDER) / "test_cuda.py").read_text()
+    lines, found = source.splitlines(), {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name in CUDA_TESTS:
+            found[node.name] = "\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno])
+    assert found.keys() == set(CUDA_TESTS)
+    text = "\n\n".join(found.values())
+    for there, here in ON_CPU.items():
+        text = text.replace(there, here)
+    file = tmp_path / "test_cuda_on_cpu.py"
+    name = "TestCudaOptims"
+    file.write_text(f"{IMPORTS}\nclass {name}(TestCase):\n{text}\n\ninstantiate_device_type_tests({name}, globals())\n")
+    failed, said = run(file, whose, "scal", tmp_path)
+    assert len(failed) == 12, said
+    assert not any(failed.values()), said

@@ -4,8 +4,6 @@ import math
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from contextlib import closing
 
 import numpy as np
@@ -269,9 +267,22 @@ def test_flags_of_several_devices_stay_with_their_optimizer():
     assert step.on_host()[0]["optimizers"] == [True, False, None]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def forks(test):
+    # JAX warns where another test has loaded it.
+    test = pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test)
+
+
+def forked(child):
+    """Return the exit code of a child process."""
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+@forks
 @pytest.mark.filterwarnings("ignore:watching. nothing of this fork is recorded:RuntimeWarning")
-@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")  # JAX's, where another test has loaded it
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
     param, optimizer = one()
@@ -283,32 +294,25 @@ def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
             iterate(scaler, optimizer, param)
             run.close()
 
-        process = multiprocessing.get_context("fork").Process(target=child)
-        process.start()
-        process.join()
-        assert process.exitcode == 0
+        assert forked(child) == 0
         iterate(scaler, optimizer, param)
     assert [record["step"] for record in records(path)] == [0, 1]
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@forks
 def test_a_killed_run_keeps_every_step_and_goes_on_in_the_same_file(path):
-    program = f"""
-import os, signal, torch
-from ampsim.watch import watch
-param = torch.nn.Parameter(torch.ones(1))
-optimizer, scaler = torch.optim.SGD([param], 0.1), torch.amp.GradScaler("cpu")
-watch({{"w": param}}, optimizer, scaler, to={str(path)!r})
-for _ in range(3):
-    scaler.scale(param).sum().backward()
-    scaler.step(optimizer)
-    scaler.update()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL  # noqa: S603
-    assert [record["step"] for record in records(path)] == [0, 1, 2]
     param, optimizer = one()
-    with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu"), to=path):
+    scaler = torch.amp.GradScaler("cpu")
+
+    def child():
+        watch({"w": param}, optimizer, scaler, to=path)
+        for _ in range(3):
+            iterate(scaler, optimizer, param)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert forked(child) == -signal.SIGKILL
+    assert [record["step"] for record in records(path)] == [0, 1, 2]
+    with watch({"w": param}, optimizer, scaler, to=path):
         iterate(scaler, optimizer, param)
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3]
 
@@ -361,9 +365,29 @@ def test_a_watch_that_begins_after_unscale_takes_no_divided_gradient_for_a_scale
 
 
 def test_a_division_that_is_left_to_the_fused_step_is_made_for_the_norm(path):
-    param = nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([param], 1e-3, fused=True)
-    optimizer.grad_scale, param.grad = torch.tensor(4.0), torch.tensor([12.0])
+    (a, _), (b, last) = one(), one()
+    fused, scale = torch.optim.SGD([a], 1e-3, fused=True), torch.tensor(4.0)
+    with watch({"a": a, "b": b}, [fused, last], to=path):
+        fused.grad_scale, a.grad, b.grad = scale, torch.tensor([12.0]), torch.tensor([4.0])
+        fused.step()
+        scale.fill_(8.0)  # a scaler's update, before the other optimizer's step ends the record
+        last.step()
+    assert next(records(path))["norm"] == 5.0
+
+
+def test_gradients_at_a_scale_of_zero_have_no_norm_and_are_told_though_torch_steps(path):
+    param, optimizer = one()
+    with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path):
+        iterate(scaler, optimizer, param)
+    [record] = records(path)
+    assert (record["scale"], record["skipped"], record["bad"]) == (0.0, False, {"w": "has nan"})
+    assert math.isnan(record["norm"])
+    assert param.isnan().all()
+
+
+def test_a_gradient_that_is_conjugated_lazily_has_a_norm(path):
+    param, optimizer = one(1.0, dtype=torch.complex64)
     with watch({"w": param}, optimizer, to=path):
+        param.grad = torch.tensor([3 + 4j]).conj()
         optimizer.step()
-    assert next(records(path))["norm"] == 3.0
+    assert next(records(path))["norm"] == 5.0

@@ -4,7 +4,9 @@ import copy
 import gc
 import math
 import pickle
+import platform
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ from torch import nn
 import ampsim.torch
 from ampsim import Rule, replay
 from ampsim.diagnose.readers.run import read_own
-from ampsim.run_file import records, unpack_counts
+from ampsim.run_file import read_run, records, unpack_counts
 from ampsim.watch import watch
+from ampsim.watch.step import Step
+from ampsim.watch.writer import Writer
 from tests.examples import examples
 
 OPTIMIZERS = {
@@ -136,7 +140,7 @@ def test_an_optimizer_whose_step_was_skipped_is_told_from_the_other(tmp_path):
     model = nn.ModuleDict({"one": one, "two": two})
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
     scaler = torch.amp.GradScaler("cpu")
-    with watch(model, optimizers, scaler, to=tmp_path / "run.jsonl", every=0):
+    with watch(model, optimizers, scaler, to=tmp_path / "run.jsonl", every=1):
         scaler.scale(one(torch.ones(1, 3)).sum() + two(torch.ones(1, 3)).sum()).backward()
         two[0].bias.grad[0] = math.inf
         for optimizer in optimizers:
@@ -144,6 +148,7 @@ def test_an_optimizer_whose_step_was_skipped_is_told_from_the_other(tmp_path):
         scaler.update()
     [record] = records(tmp_path / "run.jsonl")
     assert record["optimizers"] == [False, True]
+    assert record["by_parameter"].keys() == dict(model.named_parameters()).keys()
     assert record["bad"] == {"two.0.bias": "has inf"}
     assert record["norm"] == math.inf
 
@@ -155,11 +160,13 @@ def test_every_and_names_choose_what_is_sampled(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
-def test_a_run_that_stands_still_is_told(tmp_path, kind):
+@pytest.mark.parametrize(("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)])
+def test_a_run_that_stands_still_is_told(tmp_path, kind, moves, told):
+    steps = [0.0 if moves else math.inf for moves in moves]
     with pytest.warns(RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"):
-        train("sgd", kind, [math.inf] * 3 + [0.0] * 3, False, 1, to=tmp_path / "run.jsonl", still=3)
-    alarms = [record.get("alarm") for record in records(tmp_path / "run.jsonl")]
-    assert [bool(alarm) for alarm in alarms] == [False, False, True, False, False, False]
+        train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", still=3)
+    alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "alarm" in record]
+    assert alarms == [told]
 
 
 def test_bfloat16_that_rounds_every_step_away_is_told(tmp_path):
@@ -252,8 +259,9 @@ def test_a_sink_that_fails_does_not_end_the_run():
         def close(self):
             pass
 
-    with pytest.warns(RuntimeWarning, match="No space left"):
+    with pytest.warns(RuntimeWarning, match="the record of step 0 and all later ones are not .* No space left") as told:
         model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=Full())
+    assert len(told) == 1
     for a, b in zip(model.parameters(), train("sgd", "ours", [0.0] * 3, False, 1)[0].parameters(), strict=True):
         assert a.equal(b)
 
@@ -304,6 +312,50 @@ def test_of_a_program_that_goes_back_to_a_checkpoint_what_came_later_counts(tmp_
     assert (history.step.tolist(), history.norm.tolist()) == ([0, 1, 2], [1, 5, 6])
 
 
+def test_a_sink_is_closed_once():
+    closed, model = [], make()
+    sink = SimpleNamespace(append=None, close=lambda: closed.append(True))
+    run = watch(model, OPTIMIZERS["sgd"](model.parameters()), to=sink)
+    run.close()
+    run.close()
+    assert closed == [True]
+
+
+def test_the_head_of_the_file_says_what_is_known_of_the_run(tmp_path):
+    model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
+    watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
+    head = read_run(tmp_path / "run.jsonl")
+    assert {"started", "argv"} < head.keys()
+    assert {name: value for name, value in head.items() if name not in {"started", "argv"}} == {
+        "scaler": "ampsim.torch.grad_scaler.GradScaler",
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 7,
+        "optimizers": ["SGD"],
+        "parameters": {"0.weight": 12, "0.bias": 4, "2.weight": 4, "2.bias": 1},
+        "dtypes": ["bfloat16"],
+        "devices": ["cpu"],
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def test_steps_that_arrive_together_are_written_together_and_in_order():
+    class Records(list):
+        def close(self):
+            pass
+
+    written, skipped = Records(), []
+    writer = Writer([written], {}, 5, None, skipped.append)
+    for number, flag in enumerate([1.0, 0.0, 1.0]):
+        step = Step(sampled=False, logged={"number": number}, flags=[[torch.tensor(flag)]])
+        step.fetch()
+        writer.add(step)
+    assert not written
+    writer.write(wait=False)
+    assert [(record["step"], record["number"]) for record in written] == [(5, 0), (6, 1), (7, 2)]
+    assert skipped == written[::2]
+
+
 def test_what_is_logged_is_what_it_was_then(tmp_path):
     param = nn.Parameter(torch.ones(1))
     with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
@@ -312,6 +364,18 @@ def test_what_is_logged_is_what_it_was_then(tmp_path):
         loss.zero_()
         optimizer.step()
     assert next(records(tmp_path / "run.jsonl"))["loss"] == 3.0
+
+
+def test_what_was_logged_last_counts_though_a_scale_was_set_meanwhile(tmp_path):
+    param = nn.Parameter(torch.ones(1))
+    with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
+        run.log(loss=1.0, other=1.0)
+        run.closing("an update(new_scale) on another thread")
+        run.log(loss=2.0)
+        run.closed("an update(new_scale) on another thread", [])
+        optimizer.step()
+    [record] = records(tmp_path / "run.jsonl")
+    assert (record["loss"], record["other"]) == (2.0, 1.0)
 
 
 def test_a_parameter_that_was_frozen_after_its_gradient_was_made_is_stepped_and_counted(tmp_path):

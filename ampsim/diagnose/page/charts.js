@@ -11,6 +11,32 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const superscript = (k) => String(k).replace(/./g, (c) => "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"["0123456789-".indexOf(c)]);
 const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 
+const byId = (id) => document.getElementById(id);
+/** Whether anything is known of a series. */
+const has = (values) => values.some((value) => !Number.isNaN(value));
+
+/** Pixels of a canvas per pixel of the page. */
+const ratio = () => devicePixelRatio || 1;
+
+/** Draws inside of a chart's axes, in pixels of the canvas. */
+function within(plot, draw) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.textAlign = "left";
+  draw(ctx, (x) => plot.valToPos(x, "x", true), (y) => plot.valToPos(y, "y", true), bbox);
+  ctx.restore();
+}
+
+/** Ticks at whole numbers. */
+const whole = (_, __, low, high, step) => {
+  const by = Math.max(1, Math.ceil(step)), found = [];
+  for (let k = Math.ceil(low / by) * by; k <= high; k += by) found.push(k);
+  return found;
+};
+
 /** The index of the first element that is not below a value. */
 function search(sorted, value) {
   let low = 0, high = sorted.length;

@@ -27,7 +27,7 @@ RUNS = {
     "residual dynamic": ("Residual network that diverges, 128 steps", "In the end its forward pass overflows, so that "
                          "every step is skipped whatever the scale."),
 }  # fmt: skip
-SCRIPTS = ("machine.js", "run.js", "reader.js", "log.js", "playground.js")
+SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.js", "playground.js")
 FIELDS = {"names": NAMES, "not_training": sorted(NOT_TRAINING), "alone": sorted(ALONE)}
 TOP = round(math.log2(FP16.overflow_threshold))
 

@@ -3,6 +3,7 @@
 "use strict";
 
 const Logs = (() => {
+  const { counted, power, times } = Words;
   const TOLERANCE = 1e-4, LIKELY_BACKOFF = 0.4, LEAST_BACKOFF = 1 / 64, FITTED = 3000;
   const close = (a, b) => Math.abs(a - b) <= TOLERANCE * Math.abs(b);
   const log2 = (scale) => (scale === 0 ? -150 : scale === Infinity ? 1024 : Math.log2(scale));
@@ -86,5 +87,30 @@ const Logs = (() => {
     return Object.fromEntries(pairs.map(([name, value]) => [dialect.parameters[name], value]));
   }
 
-  return { infer, fill, ceilings, fitting, knobsOf, backoffs, consecutive };
+  // What is known of a log, in sentences.
+  function sentences(history, known, filled, fits, named) {
+    const scales = history.scale.filter((scale) => !Number.isNaN(scale)), rises = history.changes.length - known.skips.length;
+    const end = history.step[history.step.length - 1], more = fits.length > 3 ? ` and ${fits.length - 3} more` : "";
+    const said = [
+      `Read: steps ${history.step[0]} to ${end}, from ${history.program}. The scale began at ${power(scales[0])}, ended at ` +
+        `${power(scales[scales.length - 1])}, grew ${counted(rises, "time")} and fell ${counted(known.skips.length, "time")}.`,
+      consecutive(history)
+        ? `Skipped: ${filled.skipped.filter(Boolean).length} of ${counted(filled.scale.length, "step")}.`
+        : `Skipped: at least ${counted(known.least, "step")}, by how far the scale fell between the lines of the log.`,
+    ];
+    const longest = known.skips.reduce((most, each) => (each.least > (most?.least ?? 3) ? each : most), undefined);
+    if (longest)
+      said.push(`The longest fall, ${power(longest.change.old)} to ${power(longest.change.new)} between steps ` +
+        `${longest.change.after} and ${longest.change.step}, is ${longest.least} backoffs.`);
+    const rule = [known.growth && `grows by ${times(known.growth)}`, known.backoff && `backs off by ${times(known.backoff)}`,
+      known.interval && `grows after ${counted(known.interval, "clean step")}`].filter(Boolean);
+    if (rule.length) said.push(`Rule: ${rule.join(", ")}.`);
+    if (fits.length) said.push(`Dialect: ${fits.slice(0, 3).join(", ")}${more} would have made this very trajectory; it is rule A now.`);
+    else if (named) said.push(`Dialect: ${named}, by the form of the log; it is rule A now.`);
+    else said.push("No dialect makes this trajectory from what the log tells; rule A is torch's.");
+    said.push("What is wrong, and what to try: ampsim explain LOG.");
+    return said;
+  }
+
+  return { infer, fill, ceilings, fitting, knobsOf, backoffs, consecutive, sentences };
 })();

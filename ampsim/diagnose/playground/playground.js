@@ -9,27 +9,18 @@
   }));
   const TORCH = "torch.amp.GradScaler", MEGATRON = "megatron.core.DynamicGradScaler";
   const steps = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
-  const times = (value) => String(+value.toPrecision(3));
+  const { times, counted, percent, power } = Words;
 
   // Each knob: a field of Rule, its label, the slider's positions as values, how a value is said.
   const KNOBS = [
     ["init_scale", "first scale", steps(-10, 48).map((k) => 2 ** k), power],
     ["factor", "factor", [1.05, 1.1, 1.25, Math.SQRT2, 1.5, 2, 3, 4, 8, 16], times],
-    ["growth_interval", "growth interval", [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000], (n) => `${n} step${n > 1 ? "s" : ""}`],
-    ["hysteresis", "hysteresis", steps(1, 8), (n) => `${n} overflow${n > 1 ? "s" : ""}`],
+    ["growth_interval", "growth interval", [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000], (n) => counted(n, "step")],
+    ["hysteresis", "hysteresis", steps(1, 8), (n) => counted(n, "overflow")],
     ["min_scale", "floor", [null, ...steps(-24, 40).map((k) => 2 ** k)], (value) => (value === null ? "none" : power(value))],
-    ["delay", "delay", steps(0, 8), (n) => `${n} step${n === 1 ? "" : "s"}`],
+    ["delay", "delay", steps(0, 8), (n) => counted(n, "step")],
   ];
 
-  function power(value) {
-    if (value === 0) return "0";
-    if (!Number.isFinite(value)) return "∞";
-    const log2 = Math.log2(value);
-    if (!Number.isInteger(log2)) return value >= 1e6 || value < 1e-3 ? value.toExponential(2) : times(value);
-    return `2${[...String(log2)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit] ?? "⁻").join("")}`;
-  }
-
-  const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`);
   const make = (tag, properties = {}, ...children) => {
     const element = Object.assign(document.createElement(tag), properties);
     element.append(...children);
@@ -45,6 +36,7 @@
     played: {},
   };
 
+  const picture = Picture(view, look);
   const ruleOf = (side) => Runs.ruleOf(dialects[view.rules[side].dialect], view.rules[side].knobs);
 
   // Take the run's own first scale and interval for both rules.
@@ -55,7 +47,7 @@
     $("said").textContent = run.said;
     $("run").value = String(runs.indexOf(run));
     $("step").max = String(run.ceilings.length - 1);
-    charts();
+    picture.make();
     for (const side of ["a", "b"]) showKnobs(side);
     draw();
   }
@@ -151,186 +143,6 @@
     $(`gave-${side}`).textContent = played.raised ? `Gives up at step ${played.raised.step + (view.run.start ?? 0)}: ${played.raised.error.message}` : "";
   }
 
-  // ------------------------------------------------------------------------------------------------ the charts
-
-  let plots = [];
-  const narrow = () => matchMedia("(max-width: 40rem)").matches; // as in playground.css: the picture stays in sight
-  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-
-  function charts() {
-    plots.forEach((plot) => plot.destroy());
-    const { counts } = view.run;
-    $("heatfigure").hidden = $("lossfigure").hidden = !counts;
-    document.querySelector("main").classList.toggle("bare", !counts);
-    $("logged").hidden = !view.run.logged;
-    const stepped = uPlot.paths.stepped({ align: 1 });
-    const line = (name, side, more = {}) => ({
-      label: name, stroke: () => color(side === "a" ? "ink" : side === "b" ? "purple" : "green"), width: 1.75,
-      dash: side === "b" ? [6, 4] : undefined, paths: stepped, points: { show: false }, ...more,
-    });
-    const edges = (side) => [line(`${side} top`, side), line(`${side} bottom`, side)];
-    plots = counts
-      ? [
-          plot("heat", narrow() ? 210 : 340, [...edges("a"), ...edges("b")], { drawAxes: [heat], draw: [skips] }, heatRange, power2, "size |g|"),
-          plot("loss", 130, [line("A", "a"), line("B", "b")], { draw: [mark] }, () => [0, 100], (k) => String(k), "%"),
-        ]
-      : [];
-    const log = view.run.logged ? [line("log", "log", { width: 4, alpha: 0.45 })] : [];
-    const marks = counts ? [mark] : [skips];
-    plots.push(plot("scale", counts ? 190 : narrow() ? 210 : 300, [...log, line("A", "a"), line("B", "b")], { drawAxes: [ceiling], draw: marks }, scaleRange, power2, "loss scale"));
-  }
-
-  const power2 = (k) => (Number.isInteger(k) ? power(2 ** k) : "");
-
-  function plot(id, height, series, hooks, range, say, label) {
-    const font = "12px system-ui, sans-serif", grid = { stroke: () => color("grid"), width: 1 };
-    const axis = { stroke: () => color("faint"), grid, ticks: { show: false }, font };
-    const options = {
-      width: $(id).clientWidth || 600, height, legend: { show: false },
-      cursor: { sync: { key: "run" }, drag: { x: false, y: false }, y: false, points: { show: false } },
-      scales: { x: { time: false, range: () => [0, view.run.ceilings.length] }, y: { range } },
-      axes: [
-        { ...axis, size: 30, values: (_, ticks) => ticks.map((step) => (step + (view.run.start ?? 0)).toLocaleString("en")) },
-        { ...axis, size: 58, values: (_, ticks) => ticks.map(say), label, labelSize: 18, labelFont: font },
-      ],
-      series: [{}, ...series],
-      hooks: { ...hooks, setCursor: [(self) => self.cursor.event && self.cursor.idx !== null && look(self.cursor.idx)] },
-    };
-    return Object.assign(new uPlot(options, series.map(() => []).concat([[]]), $(id)), { id });
-  }
-
-  const heatRange = () => {
-    const low = Math.min(...view.run.counts.map((counts) => counts[0] ?? 0));
-    const high = Math.max(...view.run.counts.map((counts) => (counts[0] ?? 0) + counts.length - 1));
-    return [Math.max(low, -66), Math.min(high, 24) + 10];
-  };
-
-  const log2 = (scale) => (scale > 0 && Number.isFinite(scale) ? Math.log2(scale) : null);
-
-  function scaleRange() {
-    let [low, high] = [Infinity, -Infinity];
-    for (const { scales } of Object.values(view.played))
-      for (const scale of scales) {
-        const x = log2(scale);
-        if (x !== null) [low, high] = [Math.min(low, x), Math.max(high, x)];
-      }
-    for (const x of view.run.logged ?? []) if (x !== null) [low, high] = [Math.min(low, x), Math.max(high, x)];
-    return low > high ? [-1, 1] : [Math.floor(low) - 1, Math.ceil(high) + 2];
-  }
-
-  const within = (plot, paint) => {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    paint(ctx, bbox);
-    ctx.restore();
-  };
-
-  // Elements by binade, blue where rule A's window holds them.
-  function heat(plot) {
-    within(plot, (ctx) => {
-      const [kept, lost] = [color("blue"), color("vermilion")];
-      const { counts, every } = view.run, { scales } = view.played.a;
-      counts.forEach(([lowest, ...elements], sample) => {
-        const all = elements.reduce((sum, many) => sum + many, 0);
-        const [left, right] = [sample * every, (sample + 1) * every].map((step) => Math.round(plot.valToPos(step, "x", true)));
-        const scale = log2(scales[sample * every]);
-        elements.forEach((many, i) => {
-          if (!many) return;
-          const [exponent, share] = [lowest + i, many / all];
-          const inside = scale !== null && exponent + scale >= Runs.FLUSHED && exponent + scale < Runs.OVERFLOWED;
-          const [bottom, top] = [exponent, exponent + 1].map((edge) => Math.round(plot.valToPos(edge, "y", true)));
-          ctx.globalAlpha = 0.08 + 0.92 * Math.min(1, Math.max(0, (Math.log10(share) + 4.5) / 3.7));
-          ctx.fillStyle = inside ? kept : lost;
-          ctx.fillRect(left, top, right - left, bottom - top);
-        });
-      });
-    });
-  }
-
-  // Where the step overflows.
-  function ceiling(plot) {
-    within(plot, (ctx, bbox) => {
-      ctx.fillStyle = color("line");
-      ctx.globalAlpha = 0.6;
-      const { ceilings } = view.run;
-      const bottom = bbox.top + bbox.height;
-      for (let step = 0, end; step < ceilings.length; step = end) {
-        end = step + 1;
-        while (end < ceilings.length && ceilings[end] === ceilings[step]) end++;
-        if (ceilings[step] === Infinity) continue;
-        const y = ceilings[step] > 0 ? plot.valToPos(Math.log2(ceilings[step]), "y", true) : bottom;
-        const left = plot.valToPos(step, "x", true);
-        ctx.fillRect(left, bbox.top, plot.valToPos(end, "x", true) - left + 0.5, Math.min(y, bottom) - bbox.top);
-      }
-    });
-  }
-
-  // A tick per skipped step, A's above B's, and the first step that differs.
-  function skips(plot) {
-    mark(plot);
-    within(plot, (ctx, bbox) => {
-      const unit = devicePixelRatio;
-      ["a", "b"].forEach((side, row) => {
-        ctx.fillStyle = color(side === "a" ? "ink" : "purple");
-        const top = bbox.top + (4 + row * 14) * unit;
-        for (const step of view.played[side].skipped)
-          ctx.fillRect(plot.valToPos(step + 0.5, "x", true) - 0.5 * unit, top, 1.25 * unit, 10 * unit);
-      });
-    });
-  }
-
-  function mark(plot) {
-    within(plot, (ctx, bbox) => {
-      const unit = devicePixelRatio;
-      if (view.first >= 0) {
-        const x = plot.valToPos(view.first + 0.5, "x", true);
-        ctx.strokeStyle = color("orange");
-        ctx.setLineDash([]);
-        ctx.lineWidth = 2 * unit;
-        ctx.strokeRect(x, bbox.top - 5, 0, bbox.height + 10);
-        if (plot === plots[0]) {
-          const right = x > bbox.left + bbox.width * 0.7;
-          ctx.fillStyle = color("orange");
-          ctx.font = `600 ${12 * unit}px system-ui, sans-serif`;
-          ctx.textAlign = right ? "right" : "left";
-          const at = [`they part at step ${view.first + (view.run.start ?? 0)}`, x + (right ? -6 : 6) * unit, bbox.top + bbox.height - 12 * unit];
-          ctx.strokeStyle = color("ground");
-          ctx.lineWidth = 4 * unit;
-          ctx.lineJoin = "round";
-          ctx.strokeText(...at);
-          ctx.fillText(...at);
-        }
-      }
-      const at = plot.valToPos(view.step + 0.5, "x", true);
-      ctx.fillStyle = color("sky");
-      ctx.beginPath();
-      ctx.moveTo(at, bbox.top + bbox.height - 8 * unit);
-      ctx.lineTo(at - 5 * unit, bbox.top + bbox.height);
-      ctx.lineTo(at + 5 * unit, bbox.top + bbox.height);
-      ctx.fill();
-    });
-  }
-
-  function feed() {
-    const { run, played } = view, n = run.ceilings.length, x = steps(0, n);
-    const column = (values) => Array.from({ length: n + 1 }, (_, step) => values[Math.min(step, n - 1)] ?? null);
-    const logs = { a: column(Array.from(played.a.scales, log2)), b: column(Array.from(played.b.scales, log2)) };
-    for (const side of ["a", "b"]) if (played[side].raised) logs[side].fill(null, played[side].scales.length + 1);
-    const shifted = (side, edge) => logs[side].map((scale) => (scale === null ? null : edge - scale));
-    const columns = {
-      heat: () => ["a", "b"].flatMap((side) => [shifted(side, Runs.OVERFLOWED), shifted(side, Runs.FLUSHED)]),
-      loss: () => ["a", "b"].map((side) => {
-        const losses = Runs.losses(run, played[side]);
-        return column(x.map((step) => losses[Math.floor(step / run.every)] ?? null).map((share) => share === null ? null : 100 * share));
-      }),
-      scale: () => [...(run.logged ? [column(run.logged)] : []), logs.a, logs.b],
-    };
-    for (const plot of plots) plot.setData([x, ...columns[plot.id]()]);
-  }
-
   // --------------------------------------------------------------------------------------------- draw it all
 
   let waiting = 0, tableWaiting = 0;
@@ -347,7 +159,7 @@
     $("difference").textContent = first < 0
       ? "A and B do the same at every step."
       : `A and B part at step ${first + (view.run.start ?? 0)}: A is at ${of("a")}, B at ${of("b")}.`;
-    feed();
+    picture.feed();
     ["a", "b"].forEach(showNumbers);
     sayStep();
     clearTimeout(tableWaiting);
@@ -357,7 +169,6 @@
   function look(step) {
     view.step = Math.min(step, view.run.ceilings.length - 1);
     sayStep();
-    for (const plot of plots) plot.redraw(false);
   }
 
   function sayStep() {
@@ -419,44 +230,20 @@
       return;
     }
     const fits = Logs.consecutive(history) ? Logs.fitting(filled, known, data.dialects) : [];
-    const named = fits[0] ?? { Megatron: MEGATRON, DeepSpeed: "deepspeed.DynamicLossScaler", fairseq: "fairseq.DynamicLossScaler" }[history.program];
-    say(...sentences(history, known, filled, fits.map(({ name }) => name), named));
+    const named = fits[0]?.name ?? { Megatron: MEGATRON, DeepSpeed: "deepspeed.DynamicLossScaler", fairseq: "fairseq.DynamicLossScaler" }[history.program];
+    say(...Logs.sentences(history, known, filled, fits.map(({ name }) => name), named));
     const run = {
       title: "Your log", said: "The log that you pasted below.", ceilings: Logs.ceilings(filled), start: history.step[0],
-      logged: filled.scale.map(log2), settings: {},
+      logged: filled.scale.map(Runs.log2), settings: {},
     };
     runs.splice(data.runs.length, 1, run);
     options();
-    const choice = fits[0] ?? dialects[named ?? TORCH];
+    const choice = dialects[named ?? TORCH];
     const knobs = Logs.knobsOf(choice, filled, known);
     view.rules.a = { dialect: choice.name, knobs: { init_scale: filled.scale[0], ...knobs } };
     view.rules.b = { dialect: choice.name === TORCH ? MEGATRON : TORCH, knobs: { init_scale: filled.scale[0], growth_interval: knobs.growth_interval } };
     chooseRun(run);
     $("run").scrollIntoView({ block: "start" });
-  }
-
-  function sentences(history, known, filled, fits, named) {
-    const scales = history.scale.filter((scale) => !Number.isNaN(scale)), rises = history.changes.length - known.skips.length;
-    const end = history.step[history.step.length - 1], more = fits.length > 3 ? ` and ${fits.length - 3} more` : "";
-    const said = [
-      `Read: steps ${history.step[0]} to ${end}, from ${history.program}. The scale began at ${power(scales[0])}, ended at ` +
-        `${power(scales[scales.length - 1])}, grew ${rises} times and fell ${known.skips.length} times.`,
-      Logs.consecutive(history)
-        ? `Skipped: ${filled.skipped.filter(Boolean).length} of ${filled.scale.length} steps.`
-        : `Skipped: at least ${known.least} steps, by how far the scale fell between the lines of the log.`,
-    ];
-    const longest = known.skips.reduce((most, each) => (each.least > (most?.least ?? 3) ? each : most), undefined);
-    if (longest)
-      said.push(`The longest fall, ${power(longest.change.old)} to ${power(longest.change.new)} between steps ` +
-        `${longest.change.after} and ${longest.change.step}, is ${longest.least} backoffs.`);
-    const rule = [known.growth && `grows by ${times(known.growth)}`, known.backoff && `backs off by ${times(known.backoff)}`,
-      known.interval && `grows after ${known.interval} clean steps`].filter(Boolean);
-    if (rule.length) said.push(`Rule: ${rule.join(", ")}.`);
-    if (fits.length) said.push(`Dialect: ${fits.slice(0, 3).join(", ")}${more} would have made this very trajectory; it is rule A now.`);
-    else if (named) said.push(`Dialect: ${named}, by the form of the log; it is rule A now.`);
-    else said.push("No dialect makes this trajectory from what the log tells; rule A is torch's.");
-    said.push("What is wrong, and what to try: ampsim explain LOG.");
-    return said;
   }
 
   // A log as DeepSpeed would have left it on the second run.
@@ -475,12 +262,14 @@
   $("rules").append(rulePanel("a"), rulePanel("b"));
   options();
   $("run").onchange = () => chooseRun(runs[Number($("run").value)]);
-  $("step").oninput = () => look(Number($("step").value));
+  $("step").oninput = () => {
+    look(Number($("step").value));
+    picture.point(view.step);
+  };
   $("same").onchange = table;
   $("read").onclick = readLog;
   $("example").onclick = example;
   matchMedia("(prefers-color-scheme: dark)").onchange = draw;
-  addEventListener("resize", () => plots.forEach((plot) => plot.setSize({ width: $(plot.id).clientWidth, height: plot.height })));
   for (const side of ["a", "b"]) view.played[side] = { scales: [], skipped: [], raised: null };
   chooseRun(runs[0]);
 })();

@@ -5,7 +5,7 @@
 const Reader = (() => {
   const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
   const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"]?(${NUMBER})(?![\\w.:])`, "g");
-  const SPACED = new RegExp(`\\b(loss_scale|gnorm|grad_norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(]|$)`, "g");
+  const SPACED = new RegExp(`\\b(loss[_ ]scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(]|$)`, "g");
   const STEP = /\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b/i;
   const EPOCH = /\bepoch\W{0,4}(\d+)/i;
   const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
@@ -41,7 +41,7 @@ const Reader = (() => {
     const strange = (words) => words.some((word) => notTraining.includes(word));
     const look = (name) => {
       const parts = name.toLowerCase().split("/"), plain = (text) => text.replaceAll(/[^a-z0-9_]+/g, "_");
-      const words = plain(parts.pop()).replaceAll(/^_+|_+$/g, "").split("_");
+      const end = parts.pop(), words = plain(known.has(end) ? end : end.replace(/_step$/, "")).replaceAll(/^_+|_+$/g, "").split("_");
       if (strange(plain(parts.join("/")).split("_"))) return null;
       for (let start = 0; start < Math.min(words.length, 6); start++) {
         const found = known.get(words.slice(start).join("_"));
@@ -61,6 +61,7 @@ const Reader = (() => {
   function entryOf(pairs, fieldOf) {
     const entry = {}, ranks = {};
     for (const [name, value] of pairs) {
+      if (name === "train_runtime") return {}; // what the Trainer says at its end: the mean of all losses
       const [field, rank] = fieldOf(name) ?? [], number = field === undefined ? null : asNumber(value);
       if (number === null || rank >= (ranks[field] ?? 999)) continue;
       ranks[field] = rank;
@@ -118,7 +119,7 @@ const Reader = (() => {
   // The history in a log; `fields` are the tables of readers/fields.py.
   function read(text, fields) {
     const lines = text.split("\n"), first = lines.find((line) => line.trim()) ?? "", fieldOf = dictionary(fields);
-    const rows = rowsOf(text, lines, first);
+    const rows = rowsOf(text, lines, first, fieldOf);
     if (!rows) return readText(lines, fieldOf);
     const history = new Builder(rows.program);
     rows.forEach((row, number) => {
@@ -129,7 +130,7 @@ const Reader = (() => {
   }
 
   // The objects of a table, or null if the text is none.
-  function rowsOf(text, lines, first) {
+  function rowsOf(text, lines, first, fieldOf) {
     const parsed = (line) => {
       try {
         return JSON.parse(line.replaceAll(/:\s*(NaN|-?Infinity)\b/g, ': "$1"')); // Python writes them bare
@@ -144,9 +145,11 @@ const Reader = (() => {
       const objects = (text.match(/\{[^{}]*\}/g) ?? []).map(parsed).filter(Boolean);
       return named(objects, text.includes('"log_history"') ? "HF Trainer" : "JSON");
     }
-    if (!first.includes(",") || /[=:]/.test(first) || !/loss|scale|norm/i.test(first)) return null;
+    if (!first.includes(",") || /[=:]/.test(first)) return null;
     const cells = lines.slice(lines.indexOf(first)).filter((line) => line.trim()).map((line) => line.trimEnd().split(","));
-    const columns = cells.shift();
+    const columns = cells.shift(), known = Object.keys(entryOf(columns.map((name) => [name, 1]), fieldOf));
+    if (!known.some((field) => field !== "step" && field !== "skipped")) return null; // a sentence may have its comma, too
+    if (!cells.slice(0, 19).flat().some((cell) => asNumber(cell) !== null)) return null;
     const row = (values) => Object.fromEntries(columns.map((name, i) => [name, values[i]]).filter(([, value]) => value));
     return named(cells.map(row), "CSV");
   }
@@ -182,8 +185,8 @@ const Reader = (() => {
       return true;
     }
 
-    function stepOf(step, line) {
-      step ??= STEP.exec(line)?.[1];
+    function stepOf(step, done, line) {
+      step ??= STEP.exec(line)?.[1] ?? (/epoch/i.test(line) ? done : undefined);
       step = step === undefined ? -1 : Number(step);
       if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, bar[0]);
       const number = Number(EPOCH.exec(line)?.[1].slice(0, 9) ?? epoch[0]);
@@ -197,8 +200,9 @@ const Reader = (() => {
     function take(line) {
       line = line.slice(0, 16384);
       const found = BAR.exec(line);
-      if (found && Number(found[2]) >= bar[1]) bar = [Number(found[1]), Number(found[2])];
-      if (!WORDS.test(line)) return;
+      const longest = found && Number(found[2]) >= bar[1];
+      if (longest) bar = [Number(found[1]), Number(found[2])];
+      if (!WORDS.test(line) || line.includes("| valid ")) return;
       line = line.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, "");
       if (history.program === "a training log")
         history.program = PROGRAMS.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
@@ -211,7 +215,7 @@ const Reader = (() => {
         [seen.total, seen.counted, entry.skipped] = [entry.skipped, 0, fresh];
       }
       if (entry.scale === 0) entry.scale = PRINTED_AS_ZERO[history.program] ?? 0;
-      const step = stepOf(entry.step, line);
+      const step = stepOf(entry.step, longest ? bar[0] : undefined, line);
       if (total && step > seen.step && seen.scale !== undefined) entry.scale ??= seen.scale;
       seen.step = step;
       seen.scale = entry.scale ?? seen.scale;

@@ -5,6 +5,8 @@ const Runs = (() => {
   const FLUSHED = -25; // log2 of half of fp16's smallest subnormal: below, rounding gives zero
   const OVERFLOWED = 16; // log2 of where fp16 overflows, 65520, rounded up to a binade
 
+  const log2 = (scale) => (scale > 0 && Number.isFinite(scale) ? Math.log2(scale) : null);
+
   // The rule of a dialect under knobs: fields of a Rule; what is undefined stays as the framework has it. The interval
   // is the framework's own: flax grows a step after it, Chainer spreads one growth over it.
   function ruleOf(dialect, knobs) {
@@ -58,5 +60,5 @@ const Runs = (() => {
     });
   }
 
-  return { FLUSHED, OVERFLOWED, ruleOf, budget, flushed, firstDifference, losses };
+  return { FLUSHED, OVERFLOWED, log2, ruleOf, budget, flushed, firstDifference, losses };
 })();

@@ -9,7 +9,8 @@ NAMES = {
     "step": "iteration iterations step steps global_step iter num_updates optimizer_step train_step train_steps _step",
     "scale": "loss_scale grad_scale scale amp_scale scaler_scale loss_scaler_scale fp16_loss_scale cur_scale "
     "current_loss_scale scaler grad_scaler_scale log2_scale",
-    "norm": "grad_norm gnorm gradient_norm grad_norm_total total_norm global_grad_norm norm grad_l2_norm",
+    "norm": "grad_norm gnorm gradient_norm grad_norm_total total_norm global_grad_norm norm grad_l2_norm "
+    "grad_2_0_norm_total",
     "loss": "lm_loss loss train_loss training_loss total_loss mlm_loss nll_loss",
     "skipped": "number_of_skipped_iterations skipped skipped_steps num_skipped skipped_iterations skip",
     "nans": "number_of_nan_iterations",
@@ -32,6 +33,8 @@ Entry = dict[str, float]
 
 def entry_of(values: Mapping[str, object]) -> Entry:
     """Return the fields among some named values; of two names for one field the better known counts."""
+    if "train_runtime" in values:  # what the Trainer says at its end: the mean of all losses
+        return {}
     found: Entry = {}
     ranks: dict[str, int] = {}
     for name, value in values.items():
@@ -48,6 +51,7 @@ def entry_of(values: Mapping[str, object]) -> Entry:
 def _field_of(name: str) -> tuple[str, int]:
     """Return the field and rank of a name's last words: "INFO step" is a step, "moe_gate_loss" no loss."""
     path, _, last = name.lower().rpartition("/")
+    last = last if last in _FIELD else last.removesuffix("_step")  # Lightning logs a loss as train_loss_step
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
         return "", 99

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from ampsim.diagnose.history import History
+from ampsim.diagnose.readers.fields import as_number, entry_of
 from ampsim.diagnose.readers.run import read_own
 from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_objects
 from ampsim.diagnose.readers.text import read_text
@@ -60,7 +61,7 @@ def _read(path: Path, progress: Callable[[int], object]) -> History:
             return read_json_lines(source, everything)
         if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
             return read_objects(source, everything)
-        if "," in first and _names_columns(first):
+        if "," in first and _is_table(first, head):
             return read_csv(source, everything)
         return read_text(source, everything)
 
@@ -95,5 +96,8 @@ def _is_json(line: str) -> bool:
         return False
 
 
-def _names_columns(line: str) -> bool:
-    return "=" not in line and ":" not in line and any(word in line.lower() for word in ("loss", "scale", "norm"))
+def _is_table(first: str, head: list[str]) -> bool:
+    """Return whether a line names columns, and cells below it are numbers; a sentence may have its comma, too."""
+    named = entry_of(dict.fromkeys(first.split(","), 1.0)).keys() & {"loss", "scale", "norm"}
+    below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(","))
+    return "=" not in first and ":" not in first and bool(named) and any(as_number(cell) is not None for cell in below)

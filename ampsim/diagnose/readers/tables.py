@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import entry_of
+from ampsim.diagnose.words import counted
 
 LONGEST_OBJECT = 1 << 20
 """Characters of an object that are kept while its end has not come."""
@@ -27,7 +28,7 @@ def read_json_lines(source: str, lines: Iterable[str]) -> History:
         if isinstance(row, dict):
             _add(builder, number, row)
     if damaged:
-        builder.notes.append(f"{damaged} lines are not JSON and were left out.")
+        builder.notes.append(f"Left out, for want of JSON: {counted(damaged, 'line')}.")
     return builder.finish()
 
 
@@ -45,7 +46,7 @@ def read_csv(source: str, lines: Iterable[str]) -> History:
             break
         _add(builder, number, {name: value for name, value in row.items() if value})
     if damaged:
-        builder.notes.append(f"{damaged} rows are damaged and were left out.")
+        builder.notes.append(f"Left out as damaged: {counted(damaged, 'row')}.")
     return builder.finish()
 
 

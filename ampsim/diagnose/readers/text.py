@@ -14,7 +14,7 @@ from ampsim.diagnose.readers.fields import entry_of
 _NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
 _PAIR = re.compile(rf"""([A-Za-z_][\w/. -]{{0,80}}+)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.ASCII)
 _STEP = re.compile(r"\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b", re.IGNORECASE)
-_SPACED = re.compile(rf"\b(loss_scale|gnorm|grad_norm|num_updates|[lL]oss)\s+({_NUMBER})(?=[\s(]|$)", re.ASCII)
+_SPACED = re.compile(rf"\b(loss[_ ]scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\s+({_NUMBER})(?=[\s(]|$)", re.ASCII)
 _EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -68,9 +68,10 @@ class TextReader:
 
     def _part(self, text: str) -> None:
         text = text[:LONGEST]
+        done = None
         if "[" in text and "<" in text and (bar := _BAR.search(text)) and int(bar[2]) >= self._bar[1]:
-            self._bar = int(bar[1]), int(bar[2])
-        if not any(map(text.lower().__contains__, _WORDS)):
+            done, _ = self._bar = int(bar[1]), int(bar[2])
+        if not any(map(text.lower().__contains__, _WORDS)) or "| valid " in text:
             return
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
@@ -85,21 +86,24 @@ class TextReader:
                 entry["skipped"] = self._since_last_total(entry["skipped"])
             if (least := PRINTED_AS_ZERO.get(self.builder.program)) and entry.get("scale") == 0:
                 entry["scale"] = self.builder.settings["printed_as_zero"] = least
-            step = self._step_of(entry.pop("step", None), text)
+            step = self._step_of(entry.pop("step", None), done, text)
             if total and step > self._step and self._last_scale is not None:
                 entry.setdefault("scale", self._last_scale)
             self._step = step
             self._last_scale = entry.get("scale", self._last_scale)
             self.builder.add(self._step, **entry)
 
-    def _step_of(self, step: float | None, text: str) -> int:
-        """Return the step of an entry: its number, the progress bar's, or the next."""
+    def _step_of(self, step: float | None, done: int | None, text: str) -> int:
+        """Return the step of an entry: its number, that of the bar in its line, of the last bar, or the next."""
+        epochs = "epoch" in text.lower()
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
+        elif step is None and epochs:
+            step = done
         if step is None or not 0 <= step < MOST_STEPS:
             return max(self._step + 1, self._bar[0])
         self._numbered = True
-        found = _EPOCH.search(text) if "epoch" in text.lower() else None
+        found = _EPOCH.search(text) if epochs else None
         epoch = int(found[1][:9]) if found else self._epoch[0]
         if epoch > self._epoch[0]:
             restarted = step + self._epoch[1] + self._overflows <= self._step

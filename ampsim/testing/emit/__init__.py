@@ -2,7 +2,7 @@
 
 case
     A failure of a scaler with what a template writes of it, and the table of templates.
-scale, calls, numerics
+scale, calls, protocol, checkpoints, numerics
     Templates, one per check, under the check's name: code that drives a scaler and asserts what the law says.
 scaler, loop
     To find the shortest failure of a scaler or of a loop and write it.

@@ -65,6 +65,11 @@ class Case:
         return self.peer.make(rule or self.trial.requested, enabled=enabled)
 
     @property
+    def rule(self) -> Rule:
+        """The rule that the scaler is to follow, traits included."""
+        return self.trial.traits.follows(self.trial.requested)
+
+    @property
     def scaler(self) -> str:
         """The line that makes the scaler."""
         return f"scaler = {self.make()}"
@@ -79,13 +84,12 @@ class Case:
             "param.grad = torch.full_like(param, scale)",
         )
 
-    def expected(self, found: Sequence[bool], rule: Rule | None = None) -> list[float]:
+    def expected(self, found: Sequence[bool]) -> list[float]:
         """Return the scale before each update, as a float32 loss sees it: the reference machine's."""
-        rule = rule or self.trial.rule
-        state, scales = init(rule), []
+        state, scales = init(self.rule), []
         for flag in found:
             scales.append(self.trial.seen(state.scale))
-            state = update(rule, state, flag)
+            state = update(self.rule, state, flag)
         return scales
 
     def refused(self, call: str, refusal: Refusal, *held: str) -> str:

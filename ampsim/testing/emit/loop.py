@@ -187,7 +187,8 @@ def _scale(case: Case) -> Sequence[str]:
         f"train(loop, {places})",
         f"other, its = start({number(scale)}{f', growth_interval={interval}' * grows})",
         f"train(other, {places})",
-        f"assert {case.seen('other', 'its')} == {case.seen()}",
+        f"expected = {case.seen()}",
+        f"assert {case.seen('other', 'its')} == expected",
     )
 
 
@@ -245,8 +246,8 @@ def _resume(case: Case) -> Sequence[str]:
     later = after[: max(0, case.broken.step + 1 - len(before))]
     trained = ["for each in (loop, other):", f"    train(each, {_places(later)})"] if later else []
     loaded = ["other.load(saved)"] if case.run.loop.load else load
-    asked = f"assert {case.seen('other', 'its')} == {case.seen()}"
-    return *begun, save, f"other, its = {start}", *loaded, *trained, asked
+    asked = f"expected = {case.seen()}", f"assert {case.seen('other', 'its')} == expected"
+    return *begun, save, f"other, its = {start}", *loaded, *trained, *asked
 
 
 def _splitting(case: Case) -> Sequence[str]:

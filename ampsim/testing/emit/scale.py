@@ -42,7 +42,7 @@ def _run(case: Case, found: Sequence[bool]) -> tuple[str, ...]:
 def _trajectory(case: Case, *, exact: bool = False) -> Sequence[str]:
     found = [*case.drawn["found_inf"], False]
     if case.check.name in STREAK:
-        found += [False] * case.trial.rule.growth_interval
+        found += [False] * case.rule.growth_interval
     if case.check.name == "scale_stays_finite":
         return *_run(case, found), "assert all(map(math.isfinite, scales)), scales"
     return *_run(case, found), *compared(case.expected(found), exact=exact)
@@ -135,7 +135,7 @@ def setters_take_effect(case: Case) -> Sequence[str]:
 @template
 def override_keeps_the_streak(case: Case) -> Sequence[str]:
     before, after, new = case.drawn["before"], [*case.drawn["after"], False], case.drawn["new_scale"]
-    state, rule, expected = init(case.trial.rule), case.trial.rule, []
+    state, rule, expected = init(case.rule), case.rule, []
     for flag in before:
         state = update(rule, state, flag)
     state = override(rule, state, new)

@@ -12,6 +12,7 @@ NAMES = {  # a name that code uses -> the line that imports it
     "TestCase": "from unittest import TestCase",
     "SimpleNamespace": "from types import SimpleNamespace",
     "namedtuple": "from collections import namedtuple",
+    "suppress": "from contextlib import suppress",
     "partial": "from functools import partial",
 }
 

@@ -1,11 +1,11 @@
-"""To judge a scaler in a child process: whatever it does there costs one check, and the others go on.
+"""To judge a scaler or a loop in a child process: whatever it does there costs one check, and the others go on.
 
 Theory of operation
 -------------------
-The child loads the scaler, runs the checks in their order and sends one answer per check. An alarm, which interrupts
-Python code and waits for a lock, ends a check that lasts longer than the limit, and the failure tells its history.
-What no alarm interrupts is a loop in C or code that catches everything: then the parent kills the child `GRACE`
-seconds later. A child that ended, whoever ended it, is replaced by one that begins with the next check. Where
+The child loads what is judged, runs the checks in their order and sends one answer per check. An alarm, which
+interrupts Python code and waits for a lock, ends a check that lasts longer than the limit, and the failure tells its
+history. What no alarm interrupts is a loop in C or code that catches everything: then the parent kills the child
+`GRACE` seconds later. A child that ended, whoever ended it, is replaced by one that begins with the next check. Where
 processes are forked the parent warms up, as torch's first step and hypothesis' first example take seconds each.
 """
 
@@ -14,77 +14,65 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ampsim.testing.kit.alarm import AGAIN, OverdueError, alarm
-from ampsim.testing.kit.check import Check, warm_up
-from ampsim.testing.kit.judge import judge
-from ampsim.testing.kit.result import Outcome, Result
-from ampsim.testing.kit.subject import Subject
+from ampsim.testing.kit.result import Judged, Outcome, Result, described
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
-_FORKS = sys.platform == "linux"  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
-CONTEXT: Any = multiprocessing.get_context("fork" if _FORKS else "spawn")
+FORKS = sys.platform == "linux"  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
+CONTEXT: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
+
+
+Begin = Callable[[], Callable[[Sequence[str]], Iterator[Result]]]
 
 
 class Answer(NamedTuple):
-    """An answer of the child: to one check, or whether the scaler could be loaded."""
+    """An answer of the child: to one check, or whether what is judged could be loaded; refused: it cannot be judged."""
 
-    outcome: Outcome
+    outcome: Outcome | Literal["refused"]
     text: str
     is_last: bool = False  # the child ended with it
 
 
-def judge_apart(
-    find: Callable[[], Subject],
-    checks: Sequence[Check],
-    *,
-    name: str,
-    examples: int,
-    expected: Mapping[str, str],
-    limit: float,
-) -> Iterator[Result]:
-    """Run checks in a child process and yield each one's Result as it comes.
+def judge_apart(begin: Begin, checks: Sequence[Judged], *, name: str, limit: float) -> Iterator[Result]:
+    """Run checks of a scaler, or laws of a loop, in a child process and yield each one's Result as it comes.
 
     Args:
-        find: returns the scaler, in the child; picklable where processes are not forked.
+        begin: loads what is judged, in the child, and returns a function of names that judges it by those; picklable
+            where processes are not forked. That a check hangs or ends its process is never expected.
         checks: in the order in which they are run.
-        name: of the scaler.
-        examples: histories per check, at most.
-        expected: name of a check -> reason. That a check hangs or ends its process is never expected.
-        limit: seconds per check, and for loading the scaler.
+        name: of what is judged.
+        limit: seconds per check, and for loading.
 
     Raises:
-        ValueError: the scaler could not be loaded or made.
+        ValueError: it could not be loaded or made, or cannot be judged.
     """
     left = [*checks]
-    if _FORKS:
-        warm_up()
     while left:
-        with _child(find, left, examples, expected, limit) as (process, answers):
+        with _child(begin, [check.name for check in left], limit) as (process, answers):
             loaded = _next_answer(process, answers, limit)
             if loaded.outcome != "passed":
                 raise ValueError(f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text)
             ended = False
             while left and not ended:
                 outcome, text, ended = _next_answer(process, answers, limit)
+                if outcome == "refused":
+                    raise ValueError(text)
                 check = left.pop(0)
                 told = text.startswith(check.name) or outcome != "failed"
-                yield Result(check, name, outcome, text if told else check.describe(text))
+                yield Result(check, name, outcome, text if told else described(check, text))
 
 
 @contextmanager
-def _child(
-    find: Callable[[], Subject], checks: Sequence[Check], examples: int, expected: Mapping[str, str], limit: float
-) -> Iterator[tuple[BaseProcess, Connection]]:
+def _child(begin: Begin, names: Sequence[str], limit: float) -> Iterator[tuple[BaseProcess, Connection]]:
     """Start a child, and end it whatever it does."""
     answers, mouth = CONTEXT.Pipe(duplex=False)
-    names = [check.name for check in checks]
-    process = CONTEXT.Process(target=_serve, args=(find, names, examples, dict(expected), limit, mouth))
+    process = CONTEXT.Process(target=_serve, args=(begin, names, limit, mouth))
     process.start()
     mouth.close()  # so that the child's end is the only one, and its death is seen
     try:
@@ -108,29 +96,22 @@ def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Ans
     return Answer("failed", f"ended the process {how}", is_last=True)
 
 
-def _serve(
-    find: Callable[[], Subject],
-    names: Sequence[str],
-    examples: int,
-    expected: Mapping[str, str],
-    limit: float,
-    mouth: Connection,
-) -> None:
-    """Load the scaler and answer for each check, in the child."""
-    from ampsim.testing.kit.checks import CHECKS
-
+def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) -> None:
+    """Load what is judged and answer for each check, in the child."""
     gc.freeze()  # what is loaded is no garbage, and takes long to look through
     sys.stdout = sys.stderr  # a report may go to the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both
     try:
         with alarm(limit):
-            subject = find()
-            subject.try_out()  # judge() would do so, when the first check is under way
+            judge = begin()
     except (Exception, SystemExit, OverdueError) as error:
         mouth.send(Answer("failed", str(error), isinstance(error, OverdueError)))
         return
     mouth.send(Answer("passed", ""))
-    for result in judge(subject, [CHECKS[name] for name in names], examples=examples, expected=expected, limit=limit):
-        mouth.send(Answer(result.outcome, result.text, result.is_overdue))
-        if result.is_overdue:
-            os._exit(0)  # a lock may be held for ever
+    try:
+        for result in judge(names):
+            mouth.send(Answer(result.outcome, result.text, result.is_overdue))
+            if result.is_overdue:
+                os._exit(0)  # a lock may be held for ever
+    except ValueError as error:
+        mouth.send(Answer("refused", str(error), is_last=True))

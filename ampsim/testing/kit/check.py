@@ -17,7 +17,7 @@ from hypothesis.strategies import SearchStrategy, just
 
 from ampsim.testing.kit import examples as drawing
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
-from ampsim.testing.kit.result import BrokenError
+from ampsim.testing.kit.result import BrokenError, described
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.kit.trial import Bench, Trial
 
@@ -105,17 +105,12 @@ class Check:
         """Return which of the features that this check needs a scaler lacks; '' if none."""
         return ", ".join(sorted(subject.lacking.intersection(self.needs)))
 
-    def describe(self, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
-        """Write what was seen under this check's name, then its law, the story in lines of (label, text), the issue."""
-        lines = [("law", self.law), *story, ("issue", self.issue)]
-        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
-
     def _message(self, trial: Trial, error: BaseException) -> str:
         ours = isinstance(error, BrokenError | OverdueError)
         seen = str(error) if ours else f"raised {type(error).__name__}: {error}"
         where = [("where", place(error))] if isinstance(error, OverdueError) else []
         replay = [("replay", self._replay(trial))] if trial.failing is not None else []
-        return self.describe(seen, [*where, *trial.story(), *replay])
+        return described(self, seen, [*where, *trial.story(), *replay])
 
     def _replay(self, trial: Trial) -> str:
         """Write the command that runs the schedule that failed."""

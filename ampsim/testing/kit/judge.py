@@ -14,7 +14,7 @@ that passes is a finding, and so is an exception where a broken law was expected
 'scale_stays_normal'
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ampsim.core.arguments import as_int, nearest
 from ampsim.testing.kit.alarm import OverdueError
@@ -72,6 +72,15 @@ def _run(
     if reason is not None:
         return "surprise", f"{each.name} passes, but was expected to fail: {reason}; take it off the list", False
     return "passed", "", False
+
+
+def begin_judging(
+    find: Callable[[], Subject], examples: int, expected: Mapping[str, str], limit: float
+) -> Callable[[Sequence[str]], Iterator[Result]]:
+    """Load a scaler and make one; return a function of names that runs those checks: see `kit.apart`."""
+    subject = find()
+    subject.try_out()
+    return lambda names: judge(subject, chosen(names=names), examples=examples, expected=expected, limit=limit)
 
 
 def check_scaler(

@@ -54,6 +54,11 @@ class Report:
             lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
         return lines
 
+    def unasked(self) -> list[str]:
+        """Say why laws were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
+        results = [each for each in self.results if each.outcome == "declared" and each.check.group == "loop"]
+        return [f"{each.subject}: {each.check.name} is not asked: {each.text}" for each in results]
+
     def to_markdown(self) -> str:
         """Write a table, then every finding."""
         lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
@@ -61,7 +66,7 @@ class Report:
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
         for result in self.findings:
             lines += ["", f"### {result.subject}: `{result.check.name}`", "", "```", result.text, "```"]
-        return "\n".join([*self.summary(), "", *lines, ""])
+        return "\n".join([*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""])
 
     def to_json(self) -> str:
         """Write the versions of all packages and one record per result."""
@@ -82,7 +87,7 @@ class Report:
 
     def to_html(self) -> str:
         """Write one page, which loads nothing from elsewhere."""
-        body = [f"<p>{escape(line)}</p>" for line in self.summary()]
+        body = [f"<p>{escape(line)}</p>" for line in [*self.summary(), *self.unasked()]]
         body += ["<table>", _cells("th", ["check", *self.scalers])]
         group = ""
         for check, results in self.rows():

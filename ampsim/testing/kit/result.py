@@ -1,5 +1,6 @@
 """What a check of a scaler, or a law of a loop, has come to; no framework is needed to say it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -43,6 +44,12 @@ class Result:
     def is_finding(self) -> bool:
         """Whether someone should look: a failure, or an expected failure that passes."""
         return self.outcome in ("failed", "surprise")
+
+
+def described(check: Judged, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
+    """Write what was seen under a check's name, then its law, the story in lines of (label, text), the issue."""
+    lines = [("law", check.law), *story, ("issue", check.issue)]
+    return "\n".join([f"{check.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
 
 
 class BrokenError(AssertionError):

@@ -17,11 +17,12 @@ Traceback (most recent call last):
 AssertionError: scale_is_invisible: model.weight[0, 0] is ...
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampsim.core.arguments import nearest
-from ampsim.testing.kit.result import Outcome, Result
+from ampsim.testing.kit.alarm import OverdueError, alarm, place
+from ampsim.testing.kit.result import Outcome, Result, described
 from ampsim.testing.loop.law import Broken, Law, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.resume import resume_is_invisible
@@ -45,6 +46,7 @@ LAWS = {
 }
 FEWEST = 3
 TRIED_AT = 2.0**8
+LIMIT = 600.0  # seconds per law, which runs the loop a dozen times
 
 
 def check_loop(
@@ -53,15 +55,20 @@ def check_loop(
     laws: Sequence[str] | None = None,
     *,
     expected_failed_laws: Mapping[str, str] | None = None,
+    limit: float | None = None,
 ) -> list[Result]:
     """Hold a training loop to its laws; raise AssertionError with all findings if there are any.
 
     Args:
         make: ``make(scaler)`` builds everything anew, seeded, and returns a `Loop` that uses the scaler it is given,
-            torch's GradScaler on the CPU, whose scale the kit sets.
+            whose scale the kit sets: torch's GradScaler on the CPU, or the class that the parameter is annotated with,
+            a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, jmp's ``DynamicLossScale``, or
+            what makes a ``LossScaleOptimizer`` of Keras.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
         laws: names in `LAWS`; None is all.
         expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
+            it. Kept as `check_scaler` keeps its own.
 
     Raises:
         LoopError: the loop cannot be judged: it is not the same twice, ignores the scaler, carries nothing that can be
@@ -69,7 +76,7 @@ def check_loop(
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    results = [*judge_loop(make, batches, laws, expected=expected_failed_laws)]
+    results = [*judge_loop(make, batches, laws, expected=expected_failed_laws, limit=limit)]
     findings = [result.text for result in results if result.is_finding]
     if findings:
         raise AssertionError("\n\n".join(findings))
@@ -91,16 +98,42 @@ def judge_loop(
     *,
     expected: Mapping[str, str] | None = None,
     name: str = "",
+    limit: float | None = None,
 ) -> Iterator[Result]:
     """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one."""
     asked, expected = chosen(laws), expected or {}
     chosen(expected)
-    numbered = [Batch(place, data) for place, data in enumerate(batches)]
-    _try_out(make, numbered)
+    limit = LIMIT if limit is None else limit
+    numbered, name = [Batch(number, data) for number, data in enumerate(batches)], name or _name(make)
+    try:
+        with alarm(limit):
+            _try_out(make, numbered)
+    except OverdueError as error:
+        raise LoopError(f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end") from None
     for law in asked:
-        yield Result(
-            law, name or getattr(make, "__name__", "loop"), *_judge(law, make, numbered, expected.get(law.name))
-        )
+        yield Result(law, name, *_judge(law, make, numbered, expected.get(law.name), limit))
+
+
+def begin_judging(
+    find: Callable[[], tuple[Make, Iterable[Any]]], expected: Mapping[str, str], name: str, limit: float
+) -> Callable[[Sequence[str]], Iterator[Result]]:
+    """Load a loop's maker and its batches; return a function of names that asks those laws: see `kit.apart`.
+
+    That function raises ValueError for a loop that cannot be judged.
+    """
+    make, batches = find()
+
+    def judge(names: Sequence[str]) -> Iterator[Result]:
+        try:
+            yield from judge_loop(make, batches, names, expected=expected, name=name, limit=limit)
+        except LoopError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    return judge
+
+
+def _name(make: Make) -> str:
+    return getattr(make, "__name__", "loop")
 
 
 def _try_out(make: Make, batches: Sequence[Batch]) -> None:
@@ -130,17 +163,28 @@ def _not_the_same(step: int, difference: str) -> str:
     )
 
 
-def _judge(law: Law, make: Make, batches: Sequence[Batch], reason: str | None) -> tuple[Outcome, str]:
+def _judge(
+    law: Law, make: Make, batches: Sequence[Batch], reason: str | None, limit: float
+) -> tuple[Outcome, str, bool]:
     try:
-        verdict = law(make, batches)
+        with alarm(limit):
+            verdict = law(make, batches)
+    except OverdueError as error:
+        return "failed", described(law, str(error), [("where", place(error))]), True
     except LoopError as error:
+        if isinstance(error.__cause__, SystemExit):
+            return "failed", described(law, str(error)), False
         raise LoopError(f"{law.name}: {error}") from error.__cause__
     if isinstance(verdict, NotAsked):
-        return "declared", verdict.reason
+        return "declared", verdict.reason, False
     if verdict is None:
         surprise = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
-        return ("passed", "") if reason is None else ("surprise", surprise)
-    return ("failed", message(law, *shrink(law, make, batches, verdict))) if reason is None else ("expected", reason)
+        return ("passed", "", False) if reason is None else ("surprise", surprise, False)
+    if reason is not None:
+        return "expected", reason, False
+    with alarm(limit):
+        shortest = shrink(law, make, batches, verdict)
+    return "failed", message(law, *shortest), False
 
 
 def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tuple[Sequence[Batch], Broken]:
@@ -154,6 +198,8 @@ def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tu
             verdict = law(make, fewer)
         except LoopError:
             continue
+        except OverdueError:
+            break
         if isinstance(verdict, Broken):
             batches, broken = fewer[: verdict.step + 1], verdict
     return batches, broken
@@ -165,13 +211,10 @@ def message(law: Law, batches: Sequence[Batch], broken: Broken) -> str:
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]
     more = len(broken.differences) - 1 - len(also)
-    lines = [
-        ("law", law.law),
+    story = [
         ("batches", ", ".join(str(batch.place) for batch in batches)),
         ("seen in", str(shown) if shown and shown is not broken.differences[0] else ""),
         ("cause", cause),
         ("also", ", ".join(also) + (f" and {more} more" if more > 0 else "")),
-        ("issue", law.issue),
     ]
-    head = f"{law.name}: {first}, {broken.where}"
-    return "\n".join([head, *(f"  {label:8} {text}" for label, text in lines if text)])
+    return described(law, f"{first}, {broken.where}", story)

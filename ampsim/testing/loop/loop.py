@@ -13,6 +13,10 @@ class LoopError(Exception):
 class Loop:
     """A training loop, fresh and seeded, as ``make(scaler)`` returns it.
 
+    A loop of JAX holds the scaler in `state`, and its functions take and return that: ``step(state, batch)`` gives the
+    state after it, or that and what is logged, ``save(state)`` a checkpoint, ``load(checkpoint)`` a state. Its
+    parameters are what stands under ``params`` or ``model``.
+
     Attributes:
         step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.
         state: name -> all that training carries beyond the scaler: what has ``state_dict()``, tensors, arrays, numbers,
@@ -24,9 +28,9 @@ class Loop:
         load: takes what ``save`` returned, in a fresh loop.
     """
 
-    step: Callable[[Any], object]
+    step: Callable[..., object]
     state: Mapping[str, Any]
     logged: Callable[[], Mapping[str, Any]] | None = None
     split: Callable[[Any, int], Any] | None = None
-    save: Callable[[], Any] | None = None
+    save: Callable[..., Any] | None = None
     load: Callable[[Any], object] | None = None

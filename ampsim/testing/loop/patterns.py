@@ -4,7 +4,19 @@ import math
 import re
 from dataclasses import dataclass
 
-from ampsim.testing.loop.law import ALIKE, GROWS, HIDDEN, SAVING, SKIPPED, STEPPED, STUCK, UNREACHED, VERDICT, Broken
+from ampsim.testing.loop.law import (
+    ALIKE,
+    GROWS,
+    HIDDEN,
+    KEPT,
+    SAVING,
+    SKIPPED,
+    STEPPED,
+    STUCK,
+    UNREACHED,
+    VERDICT,
+    Broken,
+)
 from ampsim.testing.loop.state import Difference
 
 
@@ -29,7 +41,10 @@ class Pattern:
 
 _SCALE, _SKIP, _RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
 _SPLIT, _LEARNS = "splitting_is_invisible", "it_learns"
-_READ = "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped"
+_READ = (
+    "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped; in JAX, keep "
+    "the old one where gradients are not finite"
+)
 PATTERNS = (
     Pattern(
         _SCALE,
@@ -79,6 +94,11 @@ PATTERNS = (
         "the inf was stepped with: optimizer.step() is called directly, or inf and NaN are taken out of the gradients "
         "before the scaler looks; step every optimizer with scaler.step(optimizer)",
         pattern=STEPPED,
+    ),
+    Pattern(
+        _SKIP,
+        "the scaler is not updated: no update is called, or it is not told of the inf, or in JAX its result is dropped",
+        pattern=KEPT,
     ),
     Pattern(_SKIP, "what is logged is kept from the skipped step, or averaged over it", r"^logged", pattern=HIDDEN),
     Pattern(

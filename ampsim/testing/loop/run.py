@@ -107,5 +107,5 @@ class Run(ABC):
 
     @staticmethod
     @abstractmethod
-    def inexact(replay: Callable[[], object]) -> tuple[str, str]:
-        """Return which operation of a run gave half precision, and which numbers below the normal ones; "" for none."""
+    def inexact(replay: Callable[[], object], *, tiny: bool) -> str:
+        """Return which operation of a run gave half precision or, with `tiny`, numbers below the normal ones, or ""."""

@@ -17,6 +17,7 @@ BACKENDS = {  # where the class lives that make's parameter is annotated with ->
     "ampsim.jax": "jax:JaxRun",
     "flax": "jax:JaxRun",
     "jmp": "jax:JaxRun",
+    "keras": "keras:KerasRun",
 }
 DEFAULT = "torch:TorchRun"
 

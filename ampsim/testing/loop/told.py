@@ -15,7 +15,7 @@ def told(where: str) -> Iterator[None]:
         yield
     except LoopError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         theirs = [call for call in traceback.extract_tb(error.__traceback__) if _is_theirs(call.filename)]
         at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
         raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}") from error

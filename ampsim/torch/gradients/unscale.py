@@ -192,6 +192,11 @@ def norm_on_host(groups: Groups, scale: float) -> float | None:
 
 
 @torch.no_grad()
+def copied(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on `device`. Only a copy to the host is waited for: it may be used at once."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
 def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """Return the unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0.
 
@@ -200,7 +205,7 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     again in float64; on other devices, and without Triton, that would be a wait, and the step is skipped although it
     might have been saved.
     """
-    reads = [_read_on_cuda(grads, inverse.to(device, non_blocking=True)) for (device, _), grads in groups.items()]
+    reads = [_read_on_cuda(grads, copied(inverse, device)) for (device, _), grads in groups.items()]
     if groups and all(reads):
         return _combined([read for read in reads if read], inverse.device)
     if all(on_host(device, dtype) for device, dtype in groups):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ampsim.core.machine import Rule, State
+from ampsim.torch.gradients.unscale import copied
 from ampsim.torch.state.version import Outcome, Version
 
 
@@ -38,7 +39,7 @@ class DeviceVersion(Version[Rule, State]):
             return self.scale
         copy = self._copies.get(device)
         if copy is None:  # with an event of its own: other streams may read the copy too
-            tensor = self.scale.to(device, non_blocking=True)
+            tensor = copied(self.scale, device)
             copy = self._copies.setdefault(device, DeviceVersion(tensor, tensor, event_on(device)))
         copy._wait()  # noqa: SLF001
         return copy.scale
@@ -67,7 +68,7 @@ class DeviceVersion(Version[Rule, State]):
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
         device = self.scale.device
-        found = torch.stack([flag.to(device, non_blocking=True) for flag in outcome.flags]).sum()
+        found = torch.stack([copied(flag, device) for flag in outcome.flags]).sum()
         scale, counted = self.scale.clone(), self.growth_tracker
         if rule.growth_test == ">=":  # the kernel knows "==" only: no count may be past the interval
             counted = counted.clamp(max=min(rule.growth_interval, 2**31) - 1)
@@ -127,7 +128,7 @@ class StaticVersion(DeviceVersion):
 
     def scale_on(self, device: torch.device) -> Tensor:
         """Return the scale, shape (), float32, on `device`; elsewhere a new copy: an old one may be out of date."""
-        return self.scale.to(device, non_blocking=True)
+        return copied(self.scale, device)
 
     def _write(self, made: DeviceVersion) -> Self:
         self.scale.copy_(made.scale)

@@ -7,19 +7,25 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ampsim.core.machine import Rule, State, override, update
+from ampsim.core.machine import Rule, State, join, override, update
 from ampsim.torch.state.version import M, Outcome, S, Version
 
 
 @dataclass(frozen=True, eq=False)
 class HostScale(Version[M, S]):
-    """A scale on the host; as a tensor it is made for each device that asks."""
+    """A scale on the host; as a tensor it is made for each device that asks, and kept for the CPU.
+
+    On a device it is filled in by the stream that asks: a copy from the host would wait for the device, and what is
+    kept would need an event for other streams.
+    """
 
     state: State
     _tensors: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
     in_place: ClassVar[bool] = False
 
     def scale_on(self, device: torch.device) -> Tensor:
+        if device.type != "cpu":
+            return _filled(self.state.scale, device)
         tensor = self._tensors.get(device)
         if tensor is None:  # two threads may both make it; the first one stored is kept
             made = torch.tensor(self.state.scale, dtype=torch.float32, device=device)
@@ -29,7 +35,7 @@ class HostScale(Version[M, S]):
     def inverse_on(self, device: torch.device) -> Tensor:
         scale = self.state.scale
         inverse = 1.0 / scale if scale != 0 else math.copysign(math.inf, scale)
-        return torch.tensor(inverse, dtype=torch.float32, device=device)
+        return _filled(inverse, device)
 
     @property
     def device(self) -> torch.device:
@@ -41,6 +47,12 @@ class HostScale(Version[M, S]):
 
     def read(self) -> State:
         return self.state
+
+
+def _filled(number: float, device: torch.device) -> Tensor:
+    """Return a number as float32, shape (), without a wait; what float32 does not hold is infinite."""
+    rounded = torch.tensor(number, dtype=torch.float32, device="cpu")
+    return rounded if device.type == "cpu" else torch.full((), rounded.item(), dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,4 +73,4 @@ class HostVersion(HostScale[Rule, State]):
 
 def any_found(outcome: Outcome) -> bool:
     """Tell whether any gradient was inf or NaN; waits for the flags."""
-    return sum(flag.item() for flag in outcome.flags) != 0  # NaN != 0, as in torch
+    return join(flag.item() for flag in outcome.flags)

@@ -17,6 +17,7 @@ from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients import unscale
 from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class OptimizerStep:
     exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
     allow_fp16: bool
     overrides: Overrides
+    ranks: Ranks | None = None  # that must know what was found before any steps
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -89,6 +91,7 @@ class OptimizerStep:
         self.record.check_unscalable()
         try:
             result = work()
+            self._tell_ranks()
             self.record.stage = Stage.UNSCALED
         except BaseException:
             self.record.forget()
@@ -101,11 +104,16 @@ class OptimizerStep:
         """Group the gradients, after a policy's look at them."""
         groups = unscale.gradients(self.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
         self.record.observed = self.version.observe(self.rule, groups)
-        return groups
+        return self.ranks.own_part(groups) if self.ranks and not sums else groups
+
+    def _tell_ranks(self) -> None:
+        if self.ranks:
+            self.ranks.begin_to_agree(self.record)
 
     def check(self) -> dict[torch.device, Tensor]:
         """Note whether all gradients, still scaled, are finite; return the flags."""
         self.record.found_inf = self._check_for_kernel()
+        self._tell_ranks()
         return self.record.found_inf
 
     def _divide(self) -> None:
@@ -143,7 +151,7 @@ class OptimizerStep:
             self.record.folded = version.scale_on(home) / clip
         else:
             factor = version.inverse_on(home) * clip
-            unscale.multiply_(groups, lambda device: factor.to(device, non_blocking=True))
+            unscale.multiply_(groups, lambda device: unscale.copied(factor, device))
         return norm
 
     def _fold_on_host(self, groups: unscale.Groups, max_norm: float, home: torch.device) -> Tensor | None:
@@ -191,7 +199,7 @@ class OptimizerStep:
         unscale.lay_out_for_kernel(self.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
-            record.found_inf = self._check_for_kernel()
+            self.check()
             scale = self.version.scale_on(record.home)
         had_state = len(self.optimizer.state)
         result = _call_fused(self.optimizer, scale, record, args, kwargs)
@@ -247,5 +255,5 @@ def _flag(optimizer: Optimizer, record: Record) -> Tensor | None:
     if len(flags) == 1:
         return flags[0]
     # Kernels compare the flag with 1, so a sum over devices must not make it 2.
-    on_home = [flag.to(home, non_blocking=True) for flag in flags]
+    on_home = [unscale.copied(flag, home) for flag in flags]
     return torch.stack(on_home).amax() if flags else torch.zeros((), device=home)

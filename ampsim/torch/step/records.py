@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,10 +12,12 @@ from torch.optim import Optimizer
 
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
+from ampsim.torch.state.device import event_on
 from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
+Flags = dict[torch.device, Tensor]  # (), float32, 0.0 or 1.0
 
 
 @dataclass(eq=False)
@@ -23,11 +25,28 @@ class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
     stage: Stage = Stage.READY
-    found_inf: dict[torch.device, Tensor] = field(default_factory=dict)  # (), float32, 0.0 or 1.0
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     is_held: bool = False  # some thread unscales or steps this optimizer now
     optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
+    _flags: Flags = field(default_factory=dict)
+    _expected: Callable[[], Flags] | None = None  # waits for what takes their place
+
+    @property
+    def found_inf(self) -> Flags:
+        """What is known of the gradients, by device. Waits for other ranks, if they were asked."""
+        if self._expected is not None:
+            self._flags = self._expected()
+            self._expected = None  # not before: what failed to come is missed at the next look too
+        return self._flags
+
+    @found_inf.setter
+    def found_inf(self, flags: Flags) -> None:
+        self._flags, self._expected = flags, None
+
+    def expect(self, flags: Callable[[], Flags]) -> None:
+        """Take the place of `found_inf` by what a call returns, which is made when somebody looks."""
+        self._expected = flags
 
     def found_on(self, device: torch.device) -> Tensor:
         """Return this optimizer's flag on a device, made when it is first asked for."""
@@ -54,7 +73,7 @@ class Record:
 
     def forget(self) -> None:
         """Return to the beginning, after an unscale that failed."""
-        self.found_inf.clear()
+        self.found_inf = {}
         self.stage, self.folded, self.observed = Stage.READY, None, None
 
 
@@ -133,6 +152,26 @@ class StepRecords:
         self.lock = self._sync.Lock()
 
 
+class _Flag(NamedTuple):
+    """A copy of what was found on one device, which any thread may read."""
+
+    found_inf: Tensor
+    ready: torch.cuda.Event | None  # recorded on the stream that made it
+
+    @classmethod
+    def of(cls, flag: Tensor) -> "_Flag":
+        found_inf = flag.clone()
+        # A graph's replay orders itself, and an event of its capture cannot be waited for outside of it.
+        captured = flag.is_cuda and torch.cuda.is_current_stream_capturing()
+        return cls(found_inf, None if captured else event_on(flag.device))
+
+    def read(self) -> bool:
+        """Tell whether it is set; waits for the device."""
+        if self.ready is not None:
+            torch.cuda.current_stream(self.found_inf.device).wait_event(self.ready)
+        return self.found_inf.item() != 0
+
+
 @dataclass(frozen=True, eq=False)
 class StepReport:
     """The outcome of one iteration's steps. Reading it waits for the device; making it does not.
@@ -142,13 +181,13 @@ class StepReport:
 
     ticket: int = -1  # of the iteration it is about
     # shared with later reports
-    _all: list[tuple[Optimizer, tuple[Tensor, ...]]] = field(default_factory=list, repr=False)
+    _all: list[tuple[Optimizer, tuple["_Flag", ...]]] = field(default_factory=list, repr=False)
     _count: int = field(
         default=0, repr=False
     )  # those at the list's beginning are ours: a copy for each would take quadratic time
 
     @property
-    def _steps(self) -> Iterator[tuple[Optimizer, tuple[Tensor, ...]]]:
+    def _steps(self) -> Iterator[tuple[Optimizer, tuple["_Flag", ...]]]:
         return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:
@@ -159,13 +198,13 @@ class StepReport:
         """Tell whether this optimizer's step was skipped. KeyError if it had none."""
         for stepped, flags in self._steps:
             if stepped is optimizer:
-                return any(flag.item() != 0 for flag in flags)
+                return any(flag.read() for flag in flags)
         raise KeyError(f"{type(optimizer).__name__} had no step in this iteration: call scaler.step(optimizer) first")
 
     @property
     def skipped(self) -> bool:
         """Whether any optimizer's step was skipped."""
-        return any(flag.item() != 0 for _, flags in self._steps for flag in flags)
+        return any(flag.read() for _, flags in self._steps for flag in flags)
 
     def __bool__(self) -> bool:
         raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
@@ -173,7 +212,7 @@ class StepReport:
     def adding(self, ticket: int, optimizer: Optimizer, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
-        flags = tuple(flag.clone() for flag in record.found_inf.values())
+        flags = tuple(_Flag.of(flag) for flag in record.found_inf.values())
         steps = self._all if ticket == self.ticket else []
         del steps[self._count :]  # left by a call that was interrupted
         steps.append((optimizer, flags))

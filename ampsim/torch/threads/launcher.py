@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from ampsim.torch.threads.register import ClosedError, Sync
+from ampsim.torch.threads.streams import Event, come_behind, kept, record_event
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,19 +40,22 @@ class Job(Future[T]):
         self._sync = sync
         self._make_locks()
         self.asked = False
+        self.finished: Event | None = None  # recorded behind the work, on its stream
 
     def _make_locks(self) -> None:
         lock: Any = _Lock() if self._sync is threading else self._sync.Condition()
         self._condition = lock
 
     def result(self, timeout: float | None = None) -> T:
-        """Return what the work returned, or raise what it raised; waits for it."""
+        """Return what the work returned, or raise what it raised; waits for it, and so does the caller's stream."""
         self._wait(timeout)
+        come_behind(self.finished)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what the work raised, or None; waits for it."""
+        """Return what the work raised, or None; waits for it, and so does the caller's stream."""
         self._wait(timeout)
+        come_behind(self.finished)
         return super().exception(0)
 
     def _wait(self, timeout: float | None) -> None:
@@ -61,6 +65,11 @@ class Job(Future[T]):
         self.add_done_callback(lambda _: gate.release())
         if not gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             raise TimeoutError
+
+    def finish(self, result: T) -> None:
+        """End with a result, on the thread and the stream that worked."""
+        self.finished = record_event()
+        self.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         """End in an error, unless the job has ended already; then tell those who wait once more.
@@ -125,8 +134,8 @@ class Launcher:
         return job
 
     def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` there, wait for it, and return its result."""
-        return self.send(partial(work, *args, **kwargs)).result()
+        """Run `work` there, wait for it, and return its result, which the caller's stream may use."""
+        return kept(self.send(partial(work, *args, **kwargs)).result())
 
     def after_fork(self, gone: BaseException) -> None:
         """Refuse work in a child, where only the thread that forked is."""
@@ -142,7 +151,7 @@ def _runner(work: Callable[[], T], job: Job[T]) -> Callable[[], None]:
         except BaseException as error:
             job.fail(error)
         else:
-            job.set_result(result)
+            job.finish(result)
 
     return run
 

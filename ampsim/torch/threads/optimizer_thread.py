@@ -15,6 +15,7 @@ import torch
 
 from ampsim.torch.threads.launcher import Job
 from ampsim.torch.threads.register import Changes, ClosedError, Sync
+from ampsim.torch.threads.streams import come_behind, record_event
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,7 +35,8 @@ class OptimizerThread:
         * Functions run in the order they were launched, each once, and never two at a time.
         * An exception goes to its Future; unless somebody asked for the Future by then, also to the next
           `launch`, `synchronize` or `close`, with its cause. What was launched behind it fails with it.
-        * CUDA: what runs here sees the work that the launching thread's stream had been given before.
+        * CUDA: what runs here sees the work that the launching thread's stream had been given before; the stream of
+          who waits, for a Future or in `synchronize`, sees what was done here. Streams wait, the host does not.
         * `close` is idempotent and bounded in time; the interpreter's exit closes. After a fork the child's
           copy refuses work at once, and nobody waits there for what the parent launched.
         * What a function held is let go before the thread waits for the next one.
@@ -58,6 +60,7 @@ class OptimizerThread:
         self._queue: deque[_Work] = deque()
         self._running: AnyJob | None = None
         self._failed: tuple[AnyJob, BaseException] | None = None  # the first, until its error was seen
+        self._finished: torch.cuda.Event | None = None  # recorded behind the last job
         self._open, self._let_go, self._ended = True, False, False
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
         # A daemon, so that a job that never ends cannot keep the interpreter; atexit joins it first.
@@ -73,7 +76,7 @@ class OptimizerThread:
     def launch(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run ``work(*args, **kwargs)`` behind everything launched before. Does not wait."""
         job: Job[T] = Job(sync=self._sync)
-        item = _Work(job, partial(work, *args, **kwargs), _record_event())
+        item = _Work(job, partial(work, *args, **kwargs), record_event())
         with self._lock:
             if not self._open:
                 raise ClosedError(f"the {self._thread.name} thread is closed: make a new OptimizerThread")
@@ -93,6 +96,7 @@ class OptimizerThread:
         if self.here():
             raise RuntimeError(f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out")
         self._changed.wait_for(lambda: not self._queue and self._running is None)
+        come_behind(self._finished)
         with self._lock:
             self._raise_error()
 
@@ -149,7 +153,8 @@ class OptimizerThread:
                 with torch.cuda.stream(self._stream):  # does nothing for None
                     if self._stream is not None and ready is not None:
                         self._stream.wait_event(ready)
-                    job.set_result(run())
+                    job.finish(run())
+                self._finished = job.finished
         except BaseException as error:
             self._fail(job, error)
         finally:
@@ -229,11 +234,3 @@ def _fork_all() -> None:
 
 
 os.register_at_fork(after_in_child=_fork_all)
-
-
-def _record_event() -> torch.cuda.Event | None:
-    if not torch.cuda.is_available():
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event

@@ -2,7 +2,7 @@
 
 Where torch is not installed only the first two are there. A new law of scalers goes into the module of its level, or
 into `trajectory` if it needs no tensor, and a scaler that is known to break one into `ampsim.testing.known`: nothing
-else in `ampsim.testing` need be touched for either.
+else in `ampsim.testing` need be touched for either, but for the law's short test, a template in `ampsim.testing.emit`.
 """
 
 import importlib.util

@@ -1,6 +1,7 @@
 """Hugging Face accelerate, as its guide has it: ``accumulate``, clipping, a prepared schedule."""
 
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,13 +22,14 @@ def use(accelerator: Accelerator, scaler: torch.amp.GradScaler) -> None:
     accelerator.scaler, accelerator.autocast_handler = scaler, AutocastKwargs(enabled=False)
 
 
-def make(scaler: torch.amp.GradScaler, *, fused: bool = False) -> Loop:
-    """Make the loop of the guide to gradient accumulation."""
+def make(scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False) -> Loop:
+    """Make the loop of the guide to gradient accumulation; with two optimizers, one per layer."""
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001
     accelerator = Accelerator(cpu=True)
     use(accelerator, scaler)
     net = tiny.model()
-    model, optimizer, schedule = accelerator.prepare(net, *tiny.adam(net, fused=fused))
+    pairs = [tiny.adam(layer, fused=fused) for layer in ((net[0], net[2]) if two else (net,))]
+    model, *prepared = accelerator.prepare(net, *chain(*pairs))
     logs: dict[str, Any] = {}
 
     def step(batch: Any) -> None:
@@ -38,9 +40,10 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False) -> Loop:
                 accelerator.backward(logs["loss"])
                 if accelerator.sync_gradients:
                     logs["norm"] = accelerator.clip_grad_norm_(model.parameters(), 0.1)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
+                for optimizer, schedule in zip(prepared[::2], prepared[1::2], strict=True):
+                    optimizer.step()
+                    schedule.step()
+                    optimizer.zero_grad()
 
     def save() -> dict[str, bytes]:
         return saved(lambda folder: accelerator.save_state(str(folder)))
@@ -48,8 +51,9 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False) -> Loop:
     def load(files: dict[str, bytes]) -> None:
         loaded(files, lambda folder: accelerator.load_state(str(folder)))
 
-    state = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    names = ("optimizer", "schedule", "second_optimizer", "second_schedule")
+    state = {"model": model, **dict(zip(names, prepared, strict=False))}
     return Loop(step, state, lambda: logs, tiny.cut, save, load)
 
 
-make_fused = partial(make, fused=True)
+make_fused, make_two = partial(make, fused=True), partial(make, two=True)

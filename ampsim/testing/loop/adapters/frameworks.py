@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CLIENTS = "pip install -c constraints.txt 'ampsim[clients]'"
-SKIPPED, SCALE, RESUME = "skipped_step_never_happened", "scale_is_invisible", "resume_is_invisible"
+PEERS = "pip install -c constraints.txt 'ampsim[peers]'"
+SKIPPED, SCALE = "skipped_step_never_happened", "scale_is_invisible"
+RESUME, SPLIT = "resume_is_invisible", "splitting_is_invisible"
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,17 @@ _FUSED = (
     "a fused optimizer is called in a skipped step too, which is taken for a step, and the schedule goes on: "
     "https://github.com/huggingface/accelerate/issues/4242"
 )
+_TWO = (
+    "each optimizer's step updates the scaler, which forgets that clipping has unscaled the second one's gradients and "
+    "backs off twice: https://github.com/huggingface/accelerate/issues/439"
+)
 FRAMEWORKS = {
     "torch": Framework("torch", "pip install -c constraints.txt 'ampsim[torch]'"),
     "accelerate": Framework("accelerate"),
     "accelerate, fused": Framework("accelerate", expected={SKIPPED: _FUSED}, function="make_fused"),
+    "accelerate, two optimizers": Framework(
+        "accelerate", expected=dict.fromkeys((SCALE, SKIPPED, SPLIT), _TWO), function="make_two"
+    ),
     "lightning": Framework(
         "lightning",
         expected={
@@ -74,6 +83,18 @@ FRAMEWORKS = {
     ),
     "transformers": Framework("transformers", expected={SKIPPED: _COUNTS.format("update steps completed")}),
     "transformers, fused": Framework("transformers", expected={SKIPPED: _FUSED}, function="make_fused"),
+    "flax": Framework(
+        "flax",
+        PEERS,
+        {
+            SKIPPED: "its ImageNet example chooses params and opt_state by is_fin, but neither step nor batch_stats; "
+            "no report was found"
+        },
+    ),
+    "keras": Framework("keras", "pip install -c constraints.txt 'ampsim[keras]'"),
+    "flax, nnx": Framework("flax", PEERS, function="make_nnx"),
+    "equinox": Framework("equinox", PEERS),
+    "jmp": Framework("jmp", PEERS),
     "deepspeed": Framework(
         "deepspeed",
         "DS_BUILD_OPS=0 pip install -c constraints.txt --no-build-isolation deepspeed==0.19.8",

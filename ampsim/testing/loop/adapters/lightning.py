@@ -6,7 +6,6 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from ampsim.testing.loop.adapters import tiny
 from ampsim.testing.loop.adapters.checkpoint import loaded, saved
@@ -39,14 +38,14 @@ def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) 
         if module.automatic_optimization:
             trainer.accumulate_grad_batches = len(tiny.parts(batch))
         trainer.fit_loop.max_epochs = trainer.current_epoch + 1
-        trainer.fit(module, DataLoader(tiny.parts(batch), batch_size=None))  # type: ignore[arg-type]
+        trainer.fit(module, tiny.loader(tiny.parts(batch)))
 
     def save() -> tuple[int, dict[str, bytes]]:
         return trainer.current_epoch, saved(lambda folder: trainer.save_checkpoint(folder / "last.ckpt"))
 
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
         trainer.fit_loop.max_epochs, files = checkpoint  # it loads, and then has no epoch left to train
-        none: DataLoader[Any] = DataLoader([])  # type: ignore[arg-type]
+        none = tiny.loader([])
         loaded(files, lambda folder: trainer.fit(module, none, ckpt_path=folder / "last.ckpt", weights_only=False))
 
     state = {

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 Batch = tuple[Tensor, Tensor]  # data (rows, 3) and target (rows, 1), float32
 
@@ -38,6 +39,11 @@ def cut(batch: Batch, count: int) -> list[Batch]:
     """Return a batch as a list of micro-batches; `parts` takes either."""
     data, target = (tensor.chunk(count) for tensor in batch)
     return [*zip(data, target, strict=True)]
+
+
+def loader(given: Sequence[Any]) -> DataLoader[Any]:
+    """Return a loader of micro-batches as they are, which draws nothing from torch's generator: dropout does."""
+    return DataLoader(given, batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]
 
 
 def parts(batch: Any) -> Sequence[Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -23,7 +22,7 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
     """Return the loop of ``trainer.train()``, for a Trainer of one step which was given ``optimizers=``."""
     accelerate.use(trainer.accelerator, scaler)
     fed: list[Any] = [None]
-    trainer.get_train_dataloader = lambda: DataLoader(fed, batch_size=None)  # type: ignore[arg-type]
+    trainer.get_train_dataloader = lambda: tiny.loader(fed)
     before = 0  # the steps of earlier runs
 
     def step(batch: Any) -> None:

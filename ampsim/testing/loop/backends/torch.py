@@ -137,10 +137,10 @@ class TorchRun(Run):
         return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
 
     @staticmethod
-    def inexact(replay: Callable[[], object]) -> tuple[str, str]:
+    def inexact(replay: Callable[[], object], *, tiny: bool) -> str:
         with Inexact() as watch:
             replay()
-        return watch.half, watch.tiny
+        return watch.half or (watch.tiny if tiny else "")
 
 
 def trained(loop: Loop) -> dict[str, Tensor]:

@@ -4,26 +4,31 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ampsim.testing.loop.law import HIDDEN, STEPPED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import HIDDEN, KEPT, STEPPED, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences
 
 SCALE = 2.0**8
 DATA = "data"
-STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")  # of a forward pass, which did happen
+LEFT_OUT = (
+    *(".running_mean", ".running_var", ".num_batches_tracked"),  # of a forward pass, which did happen
+    *(".moving_mean", ".moving_variance"),  # the same in Keras
+    *(".notfinite_count", ".total_notfinite", ".last_finite"),  # of optax, which counts skips
+    *(".num_not_finite", ".should_skip", ".finite"),
+)
 
 
 @law(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
 def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict:
-    """Batches a, b, c with an inf in all of b's gradients leave what a, c leave, but for the scaler and the data.
+    """Batches a, b, c with an inf in all of b's gradients leave what a, c leave, but for the data; and the scale falls.
 
     Exact because it compares two states of one program, and each batch has its own seed, wherever it stands. The
     optimizer has stepped before, as some make their state in their first step, skipped or not.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
-        return NotAsked("fewer than 2 batches after which the scaler is updated")
+        return _moves_alone(make, batches) or NotAsked("fewer than 2 batches after which the scaler is updated")
     middle = len(groups) // 2
     before, skipped, after = ([b for group in part for b in group] for part in parts(groups, middle))
     run = advance(begin(make, SCALE), before)
@@ -35,10 +40,24 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
         where = f"after the skipped batch {skipped[-1].place}"
         spread = _spread(each for each in found if each.name in run.parameters())
         return Broken(where, _last(batches, skipped), found, pattern=STEPPED if spread else "")
+    if run.scale >= SCALE:
+        seen = f"the scale is {run.scale:g}, expected less than {SCALE:g}"
+        return Broken(f"after the skipped batch {skipped[-1].place}", _last(batches, skipped), pattern=KEPT, seen=seen)
     if any(each.name.startswith(DATA) for each in differences(run.states[len(before)], run.states[-1])):
         return None  # the next batch is another one than without this one
     advance(run, after)
     return _compare(make, batches, run, before, after)
+
+
+def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
+    """Say that parameters move although the scaler is never updated."""
+    run = begin(make, SCALE)
+    before = run.parameters()
+    moved = differences(dict(before), dict(advance(run, batches).parameters()))
+    if not moved or any(run.verdicts):
+        return None
+    seen = f"the scaler was never updated, and {moved[0].name} moves"
+    return Broken(f"in {len(batches)} batches", len(batches) - 1, pattern=KEPT, seen=seen)
 
 
 def _compare(make: Make, batches: Sequence[Batch], run: Run, before: list[Batch], after: list[Batch]) -> Verdict:
@@ -65,7 +84,7 @@ def _carried(left: State, right: State, *, logged: bool) -> list[Difference]:
     return [
         each
         for each in differences(left, right)
-        if not each.name.endswith(STATISTICS)
+        if not each.name.endswith(LEFT_OUT)
         and not each.name.startswith(DATA)
         and (logged or not each.name.startswith(f"{LOGGED}."))
     ]

@@ -1,0 +1,43 @@
+"""Numbers in words, and a run's loss scale in two lines of text."""
+
+import numpy as np
+
+from ampsim.diagnose.history import History, log2_of
+from ampsim.diagnose.infer import ledger
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun, which is regular.
+
+    >>> counted(1, "skipped step"), counted(91, "backoff")
+    ('1 skipped step', '91 backoffs')
+    """
+    return f"{number:g} {noun}" if number == 1 else f"{number:.15g} {noun}s"
+
+
+def sparkline(history: History, width: int) -> list[str]:
+    """Return the logarithm of the loss scale over the steps as a line of blocks, and below it a mark for each skip.
+
+    Returns:
+        two strings of `width` characters at most and a legend; nothing where no scale is known, or none but 0 and inf.
+    """
+    scale = np.array([log2_of(each) if 0 < each < np.inf else np.nan for each in history.scale])
+    known = np.flatnonzero(~np.isnan(scale))
+    if not len(known):
+        return []
+    begin, end = int(history.step[0]), int(history.step[-1]) + 1
+    width = min(width, end - begin)
+    edges = begin + (np.arange(width) + 1) * (end - begin) / width
+    last = np.searchsorted(history.step[known], edges) - 1  # in force at each column's end
+    low, high = scale[known].min(), scale[known].max()
+    level = np.round((scale[known] - low) * (len(BLOCKS) - 1) / max(high - low, 1)).astype(int)
+    line = "".join(BLOCKS[level[at]] if at >= 0 else " " for at in last)
+    skipped = {int((row.last - begin) * width // (end - begin)) for row in ledger(history)[0]}
+    marks = "".join("×" if column in skipped else " " for column in range(width)).rstrip()
+    return [
+        line,
+        *([marks] if marks else []),
+        f"loss scale, {2.0**low:g} to {2.0**high:g}" + ("; × skips" if marks else ""),
+    ]

@@ -1,0 +1,129 @@
+"""Do the training loops of real frameworks keep the laws, and does each planted bug break the law that it should?
+
+Each framework's own loop trains a tiny model in float32 with the scaler of `ampsim.testing.check_loop`; what it does
+and how it is fed stands in `ampsim.testing.loop.adapters`. A framework that is not installed is not run: its record
+is that of the committed data, with the version and date of then, or says what installs it. The bugs are loops of
+public threads, and each is held to the law that should catch it. Device: cpu.
+"""
+
+import gc
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+import torch
+from rich.table import Table
+
+from ampsim import records
+from ampsim.records import Record
+from ampsim.testing.loop.adapters import tiny
+from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS, Framework
+from ampsim.testing.loop.judge import LAWS, judge_loop
+from experiments import runner
+from experiments.bugs.loops import BUGS
+
+REPEATS = False  # it measures time, and what it judges depends on what is installed
+DEVICES = ("cpu",)
+SAID = {"passed": "holds", "failed": "broken", "declared": "not asked"}
+
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = 4  # batches
+    seeds: tuple[int, ...] = (0,)  # a law needs no second
+    frameworks: Annotated[tuple[str, ...], runner.one_of(FRAMEWORKS)] = tuple(FRAMEWORKS)
+    bugs: Annotated[tuple[str, ...], runner.one_of(BUGS)] = tuple(BUGS)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of `FRAMEWORKS`, or all bugs."""
+
+    framework: str | None
+
+
+SMOKE = Config(steps=3, frameworks=("torch",), bugs=("relax_44_unscaled_twice",))
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {**{name: Arm(name) for name in config.frameworks}, "bugs": Arm(None)}
+
+
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Judge a framework, or every bug; the columns are explained in `data/README.md`."""
+    with quietly():
+        if arm.framework is None:
+            caught(config.bugs[0], config.steps)  # what torch loads in the first step is not measured
+            return {"bugs": {name: caught(name, config.steps) for name in config.bugs}}
+        framework = FRAMEWORKS[arm.framework]
+        if framework.version is None:
+            return earlier(arm.framework) or {"version": None, "date": None, "laws": {}, "not_run": framework.install}
+        return judged(framework, config.steps)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Hide what frameworks say of each other; leave one thread, no process group, and no old objects to collect."""
+    torch.set_num_threads(1)
+    gc.freeze()  # the Trainer collects garbage before each step
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.unfreeze()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def judged(framework: Framework, steps: int) -> Record:
+    """Return what each law says of a framework's loop."""
+    laws = {
+        result.check.name: {
+            "outcome": SAID[result.outcome],
+            "seen": result.text.partition("\n")[0],
+            "known": framework.expected.get(result.check.name),
+        }
+        for result in judge_loop(framework.make, framework.batches[:steps])
+    }
+    return {"version": framework.version, "date": str(datetime.now(UTC).date()), "laws": laws, "not_run": None}
+
+
+def earlier(name: str) -> Record | None:
+    """Return the committed record of a framework that was run, without what the runner adds; None if there is none."""
+    path = runner.DATA / "cpu" / "loops.jsonl"
+    rows = records.read(path)[1] if path.exists() else ()
+    found = [row for row in rows if row["arm"] == name and row["version"]]
+    return {key: found[0][key] for key in ("version", "date", "laws", "not_run")} if found else None
+
+
+def caught(name: str, steps: int) -> Record:
+    """Return whether the law that should catch a bug does, and how long that takes."""
+    bug, begun = BUGS[name], time.process_time()
+    (result,) = judge_loop(bug.make, tiny.batches(steps), [bug.law])
+    ms, seen = 1000 * (time.process_time() - begun), result.text.partition("\n")[0]
+    return {"thread": bug.link, "law": bug.law, "caught": result.outcome == "failed", "seen": seen, "ms": ms}
+
+
+def table(rows: Sequence[Record]) -> Table:
+    """Return what each framework breaks, and how many bugs were caught."""
+    shown = Table("loop", "version", *(name.replace("_", " ") for name in LAWS))
+    for row in rows:
+        if "bugs" in row:
+            count = sum(bug["caught"] for bug in row["bugs"].values())
+            shown.add_row("planted bugs", f"{count} of {len(row['bugs'])} caught")
+        else:
+            laws = [row["laws"][name]["outcome"] if row["laws"] else "not run" for name in LAWS]
+            shown.add_row(row["arm"], row["version"] or row["not_run"], *laws)
+    return shown
+
+
+if __name__ == "__main__":
+    raise SystemExit(runner.main("loops"))

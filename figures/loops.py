@@ -1,0 +1,87 @@
+"""Which laws the loops of real frameworks keep, and how long the laws take to catch loops that are wrong on purpose.
+
+Broken is what the framework's own code does, with the scaler of the kit, on a tiny model in float32.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from figures import _style
+from figures.results import Result
+
+DATA = ("loops",)
+COLOR = {
+    "scale_is_invisible": _style.BLUE,
+    "skipped_step_never_happened": _style.PURPLE,
+    "resume_is_invisible": _style.GREEN,
+    "splitting_is_invisible": _style.ORANGE,
+    "it_learns": _style.GREY,
+}
+LAWS = tuple(COLOR)
+HOLDS, REPORTED, NEW, SILENT = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"
+WIDTH = 15  # characters of a law's name on one line
+Bug = tuple[str, Mapping[str, Any]]
+
+
+def plot(run: Result) -> Figure:
+    frameworks = [record for record in run.records if "laws" in record]
+    bugs = sorted(run.arm("bugs").first["bugs"].items(), key=lambda bug: LAWS.index(bug[1]["law"]))
+    middle, slowest = (len(bugs) + 1) // 2, max(bug["ms"] for _, bug in bugs)
+    rows = [1.5 * len(frameworks), middle]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 1.4 + 0.135 * sum(rows))
+    table, *columns = figure.subplot_mosaic([["laws", "laws"], ["left", "right"]], height_ratios=rows).values()
+    draw_frameworks(table, frameworks)
+    for axes, part in zip(columns, (bugs[:middle], bugs[middle:]), strict=True):
+        draw_bugs(axes, part, slowest, middle)
+    caught = sum(bug["caught"] for _, bug in bugs)
+    _style.label_panel(table, "a", "Loops of frameworks")
+    _style.label_panel(columns[0], "b", f"Loops with a planted bug: {caught} of {len(bugs)} caught")
+    return figure
+
+
+def draw_frameworks(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    """Draw a cell per framework and law, with what was seen there."""
+    for y, record in enumerate(records):
+        for x, law in enumerate(LAWS):
+            word, color = verdict(record["laws"].get(law))
+            axes.add_patch(Rectangle((x - 0.49, y - 0.46), 0.98, 0.92, color=color, linewidth=0))
+            axes.text(x, y, word, ha="center", va="center", fontsize=6.5)
+    axes.set(xlim=(-0.5, len(LAWS) - 0.5), ylim=(len(records) - 0.5, -0.5))
+    axes.xaxis.set_ticks_position("top")
+    axes.set_xticks(range(len(LAWS)), [textwrap.fill(law.replace("_", " "), WIDTH) for law in LAWS], fontweight="bold")
+    for name, color in zip(axes.get_xticklabels(), COLOR.values(), strict=True):
+        name.set_color(color)
+    axes.set_yticks(range(len(records)), [f"{row['arm']}  {row['version'] or ''}" for row in records])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return what is written in a cell, and its colour."""
+    if found is None:
+        return "not run", SILENT
+    if found["outcome"] != "broken":
+        return found["outcome"], HOLDS if found["outcome"] == "holds" else SILENT
+    return ("broken, reported", REPORTED) if "https://" in (found["known"] or "") else ("broken, no report", NEW)
+
+
+def draw_bugs(axes: Axes, bugs: Sequence[Bug], slowest: float, rows: int) -> None:
+    """Draw a bar per bug: the time in which its law catches it, in the colour of the law; black if it does not."""
+    for y, (_, bug) in enumerate(bugs):
+        axes.barh(y, bug["ms"], height=0.7, color=COLOR[bug["law"]] if bug["caught"] else _style.BLACK)
+    axes.set_yticks(range(len(bugs)), [label(*bug) for bug in bugs], fontsize=5.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set(xlim=(0, slowest), ylim=(rows - 0.4, -0.6), xlabel="ms of CPU")
+
+
+def label(name: str, bug: Mapping[str, Any]) -> str:
+    """Return a bug in words: the repository and number of its thread, and what is wrong."""
+    _, _, repository, _, number = urlsplit(bug["thread"]).path.split("/")
+    return f"{repository}#{number}: {name.partition(f'_{number}_')[2].replace('_', ' ')}"

@@ -1,0 +1,346 @@
+"""Loops of JAX that are right, and loops that are wrong as in a public thread, with the law that must catch each.
+
+What a step is made of is compiled once, however often a loop is made: it takes all that it reads, the scaler included.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ampsim.jax import LossScale, all_finite, select_tree, skip_nonfinite
+from ampsim.jax.dynamic_scale import DynamicScale
+from ampsim.testing import Loop
+
+SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
+SPLIT, LEARNS = "splitting_is_invisible", "it_learns"
+TX = optax.sgd(optax.exponential_decay(0.1, 1, 0.9), momentum=0.9)
+
+
+def batches(count=4, rows=8):
+    draw = np.random.default_rng(7)
+    return [tuple(draw.normal(size=(rows, width)).astype(np.float32) for width in (3, 1)) for _ in range(count)]
+
+
+def cut(batch, count):
+    """A batch as `count` micro-batches, stacked; `parts` takes either."""
+    return tuple(array.reshape(count, -1, array.shape[-1]) for array in batch)
+
+
+def parts(batch):
+    return batch if batch[0].ndim == 3 else cut(batch, 1)
+
+
+def loss_of(params, batch):
+    data, target = batch
+    return jnp.mean((jnp.tanh(data @ params["w"]) * params["v"] - target) ** 2)
+
+
+def start(scaler, **more):
+    params = {"w": jnp.array([[0.5], [-0.25], [0.75]]), "v": jnp.ones(1)}
+    return {"params": params, "opt": TX.init(params), "scale": scaler, **more}
+
+
+@jax.jit
+def differentiate(scale, params, batch):
+    return jax.grad(lambda params: scale.scale(loss_of(params, batch)))(params)
+
+
+@jax.jit
+def unscale(scale, grads):
+    return scale.unscale(grads)
+
+
+def gradients(state, batch):
+    """Gradients that are still scaled."""
+    return differentiate(state["scale"], state["params"], batch)
+
+
+def unscaled(state, batch):
+    return unscale(state["scale"], gradients(state, batch))
+
+
+@jax.jit
+def applied(params, opt, grads):
+    updates, opt = TX.update(grads, opt)
+    return {"params": optax.apply_updates(params, updates), "opt": opt}
+
+
+def stepped(state, grads):
+    """Parameters and optimizer after a step, whatever the gradients are."""
+    return applied(state["params"], state["opt"], grads)
+
+
+@jax.jit
+def chosen(state, grads, finite):
+    kept = {key: state[key] for key in ("params", "opt")}
+    return {**select_tree(finite, stepped(state, grads), kept), "scale": state["scale"].update(~finite)}
+
+
+finite = jax.jit(all_finite)
+BASE = ("params", "opt", "scale")  # what every loop carries, so that `chosen` is compiled once
+
+
+def update(state, grads, is_finite=None, **always):
+    """The state after a step that is skipped if `grads` are not finite; `always` goes on in any case."""
+    base = {key: state[key] for key in BASE}
+    return {**state, **chosen(base, grads, finite(grads) if is_finite is None else is_finite), **always}
+
+
+# ----------------------------------------------------------------------------------------------------- what is right
+
+RIGHT = {}
+
+
+def right(make):
+    RIGHT[make.__name__] = make
+    return make
+
+
+@jax.jit
+def step_averaging(state, batch):
+    scale, finite, loss, grads = state["scale"].value_and_grad(loss_of)(state["params"], batch)
+    norm = optax.tree.norm(grads)
+    grads = jax.tree.map(lambda g: g / jnp.maximum(norm, 0.1), grads)
+    ema = optax.incremental_update(stepped(state, grads)["params"], state["ema"], 0.1)
+    after = {**stepped(state, grads), "ema": ema, "steps": state["steps"] + 1}
+    kept = {key: state[key] for key in after}
+    after = {**select_tree(finite, after, kept), "scale": scale, "key": state["key"], "data": state["data"] + 1}
+    return after, {"loss": loss, "norm": norm}
+
+
+@right
+def averaging(scaler: LossScale):
+    """Clips, logs, averages, and counts steps and batches."""
+    state = start(scaler, steps=jnp.int32(0), data=jnp.int32(0), key=jax.random.key(0))
+    return Loop(step_averaging, {**state, "ema": state["params"]})
+
+
+@jax.jit
+def step_scanning(state, batch):
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, gradients(state, part)), None
+
+    stacked = parts(batch)
+    total = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, state["params"]), stacked)[0]
+    return update(state, unscale(state["scale"], jax.tree.map(lambda g: g / len(stacked[0]), total)))
+
+
+@right
+def scanning(scaler: LossScale):
+    """Accumulates over micro-batches in one compiled program."""
+    return Loop(step_scanning, start(scaler), split=cut)
+
+
+MULTI = optax.MultiSteps(TX, 2, should_skip_update_fn=optax.skip_not_finite)
+
+
+@jax.jit
+def step_multi(state, batch):
+    scale, _, _, grads = state["scale"].value_and_grad(loss_of)(state["params"], batch)
+    updates, opt = MULTI.update(grads, state["opt"], state["params"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt": opt, "scale": scale}
+
+
+@right
+def multi_steps(scaler: DynamicScale):
+    """Steps after every second finite batch, with optax.MultiSteps."""
+    state = start(scaler)
+    return Loop(step_multi, {**state, "opt": MULTI.init(state["params"])})
+
+
+SKIPPING = skip_nonfinite(TX)
+
+
+@jax.jit
+def step_skipping(state, batch):
+    scale = state["opt"].loss_scale
+    grads = jax.grad(lambda params: scale.scale(loss_of(params, batch)))(state["params"])
+    updates, opt = SKIPPING.update(grads, state["opt"], state["params"])
+    return {"params": optax.apply_updates(state["params"], updates), "opt": opt}
+
+
+@right
+def skipping(scaler: LossScale):
+    """Leaves all to `skip_nonfinite`, with the scaler in the optimizer's state."""
+    params = start(scaler)["params"]
+    return Loop(step_skipping, {"params": params, "opt": SKIPPING.init(params)._replace(loss_scale=scaler)})
+
+
+# ----------------------------------------------------------------------------------------------------- what is wrong
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A loop with one bug, the law that must catch it, and the thread that it is from."""
+
+    make: Callable[..., Loop]
+    law: str
+    link: str
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(law, thread, more=dict, **loop):
+    """Register a step under its name; `thread` is ``owner/repository#number``."""
+    repository, number = thread.split("#")
+
+    def register(step):
+        def make(scaler: LossScale):
+            state = start(scaler, **more())
+            load = partial(loop["load"], state) if "load" in loop else None
+            return Loop(step, state, save=loop.get("save"), load=load, split=cut if law == SPLIT else None)
+
+        make.__name__ = step.__name__
+        BUGS[step.__name__] = Bug(make, law, f"https://github.com/{repository}/issues/{number}")
+        return step
+
+    return register
+
+
+@bug(SCALE, "keras-team/keras#19244")
+def keras_19244_never_unscaled(state, batch):
+    return update(state, gradients(state, batch))
+
+
+@bug(SCALE, "redai-studio/Relax#44")
+def relax_44_unscaled_twice(state, batch):
+    return update(state, unscale(state["scale"], unscaled(state, batch)))
+
+
+@bug(SCALE, "milesial/Pytorch-UNet#468")
+def unet_468_clipped_before_unscaling(state, batch):
+    grads, _ = optax.clip_by_global_norm(0.1).update(gradients(state, batch), optax.EmptyState())
+    return update(state, unscale(state["scale"], grads))
+
+
+@bug(SCALE, "areal-project/AReaL#1659")
+def areal_1659_one_branch_not_scaled(state, batch):
+    decay = {name: 0.02 * param for name, param in state["params"].items()}
+    return update(state, unscale(state["scale"], jax.tree.map(jnp.add, gradients(state, batch), decay)))
+
+
+@bug(SCALE, "fastai/fastai#3048")
+def fastai_3048_scaled_loss_logged(state, batch):
+    return update(state, unscaled(state, batch)), {"loss": state["scale"].scale(loss_of(state["params"], batch))}
+
+
+@bug(SCALE, "deepspeedai/DeepSpeed#8588")
+def deepspeed_8588_divided_by_the_next_scale(state, batch):
+    grads = gradients(state, batch)
+    return update(state, unscale(state["scale"].update(~finite(grads)), grads))
+
+
+@bug(SKIP, "google/flax#2467")
+def flax_2467_old_scale_returned(state, batch):
+    return update(state, unscaled(state, batch), scale=state["scale"])
+
+
+@bug(SKIP, "pyro-ppl/numpyro#956")
+def numpyro_956_only_the_loss_is_checked(state, batch):
+    grads = unscaled(state, batch)
+    return update(state, grads, jnp.isfinite(loss_of(state["params"], batch)))
+
+
+@bug(SKIP, "mlnomadpy/flaxchat#6")
+def flaxchat_6_zero_gradients_for_a_skip(state, batch):
+    grads = unscaled(state, batch)
+    zeros = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0.0), grads)
+    return {**update(state, grads), **stepped(state, zeros)}
+
+
+@bug(SKIP, "deepspeedai/DeepSpeed#8432")
+def deepspeed_8432_optimizer_state_not_selected(state, batch):
+    grads = unscaled(state, batch)
+    return update(state, grads, opt=stepped(state, grads)["opt"])
+
+
+@bug(SKIP, "google/flax#1251", lambda: {"step": jnp.int32(0)})
+def flax_1251_step_counts_on(state, batch):
+    return update(state, unscaled(state, batch), step=state["step"] + 1)
+
+
+@bug(SKIP, "huggingface/lerobot#4652", lambda: {"ema": start(None)["params"]})
+def lerobot_4652_average_goes_on(state, batch):
+    after = update(state, unscaled(state, batch))
+    return {**after, "ema": optax.incremental_update(after["params"], state["ema"], 0.1)}
+
+
+@bug(SKIP, "google/flax#1251", lambda: {"batch_stats": {"mean": jnp.zeros(3)}})
+def flax_1251_batch_stats_go_on(state, batch):
+    mean = 0.9 * state["batch_stats"]["mean"] + 0.1 * batch[0].mean(0)
+    return update(state, unscaled(state, batch), batch_stats={"mean": mean})
+
+
+def without(*names):
+    """Save all but what is named, which stays as it was made."""
+    return {
+        "save": lambda state: {key: value for key, value in state.items() if key not in names},
+        "load": lambda fresh, saved: {**fresh, **saved},
+    }
+
+
+@bug(RESUME, "huggingface/transformers#34053", **without("scale"))
+def transformers_34053_scale_not_saved(state, batch):
+    return update(state, unscaled(state, batch))
+
+
+@bug(RESUME, "AI-Hypercomputer/maxtext#4343", **without("opt"))
+def maxtext_4343_optimizer_not_restored(state, batch):
+    return update(state, unscaled(state, batch))
+
+
+def only_the_scale(state):
+    return {**state, "scale": float(state["scale"].loss_scale)}
+
+
+def from_the_scale(fresh, saved):
+    return {**saved, "scale": replace(fresh["scale"], loss_scale=jnp.float32(saved["scale"]))}
+
+
+@bug(RESUME, "facebookresearch/metaseq#3", save=only_the_scale, load=from_the_scale)
+def metaseq_3_count_not_saved(state, batch):
+    return update(state, unscaled(state, batch))
+
+
+def micro_batches(state, batch):
+    stacked = parts(batch)
+    return [gradients(state, tuple(array[index] for array in stacked)) for index in range(len(stacked[0]))]
+
+
+@jax.jit
+def mean(trees):
+    return jax.tree.map(lambda *grads: sum(grads) / len(grads), *trees)
+
+
+@bug(SPLIT, "speechbrain/speechbrain#1936")
+def speechbrain_1936_only_the_last_is_checked(state, batch):
+    each = micro_batches(state, batch)
+    return update(state, unscale(state["scale"], mean(each)), finite(each[-1]))
+
+
+@bug(SPLIT, "mflux-community/mflux#447")
+def mflux_447_bad_micro_batch_left_out_of_the_mean(state, batch):
+    each = [jax.tree.map(jnp.nan_to_num, grads) for grads in micro_batches(state, batch)]
+    return update(state, unscale(state["scale"], mean(each)))
+
+
+@bug(SPLIT, "karpathy/nanoGPT#605")
+def nanogpt_605_not_divided(state, batch):
+    each = micro_batches(state, batch)
+    return update(state, unscale(state["scale"], jax.tree.map(lambda g: g * len(each), mean(each))))
+
+
+@bug(LEARNS, "AI-Hypercomputer/maxtext#5021")
+def maxtext_5021_new_values_dropped(state, batch):
+    return update(state, unscaled(state, batch), params=state["params"])
+
+
+@bug(LEARNS, "deepspeedai/DeepSpeed#8415")
+def deepspeed_8415_every_step_skipped(state, batch):
+    return update(state, jax.tree.map(lambda g: g / 0.0, unscaled(state, batch)))

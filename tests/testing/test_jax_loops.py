@@ -1,0 +1,123 @@
+"""JAX loops: a right one keeps every law, a planted bug is caught by the law that should, and torch is not needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("jax", reason="pip install -c constraints.txt 'ampsim[jax]'")
+
+import jax
+import jax.numpy as jnp
+
+from ampsim.jax import LossScale, PolicyScale
+from ampsim.testing import Loop, LoopError, check_loop
+from ampsim.testing.loop.judge import LAWS, judge_loop
+from tests.testing.jax_loops import BUGS, RIGHT, batches, gradients, start, unscale, unscaled, update
+
+QUICK = "averaging"
+
+
+@pytest.mark.parametrize("name", [QUICK, *(pytest.param(n, marks=pytest.mark.deep) for n in RIGHT if n != QUICK)])
+def test_a_right_loop_is_not_accused(name):
+    check_loop(RIGHT[name], batches())
+
+
+def test_every_law_has_its_bugs():
+    assert len(BUGS) >= 20
+    assert {bug.law for bug in BUGS.values()} == set(LAWS)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_is_caught_by_its_law(name):
+    bug = BUGS[name]
+    (result,) = judge_loop(bug.make, batches(), [bug.law])
+    assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}: {result}"
+    assert result.text.startswith(f"{bug.law}: ")
+    assert "\n  cause    " in result.text
+
+
+def test_torch_is_not_imported_for_a_jax_loop():
+    code = "import sys, ampsim.testing.loop.judge, ampsim.testing.loop.backends.jax; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own code
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+def looping(step, **more):
+    def make(scaler: LossScale):
+        return Loop(step, start(scaler, **more))
+
+    return make
+
+
+def right_step(state, batch):
+    return update(state, unscaled(state, batch))
+
+
+def unscaled_loop(scaler: LossScale):
+    state = start(scaler)
+    return Loop(lambda state, batch: state, {name: state[name] for name in ("params", "opt")})
+
+
+def with_another_scale(scaler: PolicyScale):
+    return Loop(right_step, start(scaler))
+
+
+REFUSED = {
+    "not in state": (unscaled_loop, "the scaler that make is given is not in state"),
+    "returns nothing": (looping(lambda state, batch: None), "step returned NoneType: expected the state after it"),
+    "unused": (looping(lambda state, batch: state), "the scaler was never used"),
+    "another class": (with_another_scale, "make takes a PolicyScale: expected one of LossScale, DynamicScale, Dynami"),
+    "no array": (looping(right_step, note="x"), "note is of type str"),
+    "raises": (looping(lambda state, batch: state["x"]), "step, in batch 0 at scale 256, raised KeyError: 'x' (test_"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_judged_is_refused(make, said):
+    with pytest.raises(LoopError) as caught:
+        check_loop(make, batches())
+    assert said in str(caught.value)
+
+
+def test_a_dropped_scale_is_missed():
+    make = looping(lambda state, batch: {**right_step(state, batch), "scale": 1.0})
+    with pytest.raises(LoopError, match="the scaler that make is given is not in state"):
+        check_loop(make, batches())
+
+
+def scale_outcome(step):
+    (result,) = judge_loop(looping(step), batches(), ["scale_is_invisible"])
+    return result.outcome, result.text
+
+
+def in_half(state, batch):
+    """Rounds to half precision what is scaled, so that small numbers are lost at one scale and not at another."""
+    half = jax.tree.map(lambda g: (g * 1e-5).astype(jnp.float16), gradients(state, batch))
+    return update(state, unscale(state["scale"], jax.tree.map(lambda g: g.astype(jnp.float32) * 1e5, half)))
+
+
+def test_half_precision_is_not_accused():
+    outcome, text = scale_outcome(in_half)
+    assert outcome == "declared"
+    assert "only up to factors of the scale, as convert_element_type gives float16: " in text
+
+
+@pytest.mark.deep  # runs operation by operation
+def test_a_step_that_cannot_be_traced_is_run():
+    def step(state, batch):
+        return in_half(state, batch), {"loss": float(state["params"]["v"][0])}
+
+    assert scale_outcome(step)[0] == "declared"
+
+
+def test_numbers_near_underflow_are_not_accused():
+    def step(state, batch):
+        grads = jax.tree.map(lambda g: g + g * 1e-37 * 1e-4 * 1e37, gradients(state, batch))
+        return update(state, unscale(state["scale"], grads))
+
+    outcome, text = scale_outcome(step)
+    assert outcome == "declared"
+    assert "gives numbers near the smallest normal ones of float32" in text

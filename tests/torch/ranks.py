@@ -1,0 +1,221 @@
+"""One of two processes in a gloo group, each with its scalers; `test_ranks` starts both. RANK STORE HISTORIES"""
+
+import os
+import random
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
+
+from ampsim.core.pipeline import trajectory
+from ampsim.core.policies.headroom import Headroom
+from ampsim.torch import GradScaler
+
+RANK, STORE, HISTORIES = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+INF = float("inf")
+KINDS = [
+    (torch.optim.AdamW, {"fused": True}),
+    (torch.optim.SGD, {"fused": True, "momentum": 0.5}),
+    (torch.optim.SGD, {}),
+]
+WAYS = ["step", "unscale_", "unscale_and_clip_"]
+
+
+def everyones(value):
+    """Return what this is on each rank."""
+    values = [None, None]
+    dist.all_gather_object(values, value)
+    return values
+
+
+def refusal(call):
+    try:
+        call()
+    except (RuntimeError, ValueError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it was not refused")
+
+
+def bits(param):
+    return param.detach().numpy().tobytes()
+
+
+class Play:
+    """A history that both ranks draw alike: per iteration and optimizer what each rank finds, None if no gradient."""
+
+    def __init__(self, seed):
+        draw = random.Random(seed)  # noqa: S311
+        self.depth, self.interval, self.exact = draw.choice([0, 0, 1, 2]), draw.randint(1, 3), draw.random() < 0.2
+        self.init_scale = draw.choice([0.5, 8.0])
+        self.kinds, self.ways = draw.choices(KINDS, k=2), draw.choices(WAYS, k=2)
+        cell = lambda: draw.choices([False, True, None], weights=[6, 2, 1])[0]  # noqa: E731
+        self.found = [[[cell(), cell()] for _ in range(2)] for _ in range(draw.randint(3, 6))]
+        self.late = [draw.random() < 0.5 for _ in self.found]
+
+    def run(self):
+        """Let it run on this rank; whatever can be told here must be as the reference says."""
+        params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        optimizers = [kind([p], lr=0.1, **opts) for p, (kind, opts) in zip(params, self.kinds, strict=True)]
+        scaler = GradScaler(
+            "cpu",
+            self.init_scale,
+            growth_interval=self.interval,
+            depth=self.depth,
+            exact_torch=self.exact,
+            group="world",
+        )
+        joined = [any(any(map(bool, ranks)) for ranks in found) for found in self.found]
+        scales = trajectory(scaler._rule, self.depth, joined)
+        waiting, begun = [], 0
+        for i, found in enumerate(self.found):
+            while begun < len(self.found) and len(waiting) < 1 + self.depth * self.late[i]:
+                waiting.append(scaler.begin())
+                begun += 1
+            ticket = waiting.pop(0)
+            assert ticket.value.read().scale == scales[i], (i, scales)
+            self.iterate(scaler, ticket, found, params, optimizers)
+        assert scaler.get_scale() == scales[-1] if not self.depth else True
+        first, second = everyones((scaler.state_dict(), [len(o.state) > 0 for o in optimizers]))
+        assert first[0] == second[0], (first, second)
+
+    def iterate(self, scaler, ticket, found, params, optimizers):
+        before = [bits(param) for param in params]
+        for param, ranks in zip(params, found, strict=True):
+            value = {None: None, True: INF, False: 1.0}[ranks[RANK]]
+            scaler.scale(param.sum(), ticket)
+            param.grad = (
+                None if value is None else ticket.value.scale_on(param.device) * torch.tensor([1.0, 2.0, value])
+            )
+        for optimizer, way in zip(optimizers, self.ways, strict=True):
+            if way != "step":
+                getattr(scaler, way)(optimizer, *([0.5] if way == "unscale_and_clip_" else []), ticket=ticket)
+        for optimizer in optimizers:
+            scaler.step(optimizer, ticket=ticket)
+        for optimizer, param, old, ranks in zip(optimizers, params, before, found, strict=True):
+            assert scaler.last_step.skipped_by(optimizer) == any(map(bool, ranks))
+            assert (bits(param) != old) == (ranks[RANK] is not None and not any(map(bool, ranks)))
+            assert param.isfinite().all()
+        scaler.update(ticket=ticket)
+
+
+def parts_of_one_tensor():
+    """Step with gradients like FSDP2's: one small all-reduce per optimizer, whatever the number of gradients."""
+    mesh = init_device_mesh("cpu", (2,))
+    for fused, way in ((True, "step"), (True, "unscale_"), (False, "step")):
+        params = [torch.nn.Parameter(distribute_tensor(torch.ones(n), mesh, [Shard(0)])) for n in (2, 4, 5)]
+        optimizer = torch.optim.AdamW(params, fused=fused)
+        scaler = GradScaler("cpu", 8.0, group="world")
+        for overflows in (None, 0, 1, None):
+            before = [param.to_local().clone() for param in params]
+            scaler.scale(torch.ones(()))
+            for param in params:
+                param.grad = 8.0 * torch.ones_like(param)
+                if overflows == RANK:
+                    param.grad.to_local()[-1] = INF
+            with CommDebugMode() as collectives:
+                if way == "unscale_":
+                    scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+            scaler.update()
+            assert collectives.get_total_counts() == 1, collectives.get_comm_counts()
+            assert scaler.last_step.skipped == (overflows is not None)
+            changed = [not old.equal(param.to_local()) for old, param in zip(before, params, strict=True)]
+            assert changed == [overflows is None] * 3, changed
+        assert scaler.get_scale() == 2.0
+
+
+def copies_of_one_model():
+    """Train by DDP: a batch per rank, one gradient."""
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    scaler = GradScaler("cpu", 8.0, growth_interval=2, group="world")
+    for overflows in (None, 0, None, 1, None, None):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.full((3, 2), INF if overflows == RANK else 1.0 + RANK)).mean()).backward()
+        scaler.unscale_and_clip_(optimizer, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.last_step.skipped == (overflows is not None)
+    first, second = everyones(([bits(param) for param in model.parameters()], scaler.state_dict()))
+    assert first == second
+    assert scaler.get_scale() == 4.0
+
+
+def sharded_scaler_of_torch():
+    """Show that torch's adds what ranks found: two that overflow make 2, and a fused kernel looks for 1."""
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    finite = {}
+    for scaler in (
+        ShardedGradScaler("cpu", 8.0, process_group=dist.group.WORLD),
+        GradScaler("cpu", 8.0, group="world"),
+    ):
+        param = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([param], lr=0.1, fused=True)
+        scaler.scale(torch.ones(()))
+        param.grad = torch.tensor([8.0, INF, 8.0])
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        finite[type(scaler).__name__] = bool(param.isfinite().all())
+    assert finite == {"ShardedGradScaler": False, "GradScaler": True}, finite
+
+
+def refusals():
+    differ = "ValueError: GradScaler() with {0} on rank 0, {1} on rank 1: expected the same on all ranks"
+    for option, values in (("depth", (0, 2)), ("growth_interval", (5, 7)), ("enabled", (True, False))):
+        text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
+        assert text.startswith(differ.format(*(f"{option}={value}" for value in values))), text
+    assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7: expected a process group with")
+    needy = refusal(lambda: GradScaler("cpu", policy=Headroom(), group="world"))
+    assert "needs amax of the gradients: expected one that needs found_inf alone" in needy, needy
+    assert refusal(lambda: GradScaler("cpu", capturable=True, group="world")).startswith(
+        "ValueError: capturable=True with"
+    )
+    scaler = GradScaler("cpu", 8.0, group=dist.group.WORLD)
+    state = scaler.state_dict()
+    text = refusal(lambda: scaler.load_state_dict(state | {"_growth_tracker": 3 + RANK}))
+    assert "growth_tracker=3" in text, text
+    assert "growth_tracker=4" in text, text
+    assert scaler.state_dict() == state
+    scaler.load_state_dict(state | {"scale": 16.0})
+    assert scaler.get_scale() == 16.0
+    assert "pickled" in refusal(lambda: scaler.__getstate__())
+
+
+def a_rank_that_dies():
+    """End one rank; nothing can come after."""
+    scaler = GradScaler("cpu", 8.0, group="world")
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([param], fused=True)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.full((2,), 8.0)
+    dist.barrier()
+    if RANK == 1:
+        print("done", flush=True)
+        os._exit(0)
+    for call in (scaler.step, scaler.unscale_, scaler.step):
+        text = refusal(lambda c=call: c(optimizer))
+        assert text.startswith("RuntimeError: the ranks did not agree on found_inf: expected every rank"), text
+    assert param.tolist() == [1.0, 1.0]
+
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{STORE}", rank=RANK, world_size=2, timeout=timedelta(minutes=2))
+for seed in range(HISTORIES):
+    try:
+        Play(seed).run()
+    except Exception:
+        print(f"history {seed} on rank {RANK}: {vars(Play(seed))}", flush=True)
+        raise
+parts_of_one_tensor()
+copies_of_one_model()
+sharded_scaler_of_torch()
+refusals()
+a_rank_that_dies()
+print("done", flush=True)
+os._exit(0)  # the group has lost a rank: what it would wait for is gone
