@@ -90,7 +90,8 @@ def check_target(
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds per check, at least 60 by default. 0: no limit, in this process, as a debugger wants it.",
+            help="Seconds per check, at least 60 by default, or per law of a loop, 600. 0: no limit, in this process, "
+            "as a debugger wants it.",
             min=0,
             max=MOST,
             show_default=False,
@@ -107,7 +108,7 @@ def check_target(
     """
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
-    targets, limit = [*dict.fromkeys(targets)], max(60.0, examples) if time_limit is None else time_limit
+    targets, limit = [*dict.fromkeys(targets)], _limit(time_limit, examples, loop=loop)
     try:
         declared = declared_traits(trait or (), without or ())
         if schedule is not None:
@@ -125,6 +126,15 @@ def check_target(
     except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         fail(str(error))
     raise typer.Exit(1 if judged.findings else 0)
+
+
+def _limit(given: float | None, examples: int, *, loop: bool) -> float:
+    """Return the seconds that one check or law may take."""
+    if given is None and loop:
+        from ampsim.testing.loop.judge import LIMIT
+
+        return LIMIT
+    return max(60.0, examples) if given is None else given
 
 
 def _chosen(levels: list[int] | None, names: list[str] | None, expected: Mapping[str, str]) -> "list[Check]":

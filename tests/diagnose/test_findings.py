@@ -105,7 +105,7 @@ def burst(*steps, to):
         (history(at(100, 101, 300, 301), norm=burst(*range(99, 103), *range(299, 303), to=9.0), **SLOW),
          ["data spike", "data spike"]),
         (plain([2.0] * 3 + [4.0] * 3, skipped=[0] * 6, norm=[200.0] * 3 + [400.0] * 3), []),  # it moved once only
-        (plain(ALTERNATING, norm=[2.0**16, *ALTERNATING[:-1]]), ["scaled norm"]),  # the norm follows a line late
+        (plain(ALTERNATING, norm=[200.0, *ALTERNATING[:-1] * 200 / 2**16]), ["scaled norm"]),  # the norm is a line late
         (plain([2.0**16, 2.0**17, 2.0**16], norm=[2.0**15] * 3), ["scaled norm"]),
         (plain([2.0**40] * 3, skipped=[0] * 3, norm=[2e4] * 3), []),
         (plain([math.nan] * 3, norm=[2.0**50] * 3, loss=[1.0] * 3), []),
@@ -218,6 +218,8 @@ def test_the_dialect_that_fits_is_named():
     run = history(at(*range(100, 400, 37)), rule=Rule(2.0**15, growth_interval=13))
     assert "torch.amp.GradScaler" in fitting_dialects(run)
     assert infer(run).growth_interval == 13
+    run.scale[350] *= 1.5
+    assert fitting_dialects(run) == []
     off_by_one = at(*range(100, 400, 37))
     off_by_one[99] = True
     wrong = history(off_by_one, rule=Rule(2.0**15, growth_interval=13))

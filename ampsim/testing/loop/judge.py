@@ -46,7 +46,7 @@ LAWS = {
 }
 FEWEST = 3
 TRIED_AT = 2.0**8
-LIMIT = 60.0  # seconds per law
+LIMIT = 600.0  # seconds per law, which runs the loop a dozen times
 
 
 def check_loop(
@@ -67,7 +67,7 @@ def check_loop(
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
         laws: names in `LAWS`; None is all.
         expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
-        limit: seconds per law; None is a minute. What lasts longer is a finding. 0 is no limit, as a debugger wants
+        limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
             it. Kept as `check_scaler` keeps its own.
 
     Raises:
