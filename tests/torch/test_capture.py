@@ -28,7 +28,7 @@ from ampsim.torch.state.device import StaticVersion
 from tests.examples import examples
 from tests.torch.helpers import INF, NAN
 
-EXAMPLES = examples(ms=45, least=70)  # tens of iterations each
+EXAMPLES = examples(ms=45, least=30)  # tens of iterations each
 DEVICE = torch.device("meta")
 CPU = torch.device("cpu")
 aten = torch.ops.aten
