@@ -13,11 +13,16 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa
 from ampsim.testing import check_ranks, conductor  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
 from ampsim.testing.ranks.scenario import Scenario, scenarios  # noqa: E402
+from ampsim.torch import GradScaler  # noqa: E402
 from tests.testing.rank_bugs import WRONG, AsksOnlyIfItFound, PollsInTurn, Right, SumForMax  # noqa: E402
 
 
 def torchs(_group):
     return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+
+
+def ours(group):
+    return GradScaler("cpu", init_scale=1024.0, growth_interval=2, group=group)
 
 
 def sharded(group):
@@ -45,8 +50,9 @@ def test_every_law_has_been_seen_to_fail():
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.deep)])
-def test_a_right_scaler_is_not_accused_by_threads_or_by_gloo(ranks):
-    assert {each.outcome for each in check_ranks(Right, ranks)} == {"passed"}
+@pytest.mark.parametrize("make", [Right, ours])
+def test_a_right_scaler_is_not_accused_by_threads_or_by_gloo(make, ranks):
+    assert {each.outcome for each in check_ranks(make, ranks)} == {"passed"}
 
 
 def test_torchs_scaler_is_right_where_all_ranks_have_the_mean_and_wrong_where_each_has_its_own():
