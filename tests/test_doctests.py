@@ -10,11 +10,12 @@ import pytest
 import ampsim
 
 README = Path(__file__).parent.parent / "README.md"
-ADAPTERS = "ampsim.testing.loop.adapters."  # each imports a framework, which `make test` may not have installed
+# Each imports a framework that `make test` does not install.
+FRAMEWORKS = "ampsim.testing.loop.adapters.", "ampsim.testing.loop.backends.keras"
 MODULES = [
     m.name
     for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.")
-    if not m.name.endswith("__main__") and not m.name.startswith(ADAPTERS)
+    if not m.name.endswith("__main__") and not m.name.startswith(FRAMEWORKS)
 ]
 
 

@@ -7,6 +7,7 @@ Nothing here is loaded by ``import ampsim``, and each name below loads its own m
   `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
 * `check_loop` holds a training loop, given as a `Loop`, to laws that need no reference run, and `parametrize_with_laws`
   makes a pytest test of each.
+* `check_ranks` holds the scalers of several ranks to one verdict and one scale.
 * `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ampsim.testing.loop.loop import Loop as Loop
     from ampsim.testing.loop.loop import LoopError as LoopError
     from ampsim.testing.loop.parametrize import parametrize_with_laws as parametrize_with_laws
+    from ampsim.testing.ranks.judge import check_ranks as check_ranks
 
 _HOMES = {  # public name -> the module that holds it, or that it is
     "FromFlag": "ampsim.testing.kit.subject",
@@ -34,6 +36,7 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "Subject": "ampsim.testing.kit.subject",
     "Traits": "ampsim.testing.kit.subject",
     "check_loop": "ampsim.testing.loop.judge",
+    "check_ranks": "ampsim.testing.ranks.judge",
     "check_scaler": "ampsim.testing.kit.judge",
     "check_threads": "ampsim.testing.kit.judge",
     "conductor": "ampsim.testing.conductor",

@@ -459,3 +459,18 @@ def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path
     (data / run.path.name).write_text("".join(json.dumps(line) + "\n" for line in (head, *first)))
     svg, _ = render(stem, tmp_path, data)
     assert svg.name == f"{stem}.nvidia-h200.svg"
+
+
+def test_ranks_draws_each_case_as_it_was_seen() -> None:
+    step = [True, True, 1024.0, ""], [True, True, 1024.0, ""]
+    skip, infinite, error = [False, True, 512.0, ""], [True, False, 512.0, ""], [True, True, 1024.0, "shape"]
+    said = [
+        F.ranks.verdict(ranks)[0] for ranks in (step, [skip, skip], [infinite] * 2, [skip, step[0]], [error, error])
+    ]
+    assert said == ["all step", "all skip", "steps into inf", "one rank steps", "unscale_ raises"]
+    cases = results.load("ranks").records[0]["outcomes"]
+    for axes, scaler in zip(drawn("ranks").axes, F.ranks.NAME, strict=True):
+        words = [text.get_text() for text in axes.texts]
+        assert sorted(words[: len(cases) // 2]) == sorted(
+            F.ranks.verdict(case["ranks"])[0] for case in cases if case["scaler"] == scaler
+        )

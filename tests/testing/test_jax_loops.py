@@ -113,6 +113,7 @@ def test_a_step_that_cannot_be_traced_is_run():
     assert scale_outcome(step)[0] == "declared"
 
 
+@pytest.mark.deep  # so does this
 def test_numbers_near_underflow_are_not_accused():
     def step(state, batch):
         grads = jax.tree.map(lambda g: g + g * 1e-37 * 1e-4 * 1e37, gradients(state, batch))

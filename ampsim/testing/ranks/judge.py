@@ -1,0 +1,175 @@
+"""Judge a scaler on several ranks: play every scenario, and hold what was seen on all ranks to the laws.
+
+>>> import torch
+>>> from ampsim.testing import check_ranks
+>>> def make(group):  # torch's does not ask the other ranks
+...     return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+>>> check_ranks(make, laws=["verdicts_agree"], processes=False)  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+    ...
+AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)
+  law      An optimizer is stepped on every rank or skipped on every rank.
+  ranks    2, each with 1 optimizer; step, update
+  history  clean, inf on rank 0, clean, clean, clean
+  seen on  threads
+...
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ampsim.core.arguments import as_int, check_choice, nearest
+from ampsim.testing import conductor
+from ampsim.testing.kit.result import Outcome, Result
+from ampsim.testing.ranks.laws import LAWS, Law, Lives, Played
+from ampsim.testing.ranks.processes import play_all
+from ampsim.testing.ranks.scenario import Gradients, Make, Scenario, scenarios
+from ampsim.testing.ranks.threads import Play
+
+LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
+STEPS = 3000  # of one run, at most
+
+
+class Broken(NamedTuple):
+    """A law that is broken: where, and what was seen."""
+
+    scenario: Scenario
+    seen: str
+    where: str
+
+
+def check_ranks(
+    make: Make,
+    ranks: int = 2,
+    *,
+    gradients: Gradients = "sharded",
+    without: Iterable[str] = (),
+    laws: Sequence[str] | None = None,
+    expected_failed_laws: Mapping[str, str] | None = None,
+    processes: bool = True,
+    limit: float = 30.0,
+) -> list[Result]:
+    """Hold the scalers of several ranks to the laws; raise AssertionError with all findings if there are any.
+
+    Args:
+        make: ``make(group)`` returns a fresh scaler with torch's methods, on the CPU, that agrees with the other ranks
+            over the process group it is given. With a short growth interval, as 2, growth is seen too. It is called
+            on every rank, in a thread or a process of its own.
+        ranks: of the group, at least 2.
+        gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP.
+        without: "fused" for a scaler without fused optimizers, "unscale_" or "state_dict" for one without that.
+        laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
+        expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        processes: whether to play every scenario with gloo, in processes, too.
+        limit: seconds per collective among processes.
+
+    Raises:
+        AssertionError: a law is broken, or holds that was expected to be broken.
+        ValueError: fewer than 2 ranks, or no such law.
+    """
+    __tracebackhide__ = True  # for pytest
+    results = [
+        *judge_ranks(
+            make, ranks, gradients, without=without, laws=laws, expected=expected_failed_laws, processes=processes,
+            limit=limit,
+        )
+    ]  # fmt: skip
+    findings = [result.text for result in results if result.is_finding]
+    if findings:
+        raise AssertionError("\n\n".join(findings))
+    return results
+
+
+def judge_ranks(
+    make: Make,
+    ranks: int = 2,
+    gradients: Gradients = "sharded",
+    *,
+    without: Iterable[str] = (),
+    laws: Sequence[str] | None = None,
+    expected: Mapping[str, str] | None = None,
+    processes: bool = True,
+    limit: float = 30.0,
+) -> Iterator[Result]:
+    """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
+    as_int("ranks", ranks, 2, "one rank agrees with itself")
+    check_choice("gradients", gradients, ("sharded", "replicated"))
+    asked, expected, lacks = _chosen(laws), expected or {}, {*without}
+    _chosen([*expected])
+    for name in sorted(lacks - {"fused", "unscale_", "state_dict"}):
+        raise ValueError(f"without={name!r}; {nearest(name, ['fused', 'unscale_', 'state_dict'])}")
+    todo = [
+        each
+        for each in scenarios(ranks, kernels="fused" not in lacks)
+        if not (each.unscales and "unscale_" in lacks) and not (each.resumes and "state_dict" in lacks)
+    ]
+    broken: dict[str, Broken] = {}
+    for played, new, where in _plays(make, todo, ranks, gradients, limit if processes else 0.0):
+        for law in asked:
+            if law.name not in broken and (seen := law.function(new, played[new], played)):
+                broken[law.name] = Broken(new, seen, where)
+        if len(broken) == len(asked):
+            break
+    for law in asked:
+        yield Result(
+            law, getattr(make, "__qualname__", "scaler"), *_outcome(law, broken.get(law.name), ranks, expected)
+        )
+
+
+def _chosen(names: Sequence[str] | None) -> list[Law]:
+    for name in names or ():
+        if name not in LAWS:
+            raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
+    return [law for law in LAWS.values() if names is None or law.name in names]
+
+
+def _outcome(law: Law, found: Broken | None, ranks: int, expected: Mapping[str, str]) -> tuple[Outcome, str]:
+    reason = expected.get(law.name)
+    if found is None:
+        surprise = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        return ("passed", "") if reason is None else ("surprise", surprise)
+    if reason is not None:
+        return "expected", reason
+    return "failed", law.describe(found.seen, [*found.scenario.story(ranks), ("seen on", found.where)])
+
+
+def _plays(
+    make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients, limit: float
+) -> Iterator[tuple[Played, Scenario, str]]:
+    """Yield what was played so far, which scenario is new, and where: each once, those of most collectives in many
+    orders, then each with gloo unless the limit is 0.
+    """
+    played: Played = {}
+    with conductor.one_core():
+        for scenario in todo:
+            program = Play(make, scenario, ranks, gradients)
+            _raise_what_is_ours(conductor.attempt(program, max_steps=STEPS))
+            played[scenario] = program.lives
+            yield played, scenario, "threads"
+        for scenario in {each.kernel: each for each in todo if each.optimizers > 1 and each.unscales}.values():
+            for lives, schedule in _orders(Play(make, scenario, ranks, gradients)):
+                yield {**played, scenario: lives}, scenario, f"threads, schedule {schedule}"
+    if limit:
+        played = {**play_all(make, todo, ranks, gradients, limit)}
+        yield from ((played, scenario, "processes with gloo") for scenario in played)
+
+
+def _orders(program: Play) -> list[tuple[Lives, Mapping[int, int]]]:
+    """Return what was seen under each schedule with few preemptions, up to the first that does not end."""
+    seen: list[tuple[Lives, Mapping[int, int]]] = []
+
+    def keep(run: conductor.Run) -> None:
+        seen.append((program.lives, dict(run.schedule)))
+
+    try:
+        conductor.explore(program, preemptions=2, limit=LIMIT, check=keep, max_steps=STEPS)
+    except conductor.FailingScheduleError as failure:
+        _raise_what_is_ours(failure.run)
+        keep(failure.run)
+    return seen
+
+
+def _raise_what_is_ours(run: conductor.Run) -> None:
+    """Raise what ended a run, unless it is a deadlock: that is seen in the lives."""
+    if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
+        raise run.failure

@@ -1,0 +1,175 @@
+"""What must be true of ranks that train together. Each law looks at what every rank was seen to do."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ampsim.testing.kit.check import address
+from ampsim.testing.ranks.scenario import Life, Scenario, Seen
+
+Lives = Sequence[Life]  # by rank
+Played = dict[Scenario, Lives]
+Function = Callable[[Scenario, Lives, Played], str | None]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of ranks: its function returns what breaks it in a scenario, or None."""
+
+    name: str
+    law: str = field(repr=False)
+    function: Function = field(repr=False)
+    issue: str = field(default="", repr=False)
+    level = 6
+    group = "L6 ranks"
+
+    def describe(self, seen: str, story: Sequence[tuple[str, str]]) -> str:
+        """Write what was seen under the law's name, then the law, the story and the issue."""
+        lines = [("law", self.law), *story, ("issue", self.issue)]
+        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(issue: str = "") -> Callable[[Function], Law]:
+    """Register a law: its name and the first paragraph of its docstring are the function's."""
+
+    def register(function: Function) -> Law:
+        statement = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+        name = function.__name__
+        LAWS[name] = Law(name, statement, function, address(issue))
+        return LAWS[name]
+
+    return register
+
+
+def _iterations(lives: Lives) -> Iterator[tuple[int, Sequence[Seen]]]:
+    """Yield each iteration that every rank has ended, and what was seen on each."""
+    yield from enumerate(zip(*(life.seen for life in lives), strict=False))
+
+
+def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
+    """Return which ranks with gradients stepped optimizer i."""
+    return {rank: moved for rank, each in enumerate(seen) if (moved := each.moved[i]) is not None}
+
+
+@law("hpcaitech/ColossalAI#5003")
+def nobody_waits_for_ever(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """Every rank comes to each collective that another one comes to."""
+    waiting = [f"rank {rank} waits in {life.waits}" for rank, life in enumerate(lives) if life.waits]
+    if not waiting or _raised(lives):
+        return None
+    missing = [f"rank {rank} ended iteration {len(life.seen)}" for rank, life in enumerate(lives) if not life.waits]
+    return "; ".join([*waiting, *missing])
+
+
+@law()
+def no_rank_raises(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """Training with gradients on every rank raises nothing on any of them."""
+    return None if scenario.empty else _raised(lives)
+
+
+@law("facebookresearch/fairscale#179")
+def a_rank_without_gradients_takes_part(scenario: Scenario, lives: Lives, played: Played) -> str | None:
+    """A rank whose parameters got no gradients, as it owns no shard, steps and updates like the others."""
+    everywhere = played.get(replace(scenario, empty=frozenset()), ())
+    return _raised(lives) if scenario.empty and not _raised(everywhere) else None
+
+
+def _raised(lives: Lives) -> str | None:
+    raised = [f"rank {rank} raised {life.error}" for rank, life in enumerate(lives) if life.error]
+    return raised[0] if raised else None
+
+
+@law("facebookresearch/fairseq2#1346")
+def no_rank_steps_on_an_overflow(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """An overflow on one rank, or on all, skips that optimizer's step on every rank."""
+    for number, seen in _iterations(lives):
+        for i in sorted({i for _, i in scenario.overflows[number]}):
+            if stepped := [rank for rank, moved in _moved(seen, i).items() if moved]:
+                return f"rank {stepped[0]} stepped optimizer {i} (iteration {number})"
+    return None
+
+
+@law("pytorch/pytorch#140514")
+def parameters_stay_finite(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """However many ranks overflow at once, no parameter on any of them becomes inf or NaN."""
+    for number, seen in _iterations(lives):
+        for rank, each in enumerate(seen):
+            if not each.finite:
+                return f"a parameter on rank {rank} is inf or NaN (iteration {number})"
+    return None
+
+
+@law("deepspeedai/DeepSpeed#7568")
+def verdicts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """An optimizer is stepped on every rank or skipped on every rank."""
+    for number, seen in _iterations(lives):
+        for i in range(scenario.optimizers):
+            moved = _moved(seen, i)
+            if len({*moved.values()}) > 1:
+                told = ", ".join(f"rank {rank} {'stepped' if it else 'skipped'}" for rank, it in moved.items())
+                return f"{told} optimizer {i} (iteration {number})"
+    return None
+
+
+@law()
+def clean_steps_are_taken(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """Where no gradient overflowed on any rank every rank steps."""
+    for number, seen in _iterations(lives):
+        for i in range(scenario.optimizers if not scenario.overflows[number] else 0):
+            for rank, moved in _moved(seen, i).items():
+                if not moved:
+                    return f"rank {rank} skipped optimizer {i} (iteration {number})"
+    return None
+
+
+@law("NVIDIA-NeMo/Megatron-Bridge#5591")
+def scales_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """Every rank multiplies its loss by the same scale, and has the same scale and state dict after each update."""
+    for number, seen in _iterations(lives):
+        for name in ("used", "after", "state"):
+            values = [getattr(each, name) for each in seen]
+            if len({*values}) > 1:
+                told = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+                return f"{_NAMES[name]} is {told} (iteration {number})"
+    return None
+
+
+_NAMES = {"used": "the scale of the loss", "after": "the scale", "state": "the state dict"}
+
+
+@law()
+def step_counts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """Every rank with gradients has counted as many steps, and they are the steps that were taken."""
+    taken: dict[tuple[int, int], int] = {}
+    for number, seen in _iterations(lives):
+        for i in range(scenario.optimizers):
+            for rank, moved in _moved(seen, i).items():
+                taken[rank, i] = taken.get((rank, i), 0) + moved
+                if (counted := seen[rank].steps[i]) not in (None, taken[rank, i]):
+                    return f"rank {rank} counted {counted} steps, took {taken[rank, i]} (iteration {number})"
+    return None
+
+
+@law("NVIDIA/Megatron-LM#5331")
+def one_overflow_on_ranks_is_one_overflow(scenario: Scenario, lives: Lives, played: Played) -> str | None:
+    """However many ranks and optimizers overflow, and with whomever without gradients, the scale is the same."""
+    return _same_scales(lives, played.get(scenario.joined(len(lives))), "where all overflow") if any(
+        scenario.overflows
+    ) and not scenario.resumes else None  # fmt: skip
+
+
+@law("huggingface/accelerate#4289")
+def resume_with_one_ranks_file_is_invisible(scenario: Scenario, lives: Lives, played: Played) -> str | None:
+    """All ranks resume from what one rank saved, and the run goes on as if it had not been interrupted."""
+    return _same_scales(lives, played.get(replace(scenario, resumes=0)), "without it") if scenario.resumes else None
+
+
+def _same_scales(lives: Lives, others: Lives | None, where: str) -> str | None:
+    for rank, (life, other) in enumerate(zip(lives, others or (), strict=False)):
+        for number, (mine, theirs) in enumerate(zip(life.seen, other.seen, strict=False)):
+            if mine.after != theirs.after:
+                return f"the scale on rank {rank} is {mine.after}, {where} {theirs.after} (iteration {number})"
+    return None

@@ -1,0 +1,123 @@
+"""Ranks as processes with gloo: what torch.distributed really does, in the one order that comes.
+
+Each rank is one process for all scenarios, forked where that is possible, as to import torch takes seconds. Each
+scenario has a process group of its own, so that one which ends badly leaves nothing behind for the next. A rank whose
+partner is gone by then is told by gloo, and one whose partner is busy elsewhere by the group's time-out.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from ampsim.testing.kit.apart import CONTEXT, GRACE
+from ampsim.testing.ranks.scenario import Gradients, Life, Make, Scenario, play
+
+_ALONE = ("Connection closed", "Connection reset", "Timed out", "timed out", "Broken pipe")  # gloo's words
+
+
+class Process:
+    """A rank that is a process, with its way to the others."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+
+    def first(self, value: object) -> Any:
+        """Return what rank 0 passes."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+
+def play_all(
+    make: Make, scenarios: Sequence[Scenario], size: int, gradients: Gradients, limit: float
+) -> dict[Scenario, list[Life]]:
+    """Run scenarios with every rank a process; return what was seen on each, up to the one that did not end.
+
+    Args:
+        make: makes a rank's scaler; picklable where processes are not forked.
+        scenarios: what to play.
+        size: ranks.
+        gradients: whether every rank has its own or all have the mean.
+        limit: seconds per collective, and per scenario.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [_start(make, scenarios, rank, size, gradients, limit, folder) for rank in range(size)]
+        played: dict[Scenario, list[Life]] = {}
+        try:
+            for scenario in scenarios:
+                played[scenario] = [_next_life(answers, limit) for _, answers in ranks]
+                if any(life is _HUNG for life in played[scenario]):
+                    break
+        finally:
+            for process, answers in ranks:
+                process.kill()
+                process.join()
+                answers.close()
+    return played
+
+
+_HUNG = Life(error="did not end", waits="")
+
+
+def _start(make: Make, scenarios: Sequence[Scenario], rank: int, size: int, *rest: Any) -> tuple[Any, Connection]:
+    answers, mouth = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_serve, args=(make, scenarios, rank, size, *rest, mouth))
+    process.start()
+    mouth.close()
+    return process, answers
+
+
+def _next_life(answers: Connection, limit: float) -> Life:
+    if not answers.poll(2 * limit + GRACE):  # to come together, and to be told that nobody comes
+        return _HUNG
+    try:
+        life: Life = answers.recv()
+    except EOFError:
+        return Life(error="ended its process")
+    return life
+
+
+def _serve(
+    make: Make,
+    scenarios: Sequence[Scenario],
+    rank: int,
+    size: int,
+    gradients: Gradients,
+    limit: float,
+    folder: str,
+    mouth: Connection,
+) -> None:
+    """Run every scenario, in the child, and send what was seen."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  gloo's and torch's warnings
+    for number, scenario in enumerate(scenarios):
+        life = Life()
+        try:
+            place, wait = Path(folder, str(number)).as_uri(), timedelta(seconds=limit)
+            dist.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=wait)
+            dist.barrier()  # nobody leaves while another one is still connecting
+            play(make, Process(), scenario, gradients, life)
+        except (Exception, SystemExit) as error:
+            if any(word in str(error) for word in _ALONE):
+                life.waits = _place(error)
+            else:
+                life.error = f"{type(error).__name__}: {error}"
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        mouth.send(life)
+
+
+def _place(error: BaseException) -> str:
+    """Return the collective that a call waits in, and the line that called it."""
+    calls = traceback.extract_tb(error.__traceback__)
+    home = str(Path(dist.__file__).parent / "distributed_c10d.py")
+    theirs = [call for call in calls if call.filename != home and not call.filename.endswith("c10d_logger.py")]
+    inside = [call.name for call in calls if call.filename == home] or [theirs[-1].line or "a collective"]
+    return f"{inside[0]} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name})"

@@ -1,0 +1,194 @@
+"""What every rank does, and what is seen of it on one rank."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+
+from ampsim.testing.kit.bench import LOSS, Bench, Optimizer, fused, sgd
+
+Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
+Overflows = frozenset[tuple[int, int]]  # rank and optimizer
+Gradients = Literal["sharded", "replicated"]
+Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
+NONE: Overflows = frozenset()
+KINDS: dict[str, Optimizer] = {
+    "": sgd,
+    "SGD": partial(torch.optim.SGD, lr=0.125, momentum=0.9, fused=True),
+    "AdamW": fused,
+}
+SHAPES = ((3,), (2, 2))  # of an optimizer's parameters; an inf is in the last
+
+
+class World(Protocol):
+    """A rank with its way to the others."""
+
+    rank: int
+    size: int
+    group: Any  # a torch.distributed.ProcessGroup
+
+    def first(self, value: object) -> Any:
+        """Return what rank 0 passes; every rank calls it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Iterations that every rank goes through.
+
+    Attributes:
+        overflows: per iteration who overflows.
+        optimizers: per rank.
+        kernel: the fused optimizer, which divides and skips in its own kernel; "" for a plain one.
+        unscales: whether `unscale_` is called before `step`.
+        empty: ranks whose parameters get no gradients.
+        resumes: iterations after which every rank goes on with a new scaler, from what rank 0 saved; 0 is never.
+    """
+
+    overflows: tuple[Overflows, ...]
+    optimizers: int = 1
+    kernel: Literal["", "SGD", "AdamW"] = ""
+    unscales: bool = False
+    empty: frozenset[int] = frozenset()
+    resumes: int = 0
+
+    def joined(self, ranks: int) -> "Scenario":
+        """Return the same in which an overflow is on every rank and in every optimizer, and nothing is resumed."""
+        everywhere = frozenset((rank, i) for rank in range(ranks) for i in range(self.optimizers))
+        overflows = tuple(everywhere if each else NONE for each in self.overflows)
+        return replace(self, overflows=overflows, resumes=0, empty=frozenset())
+
+    def story(self, ranks: int) -> Iterator[tuple[str, str]]:
+        """Yield lines of (label, text)."""
+        kind = f" fused {self.kernel}" if self.kernel else ""
+        does = ("unscale_, " if self.unscales else "") + "step, update"
+        yield "ranks", f"{ranks}, each with {self.optimizers}{kind} optimizer{'s' * (self.optimizers > 1)}; {does}"
+        if self.empty:
+            yield "empty", f"no gradients on rank {_written(self.empty)}"
+        events = [_event(each, self.optimizers) for each in self.overflows]
+        if self.resumes:
+            events.insert(self.resumes, "all resume from rank 0's state dict")
+        yield "history", ", ".join(events)
+
+
+def _event(overflows: Overflows, optimizers: int) -> str:
+    if not overflows:
+        return "clean"
+    where = [f"{rank}" + f" optimizer {i}" * (optimizers > 1) for rank, i in sorted(overflows)]
+    return "inf on rank " + " and ".join(where)
+
+
+def _written(ranks: frozenset[int]) -> str:
+    return " and ".join(map(str, sorted(ranks)))
+
+
+class Seen(NamedTuple):
+    """A record of what one iteration did on one rank.
+
+    Attributes:
+        used: what the loss was multiplied by.
+        after: the scale after the update.
+        state: the state dict after it, as text.
+        moved: per optimizer, whether parameters or its state changed; None on a rank without gradients.
+        finite: whether every parameter is finite.
+        steps: per optimizer, steps counted so far; None where its kernel skips and counts nothing.
+    """
+
+    used: float
+    after: float
+    state: str
+    moved: tuple[bool | None, ...]
+    finite: bool
+    steps: tuple[int | None, ...]
+
+
+@dataclass
+class Life:
+    """A record of one rank.
+
+    Attributes:
+        seen: one per iteration that came to its end.
+        error: what was raised, '' if nothing.
+        waits: where it waited for ranks that do not come, '' if it did not.
+    """
+
+    seen: list[Seen] = field(default_factory=list)
+    error: str = ""
+    waits: str = ""
+
+
+def scenarios(ranks: int, *, kernels: bool = True) -> Iterator[Scenario]:
+    """Yield what is to be played, an overflow on all ranks, on each alone and so on; others' standard first."""
+    alone = [frozenset({(rank, 0)}) for rank in range(ranks)]
+    everywhere = frozenset((rank, 0) for rank in range(ranks))
+    plain: list[Way] = [("", False), ("", True)]
+    fast: list[Way] = [("SGD", False), ("SGD", True), ("AdamW", True)]
+    for kernel, unscales in [*plain, *(fast if kernels else [])]:
+        make = partial(Scenario, kernel=kernel, unscales=unscales)
+        for which in (everywhere, *alone):
+            yield make(_around(which))
+        yield make(_around(frozenset({(0, 0)})), optimizers=2).joined(ranks)
+        for which in (frozenset({(ranks - 1, 1)}), frozenset({(0, 0), (ranks - 1, 1)})):
+            yield make(_around(which), optimizers=2)
+        yield make(_around(alone[0]), empty=frozenset({ranks - 1}))
+    once = Scenario(_around(alone[0]))
+    yield from (replace(once, resumes=resumes) for resumes in range(1, len(once.overflows)))
+
+
+def _around(which: Overflows) -> tuple[Overflows, ...]:
+    return NONE, which, NONE, NONE, NONE
+
+
+def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, life: Life) -> None:
+    """Go through a scenario on one rank, and add what is seen to its life."""
+    benches = [Bench(KINDS[scenario.kernel], SHAPES) for _ in range(scenario.optimizers)]
+    scaler = make(world.group)
+    for number, overflows in enumerate(scenario.overflows):
+        if number and number == scenario.resumes:
+            saved = world.first(scaler.state_dict())
+            scaler = make(world.group)
+            scaler.load_state_dict(saved)
+        life.seen.append(_iterate(scaler, benches, world, scenario, overflows, gradients))
+
+
+def _iterate(
+    scaler: Any, benches: list[Bench], world: World, scenario: Scenario, overflows: Overflows, gradients: Gradients
+) -> Seen:
+    used = float(scaler.scale(LOSS))
+    empty = world.rank in scenario.empty
+    for i, bench in enumerate(benches):
+        bench.put(used, float("inf") if (world.rank, i) in overflows else None)
+        if empty:
+            bench.optimizer.zero_grad()
+        if gradients == "replicated":
+            _average(bench, world)
+    before = [bench.held() for bench in benches]
+    for bench in benches:
+        if scenario.unscales:
+            scaler.unscale_(bench.optimizer)
+        scaler.step(bench.optimizer)
+    scaler.update()
+    moved = tuple(None if empty else bench.held() != held for bench, held in zip(benches, before, strict=True))
+    state = repr(scaler.state_dict()) if hasattr(scaler, "state_dict") else ""
+    finite = all(bench.finite() for bench in benches)
+    return Seen(
+        used, float(scaler.get_scale()), state, moved, finite, tuple(_steps(each, scenario) for each in benches)
+    )
+
+
+def _average(bench: Bench, world: World) -> None:
+    """Give every rank the mean of all ranks' gradients, as DDP does."""
+    for param in bench.params:
+        param.grad = torch.zeros_like(param) if param.grad is None else param.grad
+        dist.all_reduce(param.grad, group=world.group)
+        param.grad /= world.size
+
+
+def _steps(bench: Bench, scenario: Scenario) -> int | None:
+    if scenario.kernel != "AdamW":
+        return None if scenario.kernel else bench.calls
+    counted = [int(state["step"]) for state in bench.optimizer.state.values()]
+    return counted[0] if counted else 0

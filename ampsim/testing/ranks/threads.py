@@ -1,0 +1,203 @@
+"""Ranks as threads under the conductor: a small join in place of the collective, in the orders that a schedule chooses.
+
+What gloo or NCCL would do a `Meeting` does: the n-th collective of each rank on a group is the same meeting, if it is
+of the same kind, and who is there waits for the others. A result is written when it is waited for, which is as late as
+it may be, so that a scaler that looks before sees what it would see on a slow network. Who waits for somebody who does
+not come is a deadlock, which the conductor finds at once.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ampsim.testing import conductor
+from ampsim.testing.conductor.locks import Primitive
+from ampsim.testing.conductor.watch import replace
+from ampsim.testing.ranks.scenario import Gradients, Life, Make, Scenario, play
+
+OPERATIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    dist.ReduceOp.SUM: torch.add,
+    dist.ReduceOp.AVG: torch.add,  # and divided
+    dist.ReduceOp.MAX: torch.maximum,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.PRODUCT: torch.mul,
+}
+
+
+class Meeting(Primitive):
+    """One collective: what each rank brought, by rank."""
+
+    def __init__(self, what: str, size: int, number: int) -> None:
+        super().__init__(f"{what} {number}")
+        self.size = size
+        self.brought: dict[int, Any] = {}
+        self.waiting: set[int] = set()
+
+    @property
+    def status(self) -> str:
+        missing = [str(rank) for rank in range(self.size) if rank not in self.brought]
+        return f"without rank {' and '.join(missing)}" if missing else "complete"
+
+    def bring(self, rank: int, value: Any) -> None:
+        """Come to the collective."""
+        self._scheduler.switch("come to", self)
+        self.brought[rank] = value
+
+    def is_complete(self) -> bool:
+        """Return whether all ranks have come by now."""
+        self._scheduler.switch("look at", self)
+        return len(self.brought) == self.size
+
+    def wait(self, rank: int) -> list[Any]:
+        """Wait for all ranks, and return what they brought."""
+        self.waiting.add(rank)
+        self._scheduler.switch("wait", self, lambda: len(self.brought) == self.size)
+        self.waiting.remove(rank)  # unless the run ended here
+        return [self.brought[rank] for rank in range(self.size)]
+
+
+Meetings = dict[tuple[int, str], Meeting]  # by number and kind
+
+
+class _Work(dist.Work):
+    """The work of a collective: `wait` writes its result."""
+
+    def __init__(self, meeting: Meeting, rank: int, write: Callable[[list[Any]], object]) -> None:
+        super().__init__()
+        self._meeting, self._rank, self._write, self._waited = meeting, rank, write, False
+
+    def wait(self, timeout: object = None) -> bool:
+        if not self._waited:
+            self._write(self._meeting.wait(self._rank))
+            self._waited = True
+        return True
+
+    def is_completed(self) -> bool:
+        if self._meeting.is_complete():
+            self.wait()
+        return self._waited
+
+
+class Group(dist.ProcessGroup):
+    """A process group as one rank has it: torch.distributed's functions take it."""
+
+    def __init__(self, rank: int, size: int, meetings: Meetings) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # a group without a store
+        self._meetings, self._next = meetings, 0
+
+    def come(self, what: str, value: Any) -> Meeting:
+        """Come to this rank's next collective."""
+        key = self._next, what
+        if key not in self._meetings:
+            self._meetings[key] = Meeting(what, self.size(), self._next)
+        meeting = self._meetings[key]
+        self._next += 1
+        meeting.bring(self.rank(), value)
+        return meeting
+
+    def share(self, what: str, value: Any) -> list[Any]:
+        """Return what every rank passes, by rank."""
+        return self.come(what, value).wait(self.rank())
+
+    def _work(self, what: str, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]) -> _Work:
+        return _Work(self.come(what, [tensor.detach().clone() for tensor in tensors]), self.rank(), write)
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
+        """Reduce each tensor over the ranks, in place."""
+        op = next((each for each in OPERATIONS if opts is not None and opts.reduceOp == each), dist.ReduceOp.SUM)
+
+        def write(brought: list[Any]) -> None:
+            for i, tensor in enumerate(tensors):
+                joined = reduce(OPERATIONS[op], [each[i] for each in brought])
+                tensor.detach().copy_(joined / self.size() if op == dist.ReduceOp.AVG else joined)
+
+        return self._work("all_reduce", tensors, write)
+
+    def allgather(  # type: ignore[override]
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
+        """Copy each rank's tensor into the output with its number."""
+
+        def write(brought: list[Any]) -> None:
+            for i, output in enumerate(outputs):
+                for rank, tensor in enumerate(output):
+                    tensor.copy_(brought[rank][i])
+
+        return self._work("all_gather", inputs, write)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
+        """Copy one rank's tensors to all."""
+
+        def write(brought: list[Any]) -> None:
+            for tensor, theirs in zip(tensors, brought[opts.rootRank], strict=True):
+                tensor.detach().copy_(theirs)
+
+        return self._work("broadcast", tensors, write)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        return "threads"
+
+
+class Thread:
+    """A rank that is a thread, with its way to the others."""
+
+    def __init__(self, group: Group) -> None:
+        self.rank, self.size, self.group = group.rank(), group.size(), group
+
+    def first(self, value: object) -> Any:
+        """Return what rank 0 passes."""
+        return self.group.share("share", value)[0]
+
+
+def _answer_for_groups(c: conductor.Conductor) -> None:
+    """Let torch.distributed know a `Group` where it asks a table of processes, until the run ends."""
+    scheduler = c._scheduler  # noqa: SLF001
+
+    def gather(objects: list[Any], value: Any, group: Any = None) -> None:
+        objects[:] = group.share("all_gather_object", value)
+
+    def barrier(group: Any = None, **_: Any) -> None:
+        group.share("barrier", None)
+
+    def rank(group: Any = None) -> int:
+        return int(group.rank())
+
+    def ranks(group: Any) -> list[int]:
+        return [*range(group.size())]
+
+    answers = {"is_initialized": lambda: True, "all_gather_object": gather, "barrier": barrier, "get_rank": rank}
+    for name, answer in {**answers, "get_process_group_ranks": ranks}.items():
+        replace(scheduler, dist, name, answer)
+
+
+class Play:
+    """A scenario with every rank a thread, as a program for the conductor; `lives` is what its last run has shown."""
+
+    def __init__(self, make: Make, scenario: Scenario, size: int, gradients: Gradients) -> None:
+        self._make, self._scenario, self._size, self._gradients = make, scenario, size, gradients
+        self._lives: list[Life] = []
+        self._meetings: Meetings = {}
+
+    def __call__(self, c: conductor.Conductor) -> None:
+        _answer_for_groups(c)
+        self._meetings, self._lives = {}, [Life() for _ in range(self._size)]
+        for thread in [c.spawn(f"rank {rank}", self._live, rank) for rank in range(self._size)]:
+            thread.join()
+
+    def _live(self, rank: int) -> None:
+        life, world = self._lives[rank], Thread(Group(rank, self._size, self._meetings))
+        try:
+            play(self._make, world, self._scenario, self._gradients, life)
+        except Exception as error:  # what a scaler raises on one rank is no end of the others
+            life.error = f"{type(error).__name__}: {error}"
+
+    @property
+    def lives(self) -> list[Life]:
+        """What was seen on each rank in the last run."""
+        for meeting in self._meetings.values():
+            for rank in meeting.waiting:
+                self._lives[rank].waits = f"{meeting} ({meeting.status})"
+        return self._lives

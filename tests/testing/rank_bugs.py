@@ -1,0 +1,293 @@
+"""Scalers of several ranks: a right one, and wrong ones, each with the law that it breaks."""
+
+import torch
+import torch.distributed as dist
+
+READY = torch.amp.grad_scaler.OptState.READY
+
+
+class Right(torch.amp.GradScaler):
+    """torch's, with the largest of all ranks' found_inf in place of one's own before anybody steps."""
+
+    op = dist.ReduceOp.MAX
+
+    def __init__(self, group, init_scale=1024.0):
+        super().__init__("cpu", init_scale, growth_interval=2)
+        self.ranks = group
+
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        found.setdefault(torch.device("cpu"), torch.zeros(()))
+        self.agree(optimizer, found[torch.device("cpu")])
+
+    def agree(self, optimizer, found):
+        dist.all_reduce(found, self.op, self.ranks)
+
+    def step(self, optimizer, *args, **kwargs):
+        if self._per_optimizer_states[id(optimizer)]["stage"] is READY:
+            self.unscale_(optimizer)
+        return super().step(optimizer, *args, **kwargs)
+
+    def flags(self):
+        """What this iteration found, per optimizer."""
+        states = self._per_optimizer_states.values()
+        return [flag for state in states for flag in state["found_inf_per_device"].values()]
+
+
+class SumForMax(Right):
+    """Two ranks that overflow give 2, and a fused kernel asks whether it is exactly 1."""
+
+    op = dist.ReduceOp.SUM
+
+
+class MinForMax(Right):
+    op = dist.ReduceOp.MIN
+
+
+class MeanForMax(Right):
+    op = dist.ReduceOp.AVG
+
+
+class SkipsLocally(Right):
+    """Each rank skips for itself."""
+
+    def agree(self, optimizer, found):
+        pass
+
+
+class AgreesAfterTheSteps(Right):
+    """The scale knows of all overflows, the steps do not."""
+
+    def agree(self, optimizer, found):
+        pass
+
+    def update(self, new_scale=None):
+        for found in self.flags():
+            dist.all_reduce(found, self.op, self.ranks)
+        super().update(new_scale)
+
+
+class UpdatesBeforeTheConsensus(Right):
+    """The steps know of all overflows, the scale only of this rank's."""
+
+    def agree(self, optimizer, found):
+        self.own = getattr(self, "own", 0.0) + float(found)
+        super().agree(optimizer, found)
+
+    def update(self, new_scale=None):
+        for found in self.flags():
+            found.fill_(min(self.own, 1.0))
+        self.own = 0.0
+        super().update(new_scale)
+
+
+class AgreesOnTheFirstOptimizer(Right):
+    def agree(self, optimizer, found):
+        if optimizer is self.first_of_all(optimizer):
+            super().agree(optimizer, found)
+
+    def first_of_all(self, optimizer):
+        self.first = getattr(self, "first", optimizer)
+        return self.first
+
+
+class AgreesOnUnfusedOnly(Right):
+    """As torch's ShardedGradScaler: what a fused optimizer's step checks is not reduced."""
+
+    def step(self, optimizer, *args, **kwargs):
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            return torch.amp.GradScaler.step(self, optimizer, *args, **kwargs)
+        return super().step(optimizer, *args, **kwargs)
+
+
+class AsksOnlyIfItFound(Right):
+    """Who found nothing does not come to the collective."""
+
+    def agree(self, optimizer, found):
+        if found:
+            super().agree(optimizer, found)
+
+
+class AsksOnlyWithGradients(Right):
+    def agree(self, optimizer, found):
+        if any(param.grad is not None for group in optimizer.param_groups for param in group["params"]):
+            super().agree(optimizer, found)
+
+
+class RaisesWithoutGradients(Right):
+    def agree(self, optimizer, found):
+        super().agree(optimizer, found)
+        if all(param.grad is None for group in optimizer.param_groups for param in group["params"]):
+            raise ValueError("nothing to check")
+
+
+class LooksBeforeTheWait(Right):
+    """The flag is read while the collective is under way."""
+
+    def agree(self, optimizer, found):
+        mine = found.clone()
+        self.work = dist.all_reduce(mine, dist.ReduceOp.MAX, self.ranks, async_op=True)
+        found.copy_(mine)
+        self.work.wait()
+
+
+class PollsInTurn(Right):
+    """One of two ranks does not wait: right as long as it is the last to come, as it is where nobody is preempted."""
+
+    turn = 0
+
+    def agree(self, optimizer, found):
+        self.turn += 1
+        if self.ranks.rank() != self.turn % 2:
+            super().agree(optimizer, found)
+            return
+        joined = found.clone()
+        self.work = dist.all_reduce(joined, self.op, self.ranks, async_op=True)
+        if self.work.is_completed():
+            found.copy_(joined)
+
+
+class ReducesBeforeAllLooked(Right):
+    """What the last parameter holds is looked at after the others' result is out."""
+
+    def unscale_(self, optimizer):
+        *_, last = optimizer.param_groups[0]["params"]
+        late, last.grad = last.grad, None
+        super().unscale_(optimizer)
+        last.grad = late
+        if late is not None:
+            inverse, found = 1 / self._scale, self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+            torch._amp_foreach_non_finite_check_and_unscale_([late], found[torch.device("cpu")], inverse)
+
+
+class HearsRankZeroOnly(Right):
+    def agree(self, optimizer, found):
+        dist.broadcast(found, group=self.ranks, group_src=0)
+
+
+class CountsOverflowingRanks(Right):
+    """The scale falls once per rank that overflows."""
+
+    def agree(self, optimizer, found):
+        self.count = found.clone()
+        dist.all_reduce(self.count, dist.ReduceOp.SUM, self.ranks)
+        super().agree(optimizer, found)
+
+    def update(self, new_scale=None):
+        super().update(new_scale)
+        self._scale *= 0.5 ** max(0.0, float(self.count) - 1)
+
+
+class CountsOptimizers(Right):
+    """The scale falls once per optimizer that overflows."""
+
+    def update(self, new_scale=None):
+        times = sum(map(bool, self.flags()))
+        super().update(new_scale)
+        self._scale *= 0.5 ** max(0, times - 1)
+
+
+class UpdatesOnRankZero(Right):
+    def update(self, new_scale=None):
+        if self.ranks.rank() == 0:
+            super().update(new_scale)
+        else:
+            self._per_optimizer_states.clear()
+
+
+class LeavesAfterASkip(Right):
+    """A rank that overflowed begins the next iteration, and the others wait in its update."""
+
+    def update(self, new_scale=None):
+        own = self.own
+        super().update(new_scale)
+        if not own:
+            dist.barrier(self.ranks)
+
+    def agree(self, optimizer, found):
+        self.own = bool(found)
+        super().agree(optimizer, found)
+
+
+class AsksOtherwiseOnTheLastRank(Right):
+    """One rank runs a version that gathers."""
+
+    def agree(self, optimizer, found):
+        if self.ranks.rank() < self.ranks.size() - 1:
+            super().agree(optimizer, found)
+        else:
+            dist.all_gather([found.clone() for _ in range(self.ranks.size())], found, self.ranks)
+
+
+class RaisesOnItsOwnOverflow(Right):
+    def agree(self, optimizer, found):
+        own = bool(found)
+        super().agree(optimizer, found)
+        if own:
+            raise FloatingPointError("overflow")
+
+
+class LoadsOnRankZero(Right):
+    def load_state_dict(self, state_dict):
+        if self.ranks.rank() == 0:
+            super().load_state_dict(state_dict)
+
+
+class LosesTheStreakOnLoad(Right):
+    def load_state_dict(self, state_dict):
+        super().load_state_dict({**state_dict, "_growth_tracker": 0})
+
+
+class BeginsApart(Right):
+    def __init__(self, group):
+        super().__init__(group, 1024.0 * (1 + group.rank()))
+
+
+class SkipsAfterASkip(Right):
+    """A flag that is kept for the next collective is not cleared."""
+
+    def agree(self, optimizer, found):
+        self.kept = torch.maximum(getattr(self, "kept", found), found)
+        dist.all_reduce(self.kept, self.op, self.ranks)
+        found.copy_(self.kept)
+
+
+class StepsTwiceOnTheLastRank(Right):
+    """A retry that only one rank makes."""
+
+    def step(self, optimizer, *args, **kwargs):
+        result = super().step(optimizer, *args, **kwargs)
+        if self.ranks.rank() == self.ranks.size() - 1 and not any(self.flags()):
+            optimizer.step()
+        return result
+
+
+WRONG = {
+    SumForMax: "parameters_stay_finite",
+    MinForMax: "no_rank_steps_on_an_overflow",
+    MeanForMax: "parameters_stay_finite",
+    SkipsLocally: "verdicts_agree",
+    AgreesAfterTheSteps: "verdicts_agree",
+    UpdatesBeforeTheConsensus: "scales_agree",
+    AgreesOnTheFirstOptimizer: "verdicts_agree",
+    AgreesOnUnfusedOnly: "verdicts_agree",
+    AsksOnlyIfItFound: "nobody_waits_for_ever",
+    AsksOnlyWithGradients: "nobody_waits_for_ever",
+    RaisesWithoutGradients: "a_rank_without_gradients_takes_part",
+    LooksBeforeTheWait: "verdicts_agree",
+    PollsInTurn: "verdicts_agree",
+    ReducesBeforeAllLooked: "no_rank_steps_on_an_overflow",
+    HearsRankZeroOnly: "no_rank_steps_on_an_overflow",
+    CountsOverflowingRanks: "one_overflow_on_ranks_is_one_overflow",
+    CountsOptimizers: "one_overflow_on_ranks_is_one_overflow",
+    UpdatesOnRankZero: "scales_agree",
+    LeavesAfterASkip: "nobody_waits_for_ever",
+    AsksOtherwiseOnTheLastRank: "nobody_waits_for_ever",
+    RaisesOnItsOwnOverflow: "no_rank_raises",
+    LoadsOnRankZero: "resume_with_one_ranks_file_is_invisible",
+    LosesTheStreakOnLoad: "resume_with_one_ranks_file_is_invisible",
+    BeginsApart: "scales_agree",
+    SkipsAfterASkip: "clean_steps_are_taken",
+    StepsTwiceOnTheLastRank: "step_counts_agree",
+}

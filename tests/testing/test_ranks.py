@@ -1,0 +1,122 @@
+"""Level 6 of the kit: each planted bug of ranks dies by its law, and a right scaler is not accused."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
+
+from ampsim.testing import check_ranks, conductor  # noqa: E402
+from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
+from ampsim.testing.ranks.scenario import Scenario, scenarios  # noqa: E402
+from ampsim.torch import GradScaler  # noqa: E402
+from tests.testing.rank_bugs import WRONG, AsksOnlyIfItFound, PollsInTurn, Right, SumForMax  # noqa: E402
+
+
+def torchs(_group):
+    return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+
+
+def ours(group):
+    return GradScaler("cpu", init_scale=1024.0, growth_interval=2, group=group)
+
+
+def sharded(group):
+    return ShardedGradScaler("cpu", init_scale=1024.0, growth_interval=2, process_group=group)
+
+
+def broken(make, **options):
+    """What is said of each law that is broken, by its name."""
+    return {each.check.name: each.text for each in judge.judge_ranks(make, **options) if each.outcome == "failed"}
+
+
+@pytest.mark.parametrize("scaler", WRONG, ids=lambda scaler: scaler.__name__)
+def test_a_planted_bug_dies_by_its_law(scaler):
+    said = broken(scaler, processes=False, laws=[WRONG[scaler]])
+    assert said[WRONG[scaler]].startswith(f"{WRONG[scaler]}: ")
+
+
+def test_an_order_that_is_not_the_first_one_is_tried():
+    said = broken(PollsInTurn, processes=False, laws=["verdicts_agree"])["verdicts_agree"]
+    assert "  seen on  threads, schedule {" in said
+
+
+def test_every_law_has_been_seen_to_fail():
+    assert {*WRONG.values()} == {*laws.LAWS}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("make", [Right, ours])
+def test_a_right_scaler_is_not_accused_by_threads_or_by_gloo(make, ranks):
+    assert {each.outcome for each in check_ranks(make, ranks)} == {"passed"}
+
+
+def test_torchs_scaler_is_right_where_all_ranks_have_the_mean_and_wrong_where_each_has_its_own():
+    assert not broken(torchs, gradients="replicated", processes=False)
+    assert broken(torchs, processes=False, laws=["verdicts_agree"])
+
+
+def test_sharded_grad_scaler_leaves_inf_in_parameters():
+    asked = ["parameters_stay_finite", "no_rank_steps_on_an_overflow"]
+    said = broken(sharded, processes=False, laws=asked)
+    assert ["fused SGD" in said[name] for name in asked] == [True, True]
+    assert not broken(sharded, processes=False, without={"fused"})
+
+
+def test_threads_see_what_gloo_does():
+    todo = [*scenarios(2)]
+    real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
+    for scenario in todo:
+        program = threads.Play(sharded, scenario, 2, "sharded")
+        conductor.attempt(program)
+        for ours, theirs in zip(program.lives, real[scenario], strict=True):
+            assert ours.seen == theirs.seen
+            assert ours.error == theirs.error
+            assert bool(ours.waits) == bool(theirs.waits)
+
+
+def test_who_waits_is_told_for_what_and_for_whom():
+    said = broken(AsksOnlyIfItFound, laws=["nobody_waits_for_ever"], processes=False)["nobody_waits_for_ever"]
+    assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
+    alone = Scenario((frozenset(), frozenset({(0, 0)})))
+    first, second = processes.play_all(AsksOnlyIfItFound, [alone], 2, "sharded", 30.0)[alone]
+    assert re.match(r"all_reduce \(rank_bugs.py:\d+ in agree\)", first.waits)
+    assert (second.waits, second.error, len(second.seen)) == ("", "", 2)
+
+
+def test_a_finding_says_what_was_played():
+    with pytest.raises(AssertionError) as failure:
+        check_ranks(SumForMax, laws=["parameters_stay_finite"])
+    assert str(failure.value).splitlines() == [
+        "parameters_stay_finite: a parameter on rank 0 is inf or NaN (iteration 1)",
+        "  law      However many ranks overflow at once, no parameter on any of them becomes inf or NaN.",
+        "  ranks    2, each with 1 fused SGD optimizer; step, update",
+        "  history  clean, inf on rank 0 and 1, clean, clean, clean",
+        "  seen on  threads",
+        "  issue    https://github.com/pytorch/pytorch/issues/140514",
+    ]
+
+
+def test_an_expected_failure_is_strict():
+    laws = ["verdicts_agree", "clean_steps_are_taken"]
+    known = dict.fromkeys(laws, "asks nobody")
+    with pytest.raises(AssertionError, match="clean_steps_are_taken holds, but was expected to be broken: "):
+        check_ranks(torchs, laws=laws, expected_failed_laws=known, processes=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"ranks": 1}, "ranks=1"),
+        ({"gradients": "mine"}, "gradients='mine'"),
+        ({"laws": ["verdicts"]}, "no law 'verdicts'; did you mean 'verdicts_agree'"),
+        ({"without": {"fuse"}}, "without='fuse'; did you mean 'fused'"),
+    ],
+)
+def test_wrong_use_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        check_ranks(Right, **wrong)
