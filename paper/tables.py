@@ -134,6 +134,8 @@ ARTEFACT = (
     ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
     ("ranks", "@sec-field", "exact; clock"),
+    ("loops", "@sec-field", "exact; clock"),
+    ("collapse_run", "@sec-crash", "same CPU"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "same CPU"),
 )
