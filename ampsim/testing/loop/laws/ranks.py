@@ -23,7 +23,7 @@ PLANS: tuple[Collection[int], ...] = ((), *((rank,) for rank in range(RANKS)), r
 
 @law(issue="https://github.com/pytorch/pytorch/issues/136009")
 def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
-    """Ranks on the parts of each batch, with an inf on any of them or none, skip, scale and count steps as one rank does.
+    """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and count steps as one rank does.
 
     Exact. A verdict is whether parameters move; a count of steps is what grows by 1 in each iteration of one rank. What
     else is carried is not asked for, as sums are rounded and parameters may be sharded.
