@@ -40,7 +40,7 @@ def probe_shares(run: Result) -> list[float]:
 def agreement(run: Result, scaler: str) -> float:
     """Return the largest share, over ranks, that agreeing adds to a step: median with a group over median without."""
     ranks = run.records[0]["microseconds"]
-    return max(median(times[scaler]) / median(times[f"{scaler} alone"]) - 1 for times in ranks)
+    return float(max(median(times[scaler]) / median(times[f"{scaler} alone"]) - 1 for times in ranks))
 
 
 NUMBERS: dict[str, Number] = {
