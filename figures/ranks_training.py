@@ -1,6 +1,7 @@
 """Loss scales of fp16 training on two ranks, in whose gradients an element becomes inf: torch's scaler and ours.
 
-The parameters are cut by hand, in d by FSDP2. Crosses: parameters are inf or NaN from there on. Thin: other seeds.
+The parameters are cut by hand, in d by FSDP2. Cross: parameters are inf or NaN from there on. In b torch's ranks divide by
+scales of their own, and the loss becomes NaN. Thin: the other seed.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ampsim.records import Record
 from figures import _style, results
@@ -38,7 +40,16 @@ def plot(run: Result) -> Figure:
         for row in run.records[::-1]:
             draw(axes, {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way}, row)
         mark_planted(axes, run)
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda log2, _: _style.power_of_two(log2)))
+        axes.set(xlim=(0, run.steps))
+        axes.margins(y=0.13)
         _style.label_panel(axes, letter, title)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("loss scale")
+    for axes in grid[1]:
+        axes.set_xlabel("step; dotted: an element is inf on a rank")
+    grid[0, 0].legend(loc="lower left", handlelength=2.2, frameon=True, framealpha=1, edgecolor="none")
     return figure
 
 
@@ -51,7 +62,7 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None
         axes.step(range(len(scales)), scales, where="post", **(style if first else {**style, **FAINT}))
         if first and columns["not_finite"]:
             start = columns["not_finite"][0]
-            axes.plot(start, scales[start], "x", color=style["color"], markersize=6, markeredgewidth=1.6, zorder=5)
+            axes.plot(start, scales[start], "x", color=_style.VERMILION, markersize=7, markeredgewidth=2, zorder=5)
 
 
 def mark_planted(axes: Axes, run: Result) -> None:
@@ -59,5 +70,5 @@ def mark_planted(axes: Axes, run: Result) -> None:
     for name, text in PLANTED.items():
         axes.axvline(run.config[name], color=_style.GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
         axes.text(
-            run.config[name], 1.0, text, transform=axes.get_xaxis_transform(), fontsize=6.5, ha="center", va="top"
+            run.config[name], 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="top", bbox=_style.CLEAR
         )

@@ -1,5 +1,7 @@
 """Ranks that train with ours are one machine; with torch's they part, or lose their parameters, where it is known."""
 
+import math
+
 import pytest
 
 from ampsim import Rule
@@ -50,6 +52,7 @@ def test_torchs_does_not_ask_the_other_rank_in_a_fused_step_alone(runs: dict[tup
     assert CONFIG["on_rank_0"] in first["skipped"]
     assert CONFIG["on_rank_0"] not in second["skipped"]
     assert scales(first)[CONFIG["on_rank_0"] + 1] == scales(second)[CONFIG["on_rank_0"] + 1] / 2
+    assert all(math.isnan(rank["loss"][-1]) for rank in (first, second))  # a mean of gradients of two scales
 
 
 @each_seed
