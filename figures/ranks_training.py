@@ -1,7 +1,7 @@
 """Loss scales of fp16 training on two ranks, in whose gradients an element becomes inf: torch's scaler and ours.
 
-The parameters are cut by hand, in d by FSDP2. Cross: parameters are inf or NaN from there on. In b torch's ranks divide by
-scales of their own, and the loss becomes NaN. Thin: the other seed.
+The parameters are cut by hand, in d by FSDP2. Cross: parameters are inf or NaN from there on. In b torch's ranks
+divide by scales of their own, and the loss becomes NaN. Thin: the other seed.
 """
 
 from collections.abc import Mapping
