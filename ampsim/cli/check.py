@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim.cli.completion import complete_law
+from ampsim.cli.schedule import replay_schedule
 from ampsim.cli.terminal import err, fail, out, print_table, settings
 from ampsim.core.arguments import nearest
 from ampsim.core.files import replacing
@@ -55,6 +56,14 @@ def check_target(
             help="TARGET is make(scaler) of a training loop; what it is fed is called `batches` in the same module.",
         ),
     ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            help="TARGET is make(group) of a scaler that agrees with so many ranks over a process group; level 6.",
+            min=2,
+            metavar="N",
+        ),
+    ] = None,
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
     check: Annotated[
         list[str] | None,
@@ -110,14 +119,20 @@ def check_target(
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
     targets, limit = [*dict.fromkeys(targets)], _limit(time_limit, examples, loop=loop)
     try:
-        declared = declared_traits(trait or (), without or ())
+        if loop and ranks:
+            raise ValueError(
+                "--loop and --ranks: expected one of the two; make(scaler, group=None) is called on ranks, too"
+            )
+        declared = declared_traits(trait or (), () if ranks else without or ())
         if schedule is not None:
-            raise typer.Exit(_replay(targets, check or [], schedule, declared))
+            raise typer.Exit(replay_schedule(targets, check or [], schedule, declared))
         form = _format_of(file) if file and not report else report
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
             if loop:
                 judged = _judge_loops(targets, check, expected, limit)
+            elif ranks:
+                judged = _judge_ranks(targets, check, ranks, without or (), expected)
             else:
                 judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
             _show(judged, None if stream else form)
@@ -187,6 +202,21 @@ def _judge_loops(
     return _judged(begins, chosen(names), limit)
 
 
+def _judge_ranks(
+    targets: Sequence[str], names: Sequence[str] | None, ranks: int, without: Sequence[str], expected: Mapping[str, str]
+) -> "Report":
+    from ampsim.testing.kit.report import Report
+    from ampsim.testing.kit.subject import load
+    from ampsim.testing.ranks.judge import judge_ranks
+
+    makes: dict[str, Any] = {name: load(name) for name in targets}
+    return Report(
+        replace(result, subject=name)
+        for name, make in makes.items()
+        for result in judge_ranks(make, ranks, without=without, laws=names, expected=expected)
+    )
+
+
 def _find_loop(target: str) -> tuple[Any, Any]:
     """Return a loop's maker, and its batches from the same module."""
     from ampsim.testing.kit.subject import load
@@ -209,29 +239,6 @@ def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Judged]", limit: fl
 
     total, quiet = len(checks) * len(begins), not err.is_terminal
     return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
-
-
-def _replay(targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
-    """Run one check of threads under one schedule, show it step by step, and return the exit status."""
-    from ampsim.testing.kit.judge import THREADS, chosen
-    from ampsim.testing.kit.subject import find
-
-    if len(targets) != 1 or len(checks) != 1:
-        raise ValueError("--schedule: expected one TARGET and one --check, as the line `replay` of a finding has them")
-    (check,) = chosen(names=checks)
-    if check.level != THREADS:
-        raise ValueError(f"--schedule: {check.name} has no threads; expected a check of level {THREADS}")
-    try:
-        schedule = {int(step): int(choice) for step, choice in (pair.split(":") for pair in text.split(",") if pair)}
-    except ValueError:
-        raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
-    try:
-        check(find(targets[0], **declared), schedule=schedule)
-    except AssertionError as error:
-        out.print(str(error), markup=False)
-        return 1
-    out.print(f"{check.name} holds under this schedule")
-    return 0
 
 
 def _expected(text: str | None) -> dict[str, str]:

@@ -6,11 +6,15 @@ from pathlib import Path
 from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS
 
 _TESTING = Path(__file__).parents[1] / "testing"
-_PARTS = (("kit/checks/*.py", "t: Trial"), ("loop/laws/*.py", "make: Make, batches: Sequence[Batch]"))
+_PARTS = (
+    ("kit/checks/*.py", "t: Trial"),
+    ("loop/laws/*.py", "make: Make, batches: Sequence[Batch]"),
+    ("ranks/laws.py", "scenario: Scenario, lives: Lives, "),
+)
 
 
 def laws() -> list[str]:
-    """Return the names of all checks of scalers and laws of loops."""
+    """Return the names of all checks of scalers and laws of loops and of ranks."""
     found = [law.__name__ for law in (*UPDATE_LAWS, *HISTORY_LAWS)]
     for files, parameters in _PARTS:
         for file in sorted(_TESTING.glob(files)):

@@ -14,6 +14,7 @@ from ampsim.testing import check_ranks, conductor  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
 from ampsim.testing.ranks.scenario import Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
+from tests.test_cli import run  # noqa: E402
 from tests.testing.rank_bugs import WRONG, AsksOnlyIfItFound, PollsInTurn, Right, SumForMax  # noqa: E402
 
 
@@ -120,3 +121,14 @@ def test_an_expected_failure_is_strict():
 def test_wrong_use_is_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
         check_ranks(Right, **wrong)
+
+
+def test_the_command_holds_a_maker_to_the_laws_of_ranks():
+    asked = ["check", "--ranks", "2", "--law", "verdicts_agree"]
+    code, text = run(*asked, "tests.testing.rank_bugs:SkipsLocally")
+    assert (code, "\nverdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)\n" in text) == (1, True)
+    assert "tests.testing.rank_bugs:SkipsLocally: 1 failed of 1 checks" in text
+    assert run(*asked, "tests.testing.rank_bugs:SkipsLocally", "--xfail", "verdicts_agree")[0] == 0
+    assert run(*asked, "tests.testing.rank_bugs:Right", "--without", "fused")[0] == 0
+    assert run(*asked, "--loop", "tests.testing.rank_loops:ours")[0] == 2
+    assert run("check", "--ranks", "2", "--law", "skip_budget", "tests.testing.rank_bugs:Right")[0] == 2

@@ -116,6 +116,8 @@ def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
         ValueError: the law holds or is not asked, the loop cannot be judged, or there is no such law.
     """
     (law,) = chosen([name])
+    if name not in TEMPLATES:
+        raise ValueError(f"{name} has no short test: it needs ranks")
     module, _, path = target.partition(":")
     make: Any = load(target)
     batches: Any = load(f"{module}:batches")

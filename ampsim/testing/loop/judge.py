@@ -25,6 +25,7 @@ from ampsim.testing.kit.alarm import OverdueError, alarm, place
 from ampsim.testing.kit.result import Outcome, Result, described
 from ampsim.testing.loop.law import Broken, Law, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
+from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
 from ampsim.testing.loop.laws.scale import scale_is_invisible
 from ampsim.testing.loop.laws.skipped import skipped_step_never_happened
@@ -44,6 +45,7 @@ LAWS = {
         it_learns,
     )
 }
+ALL = {**LAWS, ranks_are_invisible.name: ranks_are_invisible}  # `LAWS` are those of a loop that runs alone
 FEWEST = 3
 TRIED_AT = 2.0**8
 LIMIT = 600.0  # seconds per law, which runs the loop a dozen times
@@ -63,9 +65,10 @@ def check_loop(
         make: ``make(scaler)`` builds everything anew, seeded, and returns a `Loop` that uses the scaler it is given,
             whose scale the kit sets: torch's GradScaler on the CPU, or the class that the parameter is annotated with,
             a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, jmp's ``DynamicLossScale``, or
-            what makes a ``LossScaleOptimizer`` of Keras.
+            what makes a ``LossScaleOptimizer`` of Keras. A ``make(scaler, group=None)`` of torch is also called on
+            each of two ranks, which are threads, with the process group that is torch.distributed's default one there.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
-        laws: names in `LAWS`; None is all.
+        laws: names in `ALL`; None is all.
         expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
         limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
             it. Kept as `check_scaler` keeps its own.
@@ -85,10 +88,10 @@ def check_loop(
 
 def chosen(laws: Iterable[str] | None = None) -> list[Law]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    names = {*LAWS} if laws is None else {*laws}
-    for name in sorted(names - {*LAWS}):
-        raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
-    return [law for name, law in LAWS.items() if name in names]
+    names = {*ALL} if laws is None else {*laws}
+    for name in sorted(names - {*ALL}):
+        raise ValueError(f"no law {name!r}; {nearest(name, ALL)}")
+    return [law for name, law in ALL.items() if name in names]
 
 
 def judge_loop(

@@ -16,6 +16,7 @@ KEPT = "the scale did not fall"
 HIDDEN = "equal after the skipped step, and not after the next one"
 SAVING = "saving alone"
 VERDICT = "another verdict or scale"
+WAITS, COUNTED = "a rank waits for ever", "another count of steps"
 SKIPPED, STUCK, UNREACHED = "all steps skipped", "gradients and no move", "no gradient"
 
 

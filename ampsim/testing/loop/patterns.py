@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ampsim.testing.loop.law import (
     ALIKE,
+    COUNTED,
     GROWS,
     HIDDEN,
     KEPT,
@@ -15,6 +16,7 @@ from ampsim.testing.loop.law import (
     STUCK,
     UNREACHED,
     VERDICT,
+    WAITS,
     Broken,
 )
 from ampsim.testing.loop.state import Difference
@@ -40,7 +42,7 @@ class Pattern:
 
 
 _SCALE, _SKIP, _RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
-_SPLIT, _LEARNS = "splitting_is_invisible", "it_learns"
+_SPLIT, _RANKS, _LEARNS = "splitting_is_invisible", "ranks_are_invisible", "it_learns"
 _READ = (
     "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped; in JAX, keep "
     "the old one where gradients are not finite"
@@ -150,6 +152,23 @@ PATTERNS = (
         _SPLIT,
         "the loss of a micro-batch is not divided by their number once: never, twice, or by another number; "
         "or gradients are cleared between them",
+    ),
+    Pattern(
+        _RANKS,
+        "a rank goes its own way after its own verdict: let all agree on the verdict before any of them skips a "
+        "collective",
+        pattern=WAITS,
+    ),
+    Pattern(
+        _RANKS,
+        "it follows the rank's own gradients, or its own number: ask after scaler.update() whether the scale fell, "
+        "once all ranks have one verdict",
+        pattern=COUNTED,
+    ),
+    Pattern(
+        _RANKS,
+        "the verdict is of one rank: average the gradients before the scaler looks at them; where each rank keeps its "
+        "own, let the scaler ask the others, as ampsim.torch.GradScaler(group=group) does",
     ),
     Pattern(_LEARNS, "every step is skipped: look for inf or NaN in the loss at this scale", pattern=SKIPPED),
     Pattern(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing.loop.loop import Loop, LoopError
 from ampsim.testing.loop.state import Array, State, snapshot
 from ampsim.testing.loop.told import told
 
@@ -56,6 +56,11 @@ class Run(ABC):
         """Seed every generator of random numbers that is not in state."""
         np.random.seed(number)  # noqa: NPY002 - loops draw from it
         random.seed(number)
+
+    @staticmethod
+    def together(size: int, live: Callable[[Any], object]) -> str:
+        """Call a function with its group on each of so many ranks; return who waits for whom in the end, or ""."""
+        raise LoopError("ranks are played for loops of torch.distributed alone")
 
     @property
     @abstractmethod

@@ -11,7 +11,7 @@ from ampsim.testing.loop.loop import Loop, LoopError
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.told import told
 
-Make = Callable[[Any], Loop]
+Make = Callable[..., Loop]  # make(scaler), or make(scaler, group=None)
 NEVER = 2**30  # a growth interval that no run reaches
 BACKENDS = {  # where the class lives that make's parameter is annotated with -> the runs that give it one
     "ampsim.jax": "jax:JaxRun",
@@ -51,12 +51,12 @@ def run_class(make: Make) -> type[Run]:
     return getattr(importlib.import_module(f"ampsim.testing.loop.backends.{module}"), name)  # type: ignore[no-any-return]
 
 
-def begin(make: Make, scale: float, growth_interval: int = NEVER) -> Run:
-    """Make a fresh loop with a scaler at this scale, and look at its state."""
-    run = run_class(make)(scaler_class(make), scale, growth_interval)
+def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) -> Run:
+    """Make a fresh loop with a scaler at this scale, on a rank with its ``group=``, and look at its state."""
+    run = run_class(make)(scaler_class(make), scale, growth_interval, **group)
     run.seed(0)
     with told("make"):
-        loop = make(run.scaler)
+        loop = make(run.scaler, **group)
     if not isinstance(loop, Loop):
         raise LoopError(f"make returned {type(loop).__name__}, expected a Loop(step, state={{...}})")
     run.loop = loop

@@ -6,6 +6,7 @@ it may be, so that a scaler that looks before sees what it would see on a slow n
 not come is a deadlock, which the conductor finds at once.
 """
 
+import threading
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -152,25 +153,40 @@ class Thread:
         return self.group.share("share", value)[0]
 
 
-def _answer_for_groups(c: conductor.Conductor) -> None:
+def live_together(c: conductor.Conductor, size: int, meetings: Meetings, live: Callable[[Group], object]) -> None:
+    """Give every rank a thread to live in, and its group, which is torch.distributed's default one there."""
+    here = threading.local()
+
+    def begin(rank: int) -> None:
+        here.group = Group(rank, size, meetings)
+        live(here.group)
+
+    _answer_for_groups(c, lambda: getattr(here, "group", None))
+    for thread in [c.spawn(f"rank {rank}", begin, rank) for rank in range(size)]:
+        thread.join()
+
+
+def _answer_for_groups(c: conductor.Conductor, mine: Callable[[], Any]) -> None:
     """Let torch.distributed know a `Group` where it asks a table of processes, until the run ends."""
     scheduler = c._scheduler  # noqa: SLF001
 
     def gather(objects: list[Any], value: Any, group: Any = None) -> None:
-        objects[:] = group.share("all_gather_object", value)
+        objects[:] = (group or mine()).share("all_gather_object", value)
 
     def barrier(group: Any = None, **_: Any) -> None:
-        group.share("barrier", None)
+        (group or mine()).share("barrier", None)
 
-    def rank(group: Any = None) -> int:
-        return int(group.rank())
+    def ranks(group: Any = None) -> list[int]:
+        return [*range((group or mine()).size())]
 
-    def ranks(group: Any) -> list[int]:
-        return [*range(group.size())]
-
-    answers = {"is_initialized": lambda: True, "all_gather_object": gather, "barrier": barrier, "get_rank": rank}
-    for name, answer in {**answers, "get_process_group_ranks": ranks}.items():
+    replace(scheduler, type(dist.group), "WORLD", property(lambda _: mine()))
+    for name, answer in {"all_gather_object": gather, "barrier": barrier, "get_process_group_ranks": ranks}.items():
         replace(scheduler, dist, name, answer)
+
+
+def waiting(meetings: Meetings) -> dict[int, str]:
+    """Return which ranks wait for ever, and in which collective without whom."""
+    return {rank: f"{meeting} ({meeting.status})" for meeting in meetings.values() for rank in meeting.waiting}
 
 
 class Play:
@@ -182,13 +198,11 @@ class Play:
         self._meetings: Meetings = {}
 
     def __call__(self, c: conductor.Conductor) -> None:
-        _answer_for_groups(c)
         self._meetings, self._lives = {}, [Life() for _ in range(self._size)]
-        for thread in [c.spawn(f"rank {rank}", self._live, rank) for rank in range(self._size)]:
-            thread.join()
+        live_together(c, self._size, self._meetings, self._live)
 
-    def _live(self, rank: int) -> None:
-        life, world = self._lives[rank], Thread(Group(rank, self._size, self._meetings))
+    def _live(self, group: Group) -> None:
+        life, world = self._lives[group.rank()], Thread(group)
         try:
             play(self._make, world, self._scenario, self._gradients, life)
         except Exception as error:  # what a scaler raises on one rank is no end of the others
@@ -197,7 +211,6 @@ class Play:
     @property
     def lives(self) -> list[Life]:
         """What was seen on each rank in the last run."""
-        for meeting in self._meetings.values():
-            for rank in meeting.waiting:
-                self._lives[rank].waits = f"{meeting} ({meeting.status})"
+        for rank, what in waiting(self._meetings).items():
+            self._lives[rank].waits = what
         return self._lives

@@ -1,10 +1,11 @@
 """Runs of torch loops, which change objects in place."""
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -21,8 +22,8 @@ from ampsim.testing.loop.state import Array
 class Scaler(torch.amp.GradScaler):
     """torch's scaler, which also notes whether it was used and which updates found an inf."""
 
-    def __init__(self, scale: float, growth_interval: int) -> None:
-        super().__init__("cpu", init_scale=scale, growth_interval=growth_interval)
+    def __init__(self, scale: float, growth_interval: int, **group: Any) -> None:
+        super().__init__("cpu", init_scale=scale, growth_interval=growth_interval, **group)
         self.found: list[bool] = []
         self.used = False
 
@@ -42,15 +43,26 @@ class TorchRun(Run):
 
     scaler: Scaler
 
-    def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
+    def __init__(self, wanted: type | None, scale: float, growth_interval: int, group: Any = None) -> None:
         super().__init__(wanted, scale, growth_interval)
-        self.scaler = Scaler(scale, growth_interval)
+        if _asks_ranks(wanted):
+            self.scaler = type("Scaler", (Scaler, wanted), {})(scale, growth_interval, group=group)
+        else:
+            self.scaler = Scaler(scale, growth_interval)
         self.found = self.scaler.found
 
     @staticmethod
     def seed(number: int) -> None:
         Run.seed(number)
         torch.manual_seed(number)
+
+    @staticmethod
+    def together(size: int, live: Callable[[Any], object]) -> str:
+        if not torch.distributed.is_available():
+            return Run.together(size, live)
+        from ampsim.testing.loop.backends import torch_ranks
+
+        return torch_ranks.play(size, live)
 
     @property
     def used(self) -> bool:
@@ -141,6 +153,15 @@ class TorchRun(Run):
         with Inexact() as watch:
             replay()
         return watch.half or (watch.tiny if tiny else "")
+
+
+def _asks_ranks(wanted: type | None) -> TypeGuard[type]:
+    """Return whether a loop takes a kind of torch's scaler that is told its process group."""
+    return (
+        wanted is not None
+        and issubclass(wanted, torch.amp.GradScaler)
+        and "group" in inspect.signature(wanted).parameters
+    )
 
 
 def trained(loop: Loop) -> dict[str, Tensor]:

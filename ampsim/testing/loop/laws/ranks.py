@@ -1,0 +1,133 @@
+"""Ranks are invisible."""
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from ampsim.testing.loop.law import COUNTED, VERDICT, WAITS, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.loop import LoopError
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations, run_class
+from ampsim.testing.loop.state import Array, differences
+
+RANKS = 2
+SCALE, GROWTH_INTERVAL = 2.0**8, 3
+Iterations = Sequence[Sequence[Batch]]
+PLANS: tuple[Collection[int], ...] = ((), *((rank,) for rank in range(RANKS)), range(RANKS))  # who has an inf
+
+
+@law(issue="https://github.com/pytorch/pytorch/issues/136009")
+def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+    """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and count steps as one rank does.
+
+    Exact. A verdict is whether parameters move; a count of steps is what grows by 1 in each iteration of one rank. What
+    else is carried is not asked for, as sums are rounded and parameters may be sharded.
+    """
+    if not _takes_group(make):
+        return NotAsked("make takes no group: expected make(scaler, group=None)")
+    try:
+        groups = iterations(make, batches)
+        if len(groups) < 2:
+            return NotAsked("fewer than 2 batches after which the scaler is updated")
+        for bad in PLANS:
+            if verdict := _play(make, groups, bad):
+                return verdict
+    except LoopError as error:
+        return NotAsked(str(error))
+    return None
+
+
+def _takes_group(make: Make) -> bool:
+    try:
+        return "group" in inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
+    """Hold ranks, of which some have an inf in one iteration, against one rank on whole batches that has it too."""
+    whole = begin(make, SCALE, GROWTH_INTERVAL)
+    _train(whole, groups, bool(bad), lambda data: data)
+    ranks: dict[int, Run] = {}
+    errors: list[str] = []
+
+    def live(group: Any) -> None:
+        try:
+            ranks[group.rank()] = run = begin(make, SCALE, GROWTH_INTERVAL, group=group)
+            _train(run, groups, group.rank() in bad, partial(_part, run, group.rank()))
+        except LoopError as error:
+            errors.append(f"on rank {group.rank()} {error}")
+
+    waits = run_class(make).together(RANKS, live)
+    if errors:
+        return NotAsked(errors[0])
+    planted = f" with an inf on rank {' and '.join(map(str, bad))}" if bad else ""
+    if waits:
+        count = sum(map(len, groups))
+        return Broken(f"in {count} batches{planted}", count - 1, pattern=WAITS, seen=waits)
+    if not bad and any(any(found) for run in (whole, *ranks.values()) for found in run.verdicts):
+        return NotAsked(f"a batch overflows at scale {SCALE:g}")
+    for rank, run in sorted(ranks.items()):
+        if broken := _compare(whole, run, f"on rank {rank} of {RANKS}", groups, planted):
+            return broken
+    return None
+
+
+def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any]) -> None:
+    """Train on all batches, with an inf in all gradients of the iteration in the middle if this one is `bad`."""
+    for number, group in enumerate(groups):
+        is_bad = bad and number == len(groups) // 2
+        with run.planting() if is_bad else nullcontext({"": 1}) as passes:
+            advance(run, group, data)
+        if not passes:
+            raise LoopError("no backward pass reached a parameter: name the model, or the optimizer, in state")
+
+
+def _part(run: Run, rank: int, data: Any) -> Any:
+    """Return what a rank trains on."""
+    if run.loop.split is None:
+        raise LoopError("the Loop has no split=")
+    parts = [*run.loop.split(data, RANKS)]
+    if len(parts) != RANKS:
+        raise LoopError(f"split(batch, {RANKS}) gave {len(parts)} parts, expected one per rank")
+    return parts[rank]
+
+
+def _compare(whole: Run, run: Run, who: str, groups: Iterations, planted: str) -> Broken | None:
+    """Say in which iteration a rank first did other than one rank on the whole did."""
+    ends = [0, *accumulate(map(len, groups))]
+    middle = len(groups) // 2
+    counts = _counts(whole, [span for number, span in enumerate(pairwise(ends)) if not (planted and number == middle)])
+    for number, (start, end) in enumerate(pairwise(ends)):
+        is_bad = bool(planted) and number == middle
+        where = f"{who} after batch {groups[number][-1].place}{planted}"
+        expected, seen = ({each.name for each in differences(r.states[start], r.states[end])} for r in (whole, run))
+        if is_bad and (moved := [name for name in run.parameters() if name in seen - expected]):
+            return Broken(where, end - 1, pattern=VERDICT, seen=f"{moved[0]} moves in a step that all must skip")
+        if found := differences(whole.scalers[end], run.scalers[end]):
+            return Broken(where, end - 1, found, pattern=VERDICT)
+        for name in counts:
+            if name in run.states[end] and (name in seen) != (name in expected):
+                said = "counts a step that all skip" if name in seen else "does not count a step that all take"
+                return Broken(where, end - 1, pattern=COUNTED, seen=f"{name} {said}")
+    return None
+
+
+def _counts(run: Run, spans: Sequence[tuple[int, int]]) -> list[str]:
+    """Return what grows by 1 over each of these spans: what counts steps."""
+    return [
+        name
+        for name, array in run.states[-1].items()
+        if array.size == 1
+        and array.dtype.kind in "iuf"
+        and all(_value(run.states[end].get(name)) - _value(run.states[start].get(name)) == 1 for start, end in spans)
+    ]
+
+
+def _value(array: Array | None) -> float:
+    return 0.0 if array is None else float(np.ravel(array)[0])

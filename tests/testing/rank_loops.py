@@ -1,0 +1,186 @@
+"""Loops of several ranks: right ones, and wrong ones as in public threads, each with what is said of it."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from ampsim.testing import Loop
+from ampsim.torch import GradScaler
+from experiments.bugs.trainer import ADAM, SGD
+from tests.testing.loops import Trainer, cut, loss_of, parts
+
+RIGHT, WRONG = {}, {}
+
+
+def looping(optimizer=SGD, said=""):
+    """Register a loop by its step, given the trainer, the group and a batch; and what is said of it if it is wrong."""
+
+    def register(step):
+        def make(scaler, group=None):
+            t = Trainer(scaler, optimizer)
+            t.schedule()
+            return Loop(partial(step, t, group), t.state, split=cut)
+
+        if said:
+            WRONG[step.__name__] = make, said
+        else:
+            RIGHT[step.__name__] = make
+        return step
+
+    return register
+
+
+def backward(t, batch):
+    """Leave scaled gradients of the mean over micro-batches."""
+    t.optimizer.zero_grad()
+    for part in parts(batch):
+        t.scaler.scale(loss_of(t.model, part) / len(parts(batch))).backward()
+
+
+def mean(t, group):
+    """Give all ranks the mean of their gradients, as DDP does."""
+    for param in t.params() if group else ():
+        dist.all_reduce(param.grad, group=group)
+        param.grad /= group.size()
+
+
+def flags(t):
+    """Return what this rank found in its gradients."""
+    t.scaler.unscale_(t.optimizer)
+    return [*t.scaler._per_optimizer_states[id(t.optimizer)]["found_inf_per_device"].values()]
+
+
+def finish(t):
+    if t.update():
+        t.state["scheduler"].step()
+
+
+@looping(ADAM)
+def averaged(t, group, batch):
+    backward(t, batch)
+    mean(t, group)
+    finish(t)
+
+
+@looping()
+def averaged_by_the_default_group(t, group, batch):
+    backward(t, batch)
+    if dist.is_initialized():
+        for param in t.params():
+            dist.all_reduce(param.grad, dist.ReduceOp.AVG)
+        assert (dist.get_world_size(), dist.get_rank()) == (2, group.rank())
+    finish(t)
+
+
+@looping(ADAM)
+def sharded(t, group, batch):
+    """Each rank keeps its own gradients, and the scaler is told what the others found."""
+    backward(t, batch)
+    for flag in flags(t) if group else ():
+        dist.all_reduce(flag, dist.ReduceOp.MAX, group)
+    finish(t)
+
+
+@looping(ADAM)
+def skipped_by_hand(t, group, batch):
+    backward(t, batch)
+    found = torch.stack(flags(t)).amax()
+    if group:
+        dist.all_reduce(found, dist.ReduceOp.MAX, group)
+    if found:
+        t.scaler.update(t.scaler.get_scale() / 2)
+    else:
+        finish(t)
+
+
+def ours(scaler: GradScaler, group=None):
+    t = Trainer(scaler, ADAM)
+
+    def step(batch):
+        backward(t, batch)
+        t.update()
+
+    return Loop(step, t.state, split=cut)
+
+
+def accumulating(scaler, group=None):
+    """Steps after every second batch, and averages then."""
+    t, batches = Trainer(scaler), 0
+
+    def step(batch):
+        nonlocal batches
+        if batches % 2 == 0:
+            t.optimizer.zero_grad()
+        for part in parts(batch):
+            scaler.scale(loss_of(t.model, part) / len(parts(batch)) / 2).backward()
+        batches += 1
+        if batches % 2 == 0:
+            mean(t, group)
+            t.update()
+
+    return Loop(step, t.state, split=cut)
+
+
+RIGHT |= {"ours": ours, "accumulating": accumulating}
+
+
+@looping(said="moves in a step that all must skip")
+def fairscale_179_skips_locally(t, group, batch):
+    backward(t, batch)
+    finish(t)
+
+
+@looping(said="moves in a step that all must skip")
+def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
+    backward(t, batch)
+    for flag in flags(t) if group else ():
+        dist.broadcast(flag, 0, group)
+    finish(t)
+
+
+@looping(said="moves in a step that all must skip")
+def averaged_after_the_check(t, group, batch):
+    backward(t, batch)
+    t.scaler.unscale_(t.optimizer)
+    mean(t, group)
+    finish(t)
+
+
+@looping(ADAM, said="scaler.scale is 256.0, expected 128.0")
+def pytorch_136009_scales_differ(t, group, batch):
+    """The step knows of all ranks, the scale only of its own."""
+    backward(t, batch)
+    found = torch.stack(flags(t)).amax()
+    if group:
+        dist.all_reduce(found, dist.ReduceOp.MAX, group)
+    if not found:
+        t.scaler.step(t.optimizer)
+        t.state["scheduler"].step()
+    t.scaler.update()
+
+
+@looping(said="scheduler.last_epoch counts a step that all skip")
+def schedules_by_its_own_gradients(t, group, batch):
+    backward(t, batch)
+    finite = all(param.grad.isfinite().all() for param in t.params())
+    mean(t, group)
+    t.update()
+    if finite:
+        t.state["scheduler"].step()
+
+
+@looping(said="scheduler.last_epoch does not count a step that all take")
+def schedules_on_the_first_rank(t, group, batch):
+    backward(t, batch)
+    mean(t, group)
+    if t.update() and (not group or group.rank() == 0):
+        t.state["scheduler"].step()
+
+
+@looping(said="waits in all_reduce")
+def neuron_sp_154_comes_to_the_collective_if_it_steps(t, group, batch):
+    backward(t, batch)
+    if group and all(param.grad.isfinite().all() for param in t.params()):
+        mean(t, group)
+    finish(t)
