@@ -70,7 +70,8 @@ class FSDP2:
     def __init__(self, model: nn.Module) -> None:
         for block in model.get_submodule("blocks").children():
             fully_shard(block)
-        self.parameters = list(fully_shard(model).parameters())
+        fully_shard(model)
+        self.parameters = list(model.parameters())
 
     def reduce(self) -> None:
         """Do nothing: the backward pass has."""
@@ -133,7 +134,7 @@ def new_scaler(name: str, way: Way, job: Job) -> Any:
         return GradScaler("cpu", **settings, group="world")
     if way.sharding is FSDP2:  # whose gradients share their verdict themselves
         return torch.amp.GradScaler("cpu", **settings)
-    return ShardedGradScaler("cpu", **settings, process_group=dist.group.WORLD)  # type: ignore[no-untyped-call]
+    return ShardedGradScaler("cpu", **settings, process_group=dist.group.WORLD)
 
 
 class Seen(NamedTuple):
