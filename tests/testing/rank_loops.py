@@ -1,9 +1,11 @@
 """Loops of several ranks: right ones, and wrong ones as in public threads, each with what is said of it."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ampsim.testing import Loop
 from ampsim.torch import GradScaler
@@ -122,7 +124,23 @@ def accumulating(scaler, group=None):
     return Loop(step, t.state, split=cut)
 
 
-RIGHT |= {"ours": ours, "accumulating": accumulating}
+def ddp(scaler, group=None, context=lambda model: nullcontext()):
+    """Takes torch's own wrapper, on the default group."""
+    t = Trainer(scaler, ADAM)
+    model = DistributedDataParallel(t.model) if group else t.model
+
+    def step(batch):
+        t.optimizer.zero_grad()
+        for part in parts(batch):
+            with context(model) if group else nullcontext():
+                scaler.scale(loss_of(model, part) / len(parts(batch))).backward()
+        t.update()
+
+    return Loop(step, t.state, split=cut)
+
+
+RIGHT |= {"ours": ours, "accumulating": accumulating, "ddp": ddp}
+WRONG["ddp_that_never_synchronizes"] = partial(ddp, context=DistributedDataParallel.no_sync), "moves in a step that all"
 
 
 @looping(said="moves in a step that all must skip")

@@ -66,15 +66,25 @@ Meetings = dict[tuple[int, str], Meeting]  # by number and kind
 class _Work(dist.Work):
     """The work of a collective: `wait` writes its result."""
 
-    def __init__(self, meeting: Meeting, rank: int, write: Callable[[list[Any]], object]) -> None:
+    def __init__(
+        self, meeting: Meeting, rank: int, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]
+    ) -> None:
         super().__init__()
         self._meeting, self._rank, self._write, self._waited = meeting, rank, write, False
+        self._tensors = tensors
 
     def wait(self, timeout: object = None) -> bool:
         if not self._waited:
             self._write(self._meeting.wait(self._rank))
             self._waited = True
         return True
+
+    def get_future(self) -> Any:
+        """Return what DDP asks an all_reduce for, complete: who waits for a future hands over to no other rank."""
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
 
     def is_completed(self) -> bool:
         if self._meeting.is_complete():
@@ -104,7 +114,7 @@ class Group(dist.ProcessGroup):
         return self.come(what, value).wait(self.rank())
 
     def _work(self, what: str, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]) -> _Work:
-        return _Work(self.come(what, [tensor.detach().clone() for tensor in tensors]), self.rank(), write)
+        return _Work(self.come(what, [tensor.detach().clone() for tensor in tensors]), self.rank(), tensors, write)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
         """Reduce each tensor over the ranks, in place."""
