@@ -23,13 +23,14 @@ WAYS = {
     "unscale_, not fused": "unscale_, then a step not fused",
     "FSDP2": "FSDP2, unscale_, then a fused step",
 }
-FAINT = {"linewidth": 0.5, "alpha": 0.4, "label": "_"}
-PLANTED = {"on_rank_0": "0", "on_rank_1": "1", "on_both": "both"}
+OF = {"torch": "torch's", "ours": "ours"}
+FAINT = {"linewidth": 0.5, "alpha": 0.4}
+PLANTED: Mapping[str, Any] = {"on_rank_0": 0, "on_rank_1": 1, "on_both": "both"}
 LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ours lies beneath
-    ("ours", 0): {"color": _style.SKY, "linewidth": 3.2, "label": "ours, rank 0"},
-    ("ours", 1): {"color": _style.BLUE, "linewidth": 1.8, "label": "ours, rank 1"},
-    ("torch", 0): {"color": _style.VERMILION, "linewidth": 1.0, "label": "torch's, rank 0"},
-    ("torch", 1): {"color": _style.BLACK, "linewidth": 0.9, "linestyle": (0, (2, 2)), "label": "torch's, rank 1"},
+    ("ours", 0): {"color": _style.SKY, "linewidth": 3.2},
+    ("ours", 1): {"color": _style.BLUE, "linewidth": 1.8},
+    ("torch", 0): {"color": _style.VERMILION, "linewidth": 1.0},
+    ("torch", 1): {"color": _style.BLACK, "linewidth": 0.9, "linestyle": (0, (2, 2))},
 }
 
 
@@ -59,10 +60,16 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None
         columns = by_scaler[scaler][rank]
         scales = np.log2(results.in_force(columns["scale_changes"], len(columns["loss"])))
         first = row["seed"] == 0
-        axes.step(range(len(scales)), scales, where="post", **(style if first else {**style, **FAINT}))
+        shown = {**style, "label": label(scaler, rank)} if first else {**style, **FAINT}
+        axes.step(range(len(scales)), scales, where="post", **shown)
         if first and columns["not_finite"]:
             start = columns["not_finite"][0]
             axes.plot(start, scales[start], "x", color=_style.VERMILION, markersize=7, markeredgewidth=2, zorder=5)
+
+
+def label(scaler: str, rank: int) -> str:
+    """Return the name of a line."""
+    return f"{OF[scaler]}, rank {rank}"
 
 
 def mark_planted(axes: Axes, run: Result) -> None:

@@ -28,7 +28,7 @@ from experiments.training import fp16, series, tasks
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank is told."""
+    """The settings of a run, which every rank is told."""
 
     seed: int  # of weights and batches
     steps: int
@@ -81,7 +81,7 @@ class FSDP2:
 
 
 class Way(NamedTuple):
-    """What stands between the gradients and the parameters, apart from the scaler."""
+    """A way from gradients to parameters, apart from the scaler."""
 
     sharding: type[ByHand | FSDP2]
     unscales: bool  # whether `unscale_` is called before the step, as whoever clips does

@@ -482,7 +482,7 @@ def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost
     for axes, way in zip(drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True):
         crosses = [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"]
         assert crosses == [each["not_finite"][:1] for each in first[way, "torch"] if each["not_finite"]]
-        for (scaler, rank), style in F.ranks_training.LINES.items():
+        for scaler, rank in F.ranks_training.LINES:
             columns = first[way, scaler][rank]
             scales = results.in_force(columns["scale_changes"], run.steps)
-            assert one(axes, style["label"]).get_ydata().tolist() == np.log2(scales).tolist()
+            assert one(axes, F.ranks_training.label(scaler, rank)).get_ydata().tolist() == np.log2(scales).tolist()
