@@ -16,8 +16,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "gpt_fp16", "resnet_fp16", "init_scale", "growth_interval", "policies", "policies_closed", "replay_fidelity",
     ),
     "How it goes wrong": (
-        "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "ranks", "loops", "device_claims",
-        "explain_faults",
+        "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "ranks", "ranks_training", "loops",
+        "device_claims", "explain_faults",
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),

@@ -126,6 +126,22 @@ def ranks_agree(run: Result) -> Finding:
     return Finding(now, not ours, any(not row["finite"] for case in torchs for row in case))
 
 
+@claim(
+    "ranks.training",
+    "ranks_training",
+    "Training on two ranks, torch's sharded scaler and a fused optimizer put inf into parameters; ours does not",
+)
+def ranks_train(run: Result) -> Finding:
+    def count(scaler: str) -> tuple[int, int]:
+        runs = q.rank_runs(run, scaler)
+        lost = sum(any(rank["not_finite"] for rank in ranks) for ranks in runs)
+        return lost, sum(ranks[0]["scale_changes"] != ranks[1]["scale_changes"] for ranks in runs)
+
+    (lost, parted), ours = count("torch"), count("ours")
+    now = f"parameters lost, scales parted: torch's in {lost} and {parted} runs; ours in {ours[0]} and {ours[1]}"
+    return Finding(now, ours == (0, 0), lost > 0, parted > 0)
+
+
 @claim("kit", "conformance", "Our scaler passes every check of the kit")
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")

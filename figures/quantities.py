@@ -96,6 +96,11 @@ def disagreeing(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
     return [case for case in cases if case[0] != case[1] or not case[0]["finite"] or case[0]["error"]]
 
 
+def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
+    """Return the columns of each rank, per seed and way to train."""
+    return [each["ranks"] for row in run.records for each in row["runs"] if each["scaler"] == scaler]
+
+
 def leading(row: Mapping[str, Sequence[int]]) -> int:
     """Return how many steps of a run were skipped before the first that was not."""
     found = row["found_inf"]

@@ -134,6 +134,7 @@ ARTEFACT = (
     ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
     ("ranks", "@sec-field", "exact; clock"),
+    ("ranks_training", "@sec-field", "same CPU"),
     ("loops", "@sec-field", "exact; clock"),
     ("collapse_run", "@sec-crash", "same CPU"),
     ("interop", "@sec-reproduce", "exact"),

@@ -23,6 +23,7 @@ ALLOWED = {
     r"(?<![\d.])0(?![\d.])": "nothing at all, which no measurement rounds to",
     r"\bln 10\b": "the loss of a guess among ten classes, a formula",
     r"\bGPT-2\b": "a model",
+    r"\bFSDP2\b": "a way to shard one",
     r"^(?:backoff|deduplicated|headroom) [\w= ]+$": "a policy as the data names it, drawn by that name",
     r"^#[0-9A-F]{6}$|^arc3,rad=$": "a colour, and matplotlib's name of an arc",
 }

@@ -474,3 +474,15 @@ def test_ranks_draws_each_case_as_it_was_seen() -> None:
         assert sorted(words[: len(cases) // 2]) == sorted(
             F.ranks.verdict(case["ranks"])[0] for case in cases if case["scaler"] == scaler
         )
+
+
+def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost() -> None:
+    run = results.load("ranks_training")
+    first = {(each["way"], each["scaler"]): each["ranks"] for each in run.records[0]["runs"]}
+    for axes, way in zip(drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True):
+        crosses = [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"]
+        assert crosses == [each["not_finite"][:1] for each in first[way, "torch"] if each["not_finite"]]
+        for scaler, rank in F.ranks_training.LINES:
+            columns = first[way, scaler][rank]
+            scales = results.in_force(columns["scale_changes"], run.steps)
+            assert one(axes, F.ranks_training.label(scaler, rank)).get_ydata().tolist() == np.log2(scales).tolist()

@@ -1,0 +1,95 @@
+"""What becomes of a training run on two ranks whose gradients overflow, with torch's scaler and with ours?
+
+`torchrun` starts two ranks with gloo. They train a small GPT in fp16, each with its part of the parameters, and
+torch's scaler or ours with a `group`, in four ways:
+
+- `unscale_, fused`: the parameters are cut by hand, `unscale_` is called before a fused step, as whoever clips does;
+  torch's scaler is `ShardedGradScaler`, as in the next two;
+- `fused`: the same without `unscale_`;
+- `unscale_, not fused`: the optimizer has no kernel that asks for the flag;
+- `FSDP2`: as the first, under `fully_shard`, for which torch has `torch.amp.GradScaler`.
+
+One element of the gradient becomes inf on rank 0 alone, later on rank 1 alone, and later on both. All other overflows
+are the scale's own. The optimizer is SGD: AdamW's fused step raises after the `unscale_` of torch's sharded scaler
+(https://github.com/pytorch/pytorch/issues/140514). Under FSDP2 it is AdamW, as a fused SGD takes no DTensor.
+
+Device: cpu. With nccl it has not been run yet.
+"""
+
+import dataclasses
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from ampsim import records
+from ampsim.records import Record
+from experiments import runner
+from experiments.models.gpt import BYTES, Size
+from experiments.training import on_ranks, tasks
+
+DEVICES = ("cpu",)
+RANKS = 2
+SIZE = Size(BYTES, context=16, layers=1, heads=2, width=32)
+ROOT = Path(__file__).parents[1]
+Step = Annotated[int, runner.BEFORE_THE_END]
+
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = 80  # per run; a unit has eight runs
+    seeds: tuple[int, ...] = (0, 1)  # of weights and batches
+    size: Size = SIZE
+    batch: int = 4  # windows of `context` bytes per rank and step
+    init_log2: int = 14
+    growth_interval: int = 6
+    on_rank_0: Step = 10  # where an element is inf on rank 0 alone
+    on_rank_1: Step = 20
+    on_both: Step = 30
+
+
+SMOKE = Config(steps=4, seeds=(0,), on_rank_0=1, on_rank_1=2, on_both=3)
+
+
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"two ranks": runner.Single()}
+
+
+def inputs() -> dict[str, str]:
+    return tasks.inputs("gpt")
+
+
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Start both ranks, and return what each of them wrote."""
+    planted = ((config.on_rank_0, 0), (config.on_rank_1, 1), (config.on_both, 0), (config.on_both, 1))
+    job = on_ranks.Job(
+        seed, config.steps, config.size, config.batch, 2.0**config.init_log2, config.growth_interval, planted
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "job").write_text(records.encode(dataclasses.asdict(job)))
+        subprocess.run([*torchrun, "-m", on_ranks.__name__, folder], cwd=ROOT, check=True)  # noqa: S603
+        seen = [records.decode(Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
+    tick(config.steps)
+    runs = [{"way": way, "scaler": scaler} for way in on_ranks.WAYS for scaler in on_ranks.SCALERS]
+    return {"runs": [{**run, "ranks": ranks} for run, *ranks in zip(runs, *seen, strict=True)]}
+
+
+def table(rows: Sequence[Record]) -> str:
+    """Return per run what became of both ranks: steps that were skipped, the last loss, the last scale."""
+    return "\n".join(
+        f"seed {row['seed']}, {run['way']}, {run['scaler']}: "
+        + " | ".join(
+            f"{len(rank['skipped'])} skipped, loss {rank['loss'][-1]:g}, scale {rank['scale_changes'][-1][1]:g}"
+            for rank in run["ranks"]
+        )
+        for row in rows
+        for run in row["runs"]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(runner.main("ranks_training"))

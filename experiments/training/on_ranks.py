@@ -1,0 +1,186 @@
+"""One rank of a training run in fp16: it has its part of a small GPT's parameters, cut by hand or by FSDP2.
+
+``torchrun --nproc-per-node 2 -m experiments.training.on_ranks FOLDER`` reads `FOLDER/job`, and each rank writes what
+it saw to a file of its number there.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn.utils import vector_to_parameters
+
+from ampsim import records
+from ampsim.records import Record
+from ampsim.torch import GradScaler
+from experiments.models.gpt import Size
+from experiments.training import fp16, series, tasks
+
+
+@dataclass(frozen=True)
+class Job:
+    """The settings of a run, which every rank is told."""
+
+    seed: int  # of weights and batches
+    steps: int
+    size: Sequence[int]  # of the GPT
+    batch: int  # windows of text per rank and step
+    init_scale: float
+    growth_interval: int
+    planted: Sequence[Sequence[int]]  # pairs of a step and a rank, whose part of the gradient has an inf there
+
+
+class ByHand:
+    """A model whose parameters, one after the other, are cut into a part per rank: ZeRO in its simplest form.
+
+    Every rank also holds the whole model, in which it computes.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.part = nn.Parameter(fp16.flat_parameters(model).chunk(dist.get_world_size())[dist.get_rank()].clone())
+        self.parameters = [self.part]
+
+    def reduce(self) -> None:
+        """Give this rank its part of the mean gradient."""
+        self.part.grad = torch.empty_like(self.part)
+        dist.reduce_scatter(self.part.grad, list(fp16.flat_gradient(self.model).chunk(dist.get_world_size())))
+        self.part.grad /= dist.get_world_size()
+        self.model.zero_grad()
+
+    def gather(self) -> None:
+        """Give the model the parameters of all ranks."""
+        parts = [torch.empty_like(self.part) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, self.part.detach())
+        vector_to_parameters(torch.cat(parts), self.model.parameters())
+
+
+class FSDP2:
+    """A model that does all this itself."""
+
+    def __init__(self, model: nn.Module) -> None:
+        for block in model.get_submodule("blocks").children():
+            fully_shard(block)
+        fully_shard(model)
+        self.parameters = list(model.parameters())
+
+    def reduce(self) -> None:
+        """Do nothing: the backward pass has."""
+
+    def gather(self) -> None:
+        """Do nothing: the forward pass will."""
+
+
+class Way(NamedTuple):
+    """A way from gradients to parameters, apart from the scaler."""
+
+    sharding: type[ByHand | FSDP2]
+    unscales: bool  # whether `unscale_` is called before the step, as whoever clips does
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+def sgd(*, fused: bool) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """Return what makes an optimizer that divides and skips in its own kernel if it is `fused`."""
+    return partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=fused)
+
+
+WAYS = {
+    "unscale_, fused": Way(ByHand, unscales=True, optimizer=sgd(fused=True)),
+    "fused": Way(ByHand, unscales=False, optimizer=sgd(fused=True)),
+    "unscale_, not fused": Way(ByHand, unscales=True, optimizer=sgd(fused=False)),
+    "FSDP2": Way(FSDP2, unscales=True, optimizer=partial(torch.optim.AdamW, lr=3e-3, fused=True)),
+}
+SCALERS = ("torch", "ours")
+
+
+def main(folder: Path) -> None:
+    """Train in each way with each scaler, and write what this rank saw."""
+    warnings.filterwarnings("ignore", "Found a non-scalar tensor")  # of torch's scaler, about its own flags
+    dist.init_process_group("gloo")
+    job = Job(**records.decode((folder / "job").read_text()))
+    runs = [train(job, way, scaler) for way in WAYS.values() for scaler in SCALERS]
+    (folder / str(dist.get_rank())).write_text(records.encode(runs))
+    dist.destroy_process_group()
+
+
+def train(job: Job, way: Way, scaler: str) -> Record:
+    """Return the columns of one run on this rank, as `data/README.md` has them."""
+    whole = job.batch * dist.get_world_size()
+    task = tasks.text(Size(*job.size), fp16.prepare(job.seed), "cpu", whole)
+    model = way.sharding(task.model)
+    optimizer = way.optimizer(model.parameters)
+    seen = list(steps(job, task, model, optimizer, new_scaler(scaler, way, job), unscales=way.unscales))
+    return {
+        "loss": series.six_digits([step.loss for step in seen]),
+        "scale_changes": series.changes([step.scale for step in seen]),
+        "skipped": series.flagged([not step.stepped for step in seen]),
+        "not_finite": series.flagged([not step.finite for step in seen]),
+    }
+
+
+def new_scaler(name: str, way: Way, job: Job) -> Any:
+    """Return ours, or the one of torch's that is meant for this sharding."""
+    settings: dict[str, Any] = {"init_scale": job.init_scale, "growth_interval": job.growth_interval}
+    if name == "ours":
+        return GradScaler("cpu", **settings, group="world")
+    if way.sharding is FSDP2:  # whose gradients share their verdict themselves
+        return torch.amp.GradScaler("cpu", **settings)
+    return ShardedGradScaler("cpu", **settings, process_group=dist.group.WORLD)
+
+
+class Seen(NamedTuple):
+    """The sight of one rank of one step."""
+
+    loss: float  # on its part of the batch, before scaling
+    scale: float  # that the loss was multiplied by
+    stepped: bool  # its parameters are not what they were, and NaN never is
+    finite: bool  # its parameters are, after the step
+
+
+def steps(
+    job: Job,
+    task: tasks.Task,
+    model: ByHand | FSDP2,
+    optimizer: torch.optim.Optimizer,
+    scaler: Any,
+    *,
+    unscales: bool,
+) -> Iterator[Seen]:
+    """Train, and yield what this rank sees of each step."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for number in range(job.steps):
+        x, y = (each.chunk(ranks)[rank] for each in task.draw())
+        with fp16.autocast("cpu", fp16=True):
+            loss = task.criterion(task.model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        model.reduce()
+        if [number, rank] in job.planted:
+            next(own(param.grad for param in model.parameters)).view(-1)[0] = torch.inf
+        before, scale = [part.clone() for part in own(model.parameters)], scaler.get_scale()
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        model.gather()
+        after = list(own(model.parameters))
+        yield Seen(loss.item(), scale, not all(map(torch.equal, before, after)), all(map(fp16.all_finite, after)))
+
+
+def own(tensors: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the part of each tensor that this rank has."""
+    for tensor in tensors:
+        yield (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,81 @@
+"""Loss scales of fp16 training on two ranks, in whose gradients an element becomes inf: torch's scaler and ours.
+
+The parameters are cut by hand, in d by FSDP2. Cross: parameters are inf or NaN from there on. In b torch's ranks
+divide by scales of their own, and the loss becomes NaN. Thin: the other seed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ampsim.records import Record
+from figures import _style, results
+from figures.results import Result
+
+DATA = ("ranks_training",)
+WAYS = {
+    "unscale_, fused": "unscale_, then a fused step",
+    "fused": "a fused step alone",
+    "unscale_, not fused": "unscale_, then a step not fused",
+    "FSDP2": "FSDP2, unscale_, then a fused step",
+}
+OF = {"torch": "torch's", "ours": "ours"}
+FAINT = {"linewidth": 0.5, "alpha": 0.4}
+PLANTED: Mapping[str, Any] = {"on_rank_0": 0, "on_rank_1": 1, "on_both": "both"}
+LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ours lies beneath
+    ("ours", 0): {"color": _style.SKY, "linewidth": 3.2},
+    ("ours", 1): {"color": _style.BLUE, "linewidth": 1.8},
+    ("torch", 0): {"color": _style.VERMILION, "linewidth": 1.0},
+    ("torch", 1): {"color": _style.BLACK, "linewidth": 0.9, "linestyle": (0, (2, 2))},
+}
+
+
+def plot(run: Result) -> Figure:
+    figure = _style.new_figure(_style.TWO_COLUMNS, 3.6)
+    grid = figure.subplots(2, 2, sharex=True)
+    for letter, axes, (way, title) in zip("abcd", grid.flat, WAYS.items(), strict=True):
+        for row in run.records[::-1]:
+            draw(axes, {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way}, row)
+        mark_planted(axes, run)
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda log2, _: _style.power_of_two(log2)))
+        axes.set(xlim=(0, run.steps))
+        axes.margins(y=0.13)
+        _style.label_panel(axes, letter, title)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("loss scale")
+    for axes in grid[1]:
+        axes.set_xlabel("step; dotted: an element is inf on a rank")
+    grid[0, 0].legend(loc="lower left", handlelength=2.2, frameon=True, framealpha=1, edgecolor="none")
+    return figure
+
+
+def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None:
+    """Draw the scales of one seed, a line per scaler and rank; the first seed's as they are in the legend."""
+    for (scaler, rank), style in LINES.items():
+        columns = by_scaler[scaler][rank]
+        scales = np.log2(results.in_force(columns["scale_changes"], len(columns["loss"])))
+        first = row["seed"] == 0
+        shown = {**style, "label": label(scaler, rank)} if first else {**style, **FAINT}
+        axes.step(range(len(scales)), scales, where="post", **shown)
+        if first and columns["not_finite"]:
+            start = columns["not_finite"][0]
+            axes.plot(start, scales[start], "x", color=_style.VERMILION, markersize=7, markeredgewidth=2, zorder=5)
+
+
+def label(scaler: str, rank: int) -> str:
+    """Return the name of a line."""
+    return f"{OF[scaler]}, rank {rank}"
+
+
+def mark_planted(axes: Axes, run: Result) -> None:
+    """Draw a line where an element was made inf, named by the rank."""
+    for name, text in PLANTED.items():
+        axes.axvline(run.config[name], color=_style.GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
+        axes.text(
+            run.config[name], 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="top", bbox=_style.CLEAR
+        )
