@@ -74,7 +74,7 @@ def accumulating(scaler):
         if seen % 2 == 0:
             trainer.update()
 
-    return Loop(step, trainer.state)
+    return Loop(step, trainer.state, split=cut)
 
 
 @right

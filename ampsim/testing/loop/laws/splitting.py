@@ -68,12 +68,17 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, before: State) -> 
         return Broken(where, step, pattern=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
     if found := differences(whole.scalers[-1], split.scalers[-1]):
         return Broken(where, step, found, pattern=VERDICT)
+    if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
+        return None  # a batch that is accumulated, and moves nothing: what is apart was so before
     far = _far(before, whole.states[-1], split.states[-1])
     return Broken(where, step, far) if far else None
 
 
 def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
     """Ask for a skip and a backoff where one micro-batch alone has an inf in its gradients."""
+    clean = begin(make, SCALE)
+    if not advance(clean, [replace(batch)], partial(_cut, clean)).verdicts[0]:
+        return None  # the verdict comes after several batches
     run = begin(make, SCALE)
     with run.planting(only=bad) as passes:
         advance(run, [replace(batch)], partial(_cut, run))
