@@ -185,8 +185,9 @@ def moments(count, seed):
     while strikes < count:
         loop = Loop(*generator.choice(LOOPS))
         with suppress(KeyboardInterrupt):
-            # and again: what is raised in a callback of the garbage collector is lost
-            signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 5e-3), 0.2)
+            # And again: what is raised in a callback of the garbage collector is lost. So late that a busy machine has
+            # disarmed the timer by then.
+            signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 5e-3), 10.0)
             while True:
                 loop.all_calls()
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -331,7 +331,7 @@ MUTANTS = {
     CreepsUpOnCleanSteps: {"clean_step_keeps_the_scale", "scale_stays_finite"},
     CountsEachOptimizer: {"clean_step_counts_once"},
     KeepsTheStreakOnOverflow: {"overflow_restarts_the_streak"},
-    ForgetsTheSecondOptimizer: {"any_optimizer_overflow_backs_off"},
+    ForgetsTheSecondOptimizer: {"any_optimizer_overflow_backs_off", "never_steps_on_nonfinite"},
     BacksOffOncePerOptimizer: {"overflow_backs_off_once"},
     MissesASubnormalFoundInf: {
         "overflow_backs_off_once",
