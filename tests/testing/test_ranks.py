@@ -74,6 +74,12 @@ def test_sharded_grad_scaler_leaves_inf_in_parameters():
     assert not broken(sharded, processes=False, without={"fused"})
 
 
+def test_where_all_ranks_have_the_mean_every_overflow_is_one_on_all_and_sharded_grad_scaler_steps_into_it():
+    steps_into_it = {"no_rank_steps_on_an_overflow", "parameters_stay_finite"}
+    asked = [*steps_into_it, "verdicts_agree", "scales_agree"]
+    assert broken(sharded, gradients="replicated", processes=False, laws=asked).keys() == steps_into_it
+
+
 def test_threads_see_what_gloo_does():
     todo = [*scenarios(2)]
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
