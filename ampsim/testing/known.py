@@ -1,8 +1,13 @@
-"""Checks that known scalers fail, each with its reason and a link: pass them as ``expected_failed_checks``."""
+"""Checks that known scalers fail, each with its reason and a link: pass them as ``expected_failed_checks``.
+
+Those of ``_RANKS`` are laws that they break where each rank has gradients of its own: ``expected_failed_laws``. Where a
+link is to the source, a search of the issues at torch 2.13 found no report.
+"""
 
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/amp/grad_scaler.py"
 _KERNEL = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp"
 _FUSED = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/FusedSGDKernel.cpp"
+_SHARDED = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py"
 _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
@@ -20,4 +25,24 @@ TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
     "never_steps_on_nonfinite_at_subnormal_scales": f"float32(1/S) is inf for S <= 2^-128: {_ISSUE}99640",
     "scale_stays_normal": f"no floor: {_ISSUE}157436",
     "scale_comes_back": f"166 overflows lead to 0, and 0 * growth is 0: {_ISSUE}99640",
+}
+
+_ALONE = "it asks no other rank, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"
+TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves
+    "a_rank_without_gradients_takes_part": f"step() asserts that a gradient was looked at: {_SOURCE}",
+    "no_rank_steps_on_an_overflow": _ALONE,
+    "verdicts_agree": _ALONE,
+    "scales_agree": _ALONE,
+    "one_overflow_on_ranks_is_one_overflow": _ALONE,
+    "resume_with_one_ranks_file_is_invisible": _ALONE,
+}
+
+_FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
+SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers it breaks none
+    "no_rank_raises": f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514",
+    "parameters_stay_finite": f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}",
+    "no_rank_steps_on_an_overflow": _FUSED_ALONE,
+    "verdicts_agree": _FUSED_ALONE,
+    "scales_agree": _FUSED_ALONE,
+    "one_overflow_on_ranks_is_one_overflow": _FUSED_ALONE,
 }

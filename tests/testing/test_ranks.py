@@ -10,7 +10,7 @@ if not torch.distributed.is_available():
 
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
-from ampsim.testing import check_ranks, conductor  # noqa: E402
+from ampsim.testing import check_ranks, conductor, known  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
 from ampsim.testing.ranks.scenario import Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
@@ -56,9 +56,15 @@ def test_a_right_scaler_is_not_accused_by_threads_or_by_gloo(make, ranks):
     assert {each.outcome for each in check_ranks(make, ranks)} == {"passed"}
 
 
-def test_torchs_scaler_is_right_where_all_ranks_have_the_mean_and_wrong_where_each_has_its_own():
+def test_torchs_scaler_is_right_where_all_ranks_have_the_mean():
     assert not broken(torchs, gradients="replicated", processes=False)
-    assert broken(torchs, processes=False, laws=["verdicts_agree"])
+
+
+@pytest.mark.parametrize(
+    ("make", "known"), [(torchs, known.TORCH_RANKS), (sharded, known.SHARDED_RANKS)], ids=["torch", "sharded"]
+)
+def test_where_each_rank_has_its_own_torchs_scalers_break_what_is_known(make, known):
+    check_ranks(make, expected_failed_laws=known, processes=False)
 
 
 def test_sharded_grad_scaler_leaves_inf_in_parameters():
@@ -66,6 +72,12 @@ def test_sharded_grad_scaler_leaves_inf_in_parameters():
     said = broken(sharded, processes=False, laws=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
     assert not broken(sharded, processes=False, without={"fused"})
+
+
+def test_where_all_ranks_have_the_mean_every_overflow_is_one_on_all_and_sharded_grad_scaler_steps_into_it():
+    steps_into_it = {"no_rank_steps_on_an_overflow", "parameters_stay_finite"}
+    asked = [*steps_into_it, "verdicts_agree", "scales_agree"]
+    assert broken(sharded, gradients="replicated", processes=False, laws=asked).keys() == steps_into_it
 
 
 def test_threads_see_what_gloo_does():
@@ -98,7 +110,6 @@ def test_a_finding_says_what_was_played():
         "  ranks    2, each with 1 fused SGD optimizer; step, update",
         "  history  clean, inf on rank 0 and 1, clean, clean, clean",
         "  seen on  threads",
-        "  issue    https://github.com/pytorch/pytorch/issues/140514",
     ]
 
 

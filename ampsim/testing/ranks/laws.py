@@ -64,7 +64,7 @@ def nobody_waits_for_ever(scenario: Scenario, lives: Lives, _: Played) -> str | 
     return "; ".join([*waiting, *missing])
 
 
-@law()
+@law("pytorch/pytorch#140514")
 def no_rank_raises(scenario: Scenario, lives: Lives, _: Played) -> str | None:
     """Training with gradients on every rank raises nothing on any of them."""
     return None if scenario.empty else _raised(lives)
@@ -92,7 +92,7 @@ def no_rank_steps_on_an_overflow(scenario: Scenario, lives: Lives, _: Played) ->
     return None
 
 
-@law("pytorch/pytorch#140514")
+@law()
 def parameters_stay_finite(scenario: Scenario, lives: Lives, _: Played) -> str | None:
     """However many ranks overflow at once, no parameter on any of them becomes inf or NaN."""
     for number, seen in _iterations(lives):
