@@ -23,6 +23,7 @@ from ampsim.torch import GradScaler, OptimizerThread, config, pipelined
 from ampsim.torch.pipelined import Pipelined
 from ampsim.torch.state import device
 from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.threads.launcher import Launcher
 
 Clock = dict[int, int]  # stream -> how many of its operations are known to be done
 
@@ -321,6 +322,21 @@ def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
         else:
             job = thread.launch(lambda: numbers.add_(1))
             thread.synchronize() if wait == "synchronize" else getattr(job, wait)()
+        numbers.sum()
+    assert not world.wrong, world.wrong[:3]
+
+
+@pytest.mark.parametrize("through", ["thread", "scaler"])
+def test_what_a_job_wrote_before_it_failed_is_read_after_it(world, through) -> None:
+    numbers = torch.zeros(3)
+
+    def fail() -> None:
+        numbers.add_(1)
+        raise ValueError("planted")
+
+    with optimizer_thread(world) as thread:
+        with pytest.raises(ValueError, match="planted"):
+            thread.launch(fail).result() if through == "thread" else Launcher(thread.launch).call(fail)
         numbers.sum()
     assert not world.wrong, world.wrong[:3]
 

@@ -66,10 +66,12 @@ class Job(Future[T]):
         if not gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             raise TimeoutError
 
-    def finish(self, result: T) -> None:
-        """End with a result, on the thread and the stream that worked."""
-        self.finished = record_event()
-        self.set_result(result)
+    def doing(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, and record where its stream is then, also when it raises."""
+        try:
+            return work()
+        finally:
+            self.finished = record_event()
 
     def fail(self, error: BaseException) -> None:
         """End in an error, unless the job has ended already; then tell those who wait once more.
@@ -147,11 +149,11 @@ def _runner(work: Callable[[], T], job: Job[T]) -> Callable[[], None]:
 
     def run() -> None:
         try:
-            result = work()
+            result = job.doing(work)
         except BaseException as error:
             job.fail(error)
         else:
-            job.finish(result)
+            job.set_result(result)
 
     return run
 

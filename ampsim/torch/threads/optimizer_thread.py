@@ -153,14 +153,13 @@ class OptimizerThread:
                 with torch.cuda.stream(self._stream):  # does nothing for None
                     if self._stream is not None and ready is not None:
                         self._stream.wait_event(ready)
-                    job.finish(run())
-                self._finished = job.finished
+                    job.set_result(job.doing(run))
         except BaseException as error:
             self._fail(job, error)
         finally:
             with self._lock:
                 self._changed.notify_all()
-                self._running = None
+                self._running, self._finished = None, job.finished or self._finished
         return True
 
     def _take(self) -> tuple[_Work | None, ...]:
