@@ -239,7 +239,9 @@ MMCV = dataclasses.replace(  # apex's rule, with a modulo for the window
 def _fairscale(rule: Rule, options: Options) -> Rule:
     low, high = rule.min_scale or 0.0, math.inf if rule.max_scale is None else rule.max_scale
     if not low <= rule.init_scale <= high:  # its every change is held to both bounds, the plain machine's to one
-        raise ValueError(f"init={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move init or the bounds")
+        raise ValueError(
+            f"init={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move init or the bounds"
+        )
     return rule
 
 

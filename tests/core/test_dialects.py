@@ -54,9 +54,9 @@ def test_megatron_refuses_a_floor_above_the_start() -> None:
 def test_nnabla_counts_anew_late_and_jaxamp_is_late_each_time() -> None:
     clean, again = [0] * 8, [1, *[0] * 5]
     nnabla = replay(dialects.get("nnabla.DynamicLossScalingUpdater", interval=2), clean + again)
-    assert nnabla.tolist() == [8, 8, 8, 16, 16, 16, 32, 32] + [16, 16, 16, 16, 32, 32]
+    assert nnabla.tolist() == [8, 8, 8, 16, 16, 16, 32, 32, 16, 16, 16, 16, 32, 32]
     jaxamp = replay(dialects.get("jaxamp.DynamicScalerState", init=8.0, interval=2), clean + again)
-    assert jaxamp.tolist() == [8, 8, 16, 16, 16, 32, 32, 32] + [16, 16, 16, 32, 32, 32]
+    assert jaxamp.tolist() == [8, 8, 16, 16, 16, 32, 32, 32, 16, 16, 16, 32, 32, 32]
 
 
 def test_fairscale_refuses_a_start_beyond_its_bounds() -> None:
