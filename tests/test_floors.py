@@ -39,6 +39,7 @@ FLOORS = {
     },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/peers": {"ampsim", "ampsim.peers"},
+    "ampsim/peers/laws": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing.kit"},
     "ampsim/peers/serve.py": {"ampsim.peers"},
     "ampsim/peers/frameworks": {"torch", "ampsim.peers"},
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
