@@ -12,8 +12,8 @@ asked by `ampsim.testing`, of scalers that are objects in this process.
 'defect'
 """
 
-from ampsim.peers.laws import constants, gradients, scales, states  # noqa: F401  register the laws
-from ampsim.peers.laws.judging import Verdict as Verdict
-from ampsim.peers.laws.judging import judge as judge
-from ampsim.peers.laws.law import LAWS as LAWS
-from ampsim.peers.laws.law import Law as Law
+from ampsim.peers.laws import constants, gradients, scales, states
+from ampsim.peers.laws.judging import Verdict, judge
+from ampsim.peers.laws.law import LAWS, Law
+
+__all__ = ["LAWS", "Law", "Verdict", "constants", "gradients", "judge", "scales", "states"]
