@@ -39,6 +39,7 @@ FLOORS = {
     },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/peers": {"ampsim", "ampsim.peers"},
+    "ampsim/peers/laws": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing.kit"},
     "ampsim/peers/build.py": {"rich", "ampsim.peers"},
     "ampsim/peers/__main__.py": {"rich", "ampsim.peers"},
     "ampsim/peers/serve.py": {"ampsim.peers"},
