@@ -85,7 +85,7 @@ def export_vectors(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one vector: what was answered, and what is wrong with it if anything is."""
+    """A vector with what became of it: what was answered, and what is wrong with it if anything is."""
 
     vector: Vector
     kind: str
