@@ -254,13 +254,56 @@ def test_every_way_is_timed_after_its_gradients_were_put_back(monkeypatch: pytes
 
 
 def test_a_rate_counts_bytes_that_are_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"copy": [clocks.Seconds(2.0, 0.0), clocks.Seconds(0.5, 0.0)], "read": [clocks.Seconds(0.5, 0.0)]}
+    seconds = {"copy": [clocks.Seconds(2.0, 0.0)], "read": [clocks.Seconds(0.5, 0.0)]}
     monkeypatch.setattr(clocks, "in_turn", lambda *_: seconds)
     million = 10**6
     assert clocks.copy_rates(million, 1, "cpu") == {"copy": 0.0, "read": 0.0}
-    seconds["copy"].append(clocks.Seconds(1e-6, 0.0))
-    seconds["read"].append(clocks.Seconds(1e-6, 0.0))
+    for name in seconds:  # the median: neither the first nor the fastest
+        seconds[name] += [clocks.Seconds(1e-6, 0.0), clocks.Seconds(1e-7, 0.0)]
     assert clocks.copy_rates(million, 1, "cpu") == {"copy": 8000.0, "read": 4000.0}
+
+
+class Card:
+    """A host and a device with clocks of their own: what the device is given begins when it is done with the rest."""
+
+    def __init__(self) -> None:
+        self.host = self.device = 0.0  # seconds; the device's: when it will be done
+
+    def give(self, seconds: float) -> None:
+        self.device = max(self.device, self.host) + seconds
+
+    def launch_and_compute(self, number: int) -> None:
+        for _ in range(number):
+            self.host += 0.001  # Python
+            self.give(0.0001)
+
+    def event(self, **_: object) -> Any:
+        class Event:
+            def record(event: Any) -> None:  # noqa: N805
+                event.at = max(self.device, self.host)
+
+            def elapsed_time(event: Any, end: Any) -> float:  # noqa: N805
+                return float(1000 * (end.at - event.at))
+
+        return Event()
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.device)
+
+
+def test_on_cuda_the_time_of_the_device_is_not_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card()
+    monkeypatch.setattr(torch.cuda, "Event", card.event)
+    monkeypatch.setattr(torch.cuda, "synchronize", card.synchronize)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: card.give(cycles / 1e9))
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: card.host)
+    monkeypatch.setattr(clocks, "_hosts", clocks.deque([0.005], maxlen=4))
+    clocks._cycles_per_second.cache_clear()
+    for launches in (5, 9, 15):  # each more than the host took before
+        seconds = clocks.timed(lambda launches=launches: card.launch_and_compute(launches), "cuda")
+        assert seconds.device == pytest.approx(0.0001 * launches)
+        assert seconds.host == pytest.approx(0.001 * launches)
+    clocks._cycles_per_second.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------------------- the record
