@@ -39,7 +39,7 @@ class Config(runner.Config):
     steps: int = EXAMPLES  # examples per law
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
     histories: int = HISTORIES  # per comparison with a dialect
-    peers: Annotated[tuple[str, ...], runner.one_of(NAMES)] = NAMES
+    peers: Annotated[tuple[str, ...], runner.one_of(("all", *NAMES))] = ("all",)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ SMOKE = Config(steps=2, histories=10, peers=("torch",))
 
 
 def arms(config: Config) -> Mapping[str, Arm]:
-    return {"laws": Arm(None), **{name: Arm(name) for name in config.peers}}
+    return {"laws": Arm(None), **{name: Arm(name) for name in (NAMES if config.peers == ("all",) else config.peers)}}
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:

@@ -23,6 +23,13 @@ class AmpsimJax(Peer):
         "growth_interval": "interval",
     }
 
+    deviations = {
+        "scale_never_becomes_zero": "Its rule is the caller's, and torch's by default; it warns that a rule without a "
+        "minimum runs out: ampsim/jax/loss_scale.py",
+        "scale_comes_back": "Its rule is the caller's, and torch's by default; it warns that a rule without a minimum "
+        "runs out: ampsim/jax/loss_scale.py",
+    }
+
     def start(self, **constants: Any) -> None:
         from ampsim import Rule
         from ampsim.jax import LossScale
@@ -43,11 +50,12 @@ class AmpsimJax(Peer):
     def state(self) -> object:
         return dataclasses.asdict(self.scaler.state)
 
-    def load(self, state: object) -> None:
+    def load(self, state: Any) -> None:
         from ampsim import State
         from ampsim.jax import LossScale
 
-        self.scaler = LossScale.from_state(self.scaler.rule, State(**state))  # type: ignore[arg-type]
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        self.scaler = LossScale.from_state(self.scaler.rule, State(**plain))
 
 
 def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:

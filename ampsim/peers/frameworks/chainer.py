@@ -21,6 +21,10 @@ class Chainer(Peer):
     deviations = {
         "growth_comes_after_the_interval": "It grows a little after every clean iteration, so that an interval doubles "
         "it, and says so: https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
+        "overflow_restarts_the_streak": "It grows a little after every clean iteration, and says so: "
+        "https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
+        "powers_of_two_stay_powers_of_two": "It grows a little after every clean iteration, and says so: "
+        "https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
     }
 
     def start(self, **constants: Any) -> None:
@@ -28,6 +32,7 @@ class Chainer(Peer):
 
         warnings.filterwarnings("ignore", "Non finite number")
         self.scaler: Any = chainer.optimizers.SGD(lr=1.0)
+        self.scaler.setup(chainer.Link())
         initial = {name: constants.pop(name) for name in ("_loss_scale",) if name in constants}
         self.scaler.loss_scaling(**constants)
         vars(self.scaler).update(initial)

@@ -114,7 +114,8 @@ def _saved(scaler: Any) -> dict[str, str]:
 def _restore(scaler: Any, files: Any) -> None:
     import tensorflow as tf
 
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in files.items():
-            Path(folder, name).write_bytes(base64.b64decode(text))
-        tf.train.Checkpoint(scaler=scaler).read(str(Path(folder, "saved")))
+    folder = tempfile.TemporaryDirectory()
+    for name, text in files.items():
+        Path(folder.name, name).write_bytes(base64.b64decode(text))
+    tf.train.Checkpoint(scaler=scaler).read(str(Path(folder.name, "saved")))
+    scaler.folder = folder  # what is made later is read later

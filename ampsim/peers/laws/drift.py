@@ -21,7 +21,7 @@ GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
     "growth_factor": (2.0, 4.0, 1.5, 3.0),
     "backoff_factor": (0.5, 0.25, 0.7),
-    "growth_interval": (1, 2, 3, 5),
+    "growth_interval": (1, 2, 3),
     "hysteresis": (1, 2, 3),
     "min_scale": (1.0, 0.25),
 }
@@ -88,7 +88,7 @@ def drawn_flags(draw: random.Random) -> list[bool]:
     """Return flags in runs of equal ones: uniform ones hardly ever grow."""
     flags: list[bool] = []
     for _ in range(draw.randint(1, 6)):
-        flags += [draw.random() < 0.4] * draw.choice((1, 1, 2, 3, 5))
+        flags += [draw.random() < 0.4] * draw.randint(1, 3)
     return flags
 
 

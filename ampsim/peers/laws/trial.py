@@ -49,6 +49,11 @@ class Trial:
         self._rule = dialects.get(peer.dialect, **peer.options) if peer.dialect else Rule()
 
     @property
+    def least(self) -> float:
+        """The minimum that the dialect has fixed, or 0."""
+        return 0.0 if self.takes("min_scale") else self._rule.min_scale or 0.0
+
+    @property
     def has_one_factor(self) -> bool:
         """Whether growth and backoff have one factor, and its inverse."""
         return "factor" in fields(self.peer)
