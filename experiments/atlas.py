@@ -21,7 +21,7 @@ from ampsim.peers.laws import LAWS, Verdict, judge
 from ampsim.peers.laws.drift import HISTORIES, drift
 from ampsim.peers.laws.emit import emitted, prove
 from ampsim.peers.laws.law import EXAMPLES
-from ampsim.peers.laws.reports import REPORTS, search
+from ampsim.peers.laws.reports import reported, search
 from ampsim.peers.laws.trial import Scaler
 from ampsim.peers.peer import Peer, is_pinned
 from ampsim.peers.wire import PeerLostError, PeerRaisedError
@@ -99,7 +99,7 @@ def cell(peer: type[Peer], connected: Peer, verdict: Verdict, version: str) -> R
         found |= {"did": verdict.trial.lines, "history": [drawn(each) for each in verdict.trial.scalers.values()]}
     if verdict.outcome == "defect":
         found |= {"test": emitted(peer, verdict, version), "search": search(connected, verdict.law)}
-        found["reports"] = REPORTS.get((peer.name, verdict.law.name))
+        found["reports"] = reported(connected, verdict.law)
     return found
 
 

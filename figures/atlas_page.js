@@ -84,7 +84,7 @@ function show(peer, law) {
   if (cell.test) {
     const copy = make("button", { type: "button", onclick: () => navigator.clipboard.writeText(cell.test).then(() => { copy.textContent = "Copied"; }) }, "Copy the test");
     parts.push(make("div", { className: "bar" }, copy, link("Search upstream", cell.search)),
-      make("p", {}, "Upstream: ", ...linked(cell.reports || "not searched yet"), "."),
+      make("p", {}, "Upstream: ", ...linked(cell.reports), "."),
       make("p", { className: "faint" }, `The test was run in this peer's own environment, without ampsim: it fails there (${cell.fails_by}).`),
       make("pre", { tabIndex: 0 }, cell.test));
   }

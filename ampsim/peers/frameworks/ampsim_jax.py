@@ -54,7 +54,7 @@ class AmpsimJax(Peer):
         from ampsim import State
         from ampsim.jax import LossScale
 
-        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        plain: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in state.items()}
         self.scaler = LossScale.from_state(self.scaler.rule, State(**plain))
 
 
