@@ -26,6 +26,7 @@ from ampsim._triton import is_dense, jit, runs, tl
 from ampsim.torch.dynamo import leave_alone
 
 Numbers = tuple[int, ...]
+Copied = tuple[Tensor, torch.cuda.Event | None]  # a table, and the event of its copy to the device
 
 BLOCK = 8192  # elements per tile, 16 per thread: rounding errs by less than (16 + 10) / 2 * 2^-24 in the norm
 OPTIONS = {"num_warps": 16, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
@@ -67,7 +68,7 @@ def norm_and_flag(grads: list[Tensor], factor: Tensor | None = None) -> Read:
     device, dtype = grads[0].device, grads[0].dtype
     with torch.cuda.device_of(grads[0]):  # Triton launches on the current one
         addresses, sizes = tuple(map(Tensor.data_ptr, dense)), tuple(map(Tensor.numel, dense))
-        table = _table_on(device, dtype.itemsize, addresses, sizes)
+        table = ready(_table(device, dtype.itemsize, addresses, sizes))
         partials = torch.empty(table.shape, dtype=torch.float32, device=device)
         found = torch.empty(3, dtype=torch.float32, device=device)
         if len(table):
@@ -79,35 +80,38 @@ def norm_and_flag(grads: list[Tensor], factor: Tensor | None = None) -> Read:
 _captured: set[Tensor] = set()  # tables that a CUDA graph reads whenever it is replayed: kept for good
 
 
-def _table_on(device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbers) -> Tensor:
-    table, copied = _table(device, itemsize, addresses, sizes)
-    if device.type == "cuda":
+def ready(made: Copied) -> Tensor:
+    """Return a table, behind whose copy the current stream comes."""
+    table, event = made
+    if table.device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():  # torch.cuda.graph waited for the copy
             _captured.add(table)
-        elif copied is not None:  # another stream may have made it
-            stream = torch.cuda.current_stream(device)
-            stream.wait_event(copied)
+        elif event is not None:  # another stream may have made it
+            stream = torch.cuda.current_stream(table.device)
+            stream.wait_event(event)
             table.record_stream(stream)
     return table
 
 
-@functools.lru_cache(maxsize=8)  # of numbers: keeps no gradient alive; each 1/1000 of the size of large gradients
-def _table(
-    device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbers
-) -> tuple[Tensor, torch.cuda.Event | None]:
-    """Return the tiles on `device` and an event for their copy. Waits for nothing: the copy is from pinned memory."""
-    rows = torch.from_numpy(tiles(itemsize, addresses, sizes))
+def copied(rows: "np.ndarray[Any, np.dtype[np.int64]]", device: torch.device, tensors: int) -> Copied:
+    """Return a table of some tensors on `device` and an event for the copy, which is from pinned memory: no wait."""
+    table = torch.from_numpy(rows)
     if device.type != "cuda":  # Triton's interpreter
-        return rows, None
+        return table, None
     if torch.cuda.is_current_stream_capturing():
         raise NewAddressesError(
-            f"{len(sizes)} gradients at new addresses in the capture of a CUDA graph: expected those of a call before "
+            f"{tensors} gradients at new addresses in the capture of a CUDA graph: expected those of a call before "
             "it; warm up with zero_grad(set_to_none=False), or set AMPSIM_TRITON=0"
         )
-    table = rows.pin_memory().to(device, non_blocking=True)
-    copied = torch.cuda.Event()
-    copied.record(torch.cuda.current_stream(device))
-    return table, copied
+    table = table.pin_memory().to(device, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return table, event
+
+
+@functools.lru_cache(maxsize=8)  # of numbers: keeps no gradient alive; each 1/1000 of the size of large gradients
+def _table(device: torch.device, itemsize: int, addresses: Numbers, sizes: Numbers) -> Copied:
+    return copied(tiles(itemsize, addresses, sizes), device, len(sizes))
 
 
 def tiles(itemsize: int, addresses: Numbers, sizes: Numbers) -> "np.ndarray[Any, np.dtype[np.int64]]":
@@ -127,10 +131,18 @@ def _exponent(peak):
 
 
 @jit()
-def _peak_and_squares(values):
+def peak_and_squares(values):
+    """Return max |x| and the sum of squares of x * 2^(e - 127), see `_exponent`, float32."""
     peak = tl.max(tl.abs(values))  # whether it is NaN if one is differs between devices: the sum always is
     scaled = values * (_exponent(peak) << 23).to(tl.float32, bitcast=True)
     return peak, tl.sum(scaled * scaled)
+
+
+@jit()
+def unscale_squares(peak):
+    """Return what `peak_and_squares` has left the squares to be multiplied by, float64: 2^(-2 (e - 127))."""
+    unscale = (1023 - 2 * (_exponent(peak) - 127)).to(tl.int64) << 52  # no division in float64
+    return unscale.to(tl.float64, bitcast=True)
 
 
 @jit()
@@ -142,10 +154,10 @@ def _read(table, partials, dtype: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N
     pointer = address.to(tl.pointer_type(dtype))
     if (number == BLOCK) & (address % 16 == 0):  # a promise that lets a thread load 16 bytes at once
         values = tl.load(tl.multiple_of(pointer, 16) + offsets)
-        peak, squares = _peak_and_squares(values.to(tl.float32))
+        peak, squares = peak_and_squares(values.to(tl.float32))
     else:
         values = tl.load(pointer + offsets, mask=offsets < number, other=0.0)
-        peak, squares = _peak_and_squares(values.to(tl.float32))
+        peak, squares = peak_and_squares(values.to(tl.float32))
     tl.store(partials + 2 * tile, peak)
     tl.store(partials + 2 * tile + 1, squares)
 
@@ -158,8 +170,7 @@ def _combine(partials, number, factor, found, BLOCK: tl.constexpr):  # noqa: N80
         tile = start + tl.arange(0, BLOCK)
         peak = tl.load(partials + 2 * tile, mask=tile < number, other=0.0)
         squares = tl.load(partials + 2 * tile + 1, mask=tile < number, other=0.0)
-        unscale = (1023 - 2 * (_exponent(peak) - 127)).to(tl.int64) << 52  # 2^(-2 (e - 127)): no division in float64
-        total += squares.to(tl.float64) * unscale.to(tl.float64, bitcast=True)
+        total += squares.to(tl.float64) * unscale_squares(peak)
         highest = tl.maximum(highest, peak)
     norm = tl.sqrt(tl.sum(total))
     largest = tl.where(norm == norm, tl.max(highest), float("nan"))
