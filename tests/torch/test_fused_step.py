@@ -1,7 +1,6 @@
 """`fused_step=True`: Adam and AdamW in eight words per element, in Triton's interpreter (test_triton) or on a GPU."""
 
 import ctypes
-import math
 import warnings
 from contextlib import nullcontext
 
@@ -26,16 +25,19 @@ no_fixtures = HealthCheck.function_scoped_fixture  # they patch the same for eve
 
 
 @pytest.fixture(autouse=True)
-def small_tiles_on_any_device(monkeypatch) -> None:
+def small_tiles_on_any_device(monkeypatch):
     if INTERPRETED:  # where a program takes 2 ms
-        monkeypatch.setattr(adam, "BLOCK", 32)
+        monkeypatch.setattr(kernels, "BLOCK", 32)
         monkeypatch.setattr(adam, "PART", 16)
         monkeypatch.setattr(adam, "available", lambda device: device.type == DEVICE)
         monkeypatch.setattr(fused_step, "KERNEL_DEVICES", {DEVICE})
+    kernels._tiles.cache_clear()
+    yield
+    kernels._tiles.cache_clear()
 
 
 def around_tiles() -> list[int]:
-    small, block = (16, 32) if INTERPRETED else (adam.PART, adam.BLOCK)
+    small, block = (16, 32) if INTERPRETED else (adam.PART, kernels.BLOCK)
     return [0, 1, 3, small, small + 1, block - 1, block, 2 * block + 3]
 
 
@@ -143,18 +145,6 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
     wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
     assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
-
-
-@given(st.lists(st.integers(0, 100) | st.just(2**33 + 5), max_size=5), st.sampled_from([2**31, 2**32]))
-def test_the_map_names_each_tiles_tensor_its_first_tile_and_its_size(sizes, block) -> None:
-    block = block if 2**33 + 5 in sizes else 16
-    rows = adam.tile_map(block, tuple(sizes))
-    tiles = len(rows) - 2 * len(sizes)
-    of, first, size = np.split(rows, [tiles, tiles + len(sizes)])
-    assert rows.dtype == np.int64
-    assert size.tolist() == sizes
-    assert of.tolist() == [i for i, n in enumerate(sizes) for _ in range(math.ceil(n / block))]
-    assert all(of[first[i]] == i and (first[i] == 0 or of[first[i] - 1] < i) for i, n in enumerate(sizes) if n)
 
 
 # ---------------------------------------------------------------------------------- the scaler, in lockstep with torch
@@ -411,22 +401,22 @@ def test_what_the_backward_pass_has_saved_is_seen_to_change() -> None:
 
 @kernel_on_device
 def test_the_map_is_made_once_and_new_addresses_are_followed() -> None:
-    adam._map.cache_clear()
+    kernels._tiles.cache_clear()
     params = [ones(3), ones(40)]
     optimizer = torch.optim.AdamW(params, lr=0.5, fused=True)
     scaler = a_step(params, optimizer)
-    before = adam._map.cache_info().misses
+    before = kernels._tiles.cache_info().misses
     kept = [p.grad for p in params]
     a_step(params, optimizer, scaler)  # gradients elsewhere
     optimizer.state[params[0]]["exp_avg"] = optimizer.state[params[0]]["exp_avg"].clone()
     params[1].data = params[1].data.clone()
     a_step(params, optimizer, scaler)
-    assert adam._map.cache_info().misses == before
+    assert kernels._tiles.cache_info().misses == before
     assert [p.grad is not k for p, k in zip(params, kept, strict=True)] == [True, True]
     for param in params:
         torch.testing.assert_close(param, torch.full_like(param, (1 - 0.005) ** 3 - 0.5 * (1 + 0.995 + 0.995**2)))
     params.append(ones(7))
     optimizer.add_param_group({"params": [params[2]]})
     a_step(params, optimizer, scaler)
-    assert adam._map.cache_info().misses > before
+    assert kernels._tiles.cache_info().misses > before
     assert (params[2] != 1).all()

@@ -13,28 +13,19 @@ They have been run in Triton's interpreter and compiled for sm_80 and sm_90, and
 import functools
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampsim._triton import INTERPRETED, is_dense, runs, tl
+from ampsim._triton import INTERPRETED, NewAddressesError, is_dense, runs, tl
 from ampsim.torch.dynamo import leave_alone
-from ampsim.torch.gradients import kernels_adam
-from ampsim.torch.gradients.kernels import (
-    DTYPES,
-    Copied,
-    NewAddressesError,
-    Numbers,
-    copied,
-    ready,
-)
+from ampsim.torch.gradients import kernels, kernels_adam
+from ampsim.torch.gradients.kernels import DTYPES, Numbers, Sent
 from ampsim.torch.gradients.unscale import Groups
 
-BLOCK = 4096  # elements per tile, which one program of `check` reads, 16 per thread
 PART = 1024  # elements of a tile that one program of `adam` steps, 8 per thread
-CHECK_OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 STEP_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # what is fused is written as fma
 PROGRAMS = 4  # of `check` per multiprocessor: as many as run at once
 PARTS = 1024  # programs of `check` at most; the last one reads what all have found
@@ -47,7 +38,6 @@ __all__ = [
     "available",
     "check",
     "step",
-    "tile_map",
     "why_not_check",
     "why_not_step",
 ]
@@ -88,29 +78,16 @@ class Hyperparameters(NamedTuple):
     maximize: bool
 
 
-def tile_map(block: int, sizes: Numbers) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return the tensor of each tile of `block` elements, then each tensor's first tile, then its size; int64."""
-    size = np.array(sizes, dtype=np.int64)
-    number = -(-size // block)
-    return np.concatenate([np.repeat(np.arange(len(size)), number), np.cumsum(number) - number, size])
+@functools.lru_cache(maxsize=64)  # of numbers: keeps no tensor alive; 8 bytes per tensor
+def _table(device: torch.device, *rows: Numbers) -> Sent:
+    return kernels.send(np.array(rows, dtype=np.int64).T.copy(), device)
 
 
-@functools.lru_cache(maxsize=64)  # of numbers: keeps no tensor alive
-def _map(device: torch.device, block: int, sizes: Numbers) -> Copied:
-    return copied(tile_map(block, sizes), device, len(sizes))
-
-
-@functools.lru_cache(maxsize=64)
-def _addresses(device: torch.device, addresses: Numbers) -> Copied:
-    return copied(np.array(addresses, dtype=np.int64), device, len(addresses))
-
-
-def _tables(lists: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int, Tensor]:
-    """Return the map of the first list's tiles, their number, and the addresses of all lists, one after the other."""
+def _tables(lists: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the tiles of the first list, and of each of its tensors the elements and the addresses in all lists."""
     device, sizes = lists[0][0].device, tuple(map(Tensor.numel, lists[0]))
-    tiles = ready(_map(device, BLOCK, sizes))
-    addresses = tuple(address for tensors in lists for address in map(Tensor.data_ptr, tensors))
-    return tiles, len(tiles) - 2 * len(sizes), ready(_addresses(device, addresses))
+    table = _table(device, sizes, *(tuple(map(Tensor.data_ptr, tensors)) for tensors in lists))
+    return kernels.tiles_on(device, sizes), kernels.arrived(table)
 
 
 def check(grads: Sequence[Tensor], scale: Tensor, max_norm: float | Tensor | None = None) -> Checked:
@@ -122,15 +99,15 @@ def check(grads: Sequence[Tensor], scale: Tensor, max_norm: float | Tensor | Non
     """
     device = scale.device
     with torch.cuda.device_of(scale):  # type: ignore[no-untyped-call] # Triton launches on the current one
-        tiles, number, addresses = _tables([grads])
-        programs = max(1, min(number, PARTS, PROGRAMS * _multiprocessors(device)))
+        tiles, table = _tables([grads])
+        programs = max(1, min(len(tiles), PARTS, PROGRAMS * _multiprocessors(device)))
         partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
         done = torch.zeros(1, dtype=torch.int32, device=device)
         found = torch.empty(3, dtype=torch.float32, device=device)
         bound = "none" if max_norm is None else "tensor" if isinstance(max_norm, Tensor) else "number"
         kernels_adam.check[(programs,)](
-            tiles, number, len(grads), addresses, partials, done, scale, 0.0 if max_norm is None else max_norm, found,
-            getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, BLOCK, **CHECK_OPTIONS
+            tiles, len(tiles), table, partials, done, scale, 0.0 if max_norm is None else max_norm, found,
+            getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, kernels.BLOCK, **kernels.OPTIONS
         )  # fmt: skip
     return Checked(*found.unbind())
 
@@ -143,15 +120,15 @@ def step(tensors: Tensors, found_inf: Tensor, divisor: Tensor | None, numbers: H
     """
     grads = tensors.grads
     with torch.cuda.device_of(found_inf):  # type: ignore[no-untyped-call]
-        tiles, number, addresses = _tables(tensors)
+        tiles, table = _tables(tensors)
         torch._foreach_add_([*tensors.steps], 1.0 - found_inf)
-        if not number:
+        if not len(tiles):
             return
         lr, beta1, beta2, eps, decay = map(float, numbers[:5])
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
-        kernels_adam.adam[(number * (BLOCK // PART),)](
-            tiles, number, len(grads), addresses, found_inf, divisor, lr, beta1, beta2, eps, decay,
-            dtype, decays, numbers.decoupled, numbers.maximize, not INTERPRETED, BLOCK, PART, **STEP_OPTIONS
+        kernels_adam.adam[(len(tiles) * (kernels.BLOCK // PART),)](
+            tiles, table, found_inf, divisor, lr, beta1, beta2, eps, decay,
+            dtype, decays, numbers.decoupled, numbers.maximize, not INTERPRETED, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip
 
 

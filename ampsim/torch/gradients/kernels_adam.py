@@ -15,11 +15,11 @@ from ampsim.torch.gradients.kernels import peak_and_squares, unscale_squares
 
 
 @jit()
-def _place(tiles, tile, number, tensors, BLOCK: tl.constexpr):  # noqa: N803 - Triton's convention
-    """Return a tile's tensor, where in it the tile starts, and how many elements the tensor has from there on."""
-    tensor = tl.load(tiles + tile)
-    start = (tile - tl.load(tiles + number + tensor)) * BLOCK
-    return tensor, start, tl.load(tiles + number + tensors + tensor) - start
+def _place(tiles, tile, table, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803 - Triton's convention
+    """Return the row of a tile's tensor, where in it the tile starts, and how many elements it has from there on."""
+    row = table + WIDTH * tl.load(tiles + 2 * tile)
+    start = tl.load(tiles + 2 * tile + 1).to(tl.int64) * BLOCK
+    return row, start, tl.load(row) - start
 
 
 @jit()
@@ -39,9 +39,9 @@ def _write(pointer, values, left, BLOCK: tl.constexpr, WHOLE: tl.constexpr):  # 
         tl.store(pointer + offsets, values, mask=offsets < left)
 
 
-@jit(do_not_specialize=["number", "tensors", "max_norm"])
+@jit(do_not_specialize=["number", "max_norm"])
 def check(
-    tiles, number, tensors, addresses, partials, done, scale, max_norm, found, dtype: tl.constexpr,
+    tiles, number, table, partials, done, scale, max_norm, found, dtype: tl.constexpr,
     BOUND: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Read all tiles; the last program to end writes norm, found_inf and divisor."""
@@ -49,8 +49,8 @@ def check(
     total, highest = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float32)
     tile = program.to(tl.int64)
     while tile < number:
-        tensor, start, left = _place(tiles, tile, number, tensors, BLOCK)
-        address = tl.load(addresses + tensor)
+        row, start, left = _place(tiles, tile, table, 2, BLOCK)
+        address = tl.load(row + 1)
         pointer = address.to(tl.pointer_type(dtype)) + start
         if (left >= BLOCK) & (address % 16 == 0):
             peak, squares = peak_and_squares(_read(tl.multiple_of(pointer, 16), left, BLOCK, WHOLE=True))
@@ -99,22 +99,20 @@ def _power(base, exponent, EXACT: tl.constexpr):  # noqa: N803
     return power
 
 
-@jit(do_not_specialize=["number", "tensors", "lr", "beta1", "beta2", "eps", "decay"])
+@jit(do_not_specialize=["lr", "beta1", "beta2", "eps", "decay"])
 def adam(
-    tiles, number, tensors, addresses, found_inf, divisor, lr, beta1, beta2, eps, decay, dtype: tl.constexpr,
+    tiles, table, found_inf, divisor, lr, beta1, beta2, eps, decay, dtype: tl.constexpr,
     DECAYS: tl.constexpr, DECOUPLED: tl.constexpr, MAXIMIZE: tl.constexpr, EXACT: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr, PART: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Step a part of one tile, unless found_inf is set: then read nothing more."""
     if tl.load(found_inf) == 0.0:
         program = tl.program_id(0).to(tl.int64)
-        tensor, start, left = _place(tiles, program // (BLOCK // PART), number, tensors, BLOCK)
+        row, start, left = _place(tiles, program // (BLOCK // PART), table, 6, BLOCK)
         skipped = program % (BLOCK // PART) * PART
         start, left = start + skipped, left - skipped
-        grad = tl.load(addresses + tensor)
-        param, avg = tl.load(addresses + tensors + tensor), tl.load(addresses + 2 * tensors + tensor)
-        square, count = tl.load(addresses + 3 * tensors + tensor), tl.load(addresses + 4 * tensors + tensor)
-        steps = tl.load(count.to(tl.pointer_type(tl.float32)))
+        grad, param, avg, square = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
+        steps = tl.load(tl.load(row + 5).to(tl.pointer_type(tl.float32)))
         nil = tl.full((), 0.0, tl.float32)  # the interpreter takes a number for float64
         lr, beta1, beta2, eps, decay = nil + lr, nil + beta1, nil + beta2, nil + eps, nil + decay
         correction1 = 1.0 - _power(beta1, steps, EXACT)

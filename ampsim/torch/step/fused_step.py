@@ -155,6 +155,9 @@ def _elsewhere(device: torch.device) -> str | None:
     if device.type in KERNEL_DEVICES:
         from ampsim.torch.gradients import adam
 
-        if adam.available(device):
-            return None
+        try:
+            if adam.available(device):
+                return None
+        except adam.NewAddressesError:
+            return "it is first stepped in the capture of a CUDA graph: expected a step before it"
     return f"its gradients are on {device}: expected CUDA, with Triton"
