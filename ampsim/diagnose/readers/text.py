@@ -53,6 +53,7 @@ class TextReader:
         self._counted_skips = 0.0  # of sentences, since the program last gave its total
         self._total_skipped = 0.0
         self._overflows = 0
+        self._overflowed = -1  # the last step of which a sentence said so
         self._rank: str | None = None
         self._last_scale: float | None = None
         self._bar = (-1, 0)  # where the longest progress bar stands, and its end
@@ -89,6 +90,10 @@ class TextReader:
             step = self._step_of(entry.pop("step", None), done, text)
             if total and step > self._step and self._last_scale is not None:
                 entry.setdefault("scale", self._last_scale)
+            if step == self._overflowed and entry.get("scale") == self._last_scale:
+                # Megatron-DeepSpeed ends a step with the scale that the overflow left, and counts no skip
+                del entry["scale"]
+                entry.pop("skipped", None)
             self._step = step
             self._last_scale = entry.get("scale", self._last_scale)
             self.builder.add(self._step, **entry)
@@ -157,7 +162,7 @@ class TextReader:
         return False
 
     def _overflow(self, scale: float) -> None:
-        self._step = max(self._step + 1, self._bar[0])
+        self._step = self._overflowed = max(self._step + 1, self._bar[0])
         self._counted_skips += 1
         if self.builder.program == "fairseq":  # its updates count no skipped step
             self._overflows += 1
