@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import entry_of
+from ampsim.diagnose.readers.fields import Entry, entry_of
 
 _NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
 _PAIR = re.compile(rf"""([A-Za-z_][\w/. -]{{0,80}}+)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.ASCII)
@@ -90,13 +90,15 @@ class TextReader:
             step = self._step_of(entry.pop("step", None), done, text)
             if total and step > self._step and self._last_scale is not None:
                 entry.setdefault("scale", self._last_scale)
-            if step == self._overflowed and entry.get("scale") == self._last_scale:
-                # Megatron-DeepSpeed ends a step with the scale that the overflow left, and counts no skip
-                del entry["scale"]
-                entry.pop("skipped", None)
-            self._step = step
-            self._last_scale = entry.get("scale", self._last_scale)
-            self.builder.add(self._step, **entry)
+            self._add(step, entry)
+
+    def _add(self, step: int, entry: Entry) -> None:
+        if step == self._overflowed and entry.get("scale") == self._last_scale:
+            # Megatron-DeepSpeed ends a step with the scale that the overflow left, and counts no skip
+            entry = {name: value for name, value in entry.items() if name not in {"scale", "skipped"}}
+        self._step = step
+        self._last_scale = entry.get("scale", self._last_scale)
+        self.builder.add(step, **entry)
 
     def _step_of(self, step: float | None, done: int | None, text: str) -> int:
         """Return the step of an entry: its number, that of the bar in its line, of the last bar, or the next."""
