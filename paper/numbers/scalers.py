@@ -19,6 +19,12 @@ NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(survey()), "d"),
     "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
     "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
+    "field.factors": Formula(
+        lambda: sum(
+            (rule.growth_factor, rule.backoff_factor) != (2.0, 0.5) for rule in map(dialects.get, dialects.names())
+        ),
+        "words",
+    ),
     "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in survey().values()), "words"),
     "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
     "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
