@@ -10,6 +10,7 @@
 #   make data           every CPU experiment
 #   make figures        the figures, of the data; make figures-check fails where a committed one is another
 #   make paper          the paper, of the data; make paper-check fails where the committed one is another
+#   make peers          other projects' scalers, each in an environment of its own below .peers (ampsim.peers)
 #   make bench          speed, side by side with torch
 #   make gpu            what needs a CUDA device (GPU_PY=python: the machine's own Python); make gpu-dry tries it on a CPU
 #   make gpu-kit        what `make gpu` needs on a machine without a network
@@ -25,7 +26,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce plan data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants clean
+.PHONY: help setup reproduce plan data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants peers clean
 .DEFAULT_GOAL := help
 
 help:
@@ -177,6 +178,10 @@ mutants: $(VENV)/.deep
 $(VENV)/.deep: $(VENV)/.peers
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deep]'
 	@touch $@
+
+# Ten minutes and 10 GB where nothing is there yet; what is built stays. AMPSIM_PEERS names another folder.
+peers: $(VENV)/.peers $(VENV)/.clients
+	$(PY) -m ampsim.peers
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -23,7 +23,7 @@ SHOWN = "sigmoid"  # the network whose scales are drawn
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.5)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
     a, b, c, d = figure.subplots(1, 4, width_ratios=(1.5, 1, 1, 1))
     draw_trajectories(a, run)
     draw_skips(b, run)
@@ -59,7 +59,7 @@ def draw_trajectories(axes: Axes, run: Result) -> None:
         axes.step(np.arange(steps), bits, where="post", color=SOURCES[trace][1], linewidth=0.8, label=trace)
     names = [("its own run", "#8A8A8A"), *((f"over the {name}", color) for name, color, _ in SOURCES.values())]
     for row, (text, color) in enumerate(names[:3]):
-        axes.text(0.98, 0.99 - 0.09 * row, text, color=color, transform=axes.transAxes, ha="right", va="top", fontsize=7)
+        axes.text(0.98, 0.99 - 0.1 * row, text, color=color, transform=axes.transAxes, ha="right", va="top", fontsize=7)
     _style.power_ticks(axes.yaxis, range(14, 22, 2))
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, steps), ylim=(13.6, 22.6))
     _style.label_panel(axes, "a", f"A sigmoid net, G = {shown}")
@@ -86,7 +86,7 @@ def draw_skips(axes: Axes, run: Result) -> None:
     axes.axhline(1, color=_style.GREY, linewidth=0.7, zorder=0)
     draw_marks(axes, run, ArmRecords("all", run.records), "skips")
     for row, (name, color, _) in enumerate(SOURCES.values()):
-        axes.text(0.02, 0.99 - 0.09 * row, name.split(",")[0] if row == 0 else name.replace("fp32 run, ", ""),
+        axes.text(0.02, 0.99 - 0.1 * row, name.split(",")[0] if row == 0 else name.replace("fp32 run, ", ""),
                   color=color, transform=axes.transAxes, va="top", fontsize=7)  # fmt: skip
     axes.set(ylabel="skips, replayed / real", ylim=(0, 2.4))
     _style.label_panel(axes, "b", "Skips, both nets")

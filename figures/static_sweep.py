@@ -21,7 +21,7 @@ ARROW = {"arrowstyle": "->", "linewidth": 0.7, "color": _style.GREY, "shrinkB": 
 
 def plot(run: Result, sigmoid: Result) -> Figure:
     logs = np.array(run.config["static_log2"], dtype=np.float64)
-    figure = _style.new_figure(_style.TWO_COLUMNS, 3.7)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 3.4)
     (a, c), (b, d) = figure.subplots(2, 2, sharex=True)
     draw_losses(a, run, "test_loss")
     name_cliffs(a, run)

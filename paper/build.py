@@ -45,7 +45,7 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
         PaperError: with all that is wrong, each with its file.
     """
     said = declared(root)
-    wrong = [*lint.digits(root), *lint.bounds(ledger.forms(said), root)]
+    wrong = [*lint.digits(root), *lint.swallowed(root), *lint.bounds(ledger.forms(said), root)]
     try:
         book = ledger.collect(said, root)
     except PaperError as error:

@@ -62,6 +62,15 @@ def digits(root: Path = ROOT) -> Iterator[str]:
             )
 
 
+def swallowed(root: Path = ROOT) -> Iterator[str]:
+    """Name the semicolons that end an expression of Typst's, and so are not printed."""
+    for path in sorted((root / "paper" / "text").glob("*.typ")):
+        text = path.read_text(encoding="utf-8")
+        for found in re.finditer(r"#[\w.\-]+(?:\([^()\n]*\)|\[[^\[\]\n]*\])+;", text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield f"{path.relative_to(root)}, line {line}: {found[0]!r} prints no semicolon; expected '\\;' after it"
+
+
 def bounds(forms: Mapping[str, str], root: Path = ROOT) -> Iterator[str]:
     """Name the numbers that stand as a bound and are not rounded outwards.
 

@@ -64,6 +64,10 @@ def check_target(
             metavar="N",
         ),
     ] = None,
+    gradients: Annotated[
+        str,
+        typer.Option(help="With --ranks: sharded, replicated, or of torch's own DDP or FSDP2.", metavar="KIND"),
+    ] = "sharded",
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
     check: Annotated[
         list[str] | None,
@@ -132,7 +136,7 @@ def check_target(
             if loop:
                 judged = _judge_loops(targets, check, expected, limit)
             elif ranks:
-                judged = _judge_ranks(targets, check, ranks, without or (), expected)
+                judged = _judge_ranks(targets, check, ranks, gradients, without or (), expected)
             else:
                 judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
             _show(judged, None if stream else form)
@@ -203,7 +207,12 @@ def _judge_loops(
 
 
 def _judge_ranks(
-    targets: Sequence[str], names: Sequence[str] | None, ranks: int, without: Sequence[str], expected: Mapping[str, str]
+    targets: Sequence[str],
+    names: Sequence[str] | None,
+    ranks: int,
+    gradients: Any,
+    without: Sequence[str],
+    expected: Mapping[str, str],
 ) -> "Report":
     from ampsim.testing.kit.report import Report
     from ampsim.testing.kit.subject import load
@@ -213,7 +222,7 @@ def _judge_ranks(
     return Report(
         replace(result, subject=name)
         for name, make in makes.items()
-        for result in judge_ranks(make, ranks, without=without, laws=names, expected=expected)
+        for result in judge_ranks(make, ranks, gradients, without=without, laws=names, expected=expected)
     )
 
 

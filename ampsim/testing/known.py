@@ -1,7 +1,8 @@
 """Checks that known scalers fail, each with its reason and a link: pass them as ``expected_failed_checks``.
 
-Those of ``_RANKS`` are laws that they break where each rank has gradients of its own: ``expected_failed_laws``. Where a
-link is to the source, a search of the issues at torch 2.13 found no report.
+Those of ``_RANKS`` are laws that they break where each rank has gradients of its own: ``expected_failed_laws``. Those
+of ``_DDP`` and ``_FSDP2`` they break under torch's DistributedDataParallel and fully_shard; torch.amp.GradScaler breaks
+none there. Where a link is to the source, a search of the issues at torch 2.13 found no report.
 """
 
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/amp/grad_scaler.py"
@@ -38,11 +39,15 @@ TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's,
 }
 
 _FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
+_SHAPE = f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514"
+_ADDED = f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}"
 SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers it breaks none
-    "no_rank_raises": f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514",
-    "parameters_stay_finite": f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}",
+    "no_rank_raises": _SHAPE,
+    "parameters_stay_finite": _ADDED,
     "no_rank_steps_on_an_overflow": _FUSED_ALONE,
     "verdicts_agree": _FUSED_ALONE,
     "scales_agree": _FUSED_ALONE,
     "one_overflow_on_ranks_is_one_overflow": _FUSED_ALONE,
 }
+SHARDED_DDP = {"no_rank_raises": _SHAPE, "parameters_stay_finite": _ADDED, "no_rank_steps_on_an_overflow": _ADDED}
+SHARDED_FSDP2 = {"no_rank_raises": _SHAPE}  # torch 2.13 has no fused SGD of DTensors, whose kernel would see a 2

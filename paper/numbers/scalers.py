@@ -55,11 +55,6 @@ NUMBERS: dict[str, Number | Formula] = {
         "words",
     ),
     "kit.policy": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
-    "kit.ours": Number(
-        "conformance",
-        lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],
-        "words",
-    ),
     "ranks.cases": Number("ranks", lambda run: len(rank_cases(run, "torch")), "d"),
     "ranks.wrong": Number("ranks", lambda run: len(disagreeing(run, "torch")), "words"),
     "ranks.infinite": Number(

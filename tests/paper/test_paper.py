@@ -128,6 +128,13 @@ def test_a_bound_that_is_not_rounded_outwards_is_refused(
     assert show(value, outwards)[0] == text
 
 
+def test_a_semicolon_that_would_not_be_printed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "paper" / "text").mkdir(parents=True)
+    (tmp_path / "paper" / "text" / "a.typ").write_text('One; $2$; #num("x")\\; so\n#num("y"); #given[2];', "utf-8")
+    said = [*lint.swallowed(tmp_path)]
+    assert ["line 2" in text for text in said] == [True, True]
+
+
 def test_the_second_of_between_is_rounded_up(tmp_path: Path) -> None:
     (tmp_path / "paper" / "text").mkdir(parents=True)
     (tmp_path / "paper" / "text" / "a.typ").write_text('between #num("x") and\n#num("y")', encoding="utf-8")

@@ -263,6 +263,16 @@ class StepsTwiceOnTheLastRank(Right):
         return result
 
 
+class LooksAtItsShard(Right):
+    """For DTensors: each rank looks at the part that it has, and asks nobody."""
+
+    def unscale_(self, optimizer):
+        grads = [param.grad.to_local() for group in optimizer.param_groups for param in group["params"]]
+        found, state = torch.zeros(()), self._per_optimizer_states[id(optimizer)]
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, 1 / self._scale)
+        state.update(found_inf_per_device={found.device: found}, stage=torch.amp.grad_scaler.OptState.UNSCALED)
+
+
 WRONG = {
     SumForMax: "parameters_stay_finite",
     MinForMax: "no_rank_steps_on_an_overflow",

@@ -12,10 +12,17 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa
 
 from ampsim.testing import check_ranks, conductor, known  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
-from ampsim.testing.ranks.scenario import Scenario, scenarios  # noqa: E402
+from ampsim.testing.ranks.scenario import NONE, Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.rank_bugs import WRONG, AsksOnlyIfItFound, PollsInTurn, Right, SumForMax  # noqa: E402
+from tests.testing.rank_bugs import (  # noqa: E402
+    WRONG,
+    AsksOnlyIfItFound,
+    LooksAtItsShard,
+    PollsInTurn,
+    Right,
+    SumForMax,
+)
 
 
 def torchs(_group):
@@ -80,6 +87,36 @@ def test_where_all_ranks_have_the_mean_every_overflow_is_one_on_all_and_sharded_
     assert broken(sharded, gradients="replicated", processes=False, laws=asked).keys() == steps_into_it
 
 
+UNDER_TORCHS_WRAPPERS = [
+    (torchs, "DDP", {}),
+    (torchs, "FSDP2", {}),
+    (sharded, "DDP", known.SHARDED_DDP),
+    (sharded, "FSDP2", known.SHARDED_FSDP2),
+    (ours, "DDP", {}),
+    (ours, "FSDP2", {}),
+]
+PARTED = {"no_rank_steps_on_an_overflow", "verdicts_agree", "scales_agree"}
+
+
+@pytest.mark.parametrize(("make", "gradients", "breaks"), [*UNDER_TORCHS_WRAPPERS, (LooksAtItsShard, "FSDP2", PARTED)])
+def test_under_torchs_wrappers_it_breaks_what_is_known(make, gradients, breaks):
+    """Play short scenarios; `deep` plays all of them."""
+    both, one = frozenset({(0, 0), (1, 0)}), frozenset({(0, 0)})
+    todo = [Scenario((NONE, both), kernel="AdamW", unscales=True), Scenario((NONE, one))]
+    todo += [Scenario((NONE, both), kernel="SGD", unscales=True)] if gradients == "DDP" else []
+    todo += [Scenario((NONE, one), empty=frozenset({1}))]
+    played = processes.play_all(make, todo, 2, gradients, 30.0)
+    found = {law.name for law in laws.LAWS.values() for each in todo if law.function(each, played[each], played)}
+    assert found == {*breaks}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("make", "gradients", "breaks"), UNDER_TORCHS_WRAPPERS)
+def test_under_torchs_wrappers_it_breaks_what_is_known_in_all_scenarios(make, gradients, breaks, ranks):
+    check_ranks(make, ranks, gradients=gradients, expected_failed_laws=breaks)
+
+
 def test_threads_see_what_gloo_does():
     todo = [*scenarios(2)]
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
@@ -125,6 +162,7 @@ def test_an_expected_failure_is_strict():
     [
         ({"ranks": 1}, "ranks=1"),
         ({"gradients": "mine"}, "gradients='mine'"),
+        ({"gradients": "FSDP2", "processes": False}, "gradients='FSDP2' with processes=False: expected processes"),
         ({"laws": ["verdicts"]}, "no law 'verdicts'; did you mean 'verdicts_agree'"),
         ({"without": {"fuse"}}, "without='fuse'; did you mean 'fused'"),
     ],

@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ampsim import _triton
 from ampsim.probe import counting
-from ampsim.torch.gradients import kernels
+from ampsim.torch.gradients import kernels, unscale
 from tests.torch.helpers import INTERPRETED
 
 CUDA = torch.device("cuda")
@@ -50,6 +51,19 @@ def test_a_device_on_which_triton_fails_is_named_once(ask, recwarn) -> None:
     recwarn.clear()
     assert not ask(CUDA)
     assert not recwarn
+
+
+@pytest.mark.peer("triton")
+def test_a_first_use_in_a_capture_is_left_to_torch_and_not_remembered(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(_triton.NewAddressesError, match="expected a call before it"):
+        _triton.runs(list, CUDA)
+    monkeypatch.setattr(kernels, "takes", lambda _: _triton.runs(list, CUDA))
+    assert unscale._by_kernels([SimpleNamespace(device=CUDA)], list) is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert _triton.runs(list, CUDA)
 
 
 @pytest.mark.peer("triton")

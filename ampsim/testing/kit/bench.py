@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
+from typing import Any
 
 import torch
 
@@ -29,7 +30,11 @@ class Bench:
         dtypes: Sequence[torch.dtype] = (torch.float32,),
     ) -> None:
         kinds = cycle(dtypes)
-        self.params = [torch.nn.Parameter(torch.ones(shape, dtype=next(kinds))) for shape in shapes]
+        self.own([torch.nn.Parameter(torch.ones(shape, dtype=next(kinds))) for shape in shapes], optimizer)
+
+    def own(self, params: list[torch.nn.Parameter], optimizer: Optimizer) -> None:
+        """Give these parameters an optimizer, and begin to count."""
+        self.params = params
         self.optimizer = optimizer(self.params)
         self.calls = 0
         self.optimizer.register_step_pre_hook(self._called)
@@ -57,11 +62,17 @@ class Bench:
 
     def finite(self) -> bool:
         """Return whether every parameter is finite."""
-        return all(bool(param.isfinite().all()) for param in self.params)
+        return all(bool(local(param).isfinite().all()) for param in self.params)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """Return the part of a tensor that is on this rank, which of any but a DTensor is all of it."""
+    part: torch.Tensor = tensor.detach()
+    return part.to_local() if hasattr(part, "to_local") else part
 
 
 def bits(value: object) -> object:
     """Return a tensor as its bytes, whatever its dtype, and any other value as it is."""
     if isinstance(value, torch.Tensor):
-        return value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return local(value).reshape(-1).view(torch.uint8).numpy().tobytes()
     return value

@@ -21,9 +21,10 @@ from typing import NamedTuple
 from ampsim.core.arguments import as_int, check_choice, nearest
 from ampsim.testing import conductor
 from ampsim.testing.kit.result import Outcome, Result
+from ampsim.testing.ranks.gradients import BENCHES, Gradients
 from ampsim.testing.ranks.laws import LAWS, Law, Lives, Played
 from ampsim.testing.ranks.processes import play_all
-from ampsim.testing.ranks.scenario import Gradients, Make, Scenario, scenarios
+from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
 from ampsim.testing.ranks.threads import Play
 
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
@@ -56,7 +57,8 @@ def check_ranks(
             over the process group it is given. With a short growth interval, as 2, growth is seen too. It is called
             on every rank, in a thread or a process of its own.
         ranks: of the group, at least 2.
-        gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP.
+        gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP;
+            "DDP", "FSDP2": those that torch's wrapper itself leaves, DTensors with fully_shard, which needs processes.
         without: "fused" for a scaler without fused optimizers, "unscale_" or "state_dict" for one without that.
         laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
         expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
@@ -93,14 +95,16 @@ def judge_ranks(
 ) -> Iterator[Result]:
     """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
     as_int("ranks", ranks, 2, "one rank agrees with itself")
-    check_choice("gradients", gradients, ("sharded", "replicated"))
+    check_choice("gradients", gradients, (*BENCHES,))
+    if gradients == "FSDP2" and not processes:
+        raise ValueError("gradients='FSDP2' with processes=False: expected processes, as fully_shard asks for a mesh")
     asked, expected, lacks = _chosen(laws), expected or {}, {*without}
     _chosen([*expected])
     for name in sorted(lacks - {"fused", "unscale_", "state_dict"}):
         raise ValueError(f"without={name!r}; {nearest(name, ['fused', 'unscale_', 'state_dict'])}")
     todo = [
         each
-        for each in scenarios(ranks, kernels="fused" not in lacks)
+        for each in scenarios(ranks, [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST)
         if not (each.unscales and "unscale_" in lacks) and not (each.resumes and "state_dict" in lacks)
     ]
     broken: dict[str, Broken] = {}
@@ -139,6 +143,16 @@ def _plays(
     """Yield what was played so far, which scenario is new, and where: each once, those of most collectives in many
     orders, then each with gloo unless the limit is 0.
     """
+    if gradients != "FSDP2":
+        yield from _threads(make, todo, ranks, gradients)
+    if limit:
+        played: Played = {**play_all(make, todo, ranks, gradients, limit)}
+        yield from ((played, scenario, "processes with gloo") for scenario in played)
+
+
+def _threads(
+    make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients
+) -> Iterator[tuple[Played, Scenario, str]]:
     played: Played = {}
     with conductor.one_core():
         for scenario in todo:
@@ -149,9 +163,6 @@ def _plays(
         for scenario in {each.kernel: each for each in todo if each.optimizers > 1 and each.unscales}.values():
             for lives, schedule in _orders(Play(make, scenario, ranks, gradients)):
                 yield {**played, scenario: lives}, scenario, f"threads, schedule {schedule}"
-    if limit:
-        played = {**play_all(make, todo, ranks, gradients, limit)}
-        yield from ((played, scenario, "processes with gloo") for scenario in played)
 
 
 def _orders(program: Play) -> list[tuple[Lives, Mapping[int, int]]]:

@@ -18,7 +18,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ampsim.testing.kit.apart import CONTEXT, GRACE
-from ampsim.testing.ranks.scenario import Gradients, Life, Make, Scenario, play
+from ampsim.testing.ranks.gradients import Gradients
+from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
 
 _ALONE = ("Connection closed", "Connection reset", "Timed out", "timed out", "Broken pipe")  # gloo's words
 

@@ -1,18 +1,17 @@
 """What every rank does, and what is seen of it on one rank."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 
-from ampsim.testing.kit.bench import LOSS, Bench, Optimizer, fused, sgd
+from ampsim.testing.kit.bench import LOSS, Optimizer, fused, local, sgd
+from ampsim.testing.ranks.gradients import BENCHES, Gradients, Sharded, World
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
-Gradients = Literal["sharded", "replicated"]
 Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
 NONE: Overflows = frozenset()
 KINDS: dict[str, Optimizer] = {
@@ -20,19 +19,6 @@ KINDS: dict[str, Optimizer] = {
     "SGD": partial(torch.optim.SGD, lr=0.125, momentum=0.9, fused=True),
     "AdamW": fused,
 }
-SHAPES = ((3,), (2, 2))  # of an optimizer's parameters; an inf is in the last
-
-
-class World(Protocol):
-    """A rank with its way to the others."""
-
-    rank: int
-    size: int
-    group: Any  # a torch.distributed.ProcessGroup
-
-    def first(self, value: object) -> Any:
-        """Return what rank 0 passes; every rank calls it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -120,13 +106,16 @@ class Life:
     waits: str = ""
 
 
-def scenarios(ranks: int, *, kernels: bool = True) -> Iterator[Scenario]:
+FAST: list[Way] = [("SGD", False), ("SGD", True), ("AdamW", True)]
+FAST_ON_DTENSORS: list[Way] = [("AdamW", False), ("AdamW", True)]  # which a fused SGD of torch 2.13 does not take
+
+
+def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
     """Yield what is to be played, an overflow on all ranks, on each alone and so on; others' standard first."""
     alone = [frozenset({(rank, 0)}) for rank in range(ranks)]
     everywhere = frozenset((rank, 0) for rank in range(ranks))
     plain: list[Way] = [("", False), ("", True)]
-    fast: list[Way] = [("SGD", False), ("SGD", True), ("AdamW", True)]
-    for kernel, unscales in [*plain, *(fast if kernels else [])]:
+    for kernel, unscales in [*plain, *fast]:
         make = partial(Scenario, kernel=kernel, unscales=unscales)
         for which in (everywhere, *alone):
             yield make(_around(which))
@@ -144,27 +133,21 @@ def _around(which: Overflows) -> tuple[Overflows, ...]:
 
 def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, life: Life) -> None:
     """Go through a scenario on one rank, and add what is seen to its life."""
-    benches = [Bench(KINDS[scenario.kernel], SHAPES) for _ in range(scenario.optimizers)]
+    kind, empty = partial(BENCHES[gradients], KINDS[scenario.kernel], world), bool(scenario.empty)
+    benches = [kind(empty=empty) for _ in range(scenario.optimizers)]
     scaler = make(world.group)
     for number, overflows in enumerate(scenario.overflows):
         if number and number == scenario.resumes:
             saved = world.first(scaler.state_dict())
             scaler = make(world.group)
             scaler.load_state_dict(saved)
-        life.seen.append(_iterate(scaler, benches, world, scenario, overflows, gradients))
+        life.seen.append(_iterate(scaler, benches, world.rank, scenario, overflows))
 
 
-def _iterate(
-    scaler: Any, benches: list[Bench], world: World, scenario: Scenario, overflows: Overflows, gradients: Gradients
-) -> Seen:
-    used = float(scaler.scale(LOSS))
-    empty = world.rank in scenario.empty
+def _iterate(scaler: Any, benches: list[Sharded], rank: int, scenario: Scenario, overflows: Overflows) -> Seen:
+    used, empty = float(scaler.scale(LOSS)), rank in scenario.empty
     for i, bench in enumerate(benches):
-        bench.put(used, float("inf") if (world.rank, i) in overflows else None)
-        if empty:
-            bench.optimizer.zero_grad()
-        if gradients == "replicated":
-            _average(bench, world)
+        bench.give(used, bad=(rank, i) in overflows, empty=empty)
     before = [bench.held() for bench in benches]
     for bench in benches:
         if scenario.unscales:
@@ -179,16 +162,8 @@ def _iterate(
     )
 
 
-def _average(bench: Bench, world: World) -> None:
-    """Give every rank the mean of all ranks' gradients, as DDP does."""
-    for param in bench.params:
-        param.grad = torch.zeros_like(param) if param.grad is None else param.grad
-        dist.all_reduce(param.grad, group=world.group)
-        param.grad /= world.size
-
-
-def _steps(bench: Bench, scenario: Scenario) -> int | None:
+def _steps(bench: Sharded, scenario: Scenario) -> int | None:
     if scenario.kernel != "AdamW":
         return None if scenario.kernel else bench.calls
-    counted = [int(state["step"]) for state in bench.optimizer.state.values()]
+    counted = [int(local(state["step"])) for state in bench.optimizer.state.values()]
     return counted[0] if counted else 0

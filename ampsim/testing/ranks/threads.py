@@ -17,7 +17,8 @@ import torch.distributed as dist
 from ampsim.testing import conductor
 from ampsim.testing.conductor.locks import Primitive
 from ampsim.testing.conductor.watch import replace
-from ampsim.testing.ranks.scenario import Gradients, Life, Make, Scenario, play
+from ampsim.testing.ranks.gradients import Gradients
+from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
 
 OPERATIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: torch.add,

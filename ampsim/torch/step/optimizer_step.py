@@ -122,10 +122,13 @@ class OptimizerStep:
         groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None, uncoalesced=uncoalesced)
         if overridden is not None:
             self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
-        else:
+            if not self.exact_torch and self.version.may_be_below_one:
+                unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
+        elif self.exact_torch:
             unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_on)
-        if not self.exact_torch and self.version.may_be_below_one:
-            unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
+        else:
+            below_one = self.version.may_be_below_one
+            unscale.multiply_and_check_(groups, self.version.inverse_on, self.record.found_on, below_one=below_one)
         for grad in () if self.exact_torch else uncoalesced:  # the optimizer adds its duplicates up
             unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, self.record.found_on)
 
@@ -224,7 +227,10 @@ class OptimizerStep:
         if not self.exact_torch and self.version.may_be_below_one:
             return unscale.check_unscaled(groups, self.version.scale_on)
         found = Record()
-        unscale.check(groups, found.found_on)
+        if self.exact_torch:
+            unscale.check_and_multiply_(groups, lambda device: torch.ones((), device=device), found.found_on)
+        else:
+            unscale.check(groups, found.found_on)
         return found.found_inf
 
 

@@ -1,0 +1,44 @@
+"""The names of the peers, and what each stands for."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ampsim.peers.peer import Peer
+    from ampsim.peers.wire import Remote
+
+REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and class, in alphabetical order
+    "torch": "torch:Torch",
+}
+
+
+def names() -> list[str]:
+    """Return the names of all peers, in alphabetical order."""
+    return sorted(REGISTRY)
+
+
+def load(name: str) -> "type[Peer]":
+    """Return the class that drives a peer, whose package need not be there; raise KeyError for an unknown name."""
+    if name not in REGISTRY:
+        raise KeyError(f"no peer {name!r}; there are {', '.join(names())}")
+    module, _, attribute = REGISTRY[name].partition(":")
+    found: type[Peer] = getattr(importlib.import_module(f"ampsim.peers.frameworks.{module}"), attribute)
+    return found
+
+
+def connect(name: str, *, limit: float = 60.0, first: float = 600.0) -> "Remote":
+    """Return a peer that runs in a process of its own environment.
+
+    Args:
+        name: of the peer.
+        limit: seconds per call.
+        first: seconds for the first call, in which frameworks load and compile.
+
+    Raises:
+        KeyError: no such peer.
+        NoEnvironmentError: its environment is not there, half built, or built of other pins.
+    """
+    from ampsim.peers.wire import Remote
+
+    return Remote(load(name), limit=limit, first=first)

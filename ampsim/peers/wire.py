@@ -1,0 +1,184 @@
+"""The client of `ampsim.peers.serve`: a peer in another process, and a plain word for whatever becomes of that."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import ampsim
+from ampsim.peers import environments
+from ampsim.peers.peer import Peer, Step
+
+DESCRIPTION = (
+    "name",
+    "requirement",
+    "environment",
+    "target",
+    "source",
+    "dialect",
+    "constants",
+    "deviations",
+    "patched",
+)
+LINES = 5  # of what the peer printed last, in an error
+
+
+class PeerRaisedError(RuntimeError):
+    """An exception of the peer's own: `kind` is its dotted name, `text` its message."""
+
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        self.kind, self.text = kind, text
+        super().__init__(f"{name} raised {kind}: {text}")
+
+
+class PeerLostError(RuntimeError):
+    """A peer that hung, ended its process, or answered in the wrong form; the next `start` begins a new process."""
+
+
+class Remote(Peer):
+    """A peer in a process of its own, which begins with the first call, and again with `start` after it was lost."""
+
+    def __init__(
+        self, peer: type[Peer], *, limit: float = 60.0, first: float = 600.0, python: str | None = None
+    ) -> None:
+        for each in DESCRIPTION:
+            setattr(self, each, getattr(peer, each, None))
+        self.limit, self.first = limit, first
+        self._python = python or environments.python(self.environment)
+        self._process: _Process | None = None
+
+    def version(self) -> str:
+        return str(self._ask("version"))
+
+    def start(self, **constants: Any) -> None:
+        self._ask("start", **constants)
+
+    def scale(self) -> float:
+        return float(self._ask("scale"))
+
+    def scale_loss(self, loss: float) -> float:
+        return float(self._ask("scale_loss", loss))
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        given = self._ask("step", list(scaled))
+        seen = given.pop("unscaled")
+        return Step(**given, unscaled=None if seen is None else tuple(seen))
+
+    def state(self) -> object:
+        return self._ask("state")
+
+    def load(self, state: object) -> None:
+        self._ask("load", state)
+
+    def close(self) -> None:
+        """End the process, if one runs."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _ask(self, call: str, *args: object, **kwargs: object) -> Any:
+        limit = self.limit
+        if self._process is None:
+            if call not in ("start", "version"):
+                raise PeerLostError(f"{self.name}: no process to ask for {call}; expected start() before")
+            self._process, limit = _Process(self.name, self._python, self.environment), self.first
+        elif call == "start":
+            limit = self.first  # it may be the first call that loads the package
+        try:
+            answer = self._process.ask({"call": call, "args": args, "kwargs": kwargs}, limit)
+        except BaseException:
+            self.close()
+            raise
+        if "raised" not in answer:
+            return answer["value"]
+        kind, text = answer["raised"]
+        if kind == "NotImplementedError":
+            raise NotImplementedError(text)
+        raise PeerRaisedError(self.name, kind, text)
+
+
+class _Process:
+    """One serving process, its socket, and the file that takes what it prints."""
+
+    def __init__(self, name: str, python: str, environment: str) -> None:
+        self.name = name
+        self.folder = tempfile.TemporaryDirectory(prefix="ampsim-peer-")
+        # Only this package is put before the environment's own: what lies beside it may be another environment.
+        Path(self.folder.name, "ampsim").symlink_to(Path(ampsim.__file__).parent)
+        self.printed = Path(self.folder.name, "printed")
+        self.socket, theirs = socket.socketpair()
+        self.rest = b""
+        variables = {"OMP_NUM_THREADS": "1", **os.environ, **environments.variables(environment)}
+        with theirs, self.printed.open("wb") as sink:
+            self.process = subprocess.Popen(  # noqa: S603
+                [python, "-m", "ampsim.peers.serve", name, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                cwd=self.folder.name,
+                env={**variables, "PYTHONPATH": self.folder.name, "PYTHONNOUSERSITE": "1"},
+                start_new_session=True,  # so that what it starts ends with it
+            )
+
+    def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        """Send one request and return the answer; raise PeerLostError if none of the right form comes in time."""
+        with contextlib.suppress(OSError):  # it has ended, which the reading tells better
+            self.socket.sendall(json.dumps(request).encode() + b"\n")
+        line = self._line(request["call"], limit)
+        try:
+            answer = json.loads(line)
+            if answer.keys() & {"value", "raised"}:
+                return dict(answer)
+        except (ValueError, AttributeError):
+            pass
+        raise self._lost(f"answered {request['call']} by {line[:80]!r}; expected a JSON object with value or raised")
+
+    def _line(self, call: str, limit: float) -> bytes:
+        until = time.monotonic() + limit
+        while b"\n" not in self.rest:
+            ready, _, _ = select.select([self.socket], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise self._lost(f"did not answer {call} within {limit:g} s")
+            try:
+                piece = self.socket.recv(1 << 16)
+            except OSError:
+                piece = b""
+            if not piece:
+                raise self._lost(f"{self._ending()} in {call}")
+            self.rest += piece
+        line, _, self.rest = self.rest.partition(b"\n")
+        return line
+
+    def _ending(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(timeout=10)
+            return f"ended with exit status {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}"
+        return "closed its line"
+
+    def _lost(self, what: str) -> PeerLostError:
+        lines = self.printed.read_text(errors="replace").splitlines()[-LINES:]
+        said = "\n  ".join(["; it printed last:", *lines]) if lines else ", and printed nothing"
+        return PeerLostError(f"{self.name} {what}{said}")
+
+    def end(self) -> None:
+        """End the process and what it started, and remove its folder."""
+        self.socket.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.folder.cleanup()

@@ -1,0 +1,109 @@
+"""Where the gradients of a rank come from: they are set by hand, or reduced by a wrapper of torch's in a backward pass.
+
+By hand every rank has what a scaler would see under a wrapper, and threads can do it. The wrappers themselves are
+DistributedDataParallel and FSDP2's fully_shard, whose gradients are DTensors.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ampsim.testing.kit.bench import Bench, Optimizer
+
+Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"]
+INF = float("inf")
+
+
+class World(Protocol):
+    """A rank with its way to the others."""
+
+    rank: int
+    size: int
+    group: Any  # a torch.distributed.ProcessGroup
+
+    def first(self, value: object) -> Any:
+        """Return what rank 0 passes; every rank calls it."""
+        ...
+
+
+class Sharded(Bench):
+    """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no gradients."""
+
+    def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
+        super().__init__(optimizer, ((3,), (2, 2)))  # an inf is in the last
+        self.world = world
+
+    def give(self, value: float, *, bad: bool, empty: bool) -> None:
+        """Leave gradients of a value, with an inf in the last one if `bad`; none if this rank is empty."""
+        self.put(value, INF if bad else None)
+        if empty:
+            self.optimizer.zero_grad()
+
+
+class Replicated(Sharded):
+    """An optimizer with the mean of all ranks' gradients, as under DDP."""
+
+    def give(self, value: float, *, bad: bool, empty: bool) -> None:
+        super().give(value, bad=bad, empty=empty)
+        for param in self.params:
+            param.grad = torch.zeros_like(param) if param.grad is None else param.grad
+            dist.all_reduce(param.grad, group=self.world.group)
+            param.grad /= self.world.size
+
+
+class _Sum(nn.Module):
+    """The sum of all parameters, each times what its gradient is to be."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([torch.ones(shape) for shape in shapes])
+
+    def forward(self, factors: Sequence[Tensor]) -> Tensor:
+        return torch.stack([(part * factor).sum() for part, factor in zip(self.parts, factors, strict=True)]).sum()
+
+
+class DDP(Sharded):
+    """An optimizer of a model in DistributedDataParallel; an empty rank adds zeros to the mean."""
+
+    def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
+        self.world = world
+        self.shapes = self._shapes(empty=empty)
+        self.model = self._wrapped(_Sum(self.shapes))
+        self.own([*self.model.parameters()], optimizer)
+
+    def _shapes(self, *, empty: bool) -> list[tuple[int, ...]]:
+        return [(3,), (self.world.size, 2)]
+
+    def _wrapped(self, model: nn.Module) -> nn.Module:
+        return nn.parallel.DistributedDataParallel(model, process_group=self.world.group)
+
+    def give(self, value: float, *, bad: bool, empty: bool) -> None:
+        factors = [torch.full(shape, 0.0 if empty else value) for shape in self.shapes]
+        if bad:
+            factors[-1][self.world.rank] = INF
+        self.optimizer.zero_grad()
+        self.model(factors).backward()
+
+
+class FSDP2(DDP):
+    """An optimizer of DTensors, as fully_shard leaves them: row r is on rank r, an empty rank has no row."""
+
+    def _shapes(self, *, empty: bool) -> list[tuple[int, ...]]:
+        rows = self.world.size - empty
+        return [(rows,), (rows, 2)] if empty else [(3,), (rows, 2)]
+
+    def _wrapped(self, model: nn.Module) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=init_device_mesh("cpu", (self.world.size,)))
+        return model
+
+    def give(self, value: float, *, bad: bool, empty: bool) -> None:
+        super().give(value, bad=bad, empty=False)
+
+
+BENCHES: dict[str, type[Sharded]] = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}

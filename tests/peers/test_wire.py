@@ -1,0 +1,108 @@
+"""A peer in its own process: what comes back, and what is said of one that hangs, crashes, prints or talks nonsense."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ampsim.peers.peer import Peer
+from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote
+
+INF, NAN = float("inf"), float("nan")
+
+# A peer that does in `scale_loss` what a loss tells, in a process that is otherwise as `serve` makes it.
+PLANTED = f"""#!{sys.executable}
+import os, signal, sys, time
+from ampsim.peers import serve
+from ampsim.peers.peer import Peer, Step
+
+class Planted(Peer):
+    name = "planted"
+    def start(self, **constants): self.factor = constants.get("factor", 2.0)
+    def scale(self): print("a line on stdout"); return self.factor
+    def step(self, scaled): return Step(self.factor, None, tuple(scaled), float("inf"))
+    def scale_loss(self, loss):
+        print("last words", flush=True)
+        if loss == 1.0: time.sleep(1000)
+        if loss == 2.0: os.kill(os.getpid(), signal.SIGSEGV)
+        if loss == 3.0: os._exit(7)
+        if loss == 4.0: sys.exit("leaving")
+        if loss == 5.0: raise FloatingPointError("no way down")
+        if loss == 6.0: return {{1, 2}}
+        if loss == 7.0: os.write(int(sys.argv[-1]), b"nonsense\\n"); time.sleep(1000)
+        if loss == 8.0: return self.nothing
+        return loss
+
+sys.argv = sys.argv[2:]
+serve.load = lambda name: Planted
+serve.main()
+"""
+
+
+class Described(Peer):
+    name = "planted"
+    environment = "main"
+    start = scale = scale_loss = step = lambda self: None  # type: ignore[assignment]
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Remote]:
+    path = tmp_path / "python"
+    path.write_text(PLANTED)
+    path.chmod(0o755)
+    with Remote(Described, python=str(path)) as peer:
+        yield peer
+
+
+def test_floats_cross_with_their_bits_and_what_is_printed_does_no_harm(remote: Remote) -> None:
+    remote.start(factor=0.1)
+    assert remote.scale() == 0.1
+    step = remote.step([5e-324, -INF, NAN])
+    assert step.unscaled is not None
+    assert step.unscaled[:2] == (5e-324, -INF)
+    assert step.unscaled[2] != step.unscaled[2]
+    assert (step.used, step.stepped, step.scale) == (0.1, None, INF)
+
+
+def test_a_peer_without_a_state_says_so(remote: Remote) -> None:
+    remote.start()
+    with pytest.raises(NotImplementedError, match="planted saves nothing"):
+        remote.state()
+
+
+def raised(remote: Remote, loss: float) -> PeerRaisedError:
+    remote.start()
+    with pytest.raises(PeerRaisedError) as caught:
+        remote.scale_loss(loss)
+    assert remote.scale() == 2.0, "the peer lives on"
+    return caught.value
+
+
+def test_an_exception_of_the_peer_comes_through_and_the_peer_lives_on(remote: Remote) -> None:
+    assert (raised(remote, 5.0).kind, raised(remote, 5.0).text) == ("FloatingPointError", "no way down")
+    assert str(raised(remote, 4.0)) == "planted raised SystemExit: leaving"
+    assert raised(remote, 6.0).text == "Object of type set is not JSON serializable"
+    assert raised(remote, 8.0).kind == "AttributeError"
+
+
+ENDS = {
+    2.0: "planted ended by SIGSEGV in scale_loss; it printed last:\n  a line on stdout\n  last words",
+    3.0: "planted ended with exit status 7 in scale_loss; it printed last:\n  a line on stdout\n  last words",
+    7.0: "planted answered scale_loss by b'nonsense'; expected a JSON object with value or raised; it printed last:",
+    1.0: "planted did not answer scale_loss within 0.1 s; it printed last:\n  a line on stdout\n  last words",
+}
+
+
+def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> None:
+    for loss, message in ENDS.items():
+        remote.start()
+        remote.scale()
+        remote.limit = 0.1 if loss == 1.0 else 60.0
+        with pytest.raises(PeerLostError) as caught:
+            remote.scale_loss(loss)
+        assert str(caught.value).startswith(message)
+        with pytest.raises(PeerLostError, match=r"no process to ask for scale; expected start\(\) before"):
+            remote.scale()
+    remote.start(factor=3.0)
+    assert remote.scale() == 3.0
