@@ -4,34 +4,22 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from ampsim import __version__
 from ampsim.cli import traces
 from ampsim.cli.check import check_target
+from ampsim.cli.compare import list_dialects
 from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
 from ampsim.cli.sweep import sweep_folder
-from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
+from ampsim.cli.terminal import drop_output, err, fail, open_output, out, settings
 from ampsim.core import dialects
 from ampsim.core.replay.fold import states
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(traces.app, name="traces")
-
-
-@app.command("dialects")
-def list_dialects() -> None:
-    """List the loss scalers that the reference machine speaks: name, parameters, source."""
-    table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
-    for name in dialects.names():
-        dialect = dialects.ALL[name]
-        names = ", ".join([*dialect.parameters, *dialect.options])
-        table.add_row(*map(escape, (name, names, dialect.source)))
-    print_table(table)
 
 
 @app.command("replay")
@@ -63,6 +51,7 @@ def replay_history(
         out.print(f"raises    {type(error).__name__}: {error}", markup=False)
 
 
+app.command("dialects")(list_dialects)
 app.command("check")(check_target)
 app.command("emit-test")(emit_test)
 app.command("explain")(explain_log)

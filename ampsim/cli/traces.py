@@ -99,7 +99,7 @@ class Verdict:
 @app.command("judge")
 def judge_program(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- CMD...", help="The program and its arguments.", show_default=False)
+        list[str], typer.Argument(metavar="CMD", help="The program and its arguments.", show_default=False)
     ],
     file: Annotated[
         Path | None, typer.Option("--vectors", metavar="FILE", help="As exported; else the set of this version.")
