@@ -94,7 +94,7 @@ def length(uses: Uses) -> Iterator[str]:
     """Say that the main text is too long, if it is."""
     for use in uses["ends"]:
         if int(use["name"]) > MAIN:
-            yield f"the main text ends on page {use['name']}; expected at most {MAIN}: shorten it or move to an appendix"
+            yield f"the main text ends on page {use['name']}; expected at most {MAIN}: shorten it, or use an appendix"
 
 
 def _results(formula: str) -> Iterator[tuple[int, str]]:
