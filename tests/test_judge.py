@@ -249,6 +249,7 @@ def test_an_exported_file_is_judged_by_and_has_its_page(tmp_path: Path) -> None:
     page = file.with_suffix(".md").read_text()
     assert vectors.read(file)[-1].line() == vectors.make()[-1].line()
     assert CliRunner().invoke(app, ["traces", "export"]).output.encode() == file.read_bytes()
+    assert CliRunner().invoke(app, ["traces", "export", os.devnull]).output == ""
     for told in (vectors.LICENCE, vectors.GIVES_UP, "sha256", "synchronous", f"version {vectors.VERSION}"):
         assert told in page
     quirks = {quirk["name"] for vector in vectors.make() for quirk in vector.config["quirks"]}
