@@ -23,12 +23,10 @@ class AmpsimJax(Peer):
         "growth_interval": "interval",
     }
 
-    deviations = {
-        "scale_never_becomes_zero": "Its rule is the caller's, and torch's by default; it warns that a rule without a "
-        "minimum runs out: ampsim/jax/loss_scale.py",
-        "scale_comes_back": "Its rule is the caller's, and torch's by default; it warns that a rule without a minimum "
-        "runs out: ampsim/jax/loss_scale.py",
-    }
+    deviations = dict.fromkeys(
+        ("scale_never_becomes_zero", "scale_comes_back"),
+        "Its rule is torch's unless min_scale is given, and it says so, in DEVIATIONS of ampsim/jax/loss_scale.py",
+    )
 
     def start(self, **constants: Any) -> None:
         from ampsim import Rule
