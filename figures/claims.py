@@ -142,6 +142,21 @@ def ranks_train(run: Result) -> Finding:
     return Finding(now, ours == (0, 0), lost > 0, parted > 0)
 
 
+@claim("public.repeated", "public_runs", "The machine repeats every scale that public logs of fp16 runs print")
+def public_repeated(run: Result) -> Finding:
+    told = [row for row in run.records if row["replayed"] is not None]
+    equal = sum(row["replayed"] == row["log2_scale"] for row in told)
+    lines = sum(len(row["step"]) for row in told)
+    return Finding(f"{equal} of the {len(told)} excerpts that tell enough, {lines} lines", equal == len(told) > 0)
+
+
+@claim("public.hidden", "public_runs", "Logs of 13B and 104B runs count no skip while the scale falls")
+def public_hidden(run: Result) -> Finding:
+    rows = [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
+    proved = sum(row["skips_proved"] for row in rows)
+    return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
+
+
 @claim("kit", "conformance", "Our scaler passes every check of the kit")
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")
