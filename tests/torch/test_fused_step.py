@@ -1,8 +1,11 @@
 """`fused_step=True`: Adam and AdamW in eight words per element, in Triton's interpreter (test_triton) or on a GPU."""
 
 import ctypes
+import re
+import subprocess
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.torch import GradScaler
-from ampsim.torch.gradients import adam, kernels
+from ampsim.torch.gradients import adam, kernels, kernels_adam
 from ampsim.torch.step import fused_step
 from tests.examples import examples
-from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, kernel_on_device
+from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, compiled, compiles, kernel_on_device
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of inf and NaN
 F32 = np.float32
@@ -145,6 +148,60 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
     wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
     assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
+
+
+# ------------------------------------------------------------------------------------------ compiled, without a GPU
+
+POINTERS = {"tiles": "*i32", "table": "*i64", "done": "*i32", "partials": "*fp64", "scale": "*fp32", "found": "*fp32",
+            "found_inf": "*fp32", "divisor": "*fp32", "number": "i32"}  # fmt: skip
+
+
+def for_a_gpu(name, capability, **constants) -> dict:
+    kernel = getattr(kernels_adam, name)
+    signature = {each: "constexpr" if each in constants else POINTERS.get(each, "fp32") for each in kernel.arg_names}
+    options = kernels.OPTIONS if name == "check" else adam.STEP_OPTIONS
+    return compiled(kernel, signature, constants, capability, options)
+
+
+def bytes_per_element(asm, threads, elements) -> tuple[float, float]:
+    """Return what the accesses of 16 bytes load and store; all that is not one of them is of a tile's tail."""
+    moved = (len(re.findall(rf"{access}\.global\.v4\.b32", asm["ptx"])) * 16 * threads for access in ("ld", "st"))
+    return tuple(each / elements for each in moved)
+
+
+def tensor_accesses(asm, elements) -> tuple[int, int]:
+    """Return the number of loads and of stores of a tile: half of them for whole tiles, half for the last one."""
+    code = asm["ttir"]
+    return tuple(len(re.findall(rf"tt\.{name}.*tensor<{elements}x!tt\.ptr", code)) for name in ("load", "store"))
+
+
+@compiles
+def test_eight_words_per_element_are_moved_and_no_register_is_spilled(tmp_path) -> None:
+    """The words of float32 and of float16 gradients, counted in what a GPU would run."""
+    block, part, tl = kernels.BLOCK, adam.PART, kernels.tl
+    flags = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "EXACT": True, "BLOCK": block, "PART": part}
+    read = for_a_gpu("check", 90, dtype=tl.float32, BOUND="number", PARTS=adam.PARTS, BLOCK=block)
+    stepped = {
+        width: for_a_gpu("adam", 90, dtype=dtype, **flags) for width, dtype in ((4, tl.float32), (2, tl.float16))
+    }
+    assert bytes_per_element(read, 32 * kernels.OPTIONS["num_warps"], block) == (4, 0)
+    assert tensor_accesses(read, block) == (2 * 1, 0)
+    for width, asm in stepped.items():
+        assert bytes_per_element(asm, 32 * adam.STEP_OPTIONS["num_warps"], part) == (width + 12, 12)
+        assert tensor_accesses(asm, part) == (2 * 4, 2 * 3)
+        assert not re.search(r"\.f64|div\.full|div\.approx|sqrt\.approx", asm["ptx"])  # torch's are rounded to nearest
+        assert len(re.findall(r"div\.rn\.f32", asm["ptx"])) >= 2 * 3 * part // (32 * adam.STEP_OPTIONS["num_warps"])
+    tool = Path(pytest.importorskip("triton").__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip("needs Triton's cuobjdump")
+    for name, asm in {"check": read, **{f"adam {width}": asm for width, asm in stepped.items()}}.items():
+        (tmp_path / "cubin").write_bytes(asm["cubin"])
+        command = [tool, "--dump-resource-usage", tmp_path / "cubin"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+        used = {what: int(number) for what, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown.stdout)}
+        print(f"{name}: {used}")
+        assert (used["STACK"], used["LOCAL"]) == (0, 0)
+        assert used["REG"] <= 80  # so that 24 warps run at once
 
 
 # ---------------------------------------------------------------------------------- the scaler, in lockstep with torch

@@ -27,7 +27,7 @@ from ampsim.torch.gradients.unscale import Groups
 
 PART = 1024  # elements of a tile that one program of `adam` steps, 8 per thread
 STEP_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # what is fused is written as fma
-PROGRAMS = 4  # of `check` per multiprocessor: as many as run at once
+PROGRAMS = 2  # of `check` per multiprocessor: as many as its registers let run at once
 PARTS = 1024  # programs of `check` at most; the last one reads what all have found
 
 __all__ = [
