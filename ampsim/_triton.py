@@ -15,22 +15,34 @@ from torch import Tensor
 try:
     import triton
     from triton import language as tl
+    from triton.language.extra import libdevice
 except ImportError:  # CUDA builds of torch bring it; elsewhere torch's own kernels do
-    triton, tl = None, SimpleNamespace(constexpr=int)
+    triton, libdevice, tl = None, None, SimpleNamespace(constexpr=int)
 
-__all__ = ["is_dense", "jit", "runs", "tl"]
+__all__ = ["INTERPRETED", "NewAddressesError", "is_dense", "jit", "libdevice", "runs", "tl"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it when a kernel is defined
 
 jit: Callable[..., Any] = triton.jit if triton else lambda **_: lambda function: function
+
+
+class NewAddressesError(RuntimeError):
+    """A kernel cannot be tried, nor told of other tensors, while a CUDA graph is captured."""
 
 
 @functools.cache
 def runs(kernel: Callable[[list[Tensor]], object], device: torch.device) -> bool:
     """Tell whether a kernel runs on `device`: on CUDA with Triton, tried once and remembered.
 
-    Triton also needs a C compiler, and knows not every GPU: a RuntimeWarning says why it failed.
+    Triton also needs a C compiler, and knows not every GPU: a RuntimeWarning says why it failed. NewAddressesError if
+    it was not tried before a capture: nothing is remembered then.
     """
     if device.type != "cuda" or triton is None or os.environ.get("AMPSIM_TRITON") == "0":
         return False
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise NewAddressesError(
+            f"Triton first tried on {device} in the capture of a CUDA graph: expected a call before it"
+        )
     try:
         kernel([torch.ones(1, device=device)])
     except Exception as error:  # whatever a compiler may raise

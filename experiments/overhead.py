@@ -66,26 +66,32 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
     rows = []
     for size in sizes:
         trials = [time_trial(size, config.steps, device, tick) for _ in range(config.trials)]
-        rows.append({"size": size, **trials[0].facts, **summary([trial.times for trial in trials])})
+        device_times, host_times = (
+            [{arm: [seconds[clock] for seconds in times] for arm, times in trial.times.items()} for trial in trials]
+            for clock in (0, 1)
+        )
+        row = {"size": size, **trials[0].facts, **summary(device_times)}
+        rows.append(row if device == "cpu" else {**row, "host": summary(host_times)["microseconds"]})
     return {"clock": "process CPU time" if device == "cpu" else "CUDA events", "rows": rows}
 
 
 class Trial:
-    """One optimizer, the ways to step it, and their times in seconds, the backward pass before each included."""
+    """One optimizer, the ways to step it, and their times, the backward pass before each included."""
 
     def __init__(self, size: str, device: str) -> None:
         self.params = [nn.Parameter(torch.randn(shape, device=device)) for shape in shapes(size)]
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-4, fused=True)
         ours = GradScaler(device)
         self.scalers: dict[str, Scaler] = {"torch": torch.amp.GradScaler(device), "ours": ours, "hooks": ours}
-        self.roundpipe = load_roundpipe()
+        # Not on CUDA: an error on its thread ends the process, and its scaler is for gradients that lie on the CPU.
+        self.roundpipe = load_roundpipe() if device == "cpu" else None
         if self.roundpipe is not None:
             self.scalers["stream roundpipe"] = self.roundpipe.scaler()
             self.scalers["stream ours"] = roundpipe.GradScaler()
         arms = ARMS if self.roundpipe is None else (*ARMS, *STREAM)
         self.arms = [arm for arm in arms if device == "cpu" or "hooks" not in arm]
         self.pattern = torch.randn(max(p.numel() for p in self.params), device=device)
-        self.times: dict[str, list[float]] = {}
+        self.times: dict[str, list[clocks.Seconds]] = {}
         self.norms: dict[str, float] = {}
         self.syncs: dict[str, int] = {}
         self.facts: Record = {}
@@ -155,8 +161,8 @@ class Trial:
             scaler.update()
         self.roundpipe.synchronize()
 
-    def once(self, arm: str, device: str) -> float:
-        """Return the seconds of a backward pass and one arm."""
+    def once(self, arm: str, device: str) -> clocks.Seconds:
+        """Time a backward pass and one arm."""
         loss = self.forward()
 
         def work() -> None:
@@ -164,7 +170,7 @@ class Trial:
             self.step(arm)
 
         with norm_hooks(self.optimizer) if arm.startswith("hooks") else contextlib.nullcontext():
-            seconds = clocks.timed(work, device).device
+            seconds = clocks.timed(work, device)
         if arm.endswith((" clip", " unscale")) or arm in STREAM[1:]:
             self.norms[arm.removesuffix(" clip")] = float(self.total)
         return seconds

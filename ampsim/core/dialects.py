@@ -229,6 +229,30 @@ APEX_FP16_UTILS = Dialect(
     _FACTOR,
 )
 
+MMCV = dataclasses.replace(  # apex's rule, with a modulo for the window
+    APEX_FP16_UTILS,
+    name="mmcv.runner.LossScaler",
+    source="mmcv 1.7.2 (open-mmlab/mmcv@4c01b02) mmcv/runner/fp16_utils.py:334-410",
+)
+
+
+def _fairscale(rule: Rule, options: Options) -> Rule:
+    low, high = rule.min_scale or 0.0, math.inf if rule.max_scale is None else rule.max_scale
+    if not low <= rule.init_scale <= high:  # its every change is held to both bounds, the plain machine's to one
+        raise ValueError(
+            f"init={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move init or the bounds"
+        )
+    return rule
+
+
+FAIRSCALE = Dialect(  # of one layer: each has a scale and a count of its own, and overflows by its own gradients
+    "fairscale.LayerwiseGradientScaler",
+    "fairscale 0.4.13 (facebookresearch/fairscale@10d21b3) fairscale/optim/layerwise_gradient_scaler.py:114-272",
+    Rule(1.0, growth_interval=10000, min_scale=2.0**-126, max_scale=FP32.max_finite, arithmetic=F64),
+    {**_GROWTH_BACKOFF, "min_scale": "min_scale", "max_scale": "max_scale"},
+    build=_fairscale,
+)
+
 
 def _bmtrain(rule: Rule, options: Options) -> Rule:
     low, high = (as_float(name, options[name]) for name in ("min_loss_scale", "max_loss_scale"))
@@ -247,9 +271,13 @@ BMTRAIN = Dialect(
 # ------------------------------------------------------------------------------------------------------- JAX
 
 
+def _late(rule: Rule, options: Options) -> Rule:
+    """Return the rule of a scaler that compares its count before it adds one: growth comes one clean step late."""
+    return rule.replace(growth_interval=rule.growth_interval + 1)
+
+
 def _flax(rule: Rule, options: Options) -> Rule:
-    # flax compares the count before it adds one, so growth comes one clean step late.
-    late = rule.replace(growth_interval=rule.growth_interval + 1)
+    late = _late(rule, options)
     return late if options["jit"] else late.replace(quirks=(FirstUpdateInDouble(),))
 
 
@@ -270,6 +298,13 @@ def _jmp(rule: Rule, options: Options) -> Rule:
     return rule.replace(min_scale=1.0, arithmetic=dataclasses.replace(XLA, backoff="reciprocal"))
 
 
+JAXAMP = Dialect(  # an update is an attempt: `redo_on_nan` makes several with one batch
+    "jaxamp.DynamicScalerState",
+    "jaxamp 0.0.4 (acutkosky/jaxamp@243f346) src/jaxamp/_dynamic_scaler.py:25-88",
+    Rule(2.0**15, growth_test=">=", arithmetic=_dividing(XLA_UNGUARDED)),
+    _FACTOR,
+    build=_late,
+)
 JMP = Dialect(
     "jmp.DynamicLossScale",
     "jmp 0.0.4 jmp/_src/loss_scale.py:138-174",
@@ -359,7 +394,7 @@ OPENSEQ2SEQ = Dialect(
     _openseq2seq,
 )
 
-# ----------------------------------------------------------------------- Paddle, MindSpore, MXNet and Chainer
+# --------------------------------------------------------------- Paddle, MindSpore, MXNet, Chainer and nnabla
 
 PADDLE = Dialect(
     "paddle.amp.GradScaler[dygraph]",
@@ -426,6 +461,14 @@ CHAINER = Dialect(
     ),
     {**_INIT, "scale_min": "min_scale", "scale_max": "max_scale"},
     build=_chainer,
+)
+
+NNABLA = Dialect(  # counts as DeepSpeed does; an update is an attempt, and a batch has up to 101
+    "nnabla.DynamicLossScalingUpdater",
+    "nnabla 1.39.0 (sony/nnabla@2814df0) nnabla/experimental/mixed_precision_training.py:66-143",
+    Rule(8.0, growth_test=">=", arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)),
+    _FACTOR,
+    build=_late,
 )
 
 ALL: Mapping[str, Dialect] = {d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)}

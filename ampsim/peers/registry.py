@@ -9,6 +9,26 @@ if TYPE_CHECKING:
     from ampsim.peers.wire import Remote
 
 REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and class, in alphabetical order
+    "ampsim-jax": "ampsim_jax:AmpsimJax",
+    "chainer": "chainer:Chainer",
+    "fairscale-layerwise": "fairscale:FairscaleLayerwise",
+    "flax": "flax:Flax",
+    "jaxamp": "jaxamp:Jaxamp",
+    "jmp": "jmp:Jmp",
+    "jmp-jit": "jmp:JmpJit",
+    "keras-jax": "keras:KerasJax",
+    "keras-tensorflow": "keras:KerasTensorflow",
+    "keras-torch": "keras:KerasTorch",
+    "mindspore-amp": "mindspore:MindsporeAmp",
+    "mindspore-cell": "mindspore:MindsporeCell",
+    "mindspore-manager": "mindspore:MindsporeManager",
+    "mpx": "mpx:Mpx",
+    "mxnet": "mxnet:Mxnet",
+    "nnabla": "nnabla:Nnabla",
+    "paddle": "paddle:Paddle",
+    "paddle-kernel": "paddle:PaddleKernel",
+    "tensorflow-v1": "tensorflow:TensorflowV1",
+    "tf-keras": "tensorflow:TfKeras",
     "torch": "torch:Torch",
 }
 

@@ -3,11 +3,13 @@
 On the CPU the clocks are the CPU time of the process and of the thread; nothing is launched or waited for.
 """
 
+import functools
 import json
+import statistics
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,26 +31,46 @@ class Seconds(NamedTuple):
 
 
 def timed(work: Work, device: str) -> Seconds:
-    """Time work that is started on an idle device."""
+    """Time work. On CUDA its stream is kept busy before, for longer than the host will take to give it all.
+
+    On an idle stream the events would enclose the time in which Python makes the next launch ready.
+    """
     if device == "cpu":
         process, thread = time.process_time(), time.thread_time()
         work()
         return Seconds(time.process_time() - process, time.thread_time() - thread)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
+    torch.cuda._sleep(int(_cycles_per_second() * 2 * max(_hosts)))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     before = time.perf_counter()
     work()
     host = time.perf_counter() - before
     end.record()
     torch.cuda.synchronize()
+    _hosts.append(min(host, 0.2))
     return Seconds(float(start.elapsed_time(end)) / 1000, host)
+
+
+# Seconds of the host in the latest calls: what the next will take. A compilation is forgotten within the warm-up.
+_hosts: deque[float] = deque([0.005], maxlen=32)
+
+
+@functools.cache
+def _cycles_per_second() -> float:
+    """Return how many of the cycles that ``_sleep`` counts pass per second of the events."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    torch.cuda._sleep(10**8)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    end.record()
+    torch.cuda.synchronize()
+    return 1e11 / float(start.elapsed_time(end))
 
 
 def copy_rates(elements: int, rounds: int, device: str) -> dict[str, float]:
     """Return the GB/s of a copy on the device, read and written bytes both counted, and of a read for a norm.
 
-    The fastest round of each: what the memory can do. Float32; random, as some memories compress zeros.
+    The median round of each, as of all that is held against them. Float32; random, as some memories compress zeros.
     """
     source = torch.randn(elements, device=device)
     target = torch.empty_like(source)
@@ -57,8 +79,16 @@ def copy_rates(elements: int, rounds: int, device: str) -> dict[str, float]:
         "read": (4, lambda: torch.linalg.vector_norm(source)),
     }
     times = in_turn([*ways], lambda name: timed(ways[name][1], device), rounds, lambda _: None)
-    best = {name: max(1e-9, min(seconds.device for seconds in taken)) for name, taken in times.items()}
-    return {name: round(ways[name][0] * elements / best[name] / 1e9, 1) for name in ways}
+    middle = {name: max(1e-9, statistics.median(seconds.device for seconds in taken)) for name, taken in times.items()}
+    return {name: round(ways[name][0] * elements / middle[name] / 1e9, 1) for name in ways}
+
+
+def cold(device: str) -> Work:
+    """Return what empties a GPU's cache by writing to more memory than it holds; on the CPU what does nothing.
+
+    Inputs that fit it would be read from there in every round, and never from memory.
+    """
+    return nothing if device == "cpu" else torch.empty(1 << 28, dtype=torch.uint8, device=device).zero_
 
 
 def nothing() -> None:

@@ -125,17 +125,17 @@ def tried(model: Model, tiles: tuple[tuple[int, int], ...]) -> dict[str, Work]:
 
 
 def read_with(grads: list[Tensor], block: int, warps: int) -> Work:
-    """Return `norm_and_flag` with two of its constants replaced; its table of tiles is made at its first call."""
-    table, made = kernels._table.__wrapped__, {}  # noqa: SLF001
+    """Return `norm_and_flag` with two of its constants replaced; its tiles are sent at its first call."""
+    tiles, made = kernels._tiles.__wrapped__, {}  # noqa: SLF001
 
     def keep(*key: object) -> object:
         if key not in made:
-            made[key] = table(*key)
+            made[key] = tiles(*key)
         return made[key]
 
     def work() -> object:
         options = {**kernels.OPTIONS, "num_warps": warps}
-        with replaced(kernels, BLOCK=block, OPTIONS=options, _table=keep):
+        with replaced(kernels, BLOCK=block, OPTIONS=options, _tiles=keep):
             return kernels.norm_and_flag(grads)
 
     return work
@@ -151,6 +151,7 @@ def steps(model: Model) -> dict[str, Way]:
         BARE: Way(7, model.optimizer.step),
         THEIRS: Way(12, lambda: step_with(theirs, model)),
         OURS: Way(9, lambda: step_with(ours, model)),
+        "ours: unscale, then clip": Way(12, lambda: step_with(ours, model, in_one_read=False)),
         "ours, without Triton": Way(9, without_triton(lambda: step_with(ours, model))),
     }
     if importlib.util.find_spec("roundpipe") is not None:
@@ -158,15 +159,15 @@ def steps(model: Model) -> dict[str, Way]:
     return ways
 
 
-def step_with(scaler: Scaler, model: Model) -> None:
+def step_with(scaler: Scaler, model: Model, *, in_one_read: bool = True) -> None:
     scaler.scale(model.loss)
-    unscale_clip_and_step(scaler, model)
+    unscale_clip_and_step(scaler, model, in_one_read=in_one_read)
     scaler.update()
 
 
-def unscale_clip_and_step(scaler: Scaler, model: Model) -> None:
-    """Step with ours in one read, and with anyone else's scaler in torch's way."""
-    if isinstance(scaler, GradScaler):
+def unscale_clip_and_step(scaler: Scaler, model: Model, *, in_one_read: bool = True) -> None:
+    """Step with ours in one read, if wished, and with anyone else's scaler in torch's way."""
+    if in_one_read and isinstance(scaler, GradScaler):
         scaler.unscale_and_clip_(model.optimizer, MAX_NORM)
     else:
         scaler.unscale_(model.optimizer)

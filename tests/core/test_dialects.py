@@ -51,6 +51,22 @@ def test_megatron_refuses_a_floor_above_the_start() -> None:
         dialects.get("megatron.core.DynamicGradScaler", init=1.0, min_scale=2.0)
 
 
+def test_nnabla_counts_anew_late_and_jaxamp_is_late_each_time() -> None:
+    clean, again = [0] * 8, [1, *[0] * 5]
+    nnabla = replay(dialects.get("nnabla.DynamicLossScalingUpdater", interval=2), clean + again)
+    assert nnabla.tolist() == [8, 8, 8, 16, 16, 16, 32, 32, 16, 16, 16, 16, 32, 32]
+    jaxamp = replay(dialects.get("jaxamp.DynamicScalerState", init=8.0, interval=2), clean + again)
+    assert jaxamp.tolist() == [8, 8, 16, 16, 16, 32, 32, 32, 16, 16, 16, 32, 32, 32]
+
+
+def test_fairscale_refuses_a_start_beyond_its_bounds() -> None:
+    name, bounds = "fairscale.LayerwiseGradientScaler", {"min_scale": 2.0, "max_scale": 8.0}
+    assert replay(dialects.get(name, init=8.0, interval=1, **bounds), [0, 1, 1, 1]).tolist() == [8.0, 4.0, 2.0, 2.0]
+    for start in (1.0, 16.0):
+        with pytest.raises(ValueError, match=r"init=.*: expected a scale from 2\.0 to 8\.0; move init or the bounds"):
+            dialects.get(name, init=start, **bounds)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "history", "error", "text"),
     [

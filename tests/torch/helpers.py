@@ -75,8 +75,8 @@ def compiles(test):
     return pytest.mark.peer("triton")(interpreted(test))
 
 
-def ptx_of(kernels, name, signature, constants, capability):
-    """Return what a kernel of a module becomes on GPUs of a compute capability; the cache is an empty one."""
+def ptx_of(kernels, name, signature, constants, capability, stage="ptx"):
+    """Return what a kernel of a module becomes for GPUs of a compute capability; the cache is an empty one."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -84,4 +84,4 @@ def ptx_of(kernels, name, signature, constants, capability):
     source = ASTSource(getattr(kernels, name), signature, constants)
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache):
         made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernels.OPTIONS)
-    return made.asm["ptx"]
+    return made.asm[stage]

@@ -518,3 +518,26 @@ def test_bounds_hold_as_float32_holds_them():
     scaler.update(0.9)
     assert scaler.get_scale() == torch.tensor(0.9).item()
     scaler.load_state_dict(scaler.state_dict())
+
+
+def cudas_check(grads, found_inf, inverse) -> None:
+    """Do what torch's kernel does on CUDA: it looks at each gradient as a float32 (AmpKernels.cu)."""
+    if not all(grad.float().isfinite().all() for grad in grads):
+        found_inf.fill_(1.0)
+    torch._foreach_mul_(grads, inverse)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("scale", [2.0, 0.5])
+def test_float64_is_not_left_to_a_kernel_that_rounds_it(fused, scale, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", cudas_check)
+    for unscales in (False, True):
+        param, optimizer = an_optimizer(0.0, dtype=torch.float64, fused=fused)
+        scaler = GradScaler("cpu", init_scale=scale)
+        scaler.scale(torch.zeros(()))
+        param.grad = torch.tensor([1e300], dtype=torch.float64)
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        assert not scaler.last_step.skipped
+        assert param.item() == -1e300 / scale

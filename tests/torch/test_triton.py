@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ampsim import _triton
 from ampsim.probe import counting
-from ampsim.torch.gradients import kernels
+from ampsim.torch.gradients import kernels, unscale
 from tests.torch.helpers import INTERPRETED
 
 CUDA = torch.device("cuda")
@@ -53,10 +54,24 @@ def test_a_device_on_which_triton_fails_is_named_once(ask, recwarn) -> None:
 
 
 @pytest.mark.peer("triton")
+def test_a_first_use_in_a_capture_is_left_to_torch_and_not_remembered(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(_triton.NewAddressesError, match="expected a call before it"):
+        _triton.runs(list, CUDA)
+    monkeypatch.setattr(kernels, "takes", lambda _: _triton.runs(list, CUDA))
+    assert unscale._by_kernels([SimpleNamespace(device=CUDA)], list) is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert _triton.runs(list, CUDA)
+
+
+@pytest.mark.peer("triton")
 @pytest.mark.skipif(INTERPRETED, reason="is in the interpreter")
 def test_the_kernels_in_tritons_interpreter() -> None:
     """In a process of its own: the interpreter must be chosen before Triton is imported."""
-    root, files = Path(__file__).parents[2], [f"tests/{room}/test_kernels.py" for room in ("torch", "probe")]
+    root = Path(__file__).parents[2]
+    files = ["tests/torch/test_kernels.py", "tests/torch/test_fused_step.py", "tests/probe/test_kernels.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", *files]
     env = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)  # noqa: S603

@@ -7,7 +7,7 @@ fused optimizer one read, for norm and check together, is enough: the rest is fo
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ampsim.torch.gradients.norms import are_small, on_host, sum_of_squares
 if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Read
 
+T = TypeVar("T")
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
 KERNEL_DEVICES = {"cuda"}
@@ -106,29 +107,63 @@ def _lies_on_host(grad: Tensor) -> bool:
 def check_and_multiply_(
     groups: Groups, inverse_on: Callable[[torch.device], Tensor], found_on: Callable[[torch.device], Tensor]
 ) -> None:
-    """Multiply by the inverse scale in place; set found_inf (shape (), float32) to 1 if any was not finite.
+    """Do what torch's kernel does: multiply by the inverse scale in place; set found_inf to 1 if any was not finite.
 
-    The check is of the gradients as they come in, that is scaled.
+    found_inf has shape (), float32. The check is of the gradients as they come in, that is scaled. On CUDA the kernel
+    takes a float64 gradient beyond float32 for inf, and no bfloat16.
     """
     for (device, _), grads in groups.items():
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found_on(device), inverse_on(device))
 
 
 @torch.no_grad()
+def multiply_and_check_(
+    groups: Groups,
+    inverse_on: Callable[[torch.device], Tensor],
+    found_on: Callable[[torch.device], Tensor],
+    *,
+    below_one: bool,
+) -> None:
+    """Multiply by the inverse scale in place; set found_inf to 1 if any product is not finite in its own dtype.
+
+    That is so of every gradient that was not finite. On CUDA one read and write. On the CPU torch's kernel, and one
+    more read where the scale may be below one, so that a finite gradient may have left its format.
+    """
+    for (device, dtype), grads in groups.items():
+        group = {(device, dtype): grads}
+        if _multiplied_on_cuda(grads, inverse_on(device), found_on(device)):
+            continue
+        on_cpu = _suits_torchs_check(device, dtype)
+        if on_cpu:
+            check_and_multiply_(group, inverse_on, found_on)
+        else:
+            multiply_(group, inverse_on)
+        if below_one or not on_cpu:
+            check(group, found_on)
+
+
+@torch.no_grad()
 def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
     """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
 
-    On the CPU one read where it can be: a finite sum of squares has finite terms. If it is not, it may have
+    One read where it can be: on the CPU a finite sum of squares has finite terms. If it is not, it may have
     overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. Where all gradients
-    are small it looks at once: what it writes is in the cache still. On CUDA one read.
+    are small it looks at once: what it writes is in the cache still.
     """
     for (device, dtype), grads in groups.items():
         found = found_on(device)
         if read := _read_on_cuda(grads):
             torch.maximum(found, read.found_inf, out=found)
+        elif not _suits_torchs_check(device, dtype):
+            torch.maximum(found, _is_not_finite(largest(grads), dtype), out=found)
         elif are_small(grads) or not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
             one = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
+
+
+def _suits_torchs_check(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tell whether torch's kernel looks at gradients as they are: on CUDA it rounds float64 to float32 first."""
+    return device.type == "cpu" and dtype is not torch.float64
 
 
 @torch.no_grad()
@@ -223,13 +258,27 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
 
 def _read_on_cuda(grads: list[Tensor], factor: Tensor | None = None) -> "Read | None":
     """Read norm, check and largest gradient by Triton's kernels; None where they cannot be used."""
+    return _by_kernels(grads, lambda kernels: kernels.norm_and_flag(grads, factor))
+
+
+def _multiplied_on_cuda(grads: list[Tensor], factor: Tensor, found: Tensor) -> bool:
+    """Multiply and check by Triton's kernels; False where they cannot be used."""
+
+    def multiply(kernels: Any) -> bool:
+        return all(map(kernels.is_dense, grads)) and kernels.multiply_and_flag(grads, factor, found) is None
+
+    return bool(_by_kernels(grads, multiply))
+
+
+def _by_kernels(grads: list[Tensor], work: Callable[[Any], T]) -> T | None:
     if grads[0].device.type not in KERNEL_DEVICES:
         return None
+    from ampsim._triton import NewAddressesError
     from ampsim.torch.gradients import kernels  # imports Triton, which nothing else needs
 
     try:
-        return kernels.norm_and_flag(grads, factor) if kernels.takes(grads) else None
-    except kernels.NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
+        return work(kernels) if kernels.takes(grads) else None
+    except NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
         return None
 
 
@@ -261,6 +310,13 @@ def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
 
 @torch.no_grad()
 def multiply_(groups: Groups, factor_on: Callable[[torch.device], Tensor]) -> None:
-    """Multiply every gradient in place."""
-    for (device, _), grads in groups.items():
-        torch._foreach_mul_(grads, factor_on(device))
+    """Multiply every gradient in place by a float32 number."""
+    for (device, dtype), grads in groups.items():
+        factor = factor_on(device)
+        if _multiplied_on_cuda(grads, factor, torch.zeros((), device=device)):
+            continue
+        if dtype in (torch.float32, torch.float64):
+            torch._foreach_mul_(grads, factor)
+        else:  # on CUDA torch rounds the factor to the gradient's dtype first: 2^-25 is 0 in float16
+            for grad in grads:
+                grad.copy_(grad.float() * factor)

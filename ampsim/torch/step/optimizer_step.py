@@ -4,6 +4,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients import unscale
 from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage
 
@@ -58,6 +60,7 @@ class OptimizerStep:
     allow_fp16: bool
     overrides: Overrides
     ranks: Ranks | None = None  # that must know what was found before any steps
+    fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -77,6 +80,8 @@ class OptimizerStep:
 
     def take(self, args: Args, kwargs: Kwargs) -> object:
         """Step the optimizer, or skip it; divide its gradients before, unless that was done or its kernel does it."""
+        if self.fused_step:
+            self.fused_step.tell_of(self.optimizer)
         if is_fused(self.optimizer):
             result = self._take_fused(args, kwargs)
         else:
@@ -122,10 +127,13 @@ class OptimizerStep:
         groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None, uncoalesced=uncoalesced)
         if overridden is not None:
             self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
-        else:
+            if not self.exact_torch and self.version.may_be_below_one:
+                unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
+        elif self.exact_torch:
             unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_on)
-        if not self.exact_torch and self.version.may_be_below_one:
-            unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
+        else:
+            below_one = self.version.may_be_below_one
+            unscale.multiply_and_check_(groups, self.version.inverse_on, self.record.found_on, below_one=below_one)
         for grad in () if self.exact_torch else uncoalesced:  # the optimizer adds its duplicates up
             unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, self.record.found_on)
 
@@ -135,6 +143,9 @@ class OptimizerStep:
         if not groups:
             return torch.zeros(())
         home = next(iter(groups))[0]
+        if self.fused_step and (checked := self.fused_step.check(self.optimizer, groups, version.scale_on, max_norm)):
+            self.record.folded, self.record.found_inf[home] = checked.divisor, checked.found_inf
+            return checked.norm
         on_host = home.type == version.device.type == "cpu"
         if on_host and fused and not isinstance(max_norm, Tensor) and max_norm > 0:
             norm = self._fold_on_host(groups, max_norm, home)
@@ -202,7 +213,8 @@ class OptimizerStep:
             self.check()
             scale = self.version.scale_on(record.home)
         had_state = len(self.optimizer.state)
-        result = _call_fused(self.optimizer, scale, record, args, kwargs)
+        with self.fused_step.replacing(self.optimizer) if self.fused_step else nullcontext():
+            result = _call_fused(self.optimizer, scale, record, args, kwargs)
         if not self.exact_torch and len(self.optimizer.state) > had_state:
             self._drop_if_skipped(list(self.optimizer.state)[had_state:])
         return result
@@ -221,10 +233,15 @@ class OptimizerStep:
         groups = self._gradients(allow_fp16=True)
         if self.overrides.unscale_grads_:
             return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
+        if self.fused_step and (checked := self.fused_step.check(self.optimizer, groups, self.version.scale_on)):
+            return {checked.found_inf.device: checked.found_inf}
         if not self.exact_torch and self.version.may_be_below_one:
             return unscale.check_unscaled(groups, self.version.scale_on)
         found = Record()
-        unscale.check(groups, found.found_on)
+        if self.exact_torch:
+            unscale.check_and_multiply_(groups, lambda device: torch.ones((), device=device), found.found_on)
+        else:
+            unscale.check(groups, found.found_on)
         return found.found_inf
 
 

@@ -1,0 +1,213 @@
+"""A broken law as a pytest file in the peer's own words: nothing of ampsim is in it, and it is run where the peer is.
+
+What drives the peer is taken from its file in `ampsim.peers.frameworks`, without what only describes it, so the test
+does what the law did.
+"""
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import textwrap
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+from ampsim.peers import environments
+from ampsim.peers.laws.driver import Driver
+from ampsim.peers.laws.judging import Verdict
+from ampsim.peers.peer import Peer
+
+WIDTH = 100
+LIMIT = 600.0  # s per test, most of which its framework takes to load
+_ABOUT = {*inspect.get_annotations(Peer)}  # what describes a peer
+_STEP = 'Step = namedtuple("Step", "used stepped unscaled scale")'
+_RUN = """
+import json, sys
+for source in json.load(sys.stdin):
+    names = {}
+    exec(compile(source, "emitted test", "exec"), names)
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    try:
+        test()
+    except Exception as error:
+        print("ATLAS", type(error).__name__, flush=True)
+    else:
+        print("ATLAS", flush=True)
+"""
+
+
+def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
+    """Return the pytest file of a broken law.
+
+    Args:
+        peer: its class, not a `Remote`.
+        verdict: of the law, with the trial that broke it.
+        version: of the peer that was judged.
+    """
+    if verdict.trial is None:
+        raise ValueError(f"{verdict.law.name} {verdict.outcome} on {peer.name}: there is nothing to emit")
+    law, trial = verdict.law, verdict.trial
+    words = f"{law.name}: {verdict.seen}"
+    about = [words, "", law.sentence, f"Seen with {peer.requirement.partition('==')[0]} {version}."]
+    text = "\n".join(textwrap.fill(line, WIDTH, break_on_hyphens=False) for line in about).replace("\\", "\\\\")
+    lines = [*trial.lines, *([f"assert {trial.claim}"] if trial.claim else [])]
+    pieces = pruned([*pieces_of(peer), _driver(peer)], "\n".join(lines).replace("return", "pass"))
+    body = "\n\n\n".join([*pieces, f"def test_{law.name}():\n" + textwrap.indent("\n".join(lines), "    ")])
+    imports = [*_imports(peer, body), *(["import math"] if "math." in body else [])]
+    head = "\n".join(sorted({*imports, "from collections import namedtuple"}, key=_order))
+    return f'"""{text}\n"""\n\n{head}\n\n{_STEP}\n\n\n{body}\n'
+
+
+def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
+    """Run tests in the peer's own environment, where ampsim is not to be found.
+
+    Returns:
+        by what each fails: the exception's name; "" where it passes.
+
+    Raises:
+        RuntimeError: the process ended before the last.
+    """
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(  # noqa: S603  our own text
+        [environments.python(peer.environment), "-c", _RUN],
+        input=json.dumps(sources), capture_output=True, text=True, timeout=LIMIT * len(sources), check=False, cwd="/",
+        env={**kept, **environments.variables(peer.environment), "PYTHONNOUSERSITE": "1"},
+    )  # fmt: skip
+    ended = [line.removeprefix("ATLAS").strip() for line in done.stdout.splitlines() if line.startswith("ATLAS")]
+    if len(ended) != len(sources):
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise RuntimeError(f"{peer.name}: {len(ended)} of {len(sources)} tests ended; the process said last: {last}")
+    return ended
+
+
+def pieces_of(peer: type[Peer]) -> list[str]:
+    """Return the source of a peer's class and of what it uses of its package, what is used first."""
+    found: dict[str, str] = {}
+
+    def visit(name: str, module: ModuleType) -> None:
+        node, where = _definition(name, module)
+        if node is None or name in found or name in ("Peer", "Step"):
+            return
+        bare = _Bare().visit(node)
+        for used in sorted(_names(bare)):
+            visit(used, where)
+        found[name] = ast.unparse(ast.fix_missing_locations(bare))
+
+    visit(peer.__name__, importlib.import_module(peer.__module__))
+    return [piece.replace("(Peer):", ":").replace("(Peer, ", "(") for piece in found.values()]
+
+
+def _definition(name: str, module: ModuleType) -> tuple[ast.stmt | None, ModuleType]:
+    """Return what defines a name at the top of a module, or of the module of ampsim that it is imported from."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if getattr(node, "name", None) == name or any(
+            isinstance(each, ast.Name) and each.id == name for each in targets
+        ):
+            return node, module
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ampsim.peers."):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _definition(alias.name, importlib.import_module(str(node.module)))
+    return None, module
+
+
+class _Bare(ast.NodeTransformer):
+    """Leaves out docstrings, annotations, and what describes a peer."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = [each for each in node.body if not self._describes(each)] or [ast.Pass()]
+        self.generic_visit(node)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        node.returns = None
+        for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg):
+            if arg is not None:
+                arg.annotation = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return ast.Pass()
+        self.generic_visit(node)
+        return ast.Assign([node.target], node.value, lineno=node.lineno)
+
+    @staticmethod
+    def _describes(node: ast.stmt) -> bool:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return True
+        if isinstance(node, ast.AnnAssign) and node.value is None:
+            return True
+        return bool(names := _targets(node)) and names <= _ABOUT
+
+
+def _targets(node: ast.stmt) -> set[str]:
+    """Return the names that a statement assigns to."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {each.id for each in targets if isinstance(each, ast.Name)}
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _imports(peer: type[Peer], body: str) -> Iterator[str]:
+    """Yield the import lines, of modules that a peer's class comes from, whose names are used."""
+    used = _names(ast.parse(body))
+    for module in {each.__module__ for each in peer.__mro__} | set(_modules(peer)):
+        if module.startswith("ampsim."):
+            for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+                if isinstance(node, ast.Import | ast.ImportFrom) and "ampsim" not in ast.unparse(node):
+                    kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
+                    if kept:
+                        node.names = kept
+                        yield ast.unparse(node)
+
+
+def _modules(peer: type[Peer]) -> Iterator[str]:
+    for node in ast.parse(inspect.getsource(importlib.import_module(peer.__module__))).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ampsim.peers.frameworks."):
+            yield str(node.module)
+
+
+def _driver(peer: type[Peer]) -> str:
+    """Return the class of the test: the peer's, and what the law does with it."""
+    wanted = [inspect.getsource(getattr(Driver, name)) for name in ("iterate", "train", "feed", "take")]
+    made = "    def __init__(self, **constants):\n        self.steps = []\n        self.start(**constants)\n"
+    tree = ast.parse("\n".join([f"class Scaler({peer.__name__}):", made, *wanted]))
+    return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
+
+
+def pruned(pieces: Sequence[str], test: str) -> list[str]:
+    """Return pieces without the methods that neither the test nor what it calls names."""
+    trees: list[ast.AST] = [ast.parse(piece).body[0] for piece in pieces]
+    # A class within a method is one of the package's, whose methods the package calls.
+    methods = [(node, each) for node in trees if isinstance(node, ast.ClassDef)
+               for each in node.body if isinstance(each, ast.FunctionDef)]  # fmt: skip
+    kept, todo = (
+        {"__init__"},
+        [ast.parse(test), *(tree for tree in trees if not isinstance(tree, ast.ClassDef))],
+    )
+    todo.extend(each for _, each in methods if each.name == "__init__")
+    while todo:
+        used = {node.attr for node in ast.walk(todo.pop()) if isinstance(node, ast.Attribute)}
+        todo.extend(each for _, each in methods if each.name in used - kept)
+        kept |= used
+    for owner, each in methods:
+        if each.name not in kept and not each.name.startswith("__"):
+            owner.body.remove(each)
+            owner.body = owner.body or [ast.Pass()]
+    return [ast.unparse(tree) for tree in trees]
+
+
+def _order(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), re.sub(r"^(from|import) ", "", line)

@@ -1,0 +1,89 @@
+"""A right peer keeps every law; each planted bug dies by its law, and what it shows is a test that fails."""
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from ampsim.core.machine import Rule, State, init
+from ampsim.peers import load, names
+from ampsim.peers.laws import LAWS, judge
+from ampsim.peers.laws.drift import drift
+from ampsim.peers.laws.emit import emitted, prove, pruned
+from ampsim.peers.laws.trial import fields
+from tests.peers.planted import PLANTED, Right
+
+EXAMPLES = 15
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_right_peer_keeps_every_law(law: str) -> None:
+    verdict = judge(Right(), LAWS[law], examples=EXAMPLES)
+    assert verdict.outcome == ("not applicable" if law == "giving_up_is_said_again" else "passed"), verdict.seen
+
+
+@pytest.mark.parametrize(("law", "peer"), [(law, peer) for law, peers in PLANTED.items() for peer in peers])
+def test_a_planted_bug_dies_by_its_law(law: str, peer: type[Right]) -> None:
+    verdict = judge(peer(), LAWS[law], examples=EXAMPLES)
+    assert verdict.outcome == ("deviation" if LAWS[law].choice else "defect")
+    assert verdict.seen
+    assert verdict.trial is not None
+    assert verdict.trial.claim
+
+
+def test_every_law_has_a_planted_bug() -> None:
+    assert PLANTED.keys() == LAWS.keys() - {"giving_up_is_said_again"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_deviations_and_constants_name_what_there_is(name: str) -> None:
+    peer = load(name)
+    assert peer.deviations.keys() <= LAWS.keys()
+    assert len(fields(peer)) == len(peer.constants)
+
+
+class Torch(Right):
+    """The reference machine by torch's rule, which it says that it is."""
+
+    dialect = "torch.amp.GradScaler"
+    constants = MappingProxyType({"init_scale": "init", "growth_interval": "interval"})
+
+    def start(self, **constants: Any) -> None:
+        self.following = Rule(**constants)
+        self.now = init(self.following)
+
+
+class GrowsEarly(Torch):
+    def after(self, found_inf: bool) -> State:
+        after = super().after(found_inf)
+        return State(after.scale, after.growth_tracker + 1) if found_inf else after
+
+
+def test_a_dialect_that_differs_drifts() -> None:
+    same, differs = (drift(peer(), histories=100) for peer in (Torch, GrowsEarly))
+    assert (same.differing, same.refused, same.first) == (0, 0, "")
+    assert differs.differing > 10
+    assert "the package" in differs.first
+
+
+@pytest.mark.peer("torch")
+def test_an_emitted_test_stands_alone_and_fails() -> None:
+    peer = load("torch")
+    verdict = judge(peer(), LAWS["subnormal_scales_apply_nothing_infinite"], examples=EXAMPLES)
+    text = emitted(peer, verdict, "2.13.0")
+    assert "ampsim" not in text
+    assert len(text.splitlines()) < 70
+    right = text.replace("2.0**-129", "1.0")
+    assert prove(peer(), [text, right, text.replace("GradScaler", "NoScaler")]) == [
+        "AssertionError",
+        "",
+        "AttributeError",
+    ]
+
+
+def test_methods_that_a_test_does_not_name_are_left_out() -> None:
+    methods = ["def __init__(self): self.b()", "def b(self): self.c()", "def c(self): pass", "def d(self): e()"]
+    piece = "\n    ".join(["class A:", *methods])
+    (left,) = pruned([piece], "x = A()")
+    assert "def c" in left
+    assert "def d" not in left
