@@ -19,6 +19,12 @@ NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(survey()), "d"),
     "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
     "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
+    "field.factors": Formula(
+        lambda: sum(
+            (rule.growth_factor, rule.backoff_factor) != (2.0, 0.5) for rule in map(dialects.get, dialects.names())
+        ),
+        "words",
+    ),
     "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in survey().values()), "words"),
     "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
     "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
@@ -49,11 +55,6 @@ NUMBERS: dict[str, Number | Formula] = {
         "words",
     ),
     "kit.policy": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
-    "kit.ours": Number(
-        "conformance",
-        lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],
-        "words",
-    ),
     "ranks.cases": Number("ranks", lambda run: len(rank_cases(run, "torch")), "d"),
     "ranks.wrong": Number("ranks", lambda run: len(disagreeing(run, "torch")), "words"),
     "ranks.infinite": Number(

@@ -109,8 +109,11 @@ class DeviceVersion(Version[Rule, State]):
         if self.ready is not None:
             stream = torch.cuda.current_stream(self.scale.device)
             stream.wait_event(self.ready)
-            self.scale.record_stream(stream)
-            self.growth_tracker.record_stream(stream)
+            self._keep(stream)
+
+    def _keep(self, stream: torch.cuda.Stream) -> None:
+        self.scale.record_stream(stream)
+        self.growth_tracker.record_stream(stream)
 
 
 @dataclass(frozen=True, eq=False)
