@@ -105,11 +105,12 @@ GPU_DATA   ?= experiments/data/nvidia-h200
 GPU_ONLY   ?= gpu
 GPU_TESTS  ?= tests/torch tests/probe
 GPU_JAX    ?= cuda,cpu
+GPU_SANITIZER ?= TORCH_CUDA_SANITIZER=1
 OUT        ?= build/gpu
 GPU_LOG     = build/$@
 GPU_RUN     = PYTHONPATH=.:.gpu-kit PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 $(GPU_PY)
 GPU_TEST    = $(GPU_RUN) -m pytest -q -p no:cacheprovider --tb=short --show-capture=no -o faulthandler_timeout=120 \
-	-m "$(GPU_ONLY)"
+	-o junit_family=xunit1 -m "$(GPU_ONLY)"
 GPU_ON      = --device $(GPU_DEVICE) $(GPU_SMOKE)
 AMPSIM_COMMIT ?= $(shell cat .gpu-kit/commit 2>/dev/null)
 export AMPSIM_COMMIT
@@ -147,7 +148,7 @@ gpu-1:
 # The sanitizer sees what torch launches: not Triton's kernels, nor what a graph replays, nor compiled code.
 gpu-2:
 	$(gpu_begin)
-	@$(call gpu_stage,280,sanitizer,TORCH_CUDA_SANITIZER=1 AMPSIM_TRITON=0 $(GPU_TEST) \
+	@$(call gpu_stage,280,sanitizer,$(GPU_SANITIZER) AMPSIM_TRITON=0 $(GPU_TEST) \
 	  -k "not graph and not capture and not compile" --junitxml=$(GPU_LOG)/sanitizer.xml tests/torch/test_gpu.py) & \
 	  $(call gpu_stage,140,pool,$(call gpu_run,scale_crash device_claims exponent_heatmap,--jobs 4 --force)); \
 	  $(call gpu_stage,140,static_sweep,$(call gpu_short,static_sweep,--jobs 4 --seeds 0)); wait
@@ -168,7 +169,7 @@ gpu-3:
 	$(gpu_end)
 
 gpu-dry:
-	$(MAKE) --keep-going gpu-1 gpu-2 gpu-3 GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_ONLY="not gpu" GPU_JAX=cpu \
+	$(MAKE) --keep-going gpu-1 gpu-2 gpu-3 GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_ONLY="not gpu" GPU_JAX=cpu GPU_SANITIZER= \
 	  GPU_TESTS="tests/torch/test_gpu.py tests/probe/test_gpu.py"
 
 # Libraries whose own code drives the scaler, and Ray.

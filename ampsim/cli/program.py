@@ -12,6 +12,7 @@ from typing import IO, Self
 
 LONGEST = 1 << 20
 """Characters of an answer; what is longer is none."""
+ONE = "one line per line that it reads"
 _TAIL = 10
 
 
@@ -66,14 +67,11 @@ class Program:
         try:
             answer = self._answers.get(timeout=self._limit)
         except queue.Empty:
-            raise ProgramError(
-                f"no answer within {self._limit:g} s (--time-limit){self._stderr()}; "
-                "expected one line, flushed, per line that it reads"
-            ) from None
+            raise self._wrong(f"no answer within {self._limit:g} s (--time-limit)", f"{ONE}, flushed") from None
         if not answer:
-            raise ProgramError(f"{self._ending()}; expected one line per line that it reads, until its input ends")
+            raise self._wrong(self._ending(), f"{ONE}, until its input ends")
         if not asked:
-            raise ProgramError(f"{answer[:80]!r}: written unasked; expected one line per line that it reads")
+            raise self._wrong(f"{answer[:80]!r}: written unasked")
         return answer
 
     def end(self) -> None:
@@ -81,26 +79,24 @@ class Program:
         self._lines.put(None)
         try:
             if more := self._answers.get(timeout=self._limit):
-                raise ProgramError(
-                    f"{more[:80]!r}: more lines than it was given; expected one line per line that it reads"
-                )
+                raise self._wrong(f"{more[:80]!r}: more lines than it was given")
             if self._process.wait(self._limit):
-                raise ProgramError(f"{self._ending()}; expected status 0 when its input ends")
+                raise self._wrong(self._ending(), "status 0 when its input ends")
         except (queue.Empty, subprocess.TimeoutExpired):
-            raise ProgramError(f"goes on {self._limit:g} s after its input has ended; expected its end") from None
+            raise self._wrong(f"goes on {self._limit:g} s after its input has ended", "its end") from None
 
     def _ending(self) -> str:
         """Return in words how it ended."""
         try:
             status = self._process.wait(self._limit)
         except subprocess.TimeoutExpired:
-            return f"its output is closed{self._stderr()}"
+            return "its output is closed"
         self._threads[-1].join(self._limit)
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        return f"it ended with {how}{self._stderr()}"
+        return f"it ended with {f'signal {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'}"
 
-    def _stderr(self) -> str:
-        return f", after saying\n    {'    '.join(self._said).rstrip()}\n" if self._said else ""
+    def _wrong(self, seen: str, expected: str = ONE) -> ProgramError:
+        said = f"; it said\n    {'    '.join(self._said).rstrip()}" if self._said else ""
+        return ProgramError(f"{seen}; expected {expected}{said}")
 
     def _write(self, stream: IO[str]) -> None:
         with contextlib.suppress(OSError, ValueError):  # it reads no more

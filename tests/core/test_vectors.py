@@ -16,7 +16,7 @@ from ampsim.core.machine import Rule
 from ampsim.core.vectors import Vector, answer, as_data, as_file, as_hex, first_difference
 
 SHA256 = "fc436b9b8bc5cf395fe9cfda20e6d36a7d3cd12a258c40f22b9084388c7c34e2"
-"""Of version 1. Where a line has changed on purpose, so has `vectors.VERSION`."""
+"""Of the lines. Where they change on purpose, as by a dialect more, it goes here; see `vectors.VERSION`."""
 
 
 def test_the_set_is_small_and_has_the_bytes_of_its_version() -> None:

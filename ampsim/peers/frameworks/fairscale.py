@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ampsim.peers.frameworks.torch_like import noting_sgd
 from ampsim.peers.peer import Peer, Step
 
 
@@ -40,8 +41,6 @@ class FairscaleLayerwise(Peer):
         return loss  # it scales what enters a layer in backward, not the loss
 
     def step(self, scaled: Sequence[float]) -> Step:
-        from ampsim.peers.frameworks.torch_like import noting_sgd
-
         used = self.scale()
         optimizer, seen = noting_sgd(scaled)
         self._model[0].weight = optimizer.param_groups[0]["params"][0]

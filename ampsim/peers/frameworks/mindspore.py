@@ -103,7 +103,7 @@ class MindsporeManager(Peer):
         return float(self.scaler.get_loss_scale())
 
     def scale_loss(self, loss: float) -> float:
-        return float((_tensor([loss]) * self.scale()).asnumpy()[0])
+        return float((_tensor([loss]) * _tensor(self.scale())).asnumpy()[0])
 
     def step(self, scaled: Sequence[float]) -> Step:
         from mindspore import amp
