@@ -81,6 +81,7 @@ FLOORS = {
     "ampsim/testing/loop/adapters/torch.py": {"torch", "ampsim.testing.loop"},
     "ampsim/testing/loop/adapters/transformers.py": {"transformers", "torch", "ampsim.testing.loop"},
     "ampsim/testing/loop/backends/torch_exact.py": {"torch"},
+    "ampsim/testing/ranks/deepspeed.py": {"deepspeed", "torch", "ampsim.testing.kit", "ampsim.testing.ranks"},
     "ampsim/testing/loop/backends/torch_ranks.py": {"ampsim.testing.conductor", "ampsim.testing.ranks.threads"},
     "ampsim/testing/loop/backends/torch.py": {"numpy", "torch", "ampsim.testing.loop"},
     "ampsim/testing/loop/parametrize.py": {"pytest", "ampsim.testing.kit.result", "ampsim.testing.loop"},

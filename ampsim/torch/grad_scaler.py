@@ -337,7 +337,10 @@ class GradScaler(TorchNames):
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         exact, allow_fp16 = self._exact_torch, self._allow_fp16
         overrides, ranks, fused = self._overrides(), self._ranks, self._fused_step
-        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks, fused)
+        newest = self._iterations.started("step").newest
+        return OptimizerStep(
+            optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks, fused, newest
+        )
 
     def _told(self, ticket: ScaleTicket, step: OptimizerStep) -> OptimizerStep:
         """Return the step, after observers were told of its gradients if these are scaled still."""

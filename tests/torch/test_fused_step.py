@@ -1,8 +1,11 @@
 """`fused_step=True`: Adam and AdamW in eight words per element, in Triton's interpreter (test_triton) or on a GPU."""
 
 import ctypes
+import re
+import subprocess
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +13,14 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler
-from ampsim.torch.gradients import adam, kernels
+from ampsim.torch.gradients import adam, kernels, kernels_adam
+from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.state.version import Outcome, Successor
 from ampsim.torch.step import fused_step
 from tests.examples import examples
-from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, kernel_on_device
+from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, compiled, compiles, kernel_on_device
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of inf and NaN
 F32 = np.float32
@@ -92,8 +98,9 @@ def torchs_kernel(p, g, m, v, step, divisor, n):
     sizes=st.tuples(*[magnitudes] * 4),
 )  # fmt: skip
 def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, step, divisor, sizes) -> None:
-    made = [drawn(seed + i, [size], by, dtype if i == 0 else torch.float32)[0] for i, by in enumerate(sizes)]
-    grad, param, exp_avg, exp_avg_sq = made
+    around = [drawn(seed + i, [size + 4], by, dtype if i == 0 else torch.float32)[0] for i, by in enumerate(sizes)]
+    grad, param, exp_avg, exp_avg_sq = (each[:size] for each in around)
+    behind = bits(*(each[size:].float() for each in around))
     exp_avg_sq.abs_()
     if dtype is torch.bfloat16:  # whose subnormals the interpreter takes for others
         grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
@@ -112,6 +119,31 @@ def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, s
     for ours, theirs in zip((param, exp_avg, exp_avg_sq), wanted, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs)
     assert (count.item(), bits(grad.float())) == (step + 1, before)
+    assert bits(*(each[size:].float() for each in around)) == behind
+
+
+@kernel_on_device
+@settings(max_examples=examples(ms=10), suppress_health_check=[no_fixtures])
+@given(
+    scale=st.sampled_from([2.0**-126, 2.0**-125, 1.0, 3.0, 65536.0, 2.0**127, MAX]), tracker=st.integers(0, 5),
+    interval=st.sampled_from([1, 2, 4, 2**31 + 5]), growth=st.sampled_from([1.0, 1.1, 2.0, 2.0**20]),
+    backoff=st.sampled_from([1.0, 0.3, 0.5]), low=st.sampled_from([2.0**-126, 2.0]),
+    high=st.sampled_from([None, 4.0, 2.0**127]), overflows=st.booleans(),
+)  # fmt: skip
+def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff, low, high, overflows) -> None:
+    bounds = {"min_scale": low, "max_scale": high, "init_scale": 3.0, "growth_test": ">="}
+    rule = Rule(growth_factor=growth, backoff_factor=backoff, growth_interval=interval, **bounds)
+    version = DeviceVersion(torch.tensor(scale, device=DEVICE), torch.tensor(tracker, device=DEVICE, dtype=torch.int32))
+    grads = [torch.tensor([INF if overflows else 0.0], device=DEVICE)]
+    checked = adam.check(grads, version.scale, None, adam.Update(version.scale, version.growth_tracker, rule))
+    wanted = version.next(rule, Outcome([checked.found_inf]))
+    successor = Successor(version, rule, checked.found_inf, checked.following)
+    assert bits(*successor.state) == bits(wanted.scale, wanted.growth_tracker)
+    assert version.next(rule, Outcome([checked.found_inf], successors=[successor])).scale is checked.following[0]
+    other = torch.ones((), device=DEVICE)  # another optimizer's flag
+    again = version.next(rule, Outcome([checked.found_inf, other], successors=[successor]))
+    assert again.growth_tracker == 0
+    assert again.scale is not checked.following[0]
 
 
 @kernel_on_device
@@ -122,7 +154,10 @@ def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, s
     bad=st.sampled_from([None, None, INF, -INF, NAN]), seed=st.integers(0, 99), programs=st.integers(1, 3),
 )  # fmt: skip
 @example([3], torch.float32, 3e38, 1.0, 1.0, False, None, 0, 1)  # the norm leaves float32, no gradient does
+@example([3], torch.float32, 3e38, 1.0, INF, False, None, 0, 1)
 @example([3], torch.float32, 3e38, 2.0**-10, INF, False, None, 0, 1)  # gradients do once unscaled
+@example([3], torch.float32, 1.0, 1.0, -1.0, True, None, 0, 1)
+@example([3], torch.float32, 1.0, 1.0, NAN, True, None, 0, 1)
 def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_device, bad, seed, programs) -> None:
     grads = drawn(seed, sizes, magnitude, dtype)
     if INTERPRETED and dtype is torch.bfloat16:
@@ -135,7 +170,7 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     bound = torch.tensor(clip, device=DEVICE) if clip is not None and (on_device or refused) else clip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adam, "PROGRAMS", programs)
-        norm, found, divisor = (value.item() for value in adam.check(grads, at, bound))
+        norm, found, divisor = (value.item() for value in adam.check(grads, at, bound)[:3])
     values = np.concatenate([grad.cpu().double().numpy() for grad in grads]) / scale
     with np.errstate(all="ignore"):
         exact = np.sqrt(np.square(values).sum())
@@ -145,6 +180,62 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
     wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
     assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
+
+
+# ------------------------------------------------------------------------------------------ compiled, without a GPU
+
+POINTERS = {"tiles": "*i32", "table": "*i64", "done": "*i32", "partials": "*fp64", "scale": "*fp32", "found": "*fp32",
+            "found_inf": "*fp32", "divisor": "*fp32", "number": "i32",
+            "current": "*fp32", "tracker": "*i32", "interval": "i32", "counted": "*i32"}  # fmt: skip
+
+
+def for_a_gpu(name, capability, **constants) -> dict:
+    kernel = getattr(kernels_adam, name)
+    signature = {each: "constexpr" if each in constants else POINTERS.get(each, "fp32") for each in kernel.arg_names}
+    options = kernels.OPTIONS if name == "check" else adam.STEP_OPTIONS
+    return compiled(kernel, signature, constants, capability, options)
+
+
+def bytes_per_element(asm, threads, elements) -> tuple[float, float]:
+    """Return what the accesses of 16 bytes load and store; all that is not one of them is of a tile's tail."""
+    moved = (len(re.findall(rf"{access}\.global\.v4\.b32", asm["ptx"])) * 16 * threads for access in ("ld", "st"))
+    return tuple(each / elements for each in moved)
+
+
+def tensor_accesses(asm, elements) -> tuple[int, int]:
+    """Return the number of loads and of stores of a tile: half of them for whole tiles, half for the last one."""
+    code = asm["ttir"]
+    return tuple(len(re.findall(rf"tt\.{name}.*tensor<{elements}x!tt\.ptr", code)) for name in ("load", "store"))
+
+
+@compiles
+def test_eight_words_per_element_are_moved_and_no_register_is_spilled(tmp_path) -> None:
+    """The words of float32 and of float16 gradients, counted in what a GPU would run."""
+    block, part, tl = kernels.BLOCK, adam.PART, kernels.tl
+    flags = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "EXACT": True, "BLOCK": block, "PART": part}
+    scaled = {"GROWTH": 2.0, "BACKOFF": 0.5, "LOW": 2.0**-126, "HIGH": None}
+    read = for_a_gpu("check", 90, dtype=tl.float32, BOUND="number", PARTS=adam.PARTS, BLOCK=block, **scaled)
+    stepped = {
+        width: for_a_gpu("adam", 90, dtype=dtype, **flags) for width, dtype in ((4, tl.float32), (2, tl.float16))
+    }
+    assert bytes_per_element(read, 32 * kernels.OPTIONS["num_warps"], block) == (4, 0)
+    assert tensor_accesses(read, block) == (2 * 1, 0)
+    for width, asm in stepped.items():
+        assert bytes_per_element(asm, 32 * adam.STEP_OPTIONS["num_warps"], part) == (width + 12, 12)
+        assert tensor_accesses(asm, part) == (2 * 4, 2 * 3)
+        assert not re.search(r"\.f64|div\.full|div\.approx|sqrt\.approx", asm["ptx"])  # torch's are rounded to nearest
+        assert len(re.findall(r"div\.rn\.f32", asm["ptx"])) >= 2 * 3 * part // (32 * adam.STEP_OPTIONS["num_warps"])
+    tool = Path(pytest.importorskip("triton").__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip("needs Triton's cuobjdump")
+    for name, asm in {"check": read, **{f"adam {width}": asm for width, asm in stepped.items()}}.items():
+        (tmp_path / "cubin").write_bytes(asm["cubin"])
+        command = [tool, "--dump-resource-usage", tmp_path / "cubin"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+        used = {what: int(number) for what, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown.stdout)}
+        print(f"{name}: {used}")
+        assert (used["STACK"], used["LOCAL"]) == (0, 0)
+        assert used["REG"] <= 80  # so that 24 warps run at once
 
 
 # ---------------------------------------------------------------------------------- the scaler, in lockstep with torch
@@ -204,10 +295,10 @@ steps = st.tuples(
 @settings(max_examples=examples(ms=200, least=10), suppress_health_check=[no_fixtures])
 @given(
     decoupled=st.booleans(), options=st.lists(groups, min_size=1, max_size=2), dtype=grad_dtypes, scale=scales,
-    story=st.lists(steps, min_size=1, max_size=4),
+    story=st.lists(steps, min_size=1, max_size=4), capturable=st.booleans(),
 )  # fmt: skip
-def test_a_run_is_torchs(decoupled, options, dtype, scale, story) -> None:
-    pair = Pair([3, 0, 17], KINDS[decoupled], options, scale, dtype)
+def test_a_run_is_torchs(decoupled, options, dtype, scale, story, capturable) -> None:
+    pair = Pair([3, 0, 17], KINDS[decoupled], options, scale, dtype, capturable=capturable)  # the scale on the device
     largest = max(group["lr"] for group in options)
     for number, step in enumerate(story, 1):
         before = bits(*pair.ours), {key: bits(*each.values()) for key, each in pair.optimizers[0].state.items()}
@@ -232,6 +323,28 @@ def test_a_run_is_torchs(decoupled, options, dtype, scale, story) -> None:
                     assert b is None or not b.any()  # torch keeps what a skipped step has made
         for a, b in zip(pair.ours, pair.theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-6, atol=number * largest * ROUNDING)
+
+
+@kernel_on_device
+def test_the_last_program_has_updated_the_scale(monkeypatch) -> None:
+    """With one optimizer; with two, whose flags are joined, torch's kernel does it."""
+    calls, update = [], torch._amp_update_scale_
+    monkeypatch.setattr(torch, "_amp_update_scale_", lambda *args: calls.append(args) or update(*args))
+    params, seen = [ones(3), ones(2)], []
+    optimizers = [torch.optim.AdamW([param], fused=True) for param in params]
+    scaler = GradScaler(DEVICE, init_scale=4.0, growth_interval=2, fused_step=True, capturable=True)
+    for bad in (False, True, False, False):
+        a_step(
+            params[:1], optimizers[0], scaler, grads=[torch.full((3,), INF if bad else 1.0, device=DEVICE)], clip=1.0
+        )
+        seen.append(scaler.get_scale())
+    assert (seen, calls) == ([4.0, 2.0, 2.0, 4.0], [])
+    scaler.scale(torch.ones((), device=DEVICE))
+    for param, optimizer in zip(params, optimizers, strict=True):
+        param.grad = torch.full_like(param, INF if param is params[1] else 1.0)
+        scaler.step(optimizer)
+    scaler.update()
+    assert (scaler.get_scale(), len(calls)) == (2.0, 1)
 
 
 # ---------------------------------------------------------------------------------------- left to torch, and saying so
