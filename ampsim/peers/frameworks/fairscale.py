@@ -31,7 +31,7 @@ class FairscaleLayerwise(Peer):
         import torch
         from fairscale.optim.layerwise_gradient_scaler import LayerwiseGradientScaler
 
-        self._model = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(2)))
+        self._model: Any = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(2)))
         self.scaler: Any = LayerwiseGradientScaler(self._model, {"0": init_scale}, **constants)
 
     def scale(self) -> float:
