@@ -140,7 +140,7 @@ ARTEFACT = (
     ("ranks_training", "@sec-field", "same CPU"),
     ("loops", "@sec-field", "exact; clock"),
     ("collapse_run", "@sec-crash", "same CPU"),
-    ("public_runs", "@sec-field", "exact"),
+    ("public_runs", "@sec-crash", "exact"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "same CPU"),
 )
