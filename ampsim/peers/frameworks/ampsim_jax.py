@@ -22,10 +22,10 @@ class AmpsimJax(Peer):
         "backoff_factor": "backoff",
         "growth_interval": "interval",
     }
-
     deviations = dict.fromkeys(
         ("scale_never_becomes_zero", "scale_comes_back"),
-        "Its rule is torch's unless min_scale is given, and it says so, in DEVIATIONS of ampsim/jax/loss_scale.py",
+        "Its default rule is torch's; Rule(min_scale=2.0**-126) keeps the scale above zero, as its DEVIATIONS say: "
+        "ampsim/jax/loss_scale.py",
     )
 
     def start(self, **constants: Any) -> None:
@@ -52,8 +52,8 @@ class AmpsimJax(Peer):
         from ampsim import State
         from ampsim.jax import LossScale
 
-        plain: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in state.items()}
-        self.scaler = LossScale.from_state(self.scaler.rule, State(**plain))
+        state = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        self.scaler = LossScale.from_state(self.scaler.rule, State(**state))
 
 
 def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:
