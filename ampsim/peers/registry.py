@@ -9,7 +9,23 @@ if TYPE_CHECKING:
     from ampsim.peers.wire import Remote
 
 REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and class, in alphabetical order
+    "accelerate": "accelerate:Accelerate",
+    "ampsim-torch": "ampsim_torch:AmpsimTorch",
+    "bmtrain": "bmtrain:BMTrain",
+    "colossalai": "colossalai:ColossalAI",
+    "composer": "composer:Composer",
+    "deepspeed": "deepspeed:DeepSpeedScaler",
+    "deepspeed-fp16": "deepspeed:Fused",
+    "deepspeed-unfused": "deepspeed:Unfused",
+    "fairseq": "fairseq:Fairseq",
+    "lightning": "lightning:Lightning",
+    "megatron": "megatron:Megatron",
+    "megatron-chained": "megatron:Chained",
+    "mmcv": "mmcv:MMCV",
+    "nemo": "nemo:NeMo",
+    "roundpipe": "roundpipe:RoundPipe",
     "torch": "torch:Torch",
+    "torch-sharded": "torch:Sharded",
 }
 
 
