@@ -17,7 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "How it goes wrong": (
         "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "ranks", "ranks_training", "loops",
-        "device_claims", "explain_faults",
+        "atlas", "device_claims", "explain_faults", "public_runs",
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),
@@ -51,6 +51,8 @@ def entry(stem: str) -> str:
     lines += [f"*{question(name)}*\n" for name in module.DATA]
     names = [stem if data.name == "cpu" else f"{stem}.{data.name}" for data in results.folders(module.DATA)]
     lines += [*(f"![{caption}]({name}.svg)\n" for name in names), f"{caption}\n"]
+    if hasattr(module, "markdown"):
+        lines.append(module.markdown(*[results.load(name) for name in module.DATA]))
     lines += [source(name) for name in module.DATA] or ["Drawn from `ampsim.core` by enumeration.\n"]
     return "\n".join(lines)
 

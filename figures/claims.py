@@ -142,6 +142,21 @@ def ranks_train(run: Result) -> Finding:
     return Finding(now, ours == (0, 0), lost > 0, parted > 0)
 
 
+@claim("public.repeated", "public_runs", "The machine repeats every scale that public logs of fp16 runs print")
+def public_repeated(run: Result) -> Finding:
+    told = [row for row in run.records if row["replayed"] is not None]
+    equal = sum(row["replayed"] == row["log2_scale"] for row in told)
+    lines = sum(len(row["step"]) for row in told)
+    return Finding(f"{equal} of the {len(told)} excerpts that tell enough, {lines} lines", equal == len(told) > 0)
+
+
+@claim("public.hidden", "public_runs", "Logs of 13B and 104B runs count no skip while the scale falls")
+def public_hidden(run: Result) -> Finding:
+    rows = [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
+    proved = sum(row["skips_proved"] for row in rows)
+    return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
+
+
 @claim("kit", "conformance", "Our scaler passes every check of the kit")
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")
@@ -241,9 +256,9 @@ def sigmoid_dynamic(run: Result) -> Finding:
     return Finding(losses(run, "dynamic G=2000", "fp32", column="train_loss"), scaled <= true)
 
 
-@claim("sigmoid.noise", "sigmoid_underflow", "Seeds differ more than a dynamic scale and fp32 do")
+@claim("sigmoid.noise", "sigmoid_underflow", "Seeds differ more than fp32 and a scale on the plateau do")
 def sigmoid_noise(run: Result) -> Finding:
-    between = q.apart(run, ["dynamic G=50"], "fp32", "train_loss")
+    between = q.apart(run, ["static 2^12", "static 2^16", "dynamic G=50", "dynamic G=2000"], "fp32", "train_loss")
     within = run.arm("fp32").max("train_loss") - run.arm("fp32").min("train_loss")
     return Finding(losses(run, "dynamic G=50", "fp32", column="train_loss"), between < within)
 
@@ -355,10 +370,20 @@ def storm(run: Result) -> Finding:
     return Finding(
         "; ".join(f"{rate} of it: {spread(bits, 2)} bits" for rate, bits in moved.items()),
         min(moved["0.5"]) > -8,
+        fmean(moved["0.8"]) > -4,
+        max(moved["1.25"]) < 0,
         max(moved["2"]) < -46,
         lost > run.arm("storm 2 floor=2^8").max("test_loss"),
         lost > run.arm("storm 2 G=4").max("test_loss"),
     )
+
+
+@claim("signals", "crash_signals", "Of seven signals before a crash none is free of false alarms")
+def signals_alarm_falsely(run: Result) -> Finding:
+    calm = [row for row in run.records if row["crash_step"] is None]
+    signals = list(run.records[0]["alarms"])
+    false = [sum(bool(row[seen][it]) for row in calm) for seen in ("alarms", "alarms_from_10") for it in signals]
+    return Finding(f"{min(false)} to {max(false)} in {len(calm)} calm runs", len(signals) == 7, min(false) > 0)
 
 
 @claim("policies.headroom", "policies", "One bit of margin leaves no more bits unused than torch's rule does")

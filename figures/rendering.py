@@ -15,11 +15,22 @@ from figures.results import Result
 def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
     """Draw one figure from the data files in `data`, and return the files written to `folder`.
 
-    They are named ``<stem>.svg`` and ``<stem>.pdf``, and ``<stem>.<device>.svg`` where `data` is not the CPU's.
+    They are named ``<stem>.svg`` and ``<stem>.pdf``, with ``<stem>.html`` where the figure has a page, and
+    ``<stem>.<device>.svg`` where `data` is not the CPU's.
     """
     with _style.style(), uncollected():
         figure = draw(stem, data)
-        return _style.save(figure, folder, stem if data.name == "cpu" else f"{stem}.{data.name}")
+        name = stem if data.name == "cpu" else f"{stem}.{data.name}"
+        return [*_style.save(figure, folder, name), *write_page(stem, folder / f"{name}.html", data)]
+
+
+def write_page(stem: str, path: Path, data: Path) -> list[Path]:
+    """Write the page of a figure that has one, and return its path."""
+    module = importlib.import_module(f"figures.{stem}")
+    if not hasattr(module, "page"):
+        return []
+    path.write_text(module.page(*[results.load(name, data) for name in module.DATA]), encoding="utf-8")
+    return [path]
 
 
 def draw(stem: str, data: Path = results.CPU) -> Figure:

@@ -1,75 +1,25 @@
 """The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.progress import track
-from rich.table import Table
 
 from ampsim import __version__
+from ampsim.cli import traces
 from ampsim.cli.check import check_target
+from ampsim.cli.compare import list_dialects
 from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
 from ampsim.cli.sweep import sweep_folder
-from ampsim.cli.terminal import drop_output, err, fail, open_output, out, print_table, settings
+from ampsim.cli.terminal import drop_output, err, fail, open_output, out, settings
 from ampsim.core import dialects
-from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.fold import states
-from ampsim.core.trace import read
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-traces = typer.Typer(help="Recorded trajectories of loss scalers.", no_args_is_help=True)
-app.add_typer(traces, name="traces")
-
-
-@traces.command("check")
-def check_traces(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON Lines file of traces, plain or .gz", show_default=False)
-    ],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every mismatch, not only the first.")] = False,
-) -> None:
-    """Replay every trace of FILE through the reference machine and compare to the last bit.
-
-    Prints 'N of M match'. Exit status 1 if any trace differs, naming the first.
-    """
-    matching, mismatches, number = 0, [], 0
-    try:
-        for number, trace in enumerate(
-            track(read(file), "replaying", console=err, transient=True, disable=not err.is_terminal), 1
-        ):
-            try:
-                difference = trace.mismatch()
-            except (dialects.UnknownDialectError, TypeError, ValueError) as error:
-                fail(f"{file}, trace {number}: {error}")
-            matching += difference is None
-            if difference:
-                mismatches.append(f"{trace.system} {dict(trace.params)} {trace.sequence}: {difference}")
-    except OSError as error:
-        fail(f"{file}: {error.strerror}; give the path of a .jsonl or .jsonl.gz file of traces")
-    except DamagedFileError as error:
-        fail(str(error))
-    out.print(f"{matching} of {number} match")
-    if mismatches:
-        for line in mismatches if verbose else mismatches[:1]:
-            out.print(line, markup=False)
-        raise typer.Exit(1)
-
-
-@app.command("dialects")
-def list_dialects() -> None:
-    """List the loss scalers that the reference machine speaks: name, parameters, source."""
-    table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
-    for name in dialects.names():
-        dialect = dialects.ALL[name]
-        names = ", ".join([*dialect.parameters, *dialect.options])
-        table.add_row(*map(escape, (name, names, dialect.source)))
-    print_table(table)
+app.add_typer(traces.app, name="traces")
 
 
 @app.command("replay")
@@ -101,6 +51,7 @@ def replay_history(
         out.print(f"raises    {type(error).__name__}: {error}", markup=False)
 
 
+app.command("dialects")(list_dialects)
 app.command("check")(check_target)
 app.command("emit-test")(emit_test)
 app.command("explain")(explain_log)

@@ -1,8 +1,9 @@
-"""What a shell completes: the names of laws, read off the source, as importing the kit takes seconds."""
+"""What a shell completes: dialects, and the names of laws, read off the source, as importing the kit takes seconds."""
 
 import re
 from pathlib import Path
 
+from ampsim.core import dialects
 from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS
 
 _TESTING = Path(__file__).parents[1] / "testing"
@@ -26,3 +27,9 @@ def laws() -> list[str]:
 def complete_law(incomplete: str) -> list[str]:
     """Return the laws that begin with what was typed."""
     return [name for name in laws() if name.startswith(incomplete)]
+
+
+def complete_dialect(incomplete: str) -> list[str]:
+    """Return the dialects that begin with what was typed, then those that have it somewhere."""
+    names = [name for name in dialects.names() if incomplete.lower() in name.lower()]
+    return sorted(names, key=lambda name: not name.startswith(incomplete))

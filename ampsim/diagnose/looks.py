@@ -76,7 +76,9 @@ def _collapse(history: History, _: Inferred) -> Iterator[Finding]:
         return
     final, tail = falls[-1].new, int(history.step[-1]) - falls[-1].step
     length = falls[-1].step - falls[0].after
-    if final >= 1 and tail > 2 * max(length, spacing(history)):
+    searching = falls[0].after == history.step[0]  # from a first scale that was only a guess
+    stays = spacing(history) if searching else 2 * max(length, spacing(history))
+    if final >= 1 and tail > stays:
         return  # it found a scale and stayed there
     fallen = itertools.accumulate(fall.halvings for fall in falls)
     seen = next((fall for fall, so_far in zip(falls, fallen, strict=True) if so_far >= 3), falls[-1])

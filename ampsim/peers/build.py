@@ -1,10 +1,12 @@
 """Builds the environments of environments.toml, one after the other, and goes on where it was interrupted."""
 
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -62,13 +64,25 @@ def build(name: str) -> None:
 
         python = str(home / "bin" / "python")
         if not (home / "bin" / "pip").exists():  # the last that venv makes
-            run(sys.executable, "-m", "venv", "--clear", str(home))
+            run(interpreter(table.get("python")), "-m", "venv", "--clear", str(home))
         if table.get("over_main"):
             site = next(home.glob("lib/python*/site-packages"))
             (site / "ampsim-over-main.pth").write_text(sysconfig.get_path("purelib") + "\n")
         for stage in table["stages"]:
             run("env", *_assignments(name), python, "-m", "pip", "install", "--disable-pip-version-check", *stage)
     (home / environments.STAMP).write_text(environments.stamp(name))
+
+
+def interpreter(version: str | None) -> str:
+    """Return a Python of this version, such as 3.10: this one, one on the path, or pyenv's; else raise BuildError."""
+    if version is None or sys.version.startswith(f"{version}."):
+        return sys.executable
+    installed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    for found in (shutil.which(f"python{version}"), *installed.glob(f"{version}.*/bin/python")):
+        # pyenv puts names on the path of which not each is a Python that it would start.
+        if found and subprocess.run([found, "--version"], capture_output=True).returncode == 0:  # noqa: S603
+            return str(found)
+    raise BuildError(f"no Python {version} on the path; install one, such as with `pyenv install {version}`")
 
 
 def _assignments(name: str) -> list[str]:

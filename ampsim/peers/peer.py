@@ -44,6 +44,8 @@ class Peer(ABC):
     """The dialect of `ampsim.core.dialects` that it should equal."""
     constants: ClassVar[Mapping[str, str]]
     """What `start` takes -> the dialect's name of it. What it does not name, the peer fixes."""
+    options: ClassVar[Mapping[str, object]] = {}
+    """Parameters of the dialect that the way of driving the peer fixes, such as ``{"jit": True}``."""
     deviations: ClassVar[Mapping[str, str]] = {}
     """Law -> why the peer does otherwise on purpose, and where it says so: a policy, no defect."""
     patched: ClassVar[str] = ""

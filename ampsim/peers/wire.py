@@ -25,6 +25,7 @@ DESCRIPTION = (
     "source",
     "dialect",
     "constants",
+    "options",
     "deviations",
     "patched",
 )
@@ -117,8 +118,14 @@ class _Process:
     def __init__(self, name: str, python: str, environment: str) -> None:
         self.name = name
         self.folder = tempfile.TemporaryDirectory(prefix="ampsim-peer-")
-        # Only this package is put before the environment's own: what lies beside it may be another environment.
-        Path(self.folder.name, "ampsim").symlink_to(Path(ampsim.__file__).parent)
+        # Only what `serve` needs is put before the environment's own: the rest wants another Python, another numpy.
+        home, ours = Path(self.folder.name, "ampsim"), Path(ampsim.__file__).parent
+        if environment == "main":
+            home.symlink_to(ours)
+        else:
+            home.mkdir()
+            (home / "__init__.py").touch()
+            (home / "peers").symlink_to(ours / "peers")
         self.printed = Path(self.folder.name, "printed")
         self.socket, theirs = socket.socketpair()
         self.rest = b""

@@ -82,6 +82,13 @@ def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, lau
     return True
 
 
+def check_fused_step(fused_step: bool, exact_torch: bool) -> bool:
+    """Refuse kernels of ours where torch is repeated exactly: they check gradients once unscaled, and leave them."""
+    if fused_step and exact_torch:
+        raise ValueError("fused_step=True with exact_torch=True: expected one of the two; torch has its own kernels")
+    return fused_step
+
+
 def check_group(rule: Rule | Policy, capturable: bool) -> None:
     """Refuse what ranks cannot agree on by one flag."""
     if capturable:

@@ -193,3 +193,31 @@ def test_a_trainer_whose_loss_is_zero_and_norm_nan_overflowed_in_its_forward_pas
     lines += [f"{{'loss': 0.0, 'grad_norm': {norm}, 'learning_rate': 5e-05, 'epoch': 0.2}}\n"] * 3
     [finding] = findings(read(tmp_path, "".join(lines)))
     assert finding.kind == "forward overflow"
+
+
+def test_megatron_deepspeed_prints_the_scale_that_an_overflow_left_and_counts_no_skip(tmp_path):
+    # bigscience/train/tr8b-104B/chronicles.md, lines 446 to 460: six overflows of seven steps, one of them hysteresis
+    scales = {17060: 20, 17061: 20, 17062: 20, 17063: 19, 17064: 18, 17065: 17, 17066: 17, 17067: 16, 17068: 15}
+    overflows, text = (17062, 17063, 17064, 17065, 17067, 17068), ""
+    for step, k in scales.items():
+        if step in overflows:
+            text += (
+                "[2022-01-19 13:09:13,305] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping "
+                f"step. Attempted loss scale: {2.0 ** scales[step - 1]}, reducing to {2.0**k}\n"
+            )
+        text += megatron(step, 4.1, 2.0**k)
+    run = read(tmp_path, text)
+    assert run.step.tolist() == [*scales]
+    assert run.skipped.tolist() == [step in overflows for step in scales]
+    assert [(change.step, math.log2(change.new)) for change in run.changes] == [
+        (17064, 19), (17065, 18), (17066, 17), (17068, 16),
+    ]  # fmt: skip
+    assert not [note for note in run.notes if "went back" in note]
+
+
+@pytest.mark.parametrize("lines", [6, 9, 20])
+def test_a_search_for_the_first_scale_is_no_collapse(tmp_path, lines):
+    # bigscience/experiments/gpt2-meg: five runs begin at 2^32, skip 19 steps of the first 30 and none after them
+    printed = [(10, 23), (8, 15), *([(1, 14)] + [(0, 14)] * 17)][:lines]
+    text = "".join(megatron(10 * n, 9.0 + n, 2.0**k, skipped=skips) for n, (skips, k) in enumerate(printed, 1))
+    assert findings(read(tmp_path, text)) == []

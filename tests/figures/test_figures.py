@@ -22,8 +22,8 @@ def test_committed_figures_are_what_the_committed_data_gives_whatever_the_users_
         if data == results.CPU:  # the figure that other tests look at
             figure = drawn(stem)
             monkeypatch.setattr(rendering, "draw", lambda *_, figure=figure: figure)
-        svg, pdf = rendering.render(stem, tmp_path, data)
-        assert cli.differing([svg, pdf]) == []
+        svg, pdf, *page = rendering.render(stem, tmp_path, data)
+        assert cli.differing([svg, pdf, *page]) == []
         assert "dc:date" not in svg.read_text()
         assert b"CreationDate" not in pdf.read_bytes()
 

@@ -1,4 +1,4 @@
-"""Peers of torch's kind, each run for real: those of the project's environment always, the others where they are built."""
+"""Peers of torch's kind run for real: always those of the project's environment, the others where they are built."""
 
 import importlib.util
 

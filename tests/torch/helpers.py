@@ -76,12 +76,17 @@ def compiles(test):
 
 
 def ptx_of(kernels, name, signature, constants, capability, stage="ptx"):
-    """Return what a kernel of a module becomes for GPUs of a compute capability; the cache is an empty one."""
+    """Return what a kernel of a module becomes for GPUs of a compute capability."""
+    return compiled(getattr(kernels, name), signature, constants, capability, kernels.OPTIONS)[stage]
+
+
+def compiled(kernel, signature, constants, capability, options):
+    """Return what a kernel becomes for GPUs of a compute capability, by stage; the cache is an empty one."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(getattr(kernels, name), signature, constants)
+    source = ASTSource(kernel, signature, constants)
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache):
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernels.OPTIONS)
-    return made.asm[stage]
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return made.asm

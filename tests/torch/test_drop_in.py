@@ -351,7 +351,8 @@ def test_construction_agrees_with_the_specification():
     expected = (
         "(self, device='cuda', init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, "
         "enabled=True, *, depth=0, min_scale=None, max_scale=None, at_min_scale='clamp', "
-        "exact_torch=False, policy=None, launch=None, allow_fp16=False, capturable=False, group=None)"
+        "exact_torch=False, policy=None, launch=None, allow_fp16=False, capturable=False, group=None, "
+        "fused_step=False)"
     )
     signature = inspect.signature(GradScaler.__init__)
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]

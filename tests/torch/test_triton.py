@@ -70,7 +70,8 @@ def test_a_first_use_in_a_capture_is_left_to_torch_and_not_remembered(monkeypatc
 @pytest.mark.skipif(INTERPRETED, reason="is in the interpreter")
 def test_the_kernels_in_tritons_interpreter() -> None:
     """In a process of its own: the interpreter must be chosen before Triton is imported."""
-    root, files = Path(__file__).parents[2], [f"tests/{room}/test_kernels.py" for room in ("torch", "probe")]
+    root = Path(__file__).parents[2]
+    files = ["tests/torch/test_kernels.py", "tests/torch/test_fused_step.py", "tests/probe/test_kernels.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", *files]
     env = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)  # noqa: S603

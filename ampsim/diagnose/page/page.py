@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str:
+def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plots: bool = True) -> str:
     """Return a page: head, body, data, uPlot, then the scripts in order.
 
     Args:
@@ -27,6 +27,7 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str
         scripts: JavaScript; each runs at the page's end, where the body and ``uPlot`` exist.
         data: what JSON can hold, without inf and NaN (`packed` holds arrays with them).
         body: HTML, in which the caller has escaped what others wrote.
+        plots: whether uPlot is in it.
 
     Raises:
         ValueError, TypeError: data that is no JSON, or a script that would end early.
@@ -44,10 +45,10 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str
         '<meta name="color-scheme" content="light dark">',
         '<link rel="icon" href="data:,">',  # else a browser asks the server for one
         f"<title>{escape(title)}</title>",
-        f"<style>{asset('uPlot.min.css')}\n{asset('page.css')}</style>",
+        f"<style>{asset('uPlot.min.css') * plots}\n{asset('page.css')}</style>",
         body,
         f'<script type="application/json" id="data">{to_json(data)}</script>',
-        *(f"<script>{script}</script>" for script in (uplot, *scripts)),
+        *(f"<script>{script}</script>" for script in (*[uplot] * plots, *scripts)),
         "</html>",
     ]
     return "\n".join([*parts, ""]).encode(errors="replace").decode()  # a lone surrogate in a name could not be written

@@ -1,21 +1,18 @@
 """Rules as plain data that JavaScript reads: the fields of a `Rule`, its quirks by name; inf is written as text."""
 
-import dataclasses
 import math
 
 from ampsim.core import dialects
 from ampsim.core.dialects import Dialect
 from ampsim.core.machine import Rule
+from ampsim.core.vectors import as_data
 
 Data = dict[str, object]
 
 
 def rule_data(rule: Rule) -> Data:
     """Return a rule as JSON can hold it: field -> number, text, list, or an object of these."""
-    data: Data = {each.name: getattr(rule, each.name) for each in dataclasses.fields(rule)}
-    quirks = [{"name": type(quirk).__name__, **_fields(quirk)} for quirk in rule.quirks]
-    refill = sorted(rule.hysteresis_refill)
-    return _finite(data | {"hysteresis_refill": refill, "arithmetic": _fields(rule.arithmetic)}) | {"quirks": quirks}
+    return as_data(rule, lambda x: "inf" if x == math.inf else x)
 
 
 def dialect_data(dialect: Dialect) -> Data:
@@ -32,11 +29,3 @@ def dialect_data(dialect: Dialect) -> Data:
 def all_dialects() -> list[Data]:
     """Return every dialect, in alphabetical order."""
     return [dialect_data(dialects.ALL[name]) for name in dialects.names()]
-
-
-def _fields(value: object) -> Data:
-    return _finite({each.name: getattr(value, each.name) for each in dataclasses.fields(value)})  # type: ignore[arg-type]
-
-
-def _finite(data: Data) -> Data:
-    return {key: "inf" if value == math.inf else value for key, value in data.items()}

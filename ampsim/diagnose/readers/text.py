@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import entry_of
+from ampsim.diagnose.readers.fields import Entry, entry_of
 
 _NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
 _PAIR = re.compile(rf"""([A-Za-z_][\w/. -]{{0,80}}+)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.ASCII)
@@ -53,6 +53,7 @@ class TextReader:
         self._counted_skips = 0.0  # of sentences, since the program last gave its total
         self._total_skipped = 0.0
         self._overflows = 0
+        self._overflowed = -1  # the last step of which a sentence said so
         self._rank: str | None = None
         self._last_scale: float | None = None
         self._bar = (-1, 0)  # where the longest progress bar stands, and its end
@@ -89,9 +90,15 @@ class TextReader:
             step = self._step_of(entry.pop("step", None), done, text)
             if total and step > self._step and self._last_scale is not None:
                 entry.setdefault("scale", self._last_scale)
-            self._step = step
-            self._last_scale = entry.get("scale", self._last_scale)
-            self.builder.add(self._step, **entry)
+            self._add(step, entry)
+
+    def _add(self, step: int, entry: Entry) -> None:
+        if step == self._overflowed and entry.get("scale") == self._last_scale:
+            # Megatron-DeepSpeed ends a step with the scale that the overflow left, and counts no skip
+            entry = {name: value for name, value in entry.items() if name not in {"scale", "skipped"}}
+        self._step = step
+        self._last_scale = entry.get("scale", self._last_scale)
+        self.builder.add(step, **entry)
 
     def _step_of(self, step: float | None, done: int | None, text: str) -> int:
         """Return the step of an entry: its number, that of the bar in its line, of the last bar, or the next."""
@@ -157,7 +164,7 @@ class TextReader:
         return False
 
     def _overflow(self, scale: float) -> None:
-        self._step = max(self._step + 1, self._bar[0])
+        self._step = self._overflowed = max(self._step + 1, self._bar[0])
         self._counted_skips += 1
         if self.builder.program == "fairseq":  # its updates count no skipped step
             self._overflows += 1

@@ -35,7 +35,7 @@ class BMTrain(Peer):
         "min_scale": "min_loss_scale",
         "max_scale": "max_loss_scale",
     }
-    patched = "its CUDA kernel that looks for inf and NaN is torch.isfinite; nccl, streams and its __init__ are left out"
+    patched = "the CUDA kernel that looks for inf and NaN is torch.isfinite; nccl, streams, __init__ are left out"
 
     def start(self, init_scale: float = 2.0**16, **constants: Any) -> None:
         if "bmtrain" not in sys.modules:

@@ -68,9 +68,7 @@ class _Optimizer(Peer):
         """Return DeepSpeed's optimizer around this one."""
         raise NotImplementedError
 
-    def start(
-        self, init_scale: float = 2.0**32, growth_interval: int = 1000, min_scale: float | None = None
-    ) -> None:
+    def start(self, init_scale: float = 2.0**32, growth_interval: int = 1000, min_scale: float | None = None) -> None:
         _one_rank()
         from deepspeed.runtime.fp16 import loss_scaler as words
 

@@ -18,6 +18,7 @@ class MMCV(Peer):
     environment = "torch-more"
     target = "mmcv.runner.fp16_utils.LossScaler"
     source = "https://github.com/open-mmlab/mmcv/blob/v1.7.2/mmcv/runner/fp16_utils.py#L334"
+    dialect = "mmcv.runner.LossScaler"
     constants = {"init_scale": "init", "growth_interval": "interval", "factor": "factor"}
     patched = "mmcv.runner's __init__, which imports torchvision, is passed over"
 

@@ -7,6 +7,7 @@ does what the law did.
 import ast
 import importlib
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -20,20 +21,22 @@ from ampsim.peers.laws.judging import Verdict
 from ampsim.peers.peer import Peer
 
 WIDTH = 100
-LIMIT = 600.0  # s that a test may take, most of which its framework takes to load
+LIMIT = 600.0  # s per test, most of which its framework takes to load
 _ABOUT = {*inspect.get_annotations(Peer)}  # what describes a peer
 _STEP = 'Step = namedtuple("Step", "used stepped unscaled scale")'
 _RUN = """
-import sys
-names = {}
-exec(compile(sys.stdin.read(), "emitted test", "exec"), names)
-(test,) = [value for name, value in names.items() if name.startswith("test_")]
-try:
-    test()
-except AssertionError:
-    sys.exit(17)
+import json, sys
+for source in json.load(sys.stdin):
+    names = {}
+    exec(compile(source, "emitted test", "exec"), names)
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    try:
+        test()
+    except Exception as error:
+        print("ATLAS", type(error).__name__, flush=True)
+    else:
+        print("ATLAS", flush=True)
 """
-FAILED = 17  # the exit status of an AssertionError
 
 
 def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
@@ -58,16 +61,26 @@ def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
     return f'"""{text}\n"""\n\n{head}\n\n{_STEP}\n\n\n{body}\n'
 
 
-def prove(peer: Peer, source: str) -> tuple[bool, str]:
-    """Run a test in the peer's own environment, where ampsim is not to be found; return whether it fails, and how."""
+def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
+    """Run tests in the peer's own environment, where ampsim is not to be found.
+
+    Returns:
+        by what each fails: the exception's name; "" where it passes.
+
+    Raises:
+        RuntimeError: the process ended before the last.
+    """
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(  # noqa: S603  our own text
         [environments.python(peer.environment), "-c", _RUN],
-        input=source, capture_output=True, text=True, timeout=LIMIT, check=False, cwd="/",
-        env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-             **environments.variables(peer.environment), "PYTHONNOUSERSITE": "1"},
+        input=json.dumps(sources), capture_output=True, text=True, timeout=LIMIT * len(sources), check=False, cwd="/",
+        env={**kept, **environments.variables(peer.environment), "PYTHONNOUSERSITE": "1"},
     )  # fmt: skip
-    last = (done.stderr.strip().splitlines() or ["it passes"])[-1]
-    return done.returncode != 0, "AssertionError" if done.returncode == FAILED else last
+    ended = [line.removeprefix("ATLAS").strip() for line in done.stdout.splitlines() if line.startswith("ATLAS")]
+    if len(ended) != len(sources):
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise RuntimeError(f"{peer.name}: {len(ended)} of {len(sources)} tests ended; the process said last: {last}")
+    return ended
 
 
 def pieces_of(peer: type[Peer]) -> list[str]:
@@ -177,7 +190,8 @@ def _driver(peer: type[Peer]) -> str:
 def pruned(pieces: Sequence[str], test: str) -> list[str]:
     """Return pieces without the methods that neither the test nor what it calls names."""
     trees: list[ast.AST] = [ast.parse(piece).body[0] for piece in pieces]
-    methods = [(node, each) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    # A class within a method is one of the package's, whose methods the package calls.
+    methods = [(node, each) for node in trees if isinstance(node, ast.ClassDef)
                for each in node.body if isinstance(each, ast.FunctionDef)]  # fmt: skip
     kept, todo = (
         {"__init__"},

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis.strategies import SearchStrategy
 
-EXAMPLES = 25
+EXAMPLES = 20
 
 
 @dataclass(frozen=True)

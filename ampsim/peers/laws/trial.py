@@ -46,7 +46,7 @@ class Trial:
         self.scalers: dict[str, Scaler] = {}
         self.claim = ""
         self._flags: tuple[str, Sequence[bool]] | None = None
-        self._rule = dialects.get(peer.dialect) if peer.dialect else Rule()
+        self._rule = dialects.get(peer.dialect, **peer.options) if peer.dialect else Rule()
 
     @property
     def has_one_factor(self) -> bool:
@@ -131,7 +131,7 @@ class Trial:
         names = self.peer.constants
         try:
             named = {names[key]: value for key, value in given.items()}
-            return dialects.get(self.peer.dialect, **named) if self.peer.dialect else None
+            return dialects.get(self.peer.dialect, **{**self.peer.options, **named}) if self.peer.dialect else None
         except (TypeError, ValueError):
             return None
 

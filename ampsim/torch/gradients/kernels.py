@@ -95,29 +95,38 @@ _captured: set[Tensor] = set()  # tables that a CUDA graph reads whenever it is 
 def _tables_on(grads: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return what a kernel is told: address and elements of each tensor, and tensor and number of each tile in it."""
     device, sizes = grads[0].device, tuple(map(Tensor.numel, grads))
-    sent = _tensors(device, tuple(map(Tensor.data_ptr, grads)), sizes), _tiles(device, sizes)
-    if device.type == "cuda":
-        stream = torch.cuda.current_stream(device)
-        for table, copied in sent:
-            if torch.cuda.is_current_stream_capturing():  # torch.cuda.graph waited for the copy
-                _captured.add(table)
-            else:  # another stream may have made it
-                stream.wait_event(copied)
-                table.record_stream(stream)
-    return sent[0][0], sent[1][0]
+    return arrived(_tensors(device, tuple(map(Tensor.data_ptr, grads)), sizes)), tiles_on(device, sizes)
+
+
+def tiles_on(device: torch.device, sizes: Numbers) -> Tensor:
+    """Return on a device what `tiles_of` returns, made once per model."""
+    return arrived(_tiles(device, sizes))
+
+
+def arrived(sent: Sent) -> Tensor:
+    """Return a table that was sent to a device; the current stream comes behind its copy."""
+    table, copied = sent
+    if table.device.type == "cuda":
+        stream = torch.cuda.current_stream(table.device)
+        if torch.cuda.is_current_stream_capturing():  # torch.cuda.graph waited for the copy
+            _captured.add(table)
+        else:  # another stream may have made it
+            stream.wait_event(copied)
+            table.record_stream(stream)
+    return table
 
 
 @functools.lru_cache(maxsize=8)  # of numbers: keeps no gradient alive
 def _tensors(device: torch.device, addresses: Numbers, sizes: Numbers) -> Sent:
-    return _sent(np.array([addresses, sizes], dtype=np.int64).T.copy(), device)
+    return send(np.array([addresses, sizes], dtype=np.int64).T.copy(), device)
 
 
 @functools.lru_cache(maxsize=8)  # each 1/4000 of the size of large gradients
 def _tiles(device: torch.device, sizes: Numbers) -> Sent:
-    return _sent(tiles_of(sizes), device)
+    return send(tiles_of(sizes), device)
 
 
-def _sent(rows: "np.ndarray[Any, Any]", device: torch.device) -> Sent:
+def send(rows: "np.ndarray[Any, Any]", device: torch.device) -> Sent:
     """Return a table on `device` and an event for its copy. Waits for nothing: the copy is from pinned memory."""
     table = torch.from_numpy(rows)
     if device.type != "cuda":  # Triton's interpreter
@@ -147,10 +156,18 @@ def _exponent(peak):
 
 
 @jit()
-def _peak_and_squares(values):
+def peak_and_squares(values):
+    """Return max |x| and the sum of squares of x * 2^(e - 127), see `_exponent`, float32."""
     peak = tl.max(tl.abs(values))  # whether it is NaN if one is differs between devices: the sum always is
     scaled = values * (_exponent(peak) << 23).to(tl.float32, bitcast=True)
     return peak, tl.sum(scaled * scaled)
+
+
+@jit()
+def unscale_squares(peak):
+    """Return what `peak_and_squares` has left the squares to be multiplied by, float64: 2^(-2 (e - 127))."""
+    unscale = (1023 - 2 * (_exponent(peak) - 127)).to(tl.int64) << 52  # no division in float64
+    return unscale.to(tl.float64, bitcast=True)
 
 
 @jit()
@@ -173,10 +190,10 @@ def _read(tensors, tiles, partials, dtype: tl.constexpr, BLOCK: tl.constexpr):  
     pointer = address.to(tl.pointer_type(dtype))
     if (number == BLOCK) & (address % 16 == 0):  # a promise that lets a thread load 16 bytes at once
         values = tl.load(tl.multiple_of(pointer, 16) + offsets)
-        peak, squares = _peak_and_squares(values.to(tl.float32))
+        peak, squares = peak_and_squares(values.to(tl.float32))
     else:
         values = tl.load(pointer + offsets, mask=offsets < number, other=0.0)
-        peak, squares = _peak_and_squares(values.to(tl.float32))
+        peak, squares = peak_and_squares(values.to(tl.float32))
     partial = partials + 2 * tl.program_id(0)
     tl.store(partial, peak)
     tl.store(partial + 1, squares)
@@ -214,8 +231,7 @@ def _combine(partials, number, factor, found, BLOCK: tl.constexpr):  # noqa: N80
         tile = start + tl.arange(0, BLOCK)
         peak = tl.load(partials + 2 * tile, mask=tile < number, other=0.0)
         squares = tl.load(partials + 2 * tile + 1, mask=tile < number, other=0.0)
-        unscale = (1023 - 2 * (_exponent(peak) - 127)).to(tl.int64) << 52  # 2^(-2 (e - 127)): no division in float64
-        total += squares.to(tl.float64) * unscale.to(tl.float64, bitcast=True)
+        total += squares.to(tl.float64) * unscale_squares(peak)
         highest = tl.maximum(highest, peak)
     norm = tl.sqrt(tl.sum(total))
     largest = tl.where(norm == norm, tl.max(highest), float("nan"))

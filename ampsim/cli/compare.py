@@ -1,0 +1,129 @@
+"""``ampsim dialects``: list the scalers, or say where two of them differ."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ampsim.cli.completion import complete_dialect
+from ampsim.cli.terminal import fail, out, print_table, settings
+from ampsim.core import dialects
+from ampsim.core.arguments import nearest
+from ampsim.core.differences import Search, in_words, shortest_separation
+from ampsim.core.machine import Rule, init
+from ampsim.core.replay.fold import states
+
+ALIKE = {"init": 1024.0, "interval": 2}
+"""Two dialects are searched with these, so that they differ soon and in more than their defaults."""
+SHOWN = 8
+
+
+def list_dialects(
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Say where these two differ.", autocompletion=complete_dialect),
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="With --diff: for both, where they have it.", metavar="NAME=VALUE"),
+    ] = None,
+    longest: Annotated[int, typer.Option(help="With --diff: updates of a history.", min=1, max=10**6)] = 2000,
+) -> None:
+    """List the loss scalers that the reference machine speaks: name, parameters, source.
+
+    With --diff A B: what differs in their rules, and the shortest history after which they part.
+    Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s interval=3
+    """
+    if diff is not None:
+        _compare(*diff, parameters or (), longest)
+        return
+    if parameters:
+        fail("--set: expected --diff A B with it; `ampsim replay` plays one dialect under settings")
+    table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
+    for name in dialects.names():
+        dialect = dialects.ALL[name]
+        names = ", ".join([*dialect.parameters, *dialect.options])
+        table.add_row(*map(escape, (name, names, dialect.source)))
+    print_table(table)
+
+
+def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
+    names = a, b
+    try:
+        given = settings("--set", parameters)
+        for name in names:
+            dialects.get(name)
+        known = {name: {*dialects.ALL[name].parameters, *dialects.ALL[name].options} for name in names}
+        for name in given:
+            if name not in known[a] | known[b]:
+                raise ValueError(f"--set {name}: neither has it: {nearest(name, known[a] | known[b])}")
+        default = [dialects.get(name, **_of(known[name], given)) for name in names]
+        searched = [dialects.get(name, **_of(known[name], ALIKE | given)) for name in names]
+    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
+        fail(str(error))
+    _print_words(names, default, given)
+    search = shortest_separation(searched[0], searched[1], longest)
+    out.print(f"\n{_settings(names, known, ALIKE | given)}: {_found(search)}", markup=False)
+    if search.history is not None:
+        _print_history(names, searched, search.history)
+
+
+def _of(known: set[str], given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _print_words(names: tuple[str, str], rules: Sequence[Rule], given: dict[str, Any]) -> None:
+    title = "with these settings" if given else "by default"
+    table = Table(title, *map(escape, names), box=None, pad_edge=False, header_style="bold")
+    for row in in_words(*rules):
+        table.add_row(*map(escape, row))
+    if table.row_count:
+        print_table(table)
+    else:
+        out.print(f"{title} the rules are equal")
+
+
+def _settings(names: tuple[str, str], known: dict[str, set[str]], given: dict[str, Any]) -> str:
+    """Return the settings of a search in words, with whose they are where only one has them."""
+
+    def told(name: str) -> str:
+        having = [dialect for dialect in dict.fromkeys(names) if name in known[dialect]]
+        return f"{name}={given[name]}" + ("" if len(having) == len({*names}) else f" ({having[0]} alone)")
+
+    return "With " + (
+        ", ".join(told(name) for name in given if name in known[names[0]] | known[names[1]]) or "no settings"
+    )
+
+
+def _found(search: Search) -> str:
+    if search.history is not None:
+        runs = [(flag, len([*same])) for flag, same in itertools.groupby(search.history)]
+        words = ", ".join(
+            f"{count} {'overflow' if flag else 'clean'}{'s' * (flag and count > 1)}" for flag, count in runs
+        )
+        return f"they part after {words}" if words else "they part before any update"
+    if search.exhausted:
+        return "no history separates them"
+    return f"no history of up to {search.length} updates separates them"
+
+
+def _print_history(names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]) -> None:
+    """Print the scales of both, to the first that differs."""
+    table = Table("update", "", *map(escape, names), box=None, pad_edge=False, header_style="bold")
+    sides = [[f"{init(rule).scale!r}", *_scales(rule, history)] for rule in rules]
+    flags = ["", *("overflow" if flag else "clean" for flag in history)]
+    rows = [*zip(itertools.count(-1), flags, *sides, strict=False)]
+    for number, flag, *scales in rows if len(rows) <= SHOWN + 1 else [("...",) * 4, *rows[-SHOWN:]]:
+        table.add_row("" if number == -1 else str(number), flag, *map(escape, scales))
+    print_table(table)
+
+
+def _scales(rule: Rule, history: Sequence[bool]) -> Iterator[str]:
+    try:
+        for state in states(rule, history):
+            yield repr(state.scale)
+    except Exception as error:  # what the framework itself raises is a result, not a failure of ours
+        yield f"raises {type(error).__name__}"

@@ -1,0 +1,50 @@
+"""fairscale's two scalers: the sharded one, torch's with an all-reduce, and one scale per layer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampsim.peers.frameworks.torch_like import noting_sgd
+from ampsim.peers.peer import Peer, Step
+
+
+class FairscaleLayerwise(Peer):
+    """LayerwiseGradientScaler with one layer that is scaled, by the calls of its own example."""
+
+    name = "fairscale-layerwise"
+    requirement = "fairscale==0.4.13"
+    environment = "numpy2"
+    target = "fairscale.optim.layerwise_gradient_scaler.LayerwiseGradientScaler"
+    source = (
+        "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/optim/layerwise_gradient_scaler.py#L60"
+    )
+    dialect = "fairscale.LayerwiseGradientScaler"
+    constants = {
+        "init_scale": "init",
+        "growth_factor": "growth",
+        "backoff_factor": "backoff",
+        "growth_interval": "interval",
+        "min_scale": "min_scale",
+        "max_scale": "max_scale",
+    }
+
+    def start(self, init_scale: float = 1.0, **constants: Any) -> None:
+        import torch
+        from fairscale.optim.layerwise_gradient_scaler import LayerwiseGradientScaler
+
+        self._model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
+        self.scaler: Any = LayerwiseGradientScaler(self._model, {"0": init_scale}, **constants)
+
+    def scale(self) -> float:
+        return float(self.scaler.layer_info[0].scaling_factor)
+
+    def scale_loss(self, loss: float) -> float:
+        return loss  # it scales what enters a layer in backward, not the loss
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        used = self.scale()
+        optimizer, seen = noting_sgd(scaled)
+        self._model[0].weight = optimizer.param_groups[0]["params"][0]
+        self.scaler.scale()
+        self.scaler.unscale()
+        self.scaler.step(optimizer)
+        return Step(used, bool(seen), seen[0] if seen else None, self.scale())

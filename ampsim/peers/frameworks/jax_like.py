@@ -1,0 +1,56 @@
+"""What peers on JAX share: a loss with prescribed gradients, and a state that is a tree of arrays."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+
+@cache
+def prescribed() -> Callable[[Any, Any], Any]:
+    """Return a loss of parameters and gradients whose gradient by the parameters is these, whatever multiplies it."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def loss(parameters: Any, scaled: Any) -> Any:
+        return jnp.zeros((), parameters.dtype)
+
+    loss.defvjp(lambda parameters, scaled: (loss(parameters, scaled), scaled), lambda scaled, _: (scaled, None))
+    return loss
+
+
+@cache
+def compiled(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function under jit, the same each time: constants that came before are not compiled again."""
+    import jax
+
+    return jax.jit(step)
+
+
+def float32(numbers: Sequence[float]) -> Any:
+    """Return numbers as an array of float32, shape (n,)."""
+    import jax.numpy as jnp
+
+    return jnp.array(numbers, jnp.float32)
+
+
+def floats(array: Any) -> tuple[float, ...]:
+    """Return the numbers of an array of shape (n,)."""
+    return tuple(map(float, array))
+
+
+def leaves(tree: Any) -> list[float]:
+    """Return the leaves of a tree of scalars, which is all that a checkpoint of it holds."""
+    import jax
+
+    return [leaf.item() if hasattr(leaf, "item") else leaf for leaf in jax.tree.leaves(tree)]
+
+
+def with_leaves(tree: Any, numbers: Any) -> Any:
+    """Return a tree of the same structure and dtypes with these leaves."""
+    import jax
+    import jax.numpy as jnp
+
+    old, structure = jax.tree.flatten(tree)
+    new = [jnp.array(each, jnp.asarray(leaf).dtype) for leaf, each in zip(old, numbers, strict=True)]
+    return jax.tree.unflatten(structure, new)

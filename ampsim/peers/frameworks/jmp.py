@@ -1,0 +1,63 @@
+"""jmp.DynamicLossScale, by the steps of its README, outside of jit and under it; haiku scales by it too."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampsim.peers.frameworks.jax_like import compiled, float32, floats, leaves, with_leaves
+from ampsim.peers.peer import Peer, Step
+
+
+class Jmp(Peer):
+    """jmp's scaler outside of jit."""
+
+    name = "jmp"
+    requirement = "jmp==0.0.4"
+    target = "jmp.DynamicLossScale"
+    source = "https://github.com/google-deepmind/jmp/blob/v0.0.4/jmp/_src/loss_scale.py#L79"
+    dialect = "jmp.DynamicLossScale"
+    constants = {"loss_scale": "init", "period": "interval", "factor": "factor", "min_loss_scale": "min_loss_scale"}
+
+    def start(self, **constants: Any) -> None:
+        import jax.numpy as jnp
+        import jmp
+
+        for name in {"loss_scale", "min_loss_scale"} & constants.keys():
+            constants[name] = jnp.float32(constants[name])
+        self.scaler: Any = jmp.DynamicLossScale(**{"loss_scale": jnp.float32(2.0**15), **constants})
+        self._step = _step
+
+    def scale(self) -> float:
+        return float(self.scaler.loss_scale)
+
+    def scale_loss(self, loss: float) -> float:
+        return float(self.scaler.scale(float32([loss])[0]))
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        used = self.scale()
+        params, finite, self.scaler = self._step(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
+        return Step(used, bool(finite), floats(-params) if finite else None, self.scale())
+
+    def state(self) -> object:
+        return leaves(self.scaler)
+
+    def load(self, state: object) -> None:
+        self.scaler = with_leaves(self.scaler, state)
+
+
+class JmpJit(Jmp):
+    """jmp's scaler as its README uses it: an argument and a result of a compiled step."""
+
+    name = "jmp-jit"
+    options = {"jit": True}
+
+    def start(self, **constants: Any) -> None:
+        super().start(**constants)
+        self._step = compiled(_step)
+
+
+def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:
+    import jmp
+
+    gradients = scaler.unscale(scaled)
+    finite = jmp.all_finite(gradients)
+    return jmp.select_tree(finite, params - gradients, params), finite, scaler.adjust(finite)

@@ -1,0 +1,91 @@
+"""keras.optimizers.LossScaleOptimizer on Keras 3's three backends, which one process can have one of."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ampsim.peers.peer import Peer, Step
+
+
+class KerasTorch(Peer):
+    """Keras' scaler around SGD on torch: apply() as fit() calls it."""
+
+    name = "keras-torch"
+    requirement = "keras==3.15.1"
+    environment = "numpy2"
+    target = "keras.optimizers.LossScaleOptimizer"
+    source = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/loss_scale_optimizer.py#L16"
+    dialect = "keras.LossScaleOptimizer[torch]"
+    constants = {"initial_scale": "init", "dynamic_growth_steps": "interval"}
+    backend = "torch"
+
+    def start(self, **constants: Any) -> None:
+        os.environ["KERAS_BACKEND"] = self.backend
+        self._given = constants
+        self._make(1)
+
+    def _make(self, size: int) -> None:
+        import keras
+
+        self._param = keras.Variable([0.0] * size)
+        self.scaler: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), **self._given)
+        self.scaler.build([self._param])
+
+    def scale(self) -> float:
+        return float(self.scaler.dynamic_scale)
+
+    def scale_loss(self, loss: float) -> float:
+        return float(self.scaler.scale_loss(loss))
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        import keras
+
+        if len(scaled) != self._param.shape[0]:  # an optimizer is built for parameters of one shape
+            state = self.state()
+            self._make(len(scaled))
+            self.load(state)
+        used, before = self.scale(), int(self.scaler.iterations)
+        self._param.assign(keras.ops.zeros(len(scaled)))
+        self._apply(keras.ops.convert_to_tensor(list(scaled), "float32"))
+        stepped = int(self.scaler.iterations) > before
+        unscaled = tuple(map(float, -keras.ops.convert_to_numpy(self._param))) if stepped else None
+        return Step(used, stepped, unscaled, self.scale())
+
+    def _apply(self, gradients: Any) -> None:
+        self.scaler.apply([gradients], [self._param])
+
+    def state(self) -> object:
+        store: dict[str, Any] = {}
+        self.scaler.save_own_variables(store)
+        return {name: float(value) for name, value in store.items()}
+
+    def load(self, state: object) -> None:
+        self.scaler.load_own_variables(state)
+
+
+class KerasTensorflow(KerasTorch):
+    """The same on TensorFlow."""
+
+    name = "keras-tensorflow"
+    dialect = "keras.LossScaleOptimizer[tensorflow]"
+    backend = "tensorflow"
+
+
+class KerasJax(KerasTorch):
+    """The same on JAX, where fit() compiles stateless_apply; apply() fails there."""
+
+    name = "keras-jax"
+    dialect = "keras.LossScaleOptimizer[jax]"
+    backend = "jax"
+
+    def _make(self, size: int) -> None:
+        import jax
+
+        super()._make(size)
+        self._step = jax.jit(self.scaler.stateless_apply)
+
+    def _apply(self, gradients: Any) -> None:
+        (param,), state = self._step([v.value for v in self.scaler.variables], [gradients], [self._param.value])
+        self._param.assign(param)
+        for variable, value in zip(self.scaler.variables, state, strict=True):
+            variable.assign(value)

@@ -1,0 +1,168 @@
+"""torch.optim.Adam and AdamW by kernels of ours, in the place of torch's; all else of their step is torch's own."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.optim import Optimizer
+
+from ampsim.torch.gradients.unscale import KERNEL_DEVICES, Groups, copied
+from ampsim.torch.state.version import AnyVersion
+
+if TYPE_CHECKING:
+    from ampsim.torch.gradients.adam import Checked
+
+Lists = tuple[list[Tensor], ...]  # what `_init_group` fills: see `FusedStep._stepped`
+
+KINDS = (torch.optim.Adam, torch.optim.AdamW)
+
+
+class FusedStep:
+    """The step of Adam and AdamW in eight words per element: unscale, check, norm, clip and update in two launches.
+
+    Guarantees:
+        * State tensors, state dict, hooks, closures' refusal and schedulers are torch's: its ``step`` is called, and
+          makes the state; only what it would hand to its kernel goes to ours.
+        * Float32 parameters, with gradients in float32, float16 or bfloat16.
+        * A skipped step changes no bit of parameters, moments or step counts. Nothing waits for the device.
+        * Where ours cannot step, torch's kernel does, and a RuntimeWarning says why, once per reason.
+
+    Differs from torch's kernel:
+        * ``.grad`` stays as the backward pass left it, scaled and unclipped: to write it is the ninth word.
+        * Rounding: float32 throughout, in torch's order of operations. On a GPU the same bits are expected, and not
+          yet seen.
+
+    Assumes that one thread steps an optimizer at a time, as the scaler does.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell_of(self, optimizer: Optimizer) -> None:
+        """Warn, once, of an optimizer that is left to torch whatever its tensors are."""
+        if why := _of_other_kind(optimizer):
+            self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        if why not in self._told:
+            self._told.add(why)
+            warnings.warn(f"fused_step=True, but {why}; torch's own kernels step it", RuntimeWarning, stacklevel=2)
+
+    def check(
+        self,
+        optimizer: Optimizer,
+        groups: Groups,
+        version: AnyVersion,
+        max_norm: float | Tensor | None,
+        newest: AnyVersion | None,
+        rule: Any,
+    ) -> "Checked | None":
+        """Read norm, flag, divisor and the next scale off all gradients; None, after a warning, where that cannot be.
+
+        `max_norm` is what to clip to: shape () if it is a tensor, on any device. The next scale is that of `newest`
+        by `rule`, where it lives on the gradients' device.
+        """
+        if not groups or _of_other_kind(optimizer):
+            return None
+        if why := _elsewhere(next(iter(groups))[0]):
+            self._tell(why)
+            return None
+        from ampsim.torch.gradients import adam  # imports Triton, which nothing else needs
+
+        if why := adam.why_not_check(groups):
+            self._tell(why)
+            return None
+        ((device, _), grads) = next(iter(groups.items()))
+        if isinstance(max_norm, Tensor):
+            max_norm = copied(max_norm.float(), device)
+        state = None if newest is None else newest.state_on(device)
+        try:
+            return adam.check(grads, version.scale_on(device), max_norm, adam.Update(*state, rule) if state else None)
+        except adam.NewAddressesError:  # a graph's own gradients
+            return None
+
+    @contextmanager
+    def replacing(self, optimizer: Any) -> Iterator[None]:
+        """Step each parameter group of an optimizer by our kernel, if it can be, when its own ``step`` comes to it."""
+        if _of_other_kind(optimizer):
+            yield
+            return
+
+        def init_group(group: dict[str, Any], *lists: list[Tensor]) -> bool:
+            has_complex: bool = type(optimizer)._init_group(optimizer, group, *lists)  # noqa: SLF001
+            if lists[0] and self._stepped(optimizer, group, lists):
+                for each in lists:
+                    each.clear()  # torch's kernel gets nothing
+            return has_complex
+
+        optimizer._init_group = init_group  # noqa: SLF001 - where torch's step gathers what it hands to its kernel
+        try:
+            yield
+        finally:
+            del optimizer._init_group  # noqa: SLF001
+
+    def _stepped(self, optimizer: Any, group: dict[str, Any], lists: Lists) -> bool:
+        """Step one group by our kernel; False where it cannot."""
+        params, grads, exp_avgs, exp_avg_sqs, _, steps = lists
+        device = params[0].device
+        if why := _options_of(group) or _elsewhere(device):
+            self._tell(why)
+            return False
+        from ampsim.torch.gradients import adam
+
+        tensors = adam.Tensors(grads, params, exp_avgs, exp_avg_sqs, steps)
+        if why := adam.why_not_step(tensors):
+            self._tell(why)
+            return False
+        (beta1, beta2), decoupled = group["betas"], group["decoupled_weight_decay"]
+        numbers = adam.Hyperparameters(
+            group["lr"], beta1, beta2, group["eps"], group["weight_decay"], decoupled, group["maximize"]
+        )
+        found_inf, divisor = optimizer.found_inf, optimizer.grad_scale
+        found_inf = torch.zeros((), device=device) if found_inf is None else copied(found_inf, device)  # None: known
+        divisor = None if divisor is None else copied(divisor, device)
+        try:
+            adam.step(tensors, found_inf, divisor, numbers)
+        except adam.NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
+            return False
+        increment_version([*params, *exp_avgs, *exp_avg_sqs])  # as torch's kernel does; the backward pass looks at it
+        return True
+
+
+def _of_other_kind(optimizer: Any) -> str | None:
+    """Say why an optimizer is none that the kernels know."""
+    name = type(optimizer).__name__
+    if type(optimizer) not in KINDS:
+        return f"{name} is none of torch.optim.Adam and AdamW, subclasses not included"
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return f"{name} was made without fused=True"
+    if "_init_group" in vars(optimizer) or not hasattr(type(optimizer), "_init_group"):
+        return f"{name} has no _init_group of torch's to be called from"
+    return None
+
+
+def _options_of(group: dict[str, Any]) -> str | None:
+    """Say which option of a parameter group the kernel does not have."""
+    for name in ("amsgrad", "differentiable"):
+        if group[name]:
+            return f"{name}={group[name]!r}: expected False"
+    if any(isinstance(number, Tensor) for number in (group["lr"], *group["betas"])):
+        return "lr or betas is a tensor: expected numbers"
+    return None
+
+
+def _elsewhere(device: torch.device) -> str | None:
+    """Say why the kernels do not run on a device, without Triton where nothing else needs it."""
+    if device.type in KERNEL_DEVICES:
+        from ampsim.torch.gradients import adam
+
+        try:
+            if adam.available(device):
+                return None
+        except adam.NewAddressesError:
+            return "it is first stepped in the capture of a CUDA graph: expected a step before it"
+    return f"its gradients are on {device}: expected CUDA, with Triton"

@@ -1,0 +1,33 @@
+"""The page of the atlas, `atlas.html`: laws by peers, a history, a test and a search in each cell."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ampsim.diagnose.page.page import assemble
+from figures.results import Result
+
+HERE = Path(__file__).parent
+TITLE = "Atlas of loss scalers: which laws each framework's own keeps"
+KEPT = (
+    "arm", "requirement", "target", "source", "patched", "dialect", "version", "pinned", "date", "drift", "laws",
+    "not_run",
+)  # fmt: skip
+
+
+def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:
+    """Return the laws with their sentences, and the record of each peer."""
+    laws: Mapping[str, str] = run.arm("laws").first["sentences"]
+    return laws, [record for record in run.records if record["arm"] != "laws"]
+
+
+def page(run: Result) -> str:
+    """Return the page."""
+    laws, peers = parts(run)
+    data = {"laws": laws, "peers": [{name: peer.get(name) for name in KEPT} for peer in peers]}
+    body = f"<style>{_text('atlas_page.css')}</style>\n{_text('atlas_page.html')}"
+    return assemble(TITLE, [_text("atlas_page.js")], data, body, plots=False)
+
+
+def _text(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")

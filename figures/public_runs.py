@@ -1,0 +1,59 @@
+"""Public logs of large fp16 runs: the scales that they print are the machine's.
+
+a, b: dots are printed, the line is the machine. c: between the first and the last line of an excerpt lie at least and
+at most so many overflows (the skip budget); the cross is what the log counts as skipped.
+"""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ampsim.records import Record
+from figures import _style
+from figures.results import Result
+
+DATA = ("public_runs",)
+
+
+def plot(run: Result) -> Figure:
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.3)
+    a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
+    end = next(row for row in run.records if row["overflow_steps"])
+    start = max((row for row in run.records if row["replayed"] is not None), key=lambda row: len(row["step"]))
+    draw_scales(a, end)
+    _style.label_panel(a, "a", end["arm"])
+    draw_scales(b, start)
+    _style.label_panel(b, "b", start["arm"])
+    draw_overflows(c, run)
+    _style.label_panel(c, "c", "Overflows")
+    return figure
+
+
+def draw_scales(axes: Axes, row: Record) -> None:
+    """Draw the printed scales as dots on the machine's; ticks: the steps that the log calls overflows."""
+    axes.plot(row["step"], row["replayed"], color=_style.BLUE, drawstyle="steps-post", label="machine")
+    axes.plot(row["step"], row["log2_scale"], "o", color=_style.BLACK, markersize=3.5, label="printed")
+    named = row["overflow_steps"] or ()
+    low = min(row["log2_scale"]) - 1
+    if named:
+        axes.plot(named, [low] * len(named), "|", color=_style.CLASS["overflow"], markersize=6, label="overflow")
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.ticklabel_format(axis="x", useOffset=False)
+    _style.power_ticks(axes.yaxis, range(int(low) + 1, int(max(row["log2_scale"])) + 1, 2))
+    axes.set(xlabel="step", ylabel="loss scale")
+    axes.legend(loc="upper right", frameon=False)
+
+
+def draw_overflows(axes: Axes, run: Result) -> None:
+    """Draw each excerpt's range of overflows, and a cross at the skips that it prints after its first line."""
+    rows = [row for row in run.records if row["whole"]["last"] - row["whole"]["first"] > 1]
+    places = np.arange(len(rows))[::-1]
+    for place, row in zip(places, rows, strict=True):
+        least, most = sum(window["least"] for window in row["windows"]), row["whole"]["most"]
+        axes.plot([least, most], [place, place], color=_style.BLUE, linewidth=4, solid_capstyle="butt", alpha=0.6)
+        axes.plot([sum(row["skips_printed"][1:])], [place], "x", color=_style.BLACK, markersize=4)
+    axes.set_yticks(places, [row["arm"] for row in rows])
+    _style.draw_rows(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="overflows", xlim=(-0.5, 13))

@@ -1,0 +1,287 @@
+"""`ampsim traces export` and `judge`: two implementations in other languages pass, a bad program has its sentence."""
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from ampsim import Rule, dialects
+from ampsim.cli import app
+from ampsim.cli.program import Program, ProgramError
+from ampsim.core import vectors
+from ampsim.core.machine import Arithmetic
+from ampsim.core.vectors import Vector, answer
+from ampsim.diagnose import playground
+from tests.examples import examples
+
+FOREIGN = Path(__file__).parent / "core" / "foreign"
+MACHINE = Path(playground.__file__).parent / "machine.js"
+NODE, CC = shutil.which("node"), shutil.which("cc")
+needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt-get install nodejs")
+needs_cc = pytest.mark.skipif(CC is None, reason="needs a C compiler: apt-get install gcc")
+FEW = ("-d", "mmcv.runner.LossScaler")
+COUNT = sum(vector.dialect == FEW[1] for vector in vectors.make())
+
+
+def judge(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["traces", "judge", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def python(program: str) -> list[str]:
+    return ["--", sys.executable, "-IS", "-c", program]
+
+
+@pytest.fixture(scope="session")
+def in_c(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = str(tmp_path_factory.mktemp("c") / "scaler")
+    command = [str(CC), "-O1", "-Wall", "-Werror", "-o", made, str(FOREIGN / "scaler.c"), "-lm"]
+    subprocess.run(command, check=True)  # noqa: S603 - our own file
+    return made
+
+
+# ----------------------------------------------------------------------------------------- in other languages
+
+
+@needs_node
+def test_the_machine_in_javascript_is_right_throughout() -> None:
+    code, text = judge("--", "node", str(FOREIGN / "scaler.js"), str(MACHINE))
+    assert code == 0, text
+    count = len(vectors.make())
+    assert f"{count} of {count} right" in text
+    assert "declined" not in text
+
+
+@needs_cc
+def test_the_machine_in_c_is_right_where_it_answers(in_c: str) -> None:
+    code, text = judge("--", in_c)
+    assert code == 0, text
+    plain = sum(not vector.config["quirks"] for vector in vectors.make())
+    assert f"{plain} of {len(vectors.make())} right" in text
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Rule:
+    backoff = draw(st.sampled_from(["multiply", "divide", "reciprocal"]))
+    growth = draw(st.sampled_from([2.0, 3.0, 1.7, 1.001]) | st.floats(1.0, 1e3))
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    ends = {"float32": (-126, 127), "float64": (-1022, 1023)}[dtype]
+    bounds = st.none() | st.floats(2.0**-100, 2.0**20)
+    return Rule(
+        draw(st.integers(*ends).map(lambda n: 2.0**n) | st.floats(1e-3, 1e6)),
+        growth,
+        1 / growth if backoff != "multiply" else draw(st.sampled_from([0.5, 0.7]) | st.floats(0.01, 1.0)),
+        draw(st.integers(1, 4)),
+        min_scale=draw(bounds),
+        max_scale=draw(bounds.map(lambda high: high and high * 2.0**120)),
+        hysteresis=draw(st.integers(1, 3)),
+        hysteresis_refill=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
+        delay=draw(st.integers(0, 3)),
+        growth_test=draw(st.sampled_from(["==", ">="])),
+        arithmetic=Arithmetic(
+            dtype=dtype, round_factors=draw(st.booleans()), backoff=backoff,
+            flush_subnormals=draw(st.booleans()), keeps_finite=draw(st.booleans()),
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[Program]:
+    command = [request.getfixturevalue("in_c")] if request.param == "c" else request.param
+    with Program(command, 60.0) as program:
+        yield program
+
+
+PROGRAMS = [
+    pytest.param("c", marks=needs_cc, id="c"),
+    pytest.param(["node", str(FOREIGN / "scaler.js"), str(MACHINE)], marks=needs_node, id="javascript"),
+]
+
+
+@pytest.mark.parametrize("running", PROGRAMS, indirect=True)
+@settings(max_examples=examples(ms=2))
+@given(rule=rules(), history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
+@example(rule=Rule(2.0**-1074, arithmetic=Arithmetic(dtype="float64")), history=[(False, False), (True, True)])
+@example(rule=Rule(1.0, 1e300, 1e-300, 1, arithmetic=Arithmetic(dtype="float64")), history=[(False, False)] * 3)
+@example(
+    rule=Rule(2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)), history=[(True, False)] * 2
+)
+def test_any_rule(running: Program, rule: Rule, history: list[tuple[bool, bool]]) -> None:
+    found_inf, synchronous = zip(*history, strict=True)
+    vector = Vector.of(rule, found_inf, synchronous)
+    assert answer(running.ask(vector.question()), len(history)) == vector.outcome
+
+
+@needs_node
+def test_a_wrong_program_is_shown_with_the_history_around(tmp_path: Path) -> None:
+    right = "growthTracker += 1;"
+    (tmp_path / "machine.js").write_text(MACHINE.read_text().replace(right, right + " overflowTracker = 0;", 1))
+    name = "megatron.core.DynamicGradScaler"
+    code, text = judge("-d", name, "--", "node", str(FOREIGN / "scaler.js"), str(tmp_path / "machine.js"))
+    assert code == 1
+    assert "patience: megatron.core.DynamicGradScaler init=1024.0 interval=3 hysteresis=2: update 2 is the" in text
+    shown = text.split("the program")[1].splitlines()[1:]
+    assert [line.split()[:4] for line in shown[:3]] == [
+        ["0", "overflow", "1024.0", "="],
+        ["1", "clean", "1024.0", "="],
+        ["2", "overflow", "512.0", "="],
+    ]
+    assert shown[2].split()[5:] == ["1024.0", "=", "0x1p+10"]
+    assert 'what it read: {"config":{"init_scale":"0x1p+10"' in text
+    assert [line.split() for line in text.splitlines() if line.startswith("patience ")] == [["patience", "0", "2"]]
+
+
+# ---------------------------------------------------------------------------------------------- bad programs
+
+EACH = "import sys\nfor line in sys.stdin: "
+BAD = {
+    "dies": ("import sys; sys.exit('boom')", ["it ended with exit status 1; expected", "; it said\n    boom\n"]),
+    "is killed": ("import os; os.kill(os.getpid(), 9)", ["it ended with signal SIGKILL"]),
+    "dies in the middle": (
+        "import sys\nfor _ in range(3): input(); print('null', flush=True)",
+        ["it ended with exit status 0", "not asked"],
+    ),
+    "is wrong in form": (EACH + "print('0x1p+10', flush=True)", ["'0x1p+10': Extra data", "expected a JSON list such"]),
+    "says too few": (
+        EACH + "print('[1.0]', flush=True)",
+        ["1 entries; expected a JSON list", ", 4 entries for as many"],
+    ),
+    "says nothing": (
+        EACH + "pass",
+        ["no answer within 0.3 s (--time-limit); expected one line per line that it reads, flushed"],
+    ),
+    "says all at the end": (
+        EACH.replace("for", "said = 0\nfor") + "said += 1\nprint('null\\n' * said)",
+        ["no answer within"],
+    ),
+    "says two": (EACH + "print('null\\nnull', flush=True)", ["expected one line per line that it reads"]),
+    "says one more": (EACH + "print('null', flush=True)\nprint('bye')", ["'bye\\n': more lines than it was given"]),
+    "says more before": (
+        "print('hello', flush=True)\n" + EACH + "print('null', flush=True)",
+        ["per line that it reads"],
+    ),
+    "never ends a line": ("import sys\nwhile 1: sys.stdout.write('x' * 65536)", ["'xxx", "expected a JSON list"]),
+    "fails at its end": (
+        EACH + "print('null', flush=True)\nsys.exit(5)",
+        ["it ended with exit status 5; expected status 0"],
+    ),
+    "declines all": (EACH + "print('null', flush=True)", [f"0 of {COUNT} right; expected some"]),
+}
+
+
+@pytest.mark.parametrize(("program", "said"), BAD.values(), ids=BAD)
+def test_a_bad_program_has_its_sentence(program: str, said: list[str]) -> None:
+    never = any("no answer" in each for each in said)
+    code, text = judge(*FEW, "--time-limit", "0.3" if never else "60", *python(program))
+    assert code == 1, text
+    for each in said:
+        assert each in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda program: program.ask("{}"),
+            r"no answer within 0\.3 s \(--time-limit\); expected .*; it said\n    why\?$",
+        ),
+        (Program.end, r"goes on 0\.3 s after its input has ended; expected its end; it said\n    why\?$"),
+    ],
+    ids=["ask", "end"],
+)
+def test_one_that_complains_and_goes_on(call: Callable[[Program], object], said: str) -> None:
+    source = "import sys, threading\ninput(); print('why?', file=sys.stderr, flush=True); print('null', flush=True)\n"
+    with Program(python(source + "threading.Event().wait()")[1:], 60.0) as program:
+        assert program.ask("{}") == "null\n"
+        program._limit = 0.3
+        with pytest.raises(ProgramError, match=said):
+            call(program)
+
+
+def test_one_that_never_stops_writing_leaves_nothing_behind() -> None:
+    with Program(python("while 1: print('null')")[1:], 60.0) as program:
+        assert program.ask("{}") == "null\n"
+    assert not any(thread.is_alive() for thread in program._threads)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups")
+def test_what_it_started_is_ended_too(tmp_path: Path) -> None:
+    kept = tmp_path / "pipe"
+    os.mkfifo(kept)
+    held = os.open(kept, os.O_RDONLY | os.O_NONBLOCK)
+    os.close(os.open(kept, os.O_WRONLY))  # from now on it is at its end where nobody holds the other
+    child = f"subprocess.Popen(['tail', '-f', '/dev/null'], stdout=open({str(kept)!r}, 'w'))"
+    code, text = judge(*FEW, "--time-limit", "0.5", *python(f"import subprocess; {child}.wait()"))
+    assert select.select([held], [], [], 60.0)[0]
+    assert os.read(held, 1) == b""  # nobody holds the other end any more
+    os.close(held)
+    assert code == 1
+    assert "no answer within 0.5 s" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--", "no-such-program"], "no-such-program: No such file or directory; expected a program that can be run"),
+        (["--", "/"], "/: Permission denied; expected a program"),
+        (["-d", "torch.amp.GradScale", "--", "cat"], "did you mean 'torch.amp.GradScaler'"),
+        (["--vectors", "no-such-file", "--", "cat"], "no-such-file"),
+        (["--vectors", __file__, "--", "cat"], "line 1: "),
+        (["--time-limit", "0", "--", "cat"], "Invalid value"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_use_is_a_sentence(arguments: list[str], said: str) -> None:
+    code, text = judge(*arguments)
+    assert code == 2
+    assert said in text
+
+
+# --------------------------------------------------------------------------------------------------- the file
+
+
+def test_an_exported_file_is_judged_by_and_has_its_page(tmp_path: Path) -> None:
+    file = tmp_path / "vectors.jsonl"
+    result = CliRunner().invoke(app, ["traces", "export", str(file)])
+    assert result.exit_code == 0
+    assert result.output.startswith(f"{file}: version 1, ")
+    page = file.with_suffix(".md").read_text()
+    assert vectors.read(file)[-1].line() == vectors.make()[-1].line()
+    assert CliRunner().invoke(app, ["traces", "export"]).output.encode() == file.read_bytes()
+    assert CliRunner().invoke(app, ["traces", "export", os.devnull]).output == ""
+    for told in (vectors.LICENCE, vectors.GIVES_UP, "sha256", "synchronous", f"version {vectors.VERSION}"):
+        assert told in page
+    quirks = {quirk["name"] for vector in vectors.make() for quirk in vector.config["quirks"]}
+    assert {*Rule.__dataclass_fields__, *Arithmetic.__dataclass_fields__, *quirks, *families()} - {"_"} <= set(
+        page.replace("`", " ").replace(",", " ").replace(":", " ").split()
+    )
+    code, text = judge("--vectors", str(file), *FEW, *python(EACH + "print('null', flush=True)"))
+    assert (code, f"0 of {COUNT} right" in text) == (1, True)
+
+
+def families() -> set[str]:
+    return {vector.family for vector in vectors.make()} - {"giving up"}
+
+
+def test_an_export_that_cannot_be_written_is_a_sentence() -> None:
+    result = CliRunner().invoke(app, ["traces", "export", "/dev/null/v.jsonl"])
+    assert result.exit_code == 2
+    assert "expected a folder and files that can be written" in result.output
+
+
+def test_a_shell_completes_the_names_of_dialects() -> None:
+    from ampsim.cli.completion import complete_dialect
+
+    assert complete_dialect("torch.")[0] == "torch.amp.GradScaler"
+    assert complete_dialect("mmcv") == ["mmcv.runner.LossScaler"]
+    assert complete_dialect("") == dialects.names()

@@ -1,0 +1,535 @@
+"""`fused_step=True`: Adam and AdamW in eight words per element, in Triton's interpreter (test_triton) or on a GPU."""
+
+import ctypes
+import re
+import subprocess
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ampsim.core.machine import Rule
+from ampsim.torch import GradScaler
+from ampsim.torch.gradients import adam, kernels, kernels_adam
+from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.state.version import Outcome, Successor
+from ampsim.torch.step import fused_step
+from tests.examples import examples
+from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, compiled, compiles, kernel_on_device
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of inf and NaN
+F32 = np.float32
+MAX = torch.finfo(torch.float32).max
+KINDS = {False: torch.optim.Adam, True: torch.optim.AdamW}
+on_device = pytest.mark.peer("triton") if INTERPRETED else pytest.mark.gpu  # of a parameter
+no_fixtures = HealthCheck.function_scoped_fixture  # they patch the same for every example
+
+
+@pytest.fixture(autouse=True)
+def small_tiles_on_any_device(monkeypatch):
+    if INTERPRETED:  # where a program takes 2 ms
+        monkeypatch.setattr(kernels, "BLOCK", 32)
+        monkeypatch.setattr(adam, "PART", 16)
+        monkeypatch.setattr(adam, "available", lambda device: device.type == DEVICE)
+        monkeypatch.setattr(fused_step, "KERNEL_DEVICES", {DEVICE})
+    kernels._tiles.cache_clear()
+    yield
+    kernels._tiles.cache_clear()
+
+
+def around_tiles() -> list[int]:
+    small, block = (16, 32) if INTERPRETED else (adam.PART, kernels.BLOCK)
+    return [0, 1, 3, small, small + 1, block - 1, block, 2 * block + 3]
+
+
+magnitudes = st.sampled_from([0.0, 2.0**-149, 2.0**-126, 1e-20, 1e-5, 1.0, 1.0, 300.0, 1e19, 1e37])
+betas = st.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.0, 0.5), (0.875, 1 - 2**-10)])
+scales = st.sampled_from([2.0**-10, 1.0, 3.0, 1024.0, 65536.0])
+grad_dtypes = st.sampled_from(list(kernels.DTYPES))
+numbers = st.builds(
+    adam.Hyperparameters, st.sampled_from([1e-3, 0.1, 1.0]), betas.map(lambda b: b[0]), betas.map(lambda b: b[1]),
+    st.sampled_from([1e-8, 0.0, 1e-3]), st.sampled_from([0.0, 0.01, 0.5]), st.booleans(), st.booleans(),
+)  # fmt: skip
+
+
+def drawn(seed, sizes, magnitude, dtype=torch.float32) -> list[torch.Tensor]:
+    random = np.random.default_rng(seed)
+    made = (torch.from_numpy(random.standard_normal(size) * magnitude).clamp(-MAX, MAX).to(dtype) for size in sizes)
+    return [
+        values.nan_to_num(posinf=torch.finfo(dtype).max, neginf=torch.finfo(dtype).min).to(DEVICE) for values in made
+    ]
+
+
+# --------------------------------------------------------------------------------------- the arithmetic, to the bit
+
+_fmaf = ctypes.CDLL("libm.so.6").fmaf
+_fmaf.restype, _fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+fma = np.vectorize(lambda a, b, c: F32(_fmaf(a, b, c)), otypes=[F32])
+
+
+def torchs_kernel(p, g, m, v, step, divisor, n):
+    """Return what `adam_math` of torch's fused_adam_utils.cuh makes of float32 arrays, as nvcc contracts it."""
+    lr, beta1, beta2, eps, decay = map(F32, n[:5])
+    with np.errstate(all="ignore"):
+        g = g / F32(divisor)
+        g = -g if n.maximize else g
+        if decay != 0 and n.decoupled:
+            p = fma(-(lr * decay), p, p)
+        elif decay != 0:
+            g = fma(p, decay, g)
+        m = fma(beta1, m, fma(-beta1, g, g))
+        v = fma(beta2, v, fma(-beta2, g * g, g * g))
+        power1, power2 = (F32(np.float64(beta) ** step) for beta in (beta1, beta2))
+        denominator = np.sqrt(v) / np.sqrt(F32(1) - power2) + eps
+        return p - lr / (F32(1) - power1) * m / denominator, m, v
+
+
+@kernel_on_device
+@pytest.mark.skipif(not INTERPRETED, reason="test_gpu has torch's own kernel")
+@settings(max_examples=examples(ms=30), suppress_health_check=[no_fixtures])
+@given(
+    seed=st.integers(0, 99), size=st.sampled_from(around_tiles()).filter(bool), dtype=grad_dtypes, n=numbers,
+    step=st.sampled_from([0, 1, 7, 1000, 10**6]), divisor=st.sampled_from([1.0, 3.0, 1024.0, MAX, INF]),
+    sizes=st.tuples(*[magnitudes] * 4),
+)  # fmt: skip
+def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, step, divisor, sizes) -> None:
+    around = [drawn(seed + i, [size + 4], by, dtype if i == 0 else torch.float32)[0] for i, by in enumerate(sizes)]
+    grad, param, exp_avg, exp_avg_sq = (each[:size] for each in around)
+    behind = bits(*(each[size:].float() for each in around))
+    exp_avg_sq.abs_()
+    if dtype is torch.bfloat16:  # whose subnormals the interpreter takes for others
+        grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
+    wanted = torchs_kernel(
+        param.numpy().copy(),
+        grad.float().numpy(),
+        exp_avg.numpy().copy(),
+        exp_avg_sq.numpy().copy(),
+        step + 1,
+        divisor,
+        n,
+    )
+    before, count = bits(grad.float()), torch.tensor(float(step))
+    tensors = adam.Tensors([grad], [param], [exp_avg], [exp_avg_sq], [count])
+    adam.step(tensors, torch.zeros(()), torch.tensor(divisor), n)
+    for ours, theirs in zip((param, exp_avg, exp_avg_sq), wanted, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+    assert (count.item(), bits(grad.float())) == (step + 1, before)
+    assert bits(*(each[size:].float() for each in around)) == behind
+
+
+@kernel_on_device
+@settings(max_examples=examples(ms=10), suppress_health_check=[no_fixtures])
+@given(
+    scale=st.sampled_from([2.0**-126, 2.0**-125, 1.0, 3.0, 65536.0, 2.0**127, MAX]), tracker=st.integers(0, 5),
+    interval=st.sampled_from([1, 2, 4, 2**31 + 5]), growth=st.sampled_from([1.0, 1.1, 2.0, 2.0**20]),
+    backoff=st.sampled_from([1.0, 0.3, 0.5]), low=st.sampled_from([2.0**-126, 2.0]),
+    high=st.sampled_from([None, 4.0, 2.0**127]), overflows=st.booleans(),
+)  # fmt: skip
+def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff, low, high, overflows) -> None:
+    bounds = {"min_scale": low, "max_scale": high, "init_scale": 3.0, "growth_test": ">="}
+    rule = Rule(growth_factor=growth, backoff_factor=backoff, growth_interval=interval, **bounds)
+    version = DeviceVersion(torch.tensor(scale, device=DEVICE), torch.tensor(tracker, device=DEVICE, dtype=torch.int32))
+    grads = [torch.tensor([INF if overflows else 0.0], device=DEVICE)]
+    checked = adam.check(grads, version.scale, None, adam.Update(version.scale, version.growth_tracker, rule))
+    wanted = version.next(rule, Outcome([checked.found_inf]))
+    successor = Successor(version, rule, checked.found_inf, checked.following)
+    assert bits(*successor.state) == bits(wanted.scale, wanted.growth_tracker)
+    assert version.next(rule, Outcome([checked.found_inf], successors=[successor])).scale is checked.following[0]
+    other = torch.ones((), device=DEVICE)  # another optimizer's flag
+    again = version.next(rule, Outcome([checked.found_inf, other], successors=[successor]))
+    assert again.growth_tracker == 0
+    assert again.scale is not checked.following[0]
+
+
+@kernel_on_device
+@settings(max_examples=examples(ms=20), suppress_health_check=[no_fixtures])
+@given(
+    sizes=st.lists(st.sampled_from(around_tiles()), min_size=1, max_size=4), dtype=grad_dtypes, magnitude=magnitudes,
+    scale=scales, clip=st.sampled_from([None, 0.0, 0.5, 1e30, INF, NAN, -1.0]), on_device=st.booleans(),
+    bad=st.sampled_from([None, None, INF, -INF, NAN]), seed=st.integers(0, 99), programs=st.integers(1, 3),
+)  # fmt: skip
+@example([3], torch.float32, 3e38, 1.0, 1.0, False, None, 0, 1)  # the norm leaves float32, no gradient does
+@example([3], torch.float32, 3e38, 1.0, INF, False, None, 0, 1)
+@example([3], torch.float32, 3e38, 2.0**-10, INF, False, None, 0, 1)  # gradients do once unscaled
+@example([3], torch.float32, 1.0, 1.0, -1.0, True, None, 0, 1)
+@example([3], torch.float32, 1.0, 1.0, NAN, True, None, 0, 1)
+def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_device, bad, seed, programs) -> None:
+    grads = drawn(seed, sizes, magnitude, dtype)
+    if INTERPRETED and dtype is torch.bfloat16:
+        for grad in grads:
+            grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
+    if bad is not None and grads[-1].numel():
+        grads[-1][-1] = bad
+    at = torch.tensor(scale, device=DEVICE)
+    refused = clip is not None and not clip >= 0
+    bound = torch.tensor(clip, device=DEVICE) if clip is not None and (on_device or refused) else clip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adam, "PROGRAMS", programs)
+        norm, found, divisor = (value.item() for value in adam.check(grads, at, bound)[:3])
+    values = np.concatenate([grad.cpu().double().numpy() for grad in grads]) / scale
+    with np.errstate(all="ignore"):
+        exact = np.sqrt(np.square(values).sum())
+        assert found == float(refused or not np.isfinite(values.astype(F32)).all())
+    if found:
+        return
+    assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
+    wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
+    assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
+
+
+# ------------------------------------------------------------------------------------------ compiled, without a GPU
+
+POINTERS = {"tiles": "*i32", "table": "*i64", "done": "*i32", "partials": "*fp64", "scale": "*fp32", "found": "*fp32",
+            "found_inf": "*fp32", "divisor": "*fp32", "number": "i32",
+            "current": "*fp32", "tracker": "*i32", "interval": "i32", "counted": "*i32"}  # fmt: skip
+
+
+def for_a_gpu(name, capability, **constants) -> dict:
+    kernel = getattr(kernels_adam, name)
+    signature = {each: "constexpr" if each in constants else POINTERS.get(each, "fp32") for each in kernel.arg_names}
+    options = kernels.OPTIONS if name == "check" else adam.STEP_OPTIONS
+    return compiled(kernel, signature, constants, capability, options)
+
+
+def bytes_per_element(asm, threads, elements) -> tuple[float, float]:
+    """Return what the accesses of 16 bytes load and store; all that is not one of them is of a tile's tail."""
+    moved = (len(re.findall(rf"{access}\.global\.v4\.b32", asm["ptx"])) * 16 * threads for access in ("ld", "st"))
+    return tuple(each / elements for each in moved)
+
+
+def tensor_accesses(asm, elements) -> tuple[int, int]:
+    """Return the number of loads and of stores of a tile: half of them for whole tiles, half for the last one."""
+    code = asm["ttir"]
+    return tuple(len(re.findall(rf"tt\.{name}.*tensor<{elements}x!tt\.ptr", code)) for name in ("load", "store"))
+
+
+@compiles
+def test_eight_words_per_element_are_moved_and_no_register_is_spilled(tmp_path) -> None:
+    """The words of float32 and of float16 gradients, counted in what a GPU would run."""
+    block, part, tl = kernels.BLOCK, adam.PART, kernels.tl
+    flags = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "EXACT": True, "BLOCK": block, "PART": part}
+    scaled = {"GROWTH": 2.0, "BACKOFF": 0.5, "LOW": 2.0**-126, "HIGH": None}
+    read = for_a_gpu("check", 90, dtype=tl.float32, BOUND="number", PARTS=adam.PARTS, BLOCK=block, **scaled)
+    stepped = {
+        width: for_a_gpu("adam", 90, dtype=dtype, **flags) for width, dtype in ((4, tl.float32), (2, tl.float16))
+    }
+    assert bytes_per_element(read, 32 * kernels.OPTIONS["num_warps"], block) == (4, 0)
+    assert tensor_accesses(read, block) == (2 * 1, 0)
+    for width, asm in stepped.items():
+        assert bytes_per_element(asm, 32 * adam.STEP_OPTIONS["num_warps"], part) == (width + 12, 12)
+        assert tensor_accesses(asm, part) == (2 * 4, 2 * 3)
+        assert not re.search(r"\.f64|div\.full|div\.approx|sqrt\.approx", asm["ptx"])  # torch's are rounded to nearest
+        assert len(re.findall(r"div\.rn\.f32", asm["ptx"])) >= 2 * 3 * part // (32 * adam.STEP_OPTIONS["num_warps"])
+    tool = Path(pytest.importorskip("triton").__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip("needs Triton's cuobjdump")
+    for name, asm in {"check": read, **{f"adam {width}": asm for width, asm in stepped.items()}}.items():
+        (tmp_path / "cubin").write_bytes(asm["cubin"])
+        command = [tool, "--dump-resource-usage", tmp_path / "cubin"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+        used = {what: int(number) for what, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown.stdout)}
+        print(f"{name}: {used}")
+        assert (used["STACK"], used["LOCAL"]) == (0, 0)
+        assert used["REG"] <= 80  # so that 24 warps run at once
+
+
+# ---------------------------------------------------------------------------------- the scaler, in lockstep with torch
+
+ROUNDING = 2.0**-18  # of lr per step: torch's CPU kernel has its betas in float64, see the docstring
+
+
+class Pair:
+    """A model stepped by ours, and its copy stepped by torch's scaler with torch's kernel."""
+
+    def __init__(self, sizes, kind, groups, scale, dtype=torch.float32, **options) -> None:
+        values = drawn(1, sizes, 1.0)
+        self.sizes, self.dtype = sizes, dtype
+        self.ours, self.theirs = ([torch.nn.Parameter(v.clone()) for v in values] for _ in range(2))
+        self.optimizers = []
+        for params in (self.ours, self.theirs):
+            parts = [{"params": params[i :: len(groups)], **group} for i, group in enumerate(groups)]
+            self.optimizers.append(kind(parts, fused=True))
+        for p in self.ours:
+            p.grad_dtype = dtype
+        constants = {"init_scale": scale, "growth_interval": 2}
+        self.scaler = GradScaler(DEVICE, fused_step=True, **constants, **options)
+        self.torchs = torch.amp.GradScaler(DEVICE, **constants)
+
+    def step(self, seed, magnitude, bad, clip, missing=None) -> None:
+        scale = self.scaler.get_scale()
+        for i, grad in enumerate(drawn(seed, self.sizes, magnitude * scale, self.dtype)):
+            if bad is not None and grad.numel() and i == len(self.sizes) - 1:
+                grad[-1] = bad
+            self.ours[i].grad, self.theirs[i].grad = (None, None) if i == missing else (grad, grad.float().clone())
+        for scaler in (self.scaler, self.torchs):
+            scaler.scale(torch.ones((), device=DEVICE))
+        if clip is not None:
+            norm = self.scaler.unscale_and_clip_(self.optimizers[0], clip)
+            self.torchs.unscale_(self.optimizers[1])
+            wanted = torch.nn.utils.clip_grad_norm_(self.theirs, clip)
+            torch.testing.assert_close(norm, wanted, rtol=1e-6, atol=1e-30, equal_nan=True)
+        for scaler, optimizer in zip((self.scaler, self.torchs), self.optimizers, strict=True):
+            scaler.step(optimizer)
+            scaler.update()
+
+    def state(self, which, name):
+        return [self.optimizers[which].state.get(p, {}).get(name) for p in (self.ours, self.theirs)[which]]
+
+
+groups = st.fixed_dictionaries(
+    {"lr": st.sampled_from([1e-3, 0.1]), "betas": betas, "eps": st.sampled_from([1e-8, 1e-3]),
+     "weight_decay": st.sampled_from([0.0, 0.1]), "maximize": st.booleans()}
+)  # fmt: skip
+steps = st.tuples(
+    st.integers(0, 99), st.sampled_from([1e-4, 1.0, 100.0]), st.sampled_from([None, None, None, INF, NAN]),
+    st.sampled_from([None, 0.5, 1e6]), st.sampled_from([None, None, 0]),
+)  # fmt: skip
+
+
+@kernel_on_device
+@settings(max_examples=examples(ms=200, least=10), suppress_health_check=[no_fixtures])
+@given(
+    decoupled=st.booleans(), options=st.lists(groups, min_size=1, max_size=2), dtype=grad_dtypes, scale=scales,
+    story=st.lists(steps, min_size=1, max_size=4), capturable=st.booleans(),
+)  # fmt: skip
+def test_a_run_is_torchs(decoupled, options, dtype, scale, story, capturable) -> None:
+    pair = Pair([3, 0, 17], KINDS[decoupled], options, scale, dtype, capturable=capturable)  # the scale on the device
+    largest = max(group["lr"] for group in options)
+    for number, step in enumerate(story, 1):
+        before = bits(*pair.ours), {key: bits(*each.values()) for key, each in pair.optimizers[0].state.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="fused_step")
+            pair.step(*step)
+        if pair.scaler.last_step.skipped:
+            after = bits(*pair.ours), {key: bits(*each.values()) for key, each in pair.optimizers[0].state.items()}
+            assert after[0] == before[0]
+            assert after[1] == before[1]
+        assert pair.scaler.get_scale() == pair.torchs.get_scale()
+        assert {name for each in pair.optimizers[0].state.values() for name in each} <= {
+            "step",
+            "exp_avg",
+            "exp_avg_sq",
+        }
+        for name, rtol in (("step", 0.0), ("exp_avg", 1e-5), ("exp_avg_sq", 4e-5)):
+            for a, b in zip(pair.state(0, name), pair.state(1, name), strict=True):
+                if a is not None:
+                    torch.testing.assert_close(a, b, rtol=rtol, atol=1e-7 * float(b.abs().max()) if b.numel() else 0.0)
+                else:
+                    assert b is None or not b.any()  # torch keeps what a skipped step has made
+        for a, b in zip(pair.ours, pair.theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-6, atol=number * largest * ROUNDING)
+
+
+@kernel_on_device
+def test_the_last_program_has_updated_the_scale(monkeypatch) -> None:
+    """With one optimizer; with two, whose flags are joined, torch's kernel does it."""
+    calls, update = [], torch._amp_update_scale_
+    monkeypatch.setattr(torch, "_amp_update_scale_", lambda *args: calls.append(args) or update(*args))
+    params, seen = [ones(3), ones(2)], []
+    optimizers = [torch.optim.AdamW([param], fused=True) for param in params]
+    scaler = GradScaler(DEVICE, init_scale=4.0, growth_interval=2, fused_step=True, capturable=True)
+    for bad in (False, True, False, False):
+        a_step(
+            params[:1], optimizers[0], scaler, grads=[torch.full((3,), INF if bad else 1.0, device=DEVICE)], clip=1.0
+        )
+        seen.append(scaler.get_scale())
+    assert (seen, calls) == ([4.0, 2.0, 2.0, 4.0], [])
+    scaler.scale(torch.ones((), device=DEVICE))
+    for param, optimizer in zip(params, optimizers, strict=True):
+        param.grad = torch.full_like(param, INF if param is params[1] else 1.0)
+        scaler.step(optimizer)
+    scaler.update()
+    assert (scaler.get_scale(), len(calls)) == (2.0, 1)
+
+
+# ---------------------------------------------------------------------------------------- left to torch, and saying so
+
+
+def a_step(params, optimizer, scaler=None, grads=None, clip=None, **options):
+    """Step parameters of ones by gradients of ones, and return the scaler."""
+    scaler = scaler or GradScaler(DEVICE, init_scale=4.0, fused_step=True, **options)
+    scaler.scale(torch.ones((), device=DEVICE))
+    for param, grad in zip(params, grads or map(torch.ones_like, params), strict=True):
+        param.grad = grad.detach().mul_(4.0)
+    if clip is not None:
+        scaler.unscale_and_clip_(optimizer, clip)
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler
+
+
+def ones(*shape) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.ones(shape, device=DEVICE))
+
+
+class Mine(torch.optim.AdamW):
+    pass
+
+
+def with_state_in(dtype):
+    def change(params, optimizer) -> None:
+        optimizer.step()
+        optimizer.state[params[0]]["exp_avg"] = optimizer.state[params[0]]["exp_avg"].to(dtype)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "why"),
+    [
+        (torch.optim.SGD, {"lr": 0.1, "fused": True}, "SGD is none of torch.optim.Adam and AdamW"),
+        (torch.optim.AdamW, {}, "AdamW was made without fused=True"),
+        (Mine, {"fused": True}, "Mine is none of .*subclasses not included"),
+        pytest.param(torch.optim.Adam, {"fused": True}, "its gradients are on cpu: expected CUDA, with Triton",
+                     marks=pytest.mark.skipif(INTERPRETED or DEVICE != "cpu", reason="has kernels")),
+        pytest.param(torch.optim.AdamW, {"fused": True, "amsgrad": True}, "amsgrad=True: expected False",
+                     marks=on_device),
+        pytest.param(torch.optim.AdamW, {"fused": True, "lr": torch.tensor(0.1)}, "lr or betas is a tensor",
+                     marks=on_device),
+    ],
+)  # fmt: skip
+def test_an_optimizer_that_the_kernels_do_not_know_is_left_to_torch_with_one_warning(kind, options, why) -> None:
+    params, theirs = [ones(3), ones(2)], [ones(3), ones(2)]
+    optimizer, other = kind(params, **options), kind(theirs, **options)
+    with pytest.warns(RuntimeWarning, match=f"fused_step=True, but .*{why}.*; torch's own kernels step it") as seen:
+        scaler = a_step(params, optimizer)
+    assert len(seen) == 1
+    with warnings.catch_warnings(action="error"):
+        a_step(params, optimizer, scaler)
+    plain = GradScaler(DEVICE, init_scale=4.0)
+    for _ in range(2):
+        a_step(theirs, other, plain)
+    assert bits(*params) == bits(*theirs)
+
+
+HALF, DOUBLE = torch.float16, torch.float64
+
+
+@kernel_on_device
+@pytest.mark.parametrize(
+    ("dtype", "grads", "why"),
+    [
+        (torch.float32, [torch.float32, HALF], "dtypes: expected parameters and state in float32"),
+        (DOUBLE, [DOUBLE, DOUBLE], "dtypes: expected parameters and state in float32"),
+        (torch.float32, None, "strides: expected no gaps"),
+    ],
+)
+def test_tensors_that_the_kernels_do_not_take_are_left_to_torch(dtype, grads, why) -> None:
+    params = [torch.nn.Parameter(torch.ones(4, 4, device=DEVICE, dtype=dtype)) for _ in range(2)]
+    for param in params:
+        param.grad_dtype = None
+    made = [torch.ones(4, 8, device=DEVICE, dtype=each)[:, ::2] for each in grads or [dtype] * 2]
+    made = made if grads is None else [grad.contiguous() for grad in made]
+    optimizer = torch.optim.AdamW(params, fused=True)
+    # torch's kernel takes no two dtypes in one group either, and on CUDA no gaps.
+    refused = HALF in (grads or ()) or (grads is None and DEVICE == "cuda")
+    with pytest.warns(RuntimeWarning, match=why) as seen, pytest.raises(RuntimeError) if refused else nullcontext():
+        a_step(params, optimizer, grads=made, clip=1.0)
+    assert len(seen) == 1
+    assert refused or all((param != 1).all() for param in params)
+
+
+@kernel_on_device
+def test_channels_last_follows_the_strides() -> None:
+    values = torch.arange(32.0, device=DEVICE).reshape(2, 4, 2, 2)
+    ours, theirs = (torch.nn.Parameter(values.contiguous(memory_format=torch.channels_last)) for _ in range(2))
+    grad = torch.randn(2, 4, 2, 2, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="fused_step")
+        a_step([ours], torch.optim.AdamW([ours], fused=True), grads=[grad.clone()])
+    a_step([theirs], torch.optim.AdamW([theirs], fused=True), GradScaler(DEVICE, init_scale=4.0), grads=[grad])
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_it_is_refused_where_torch_is_repeated_exactly() -> None:
+    with pytest.raises(ValueError, match="fused_step=True with exact_torch=True: expected one of the two"):
+        GradScaler("cpu", fused_step=True, exact_torch=True)
+
+
+# -------------------------------------------------------------------------------------------- the optimizer is torch's
+
+
+@kernel_on_device
+def test_hooks_and_schedulers_run_and_nothing_stays_behind() -> None:
+    param, seen = ones(3), []
+    optimizer = torch.optim.AdamW([param], fused=True)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    optimizer.register_step_pre_hook(
+        lambda opt, *_: seen.append(("before", opt.grad_scale.item(), param.grad[0].item()))
+    )
+    optimizer.register_step_post_hook(lambda *_: seen.append(("after", param.grad[0].item())))
+    names = {*vars(optimizer), "_opt_called"}  # the scheduler's
+    with warnings.catch_warnings(action="error"):  # the scheduler's, of a step that it did not see
+        scaler = a_step([param], optimizer)
+        schedule.step()
+        a_step([param], optimizer, scaler)
+    assert seen == [("before", 4.0, 4.0), ("after", 4.0)] * 2  # the gradient is read only
+    assert set(vars(optimizer)) == names
+    assert optimizer.state[param]["step"] == 2
+
+
+@kernel_on_device
+def test_a_step_that_raises_leaves_nothing_behind() -> None:
+    param = ones(3)
+    optimizer = torch.optim.AdamW([param], fused=True)
+    names = set(vars(optimizer))
+    handle = optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        a_step([param], optimizer)
+    handle.remove()
+    assert set(vars(optimizer)) == names
+    assert param.tolist() == [1.0] * 3
+
+
+@kernel_on_device
+def test_torch_goes_on_from_our_state_and_we_from_its() -> None:
+    ours, theirs = [ones(3), ones(5)], [ones(3), ones(5)]
+    optimizers = [torch.optim.AdamW(params, lr=0.1, fused=True) for params in (ours, theirs)]
+    for _ in range(2):
+        a_step(ours, optimizers[0])
+        a_step(theirs, optimizers[1], GradScaler(DEVICE, init_scale=4.0))
+        first, second = (optimizer.state_dict() for optimizer in optimizers)
+        assert first["param_groups"] == second["param_groups"]
+        assert [sorted(each) for each in first["state"].values()] == [sorted(each) for each in second["state"].values()]
+        optimizers[0].load_state_dict(second)
+        optimizers[1].load_state_dict(first)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=0.0)
+
+
+@kernel_on_device
+def test_what_the_backward_pass_has_saved_is_seen_to_change() -> None:
+    param = ones(3)
+    optimizer = torch.optim.AdamW([param], fused=True)
+    product = (param * param).sum()
+    a_step([param], optimizer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+@kernel_on_device
+def test_the_map_is_made_once_and_new_addresses_are_followed() -> None:
+    kernels._tiles.cache_clear()
+    params = [ones(3), ones(40)]
+    optimizer = torch.optim.AdamW(params, lr=0.5, fused=True)
+    scaler = a_step(params, optimizer)
+    before = kernels._tiles.cache_info().misses
+    kept = [p.grad for p in params]
+    a_step(params, optimizer, scaler)  # gradients elsewhere
+    optimizer.state[params[0]]["exp_avg"] = optimizer.state[params[0]]["exp_avg"].clone()
+    params[1].data = params[1].data.clone()
+    a_step(params, optimizer, scaler)
+    assert kernels._tiles.cache_info().misses == before
+    assert [p.grad is not k for p, k in zip(params, kept, strict=True)] == [True, True]
+    for param in params:
+        torch.testing.assert_close(param, torch.full_like(param, (1 - 0.005) ** 3 - 0.5 * (1 + 0.995 + 0.995**2)))
+    params.append(ones(7))
+    optimizer.add_param_group({"params": [params[2]]})
+    a_step(params, optimizer, scaler)
+    assert kernels._tiles.cache_info().misses > before
+    assert (params[2] != 1).all()
