@@ -9,6 +9,7 @@ from ampsim.peers.frameworks.torch_like import Optimized
 from ampsim.peers.peer import Peer, Step
 
 _FP16 = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16"
+_NAMES = {"growth_interval": "scale_window", "hysteresis": "delayed_shift"}
 _CONSTANTS = {"init_scale": "init", "growth_interval": "interval", "min_scale": "min_scale"}
 
 
@@ -32,18 +33,13 @@ class DeepSpeedScaler(Peer):
     dialect = "deepspeed.DynamicLossScaler"
     constants = {**_CONSTANTS, "hysteresis": "delayed_shift", "consecutive_hysteresis": "consecutive_hysteresis"}
 
-    def start(
-        self,
-        init_scale: float = 2.0**16,
-        growth_interval: int = 1000,
-        min_scale: float = 1.0,
-        hysteresis: int = 2,
-        consecutive_hysteresis: bool = False,
-    ) -> None:
+    def start(self, **constants: Any) -> None:
         _one_rank()
         from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-        self.scaler = DynamicLossScaler(init_scale, growth_interval, min_scale, hysteresis, consecutive_hysteresis)
+        defaults = {"init_scale": 2.0**16, "scale_window": 1000, "min_scale": 1.0, "delayed_shift": 2}  # of its config
+        given = {_NAMES.get(name, name): value for name, value in constants.items()}
+        self.scaler = DynamicLossScaler(**{**defaults, "consecutive_hysteresis": False, **given})
 
     def scale(self) -> float:
         return float(self.scaler.loss_scale)
@@ -68,15 +64,15 @@ class _Optimizer(Peer):
         """Return DeepSpeed's optimizer around this one."""
         raise NotImplementedError
 
-    def start(self, init_scale: float = 2.0**32, growth_interval: int = 1000, min_scale: float | None = None) -> None:
+    def start(self, **constants: Any) -> None:
         _one_rank()
         from deepspeed.runtime.fp16 import loss_scaler as words
 
         self.optimized = Optimized()
         arguments = {
-            words.INITIAL_LOSS_SCALE: init_scale,
-            words.SCALE_WINDOW: growth_interval,
-            words.MIN_LOSS_SCALE: self.floor if min_scale is None else min_scale,
+            words.INITIAL_LOSS_SCALE: constants.get("init_scale", 2.0**32),
+            words.SCALE_WINDOW: constants.get("growth_interval", 1000),
+            words.MIN_LOSS_SCALE: constants.get("min_scale", self.floor),
         }
         self.wrapped = self.wrap(self.optimized.optimizer, dynamic_loss_scale=True, dynamic_loss_args=arguments)
 

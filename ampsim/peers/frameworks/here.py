@@ -15,10 +15,10 @@ def overflowed(scaled: Sequence[float]) -> bool:
 
 def one_rank() -> None:
     """Make torch's process group of one process, without a network, unless there is a group."""
-    import torch.distributed as distributed
+    from torch.distributed import HashStore, init_process_group, is_initialized  # type: ignore[attr-defined]
 
-    if not distributed.is_initialized():
-        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    if not is_initialized():
+        init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
 
 def pass_over(*packages: str) -> None:
