@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.torch_like import noting_sgd
+from ampsim.peers.frameworks.torch_like import Optimized
 from ampsim.peers.peer import Peer, Step
 
 
@@ -55,9 +55,10 @@ class FairscaleLayerwise(Peer):
 
     def step(self, scaled: Sequence[float]) -> Step:
         used = self.scale()
-        optimizer, seen = noting_sgd(scaled)
-        self._model[0].weight = optimizer.param_groups[0]["params"][0]
+        optimized = Optimized()
+        optimized.give(scaled)
+        self._model[0].weight = optimized.param
         self.scaler.scale()
         self.scaler.unscale()
-        self.scaler.step(optimizer)
-        return Step(used, bool(seen), seen[0] if seen else None, self.scale())
+        self.scaler.step(optimized.optimizer)
+        return optimized.step(used, self.scale())
