@@ -18,6 +18,11 @@ class RoundPipe(TorchLike):
     dialect = "roundpipe.GradScaler[async]"
     patched = "without a GPU: its __init__ is passed over, and roundpipe.device, asked for a number of GPUs, says 0"
 
+    deviations = dict.fromkeys(
+        ("overflow_lowers_the_next_scale", "growth_comes_after_the_interval"),
+        "An asynchronous update is used one iteration later: " + source,
+    )
+
     def make(self, **constants: Any) -> Any:
         if "roundpipe" not in sys.modules:
             pass_over("roundpipe")
