@@ -28,7 +28,7 @@ from ampsim.peers.wire import PeerLostError, PeerRaisedError
 from ampsim.records import Record
 from experiments import runner
 
-NAMES = tuple(peers.names())
+NAMES = tuple(sorted(peers.names(), key=lambda name: (peers.load(name).environment != "main", name)))
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
 ABOUT = ("requirement", "environment", "target", "source", "dialect", "patched")
@@ -66,7 +66,8 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     try:
         found = judged(peer, config, tick)
     except (NoEnvironmentError, PeerLostError, PeerRaisedError) as error:
-        return before or {**about, "version": None, "date": None, "laws": {}, "drift": None, "not_run": str(error)}
+        how = f"{type(error).__name__} in environment {peer.environment}, which `make peers` builds"
+        return before or {**about, "version": None, "date": None, "laws": {}, "drift": None, "not_run": how}
     unchanged = before and {**before, "date": None} == records.decode(records.encode({**about, **found, "date": None}))
     return {**about, **found, "date": before["date"] if before and unchanged else str(datetime.now(UTC).date())}
 
@@ -114,11 +115,6 @@ def drawn(scaler: Scaler) -> Record:
         "bad": "".join(bad),
         "stepped": "".join(stepped),
     }
-
-
-def plain(scale: float) -> float | str:
-    """Return a number as JSON can hold it."""
-    return scale if math.isfinite(scale) else str(scale)
 
 
 def earlier(name: str) -> Record | None:

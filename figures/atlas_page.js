@@ -96,7 +96,7 @@ function show(peer, law) {
 // The scale of each iteration on a log axis, and a tick where a gradient was not finite.
 function picture(run) {
   const W = 640, H = 150, LEFT = 64, RIGHT = 12, TOP = 14, FOOT = 34, NS = "http://www.w3.org/2000/svg";
-  const scales = run.scales.map(Number), logs = scales.map((s) => (s > 0 && Number.isFinite(s) ? Math.log2(s) : null));
+  const scales = run.scales.map((each) => (each === "inf" ? Infinity : Number(each))), logs = scales.map((s) => (s > 0 && Number.isFinite(s) ? Math.log2(s) : null));
   const known = logs.filter((each) => each !== null), low = Math.min(...known, Infinity), high = Math.max(...known, -Infinity);
   const from = known.length ? low - 1 : 0, to = known.length ? high + 1 : 1;
   const x = (i) => LEFT + ((W - LEFT - RIGHT) * i) / Math.max(1, scales.length);

@@ -14,8 +14,8 @@ from ampsim.core.machine import init as first_state
 from ampsim.peers.laws.trial import EndedError, NotApplicableError, RaisedError, Trial
 from ampsim.peers.peer import Peer
 
-HISTORIES = 2000
-PER_SETTING = 50  # histories: where a setting is compiled, that costs more than all of its histories
+HISTORIES = 300
+PER_SETTING = 20  # histories: where a setting is compiled, that costs more than all of its histories
 GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
     "growth_factor": (2.0, 4.0, 1.5, 3.0),

@@ -86,11 +86,13 @@ def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
 def pieces_of(peer: type[Peer]) -> list[str]:
     """Return the source of a peer's class and of what it uses of its package, what is used first."""
     found: dict[str, str] = {}
+    seen = {"Peer", "Step"}  # one may name itself
 
     def visit(name: str, module: ModuleType) -> None:
         node, where = _definition(name, module)
-        if node is None or name in found or name in ("Peer", "Step"):
+        if node is None or name in seen:
             return
+        seen.add(name)
         for inner in ast.walk(node):
             if isinstance(inner, ast.ImportFrom) and _is_of_peers(inner):
                 for alias in inner.names:
