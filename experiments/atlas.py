@@ -111,7 +111,7 @@ def drawn(scaler: Scaler) -> Record:
     scales = [*scaler.used(), *[step.scale for step in scaler.steps[-1:]]]
     return {
         "name": scaler.name,
-        "scales": [plain(each) for each in scales],
+        "scales": scales,
         "bad": "".join(bad),
         "stepped": "".join(stepped),
     }
