@@ -12,6 +12,7 @@ REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and 
     "ampsim-jax": "ampsim_jax:AmpsimJax",
     "chainer": "chainer:Chainer",
     "fairscale-layerwise": "fairscale:FairscaleLayerwise",
+    "fairscale-sharded": "fairscale:FairscaleSharded",
     "flax": "flax:Flax",
     "jaxamp": "jaxamp:Jaxamp",
     "jmp": "jmp:Jmp",
