@@ -89,7 +89,6 @@ def draw_zeros(axes: Axes, shared: dict[str, ArmRecords]) -> None:
         axes.plot(arm.first["counted_steps"], zero, color=color(arm), label=arm.name)
         ends.append(float(zero[-1]))
     _style.name_ends(axes, ends, 14, texts.values(), map(color, arms))
-    _style.label_panel(axes, "c", "Gradients of b that are 0")
     axes.set(xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, len(arms[0].first["loss"])))
     axes.set_yticks(range(0, 101, 25))
 

@@ -14,7 +14,7 @@ BOTTOM, TOP = -168, 150  # of the scale axis; scale 0 is drawn as a line that le
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.5)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
     a, b = figure.subplots(1, 2, width_ratios=(1, 1))
     draw_trace(a, run)
     draw_counts(b, run)
@@ -45,8 +45,9 @@ def draw_trace(axes: Axes, run: Result) -> None:
 
 
 def draw_counts(axes: Axes, run: Result) -> None:
-    """Draw runs lost by family of histories, torch's above ours, on a scale that shows 0."""
-    families = list(dict.fromkeys(record["settings"]["family"] for record in run.records))
+    """Draw runs lost by family of histories, most first, torch's above ours, on a scale that shows 0."""
+    worst = sorted(run.records, key=lambda record: -int(record["corruptions"]))
+    families = list(dict.fromkeys(record["settings"]["family"] for record in worst))
     for record in run.records:
         scaler, row, lost = (
             record["settings"]["scaler"],
@@ -63,4 +64,4 @@ def draw_counts(axes: Axes, run: Result) -> None:
     axes.tick_params(axis="y", length=0)
     _style.number_ticks(axes.xaxis, [0, 1, 10, 100, 1000, 10000])
     _style.label_panel(axes, "b", "Parameters became inf or NaN")
-    axes.set(xlabel=f"times in {steps.pop():,} steps", xlim=(0, 3e5), ylim=(len(families) - 0.5, -0.5))
+    axes.set(xlabel=f"times in {steps.pop():,} steps (log)", xlim=(0, 3e5), ylim=(len(families) - 0.5, -0.5))

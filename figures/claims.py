@@ -278,9 +278,9 @@ def sigmoid_dynamic(run: Result) -> Finding:
     return Finding(losses(run, "dynamic G=2000", "fp32", column="train_loss"), scaled <= true)
 
 
-@claim("sigmoid.noise", "sigmoid_underflow", "Seeds differ more than a dynamic scale and fp32 do")
+@claim("sigmoid.noise", "sigmoid_underflow", "Seeds differ more than fp32 and a scale on the plateau do")
 def sigmoid_noise(run: Result) -> Finding:
-    between = q.apart(run, ["dynamic G=50"], "fp32", "train_loss")
+    between = q.apart(run, ["static 2^12", "static 2^16", "dynamic G=50", "dynamic G=2000"], "fp32", "train_loss")
     within = run.arm("fp32").max("train_loss") - run.arm("fp32").min("train_loss")
     return Finding(losses(run, "dynamic G=50", "fp32", column="train_loss"), between < within)
 
@@ -392,10 +392,20 @@ def storm(run: Result) -> Finding:
     return Finding(
         "; ".join(f"{rate} of it: {spread(bits, 2)} bits" for rate, bits in moved.items()),
         min(moved["0.5"]) > -8,
+        fmean(moved["0.8"]) > -4,
+        max(moved["1.25"]) < 0,
         max(moved["2"]) < -46,
         lost > run.arm("storm 2 floor=2^8").max("test_loss"),
         lost > run.arm("storm 2 G=4").max("test_loss"),
     )
+
+
+@claim("signals", "crash_signals", "Of seven signals before a crash none is free of false alarms")
+def signals_alarm_falsely(run: Result) -> Finding:
+    calm = [row for row in run.records if row["crash_step"] is None]
+    signals = list(run.records[0]["alarms"])
+    false = [sum(bool(row[seen][it]) for row in calm) for seen in ("alarms", "alarms_from_10") for it in signals]
+    return Finding(f"{min(false)} to {max(false)} in {len(calm)} calm runs", len(signals) == 7, min(false) > 0)
 
 
 @claim("policies.headroom", "policies", "One bit of margin leaves no more bits unused than torch's rule does")

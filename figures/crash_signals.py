@@ -17,7 +17,7 @@ NONE = -0.55  # where a crash without a warning is drawn
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
     axes = figure.subplots()
     crashed = [record for record in run.records if record["crash_step"] is not None]
     calm = [record for record in run.records if record["crash_step"] is None]

@@ -43,9 +43,9 @@ PANELS = (
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 6.0)
-    halves = figure.add_gridspec(2, 1, height_ratios=(1, 0.125))
-    grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1, 5, 1))
+    figure = _style.new_figure(_style.TWO_COLUMNS, 5.1)
+    halves = figure.add_gridspec(2, 1, height_ratios=(1, 0.15))
+    grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1.6, 5, 1.6))
     for number, (panel, letter) in enumerate(zip(PANELS, "abcd", strict=True)):
         row, column = divmod(number, 2)
         units = run.arm(panel.arm)
@@ -168,17 +168,25 @@ def draw_bar(axes: Axes) -> None:
 
 def name_parts(axes: list[Axes], crash: int) -> None:
     """Write their names into the parts; `crash` is the step of panel d from which on all are skipped."""
-    a, _, b, strip_b, _, _, d, strip_d = axes[:8]
-    a.text(192, 0, "what fp16 can hold", ha="center", va="center")
+    a, strip_a, b, _, c, _, d, strip_d = axes[:8]
     grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}
+    bold: dict[str, Any] = {"fontsize": 7.5, "weight": "bold", "ha": "center", "va": "center"}
+    a.text(192, 2, "what fp16 can hold", ha="center", va="center")
+    for panel, x, y, text, color in (
+        (a, 60, -20.8, "KEPT", "white"), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
+        (b, 60, -37, "LOST", "white"), (c, 600, -11, "KEPT", "white"), (d, 42, 6, "KEPT", "white"),
+        (d, 98, 6, "LOST", "white"),
+    ):  # fmt: skip
+        panel.text(x, y, text, color=color, **bold)
     a.text(378, 20, "overflows", ha="right", **grey)
     a.text(378, -11, "subnormal below", ha="right", **grey)
     b.text(376, 4, "overflows", ha="right", **grey)
     b.text(270, 20.7, "skipped steps", ha="right", **grey)
-    d.text(crash - 1, 26, "overflows", ha="right", **grey)
-    d.text(104, -20, "flushed to zero", ha="center", **grey)
+    d.text(crash - 1, 20, "overflows", ha="right", **grey)
+    d.text(104, -15, "flushed to zero", ha="center", **grey)
+    d.text(104, -25, "dotted: subnormal below", ha="center", fontsize=7, va="center")
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
     d.text(crash + 2, -37, "the forward pass overflows:\nevery step is skipped", fontsize=7, va="center")
-    strip_b.text(380, 82, "zero after the fp16 backward pass", ha="right", va="center", color=OUTSIDE(0.62), fontsize=7)
-    strip_b.text(380, 45, "zero by rounding the true gradient once", ha="right", va="center", fontsize=7)
+    strip_a.text(380, 56, "zero after the fp16 backward pass", ha="right", va="center", color=OUTSIDE(0.62), fontsize=7)
+    strip_a.text(380, 22, "zero by rounding the true gradient once", ha="right", va="center", fontsize=7)
     strip_d.text(crash + 2, 78, "inf or NaN", color=NOT_FINITE, va="center", fontsize=7)

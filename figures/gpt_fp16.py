@@ -8,24 +8,19 @@ from figures import _style, _training
 from figures.results import Result
 
 DATA = ("gpt_fp16",)
-MEAN = ("fp32", "bf16", "unscaled", "fixed", "dynamic")
 SHARE = ("fp32", "unscaled", "dynamic")
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 4.2)
-    axes = figure.subplot_mosaic([["a", "a", "b", "b", "c", "c"], ["d", "d", "d", "e", "e", "e"]])
-    for letter, roles, loss, title in (
-        ("a", MEAN, "mean", "Loss: mean over a batch"),
-        ("b", SHARE, "share", "Loss: share of a global batch"),
-    ):
-        arms = _training.by_role(run, loss)
-        _training.draw_losses(axes[letter], [arms[role] for role in roles], alpha=0.45)
-        axes[letter].set(ylabel="training loss (nats per byte)", ylim=(2.2, 5.8))
-        _style.label_panel(axes[letter], letter, title)
-    _training.draw_zeros(axes["c"], arms)
-    _training.draw_scales(axes["d"], run)
-    draw_ends(axes["e"], run)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.3)
+    a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.35))
+    arms = _training.by_role(run, "share")
+    _training.draw_losses(a, [arms[role] for role in SHARE], alpha=0.45)
+    a.set(ylabel="training loss (nats per byte)", ylim=(2.2, 5.8))
+    _style.label_panel(a, "a", "Share of a global batch")
+    _training.draw_zeros(b, arms)
+    _style.label_panel(b, "b", "Its gradients that are 0")
+    draw_ends(c, run)
     return figure
 
 
@@ -45,6 +40,6 @@ def draw_ends(axes: Axes, run: Result) -> None:
             )  # fmt: skip
     names = [_training.long_name(arm) for arm in run.arms.values()]
     axes.set_xticks(list(places), names, rotation=60, ha="right", rotation_mode="anchor")
-    axes.text(places[-2], bottom + 0.01, "as in b", ha="center", color=_style.GREY, fontsize=7)
-    _style.label_panel(axes, "e", f"Final loss, {_style.seeds(run)}")
+    axes.text(places[-2], bottom + 0.01, "as in a", ha="center", color=_style.GREY, fontsize=7)
+    _style.label_panel(axes, "c", f"Final loss, {_style.seeds(run)}")
     axes.set(ylabel="test loss (nats per byte)", ylim=(bottom, top))

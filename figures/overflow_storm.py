@@ -20,11 +20,11 @@ DASHED = (0, (4, 2))
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 3.0)
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1))
-    draw_scales(figure.add_subplot(grid[:, 0]), run)
-    draw_drift(figure.add_subplot(grid[0, 1]), run)
-    draw_final(figure.add_subplot(grid[1, 1]), run)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.3)
+    a, b, c = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+    draw_scales(a, run)
+    draw_drift(b, run)
+    draw_final(c, run)
     return figure
 
 
@@ -76,13 +76,13 @@ def draw_scales(axes: Axes, run: Result) -> None:
     place = bottom
     for ratio in reversed(STORMS):
         end = float(np.mean([line[-1] for line in lines[ratio]]))
-        place = max(end, place + 6.5)
+        place = max(end, place + 9)
         _style.label_right(axes, end, place, rf"${ratio:g}\,\lambda_c$", STORMS[ratio])
     _style.power_ticks(axes.yaxis, range(-80, 21, 20))
     axes.text(0.02 * steps, bottom + 4, "most of the gradient is flushed to 0", color=_style.GREY, fontsize=7)
-    axes.text(0.02 * steps, bottom + 12, "dashed: T8", fontsize=7)
+    axes.text(0.02 * steps, bottom + 15, "dashed: T8", fontsize=7)
     axes.set(xlabel="step", ylim=(bottom, 28), xlim=(0, steps))
-    _style.label_panel(axes, "a", r"Loss scale; bad batches at rate $\lambda$")
+    _style.label_panel(axes, "a", f"Loss scale, {_style.seeds(run)}")
 
 
 def draw_storms(axes: Axes, run: Result, measure: Callable[[Record], float]) -> None:
@@ -103,8 +103,8 @@ def draw_drift(axes: Axes, run: Result) -> None:
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
     draw_storms(axes, run, drift)
     axes.text(1.55, -0.045, "T8", fontsize=7)
-    axes.tick_params(axis="x", labelbottom=False)
-    axes.set(ylabel="bits per step", xlim=(0, 2.4), ylim=(-0.135, 0.02))
+    axes.set(xlabel=r"rate of bad batches, $\lambda / \lambda_c$", xlim=(0, 2.4))
+    axes.set(ylabel="bits per step", ylim=(-0.135, 0.02))
     _style.label_panel(axes, "b", "Drift of the scale")
 
 

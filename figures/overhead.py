@@ -60,12 +60,13 @@ def named(size: str) -> str:
 
 
 def ticks(row: Record, arm: str) -> str:
-    """Return the bar's name, and how much less it costs above the bare step than torch's."""
+    """Return the bar's name, and by what factor what it adds to the bare step is less than torch's, or is more."""
     name, _, clip = arm.partition(" ")
     if name == "torch":
         return name
     cost = row["ratios"][f"{name} {clip or 'plain'} cost"]
-    return f"{name}\n÷ {statistics.median(cost):.2f}"
+    factor = statistics.median(cost)
+    return f"{name}\n÷ {factor:.2f}" if factor >= 1 else f"{name}\n{1 / factor:.2f} times"
 
 
 def milliseconds(row: Record, arm: str) -> Sequence[float]:

@@ -29,6 +29,7 @@ def plot(run: Result) -> Figure:
         axes.set(ylabel="training loss (nats)", ylim=(0, 2.6))
         _style.label_panel(axes, letter, title)
     _training.draw_zeros(c, arms)
+    _style.label_panel(c, "c", "Gradients of b that are 0")
     _training.draw_scales(d, run)
     draw_ends(e, run)
     draw_wrong(f, run)

@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.core.formats import FP16
 from figures import _style, _training
 from figures.results import ArmRecords, Result
 
@@ -19,7 +18,7 @@ def plot(run: Result) -> Figure:
     fixed, dynamic = (kind(run, role) for role in ("fixed", "dynamic"))
     unscaled, every = run.arm("unscaled"), run.config["count_every"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.0)
-    (a, b, c), (d, e, f) = figure.subplots(2, 3, width_ratios=(1, 1.5, 1))
+    (a, b, c), (d, e, f) = figure.subplots(2, 3, width_ratios=(1, 1.6, 1))
     draw_losses(a, [unscaled, fixed[-1], run.arm("fp32"), dynamic[0]])
     draw_cliffs(b, run)
     draw_scales(c, dynamic[::-1])
@@ -74,7 +73,7 @@ def draw_cliffs(axes: Axes, run: Result) -> None:
 
 def apart(arms: Sequence[ArmRecords]) -> list[float]:
     """Return where each arm stands: one unit apart, with gaps around the fixed scales and room for long numbers."""
-    gaps = {"fp32": 0.0, "unscaled": 1.6, "fixed": 1.0, "dynamic": 1.65}
+    gaps = {"fp32": 0.0, "unscaled": 1.6, "fixed": 1.25, "dynamic": 1.9}
     return [float(x) for x in np.cumsum([gaps[_training.role(arm)] for arm in arms])]
 
 
@@ -97,7 +96,6 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
             skips, height = record["found_inf"], 11.35 - 0.85 * row
             axes.plot(skips, [height] * len(skips), "|", color=color, markersize=4.5, label=f"skips {arm.name}")
             _style.label_right(axes, height, height, _training.long_name(arm, " = "), color)
-    _style.limit_line(axes, math.log2(FP16.max_finite), "fp16 max")
     axes.text(12, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
     _style.power_ticks(axes.yaxis, range(14, 21, 2))
     _style.label_panel(axes, "c", "Dynamic loss scale")
@@ -134,7 +132,7 @@ def draw_layers(axes: Axes, unscaled: ArmRecords, dynamic: ArmRecords, steps: tu
     for step, alpha, x in zip(steps, (0.35, 0.6, 1.0), (2.7, 3.95, 5.85), strict=True):
         zero = 100 * unscaled.zero_by_layer(step).mean(axis=0)
         axes.plot(layers, zero, "o-", markersize=3, color=color, alpha=alpha, label=f"step {step}")
-        axes.text(x, 30, str(step), fontsize=7, color=color, va="center")
+        axes.text(x, 30, str(step), fontsize=7, color=color, va="center", bbox=_style.CLEAR)
     zero = 100 * dynamic.zero_by_layer(step).mean(axis=0)
     axes.plot(layers, zero, "^-", markersize=3, color=_training.color(dynamic), label=dynamic.name)
     axes.text(5.15, 82, "unscaled,\nat step", color=color, va="center")

@@ -22,7 +22,7 @@ PANELS = {
 
 def plot(run: Result) -> Figure:
     depths = run.config["depths"]
-    figure = _style.new_figure(_style.TWO_COLUMNS, 3.9)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 3.4)
     axes = figure.subplots(2, 3)
     rows = run.one(policy=None).first["rows"]
     for column, (key, (title, factor)) in enumerate(PANELS.items()):
@@ -35,7 +35,8 @@ def plot(run: Result) -> Figure:
     axes[0][0].set_ylabel(f"ceiling stands still, G={run.config['interval']}")
     axes[1][0].set_ylabel(f"fp16 training, G={run.config['interval']}")
     note(axes[0][1], "markers: measured\nlines: closed form")
-    note(axes[1][1], "markers: seeds\nlines: their means", 0.4)
+    note(axes[0][2], "cumulative and\ndeduplicated alike")
+    note(axes[1][1], f"markers: {_style.seeds(run)}\nlines: their means", 0.4)
     label(axes[0][0], rows)
     return figure
 
@@ -78,5 +79,5 @@ def label(axes: Axes, rows: Sequence[Record]) -> None:
     """Name the policies once, where they are apart."""
     last = {row["policy"]: 100 * row["predicted"]["skip_rate"] for row in rows}
     axes.text(2.3, 0.82 * last["deduplicated"], "deduplicated", color=COLOR["deduplicated"], fontsize=7, ha="right")
-    axes.text(4.2, last["cumulative"] + 0.5, "cumulative", color=COLOR["cumulative"], fontsize=7, ha="right")
-    axes.text(4.2, last["probe"] - 0.8, "probe", color=COLOR["probe"], fontsize=7, ha="right")
+    axes.text(4.2, last["cumulative"] + 1.1, "cumulative", color=COLOR["cumulative"], fontsize=7, ha="right")
+    axes.text(4.2, last["probe"] - 1.6, "probe", color=COLOR["probe"], fontsize=7, ha="right")

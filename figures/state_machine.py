@@ -89,3 +89,5 @@ def decorate(axes: Axes, states: list[State]) -> None:
     axes.annotate("start", (x, y), (-RADIUS - 3, 0), textcoords="offset points", ha="right", va="center", fontsize=7)
     for x, text, color in ((0.36, "clean step", CLEAN), (0.72, "overflow", OVERFLOW)):
         axes.text(x, 1.0, text, color=color, transform=axes.transAxes, ha="center", va="bottom")
+    for x, y, text, color in ((1.5, 17.36, "growth", CLEAN), (1.5, 16.64, "backoff", OVERFLOW)):
+        axes.text(x, y, text, color=color, fontsize=7, ha="center", va="center", bbox=_style.CLEAR, zorder=3)

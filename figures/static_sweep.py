@@ -21,13 +21,15 @@ ARROW = {"arrowstyle": "->", "linewidth": 0.7, "color": _style.GREY, "shrinkB": 
 
 def plot(run: Result, sigmoid: Result) -> Figure:
     logs = np.array(run.config["static_log2"], dtype=np.float64)
-    figure = _style.new_figure(_style.TWO_COLUMNS, 4.1)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 3.4)
     (a, c), (b, d) = figure.subplots(2, 2, sharex=True)
     draw_losses(a, run, "test_loss")
     name_cliffs(a, run)
     draw_lost(b, run, logs)
     draw_errors(c, run, logs)
     draw_losses(d, sigmoid, "train_loss")
+    d.text(max(static(sigmoid)) + 0.8, 1.5, f"not run\nabove {_style.power_of_two(max(static(sigmoid)))}", fontsize=7,
+           color=_style.GREY)  # fmt: skip
     for axes, letter, title in (
         (a, "a", "Final loss, residual network"),
         (b, "b", "What each of its runs lost"),
@@ -67,6 +69,7 @@ def draw_losses(axes: Axes, run: Result, column: str) -> None:
         _style.label_right(axes, level, place, role, color)
     top = untrained(run)
     _style.limit_line(axes, top, "untrained")
+    axes.axhline(0, color=_style.GREY, linewidth=0.5)
     draw_plateau(axes, [k for k, seeds in zip(runs, ends, strict=True) if seeds.mean() < levels["fp32"] + NEAR])
     title = column.replace("_", "ing " if column == "train_loss" else " ")
     axes.set(ylabel=f"{title} (nats)", ylim=(-0.6, 1.12 * top))

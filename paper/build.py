@@ -1,5 +1,6 @@
 """From the ledger and the text to the PDF, and the refusals on the way."""
 
+import functools
 import json
 import re
 import shutil
@@ -14,7 +15,7 @@ from paper.ledger import Book, Declared, Formula
 from paper.lint import Use, Uses
 from paper.sources import ROOT, PaperError
 
-KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs")
+KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "ends")
 
 
 def declared(root: Path = ROOT) -> Declared:
@@ -24,8 +25,13 @@ def declared(root: Path = ROOT) -> Declared:
     claims = lint.claims(root)
     measured = Declared(numbers.NUMBERS, claims, tables.TABLES, numbers.FIGURES)
     count = Formula(lambda: len(claims), "d")
-    minutes = Formula(lambda: ledger.unit_seconds(measured, root) / 60, ".0f")
-    return replace(measured, numbers={**numbers.NUMBERS, "claims": count, "artefact.minutes": minutes})
+    origins = functools.partial(ledger.origins, measured, root)
+    minutes = Formula(lambda: sum(origin["unit_seconds"] for origin in origins()) / 60, ".0f")
+    return replace(
+        measured,
+        numbers={**numbers.NUMBERS, "claims": count, "artefact.minutes": minutes},
+        tables={**tables.TABLES, "hardware": tables.hardware(origins)},
+    )
 
 
 def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
@@ -39,7 +45,7 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
         PaperError: with all that is wrong, each with its file.
     """
     said = declared(root)
-    wrong = [*lint.digits(root), *lint.bounds(ledger.forms(said), root)]
+    wrong = [*lint.digits(root), *lint.swallowed(root), *lint.bounds(ledger.forms(said), root)]
     try:
         book = ledger.collect(said, root)
     except PaperError as error:
@@ -55,7 +61,7 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
         target.write_bytes(text)
     pdf = compile_text(root, "DRAFT: some data is stale" if old else "")
     uses = used(root)
-    if left := [*ledger.unused(book, uses), *lint.references(uses, root)]:
+    if left := [*ledger.unused(book, uses), *lint.references(uses, root), *lint.length(uses)]:
         raise PaperError("\n".join(left))
     return {"paper/numbers.json": text, "paper/ampsim.pdf": pdf}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampsim import records
 from figures.claims import CLAIMS
 from figures.results import Result
 from paper import printed, sources
@@ -120,13 +121,13 @@ def _noting(wrong: list[str], prefix: str = "") -> Iterator[None]:
         wrong.append(f"{prefix}{type(error).__name__}: {error}")
 
 
-def unit_seconds(declared: Declared, root: Path = ROOT) -> float:
-    """Return how long all that is read took to make; nothing of a file that cannot be read, which is refused anyway."""
-    seconds = 0.0
-    for stem in sorted(_stems(declared, root)):
+def origins(declared: Declared, root: Path = ROOT) -> list[records.Record]:
+    """Return the headers of all data files that are read; nothing of a file that cannot be read, which is refused."""
+    found = []
+    for stem in sorted(_stems(declared, root) - {"traces"}):
         with contextlib.suppress(PaperError):
-            seconds += sources.load(stem, root).provenance.get("unit_seconds", 0.0)
-    return seconds
+            found.append(sources.load(stem, root).provenance)
+    return found
 
 
 def _stems(declared: Declared, root: Path) -> set[str]:

@@ -27,6 +27,7 @@ Uses = Mapping[str, Sequence[Use]]  # by kind
 IN_FORMULAS = {"1024", "2000", "800", "200", "128", "126"}
 IN_PROSE = {"65504", "65520"}  # the largest number of fp16, and from where on it overflows
 THEORY = "tests/core/test_theory.py"
+MAIN = 10  # pages that the text may have before its references
 _NUMBER = re.compile(r"(?<![\w.\-_])\d[\d.,]*\d|(?<![\w.\-_])\d")
 _NAMED = r'#num\("([^"]+)"\)'
 OUTWARDS = (  # where a number stands as a bound, and how its form begins there
@@ -61,6 +62,15 @@ def digits(root: Path = ROOT) -> Iterator[str]:
             )
 
 
+def swallowed(root: Path = ROOT) -> Iterator[str]:
+    """Name the semicolons that end an expression of Typst's, and so are not printed."""
+    for path in sorted((root / "paper" / "text").glob("*.typ")):
+        text = path.read_text(encoding="utf-8")
+        for found in re.finditer(r"#[\w.\-]+(?:\([^()\n]*\)|\[[^\[\]\n]*\])+;", text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield f"{path.relative_to(root)}, line {line}: {found[0]!r} prints no semicolon; expected '\\;' after it"
+
+
 def bounds(forms: Mapping[str, str], root: Path = ROOT) -> Iterator[str]:
     """Name the numbers that stand as a bound and are not rounded outwards.
 
@@ -78,6 +88,13 @@ def bounds(forms: Mapping[str, str], root: Path = ROOT) -> Iterator[str]:
                         f"{' '.join(found[0].split())} is printed as {form!r}; expected {wanted + form!r}, "
                         "so that rounding cannot make the bound false"
                     )
+
+
+def length(uses: Uses) -> Iterator[str]:
+    """Say that the main text is too long, if it is."""
+    for use in uses["ends"]:
+        if int(use["name"]) > MAIN:
+            yield f"the main text ends on page {use['name']}; expected at most {MAIN}: shorten it, or use an appendix"
 
 
 def _results(formula: str) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,9 @@
 """The tables of results, cell by cell; a cell is text, or a number with its function."""
 
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from ampsim import records
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
@@ -13,6 +15,7 @@ from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
 from paper.numbers.training import elements, zeros
 from paper.printed import escaped
+from paper.syntax import conditions
 
 
 def _real() -> Table:
@@ -126,19 +129,19 @@ ARTEFACT = (
     ("resnet_fp16", "@sec-gpt", "same CPU"),
     ("static_sweep", "@sec-gpt", "same CPU"),
     ("async_depth", "@sec-depth", "same CPU"),
-    ("replay_fidelity", "@sec-performance", "same CPU"),
+    ("replay_fidelity", "@sec-replay", "same CPU"),
     ("gradient_histogram", "@sec-gpt", "same CPU"),
     ("conformance", "@sec-field", "exact"),
     ("device_claims", "@sec-limits", "exact"),
     ("overhead", "@sec-performance", "clock"),
     ("probe_overhead", "@sec-performance", "clock"),
-    ("replay_speed", "@sec-performance", "clock"),
+    ("replay_speed", "@sec-replay", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
     ("ranks", "@sec-field", "exact; clock"),
     ("ranks_training", "@sec-field", "same CPU"),
     ("loops", "@sec-field", "exact; clock"),
     ("collapse_run", "@sec-crash", "same CPU"),
-    ("public_runs", "@sec-field", "exact"),
+    ("public_runs", "@sec-crash", "exact"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "same CPU"),
 )
@@ -158,10 +161,30 @@ def _claims() -> Table:
     def cells(place: int, name: str) -> tuple[Cell, ...]:
         claim = CLAIMS[name]
         now = Number(claim.stem, lambda run: claim.judge(run).now, "text")
-        return f"C{place}", escaped(claim.sentence), f"`{claim.stem}`", now
+        holds = ", ".join(f"`{part}`" for part in conditions(claim.judge, "Finding"))
+        minutes = Number(claim.stem, lambda run: run.provenance.get("unit_seconds", 0) / 60, ".1f")
+        return f"C{place}", escaped(claim.sentence), f"`{claim.stem}`", minutes, now, holds
 
     rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
-    return Table(("", "claim", "data", "now"), tuple(rows), "llll")
+    return Table(("", "claim", "data", "min", "now", "holds while"), tuple(rows), "lllrll")
+
+
+# what a machine is in the provenance of a data file: the words of the table, and where the file has it
+HARDWARE = (
+    ("processor", lambda origin: origin["cpu"]),
+    ("system", lambda origin: origin["platform"]),
+    ("threads", lambda origin: str(origin["threads"])),
+    *((name, lambda origin, name=name: origin["versions"][name]) for name in ("python", "torch", "numpy", "jax")),
+)
+
+
+def hardware(origins: Callable[[], Sequence[records.Record]]) -> Table:
+    """Return what the headers of data files say of the machine; where they differ, each value that they have."""
+
+    def cells(name: str, read: Callable[[records.Record], str]) -> tuple[Cell, ...]:
+        return name, Formula(lambda: ", ".join(sorted({read(origin) for origin in origins()})), "text")
+
+    return Table(("", "in all data files"), tuple(cells(*row) for row in HARDWARE), "ll")
 
 
 TABLES = {

@@ -112,6 +112,9 @@ PROGRAMS = [
 @given(rule=rules(), history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
 @example(rule=Rule(2.0**-1074, arithmetic=Arithmetic(dtype="float64")), history=[(False, False), (True, True)])
 @example(rule=Rule(1.0, 1e300, 1e-300, 1, arithmetic=Arithmetic(dtype="float64")), history=[(False, False)] * 3)
+@example(
+    rule=Rule(2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)), history=[(True, False)] * 2
+)
 def test_any_rule(running: Program, rule: Rule, history: list[tuple[bool, bool]]) -> None:
     found_inf, synchronous = zip(*history, strict=True)
     vector = Vector.of(rule, found_inf, synchronous)
@@ -205,6 +208,12 @@ def test_one_that_complains_and_goes_on(call: Callable[[Program], object], said:
             call(program)
 
 
+def test_one_that_never_stops_writing_leaves_nothing_behind() -> None:
+    with Program(python("while 1: print('null')")[1:], 60.0) as program:
+        assert program.ask("{}") == "null\n"
+    assert not any(thread.is_alive() for thread in program._threads)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups")
 def test_what_it_started_is_ended_too(tmp_path: Path) -> None:
     kept = tmp_path / "pipe"
@@ -249,6 +258,7 @@ def test_an_exported_file_is_judged_by_and_has_its_page(tmp_path: Path) -> None:
     page = file.with_suffix(".md").read_text()
     assert vectors.read(file)[-1].line() == vectors.make()[-1].line()
     assert CliRunner().invoke(app, ["traces", "export"]).output.encode() == file.read_bytes()
+    assert CliRunner().invoke(app, ["traces", "export", os.devnull]).output == ""
     for told in (vectors.LICENCE, vectors.GIVES_UP, "sha256", "synchronous", f"version {vectors.VERSION}"):
         assert told in page
     quirks = {quirk["name"] for vector in vectors.make() for quirk in vector.config["quirks"]}

@@ -59,7 +59,7 @@ def check_target(
     ranks: Annotated[
         int | None,
         typer.Option(
-            help="TARGET is make(group) of a scaler that agrees with so many ranks over a process group; level 6.",
+            help="TARGET is make(group) of a scaler that agrees with so many ranks over a group, or a class; level 6.",
             min=2,
             metavar="N",
         ),
@@ -215,10 +215,10 @@ def _judge_ranks(
     expected: Mapping[str, str],
 ) -> "Report":
     from ampsim.testing.kit.report import Report
-    from ampsim.testing.kit.subject import load
     from ampsim.testing.ranks.judge import judge_ranks
+    from ampsim.testing.ranks.subject import find
 
-    makes: dict[str, Any] = {name: load(name) for name in targets}
+    makes = {name: find(name)[0] for name in targets}
     return Report(
         replace(result, subject=name)
         for name, make in makes.items()

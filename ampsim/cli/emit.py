@@ -1,4 +1,4 @@
-"""``ampsim emit-test``: write a failure of a scaler or a loop as a pytest file that does without ampsim."""
+"""``ampsim emit-test``: write a failure of a scaler, a loop or ranks as a pytest file that does without ampsim."""
 
 import sys
 from pathlib import Path
@@ -26,6 +26,9 @@ def emit_test(
     loop: Annotated[
         bool, typer.Option("--loop", help="TARGET is make(scaler) of a training loop, LAW one of loops.")
     ] = False,
+    ranks: Annotated[
+        int | None, typer.Option(help="As `ampsim check` takes it: LAW is one of so many ranks.", min=2, metavar="N")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--out", "-o", help="The test; else it is printed.", metavar="FILE")
     ] = None,
@@ -52,6 +55,10 @@ def emit_test(
             from ampsim.testing.emit.loop import emit_loop_test
 
             source, raises = emit_loop_test(law, target)
+        elif ranks:
+            from ampsim.testing.emit.ranks import emit_rank_test
+
+            source, raises = emit_rank_test(law, target, ranks)
         else:
             from ampsim.testing.emit.scaler import emit_scaler_test
 

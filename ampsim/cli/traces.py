@@ -76,8 +76,9 @@ def export_vectors(
     page = file.with_suffix(".md")
     try:
         write_atomically(file, data)
-        if file.is_file():  # and no device
-            write_atomically(page, PAGE.read_bytes())
+        if not file.is_file():  # a device, as /dev/stdout
+            return
+        write_atomically(page, PAGE.read_bytes())
     except OSError as error:
         fail(f"{error}: expected a folder and files that can be written")
     out.print(f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; what a line means: {page}")

@@ -10,6 +10,7 @@ from paper.numbers import costs, gradients, scalers, theory, training
 PARTS = (scalers, theory, gradients, training, costs)
 NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name, number in part.NUMBERS.items()}
 FIGURES = (
-    "state_machine", "threads", "staleness", "theory_real", "adversary", "ranks", "exponent_heatmap",
-    "sigmoid_underflow", "gpt_fp16", "overflow_storm", "overhead",
+    "exponent_heatmap", "state_machine", "threads", "staleness", "theory_real", "adversary", "ranks", "gpt_fp16",
+    "overflow_storm", "sigmoid_underflow", "static_sweep", "crash_signals", "public_runs",
+    "replay_fidelity", "overhead",
 )  # fmt: skip

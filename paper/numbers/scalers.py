@@ -1,6 +1,7 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
 from ampsim.core import dialects
+from ampsim.records import Record
 from figures.quantities import disagreeing, rank_cases, total
 from figures.results import Result
 from paper.field import overflows_until, survey
@@ -15,10 +16,26 @@ def _wrong(run: Result, depth: int, interval: int) -> float:
     return float(sum(arm.column("wrong")) / sum(arm.column("checked")))
 
 
+def _told(run: Result) -> list[Record]:
+    """Return the excerpts that tell enough for the machine."""
+    return [row for row in run.records if row["replayed"] is not None]
+
+
+def _hiding(run: Result) -> list[Record]:
+    """Return the excerpts that print no skip although the scale falls."""
+    return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
+
+
 NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(survey()), "d"),
     "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
     "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
+    "field.factors": Formula(
+        lambda: sum(
+            (rule.growth_factor, rule.backoff_factor) != (2.0, 0.5) for rule in map(dialects.get, dialects.names())
+        ),
+        "words",
+    ),
     "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in survey().values()), "words"),
     "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
     "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
@@ -36,6 +53,13 @@ NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.2000.1": Number("threads", lambda run: _wrong(run, 1, 2000), "%2"),
     "threads.torch.2000.4": Number("threads", lambda run: _wrong(run, 4, 2000), "%2"),
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
+    "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
+    "public.equal": Number(
+        "public_runs", lambda run: sum(row["replayed"] == row["log2_scale"] for row in _told(run)), "words"
+    ),
+    "public.hiding": Number("public_runs", lambda run: len(_hiding(run)), "words"),
+    "public.proved": Number("public_runs", lambda run: sum(row["skips_proved"] for row in _hiding(run)), ">=words"),
+    "public.still": Number("public_runs", lambda run: run.arm("tr8 104B at 6900").the("whole")["most"], "words"),
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
     "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
     "kit.torch.numbers": Number(
@@ -49,11 +73,6 @@ NUMBERS: dict[str, Number | Formula] = {
         "words",
     ),
     "kit.policy": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
-    "kit.ours": Number(
-        "conformance",
-        lambda run: len(run.arm("ampsim").the("checks")) - run.arm("ampsim").the("counts")["passed"],
-        "words",
-    ),
     "ranks.cases": Number("ranks", lambda run: len(rank_cases(run, "torch")), "d"),
     "ranks.wrong": Number("ranks", lambda run: len(disagreeing(run, "torch")), "words"),
     "ranks.infinite": Number(

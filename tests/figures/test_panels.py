@@ -108,8 +108,8 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("growth_interval", 1, "y", arms(lambda arm: arm.numbers("headroom")[:, 0], **FACTORS)),
     ("growth_interval", 3, "y", arms(lambda arm: arm.numbers("final_loss"), **FACTORS)),
     ("init_scale", 3, "y", arms(lambda arm: arm.numbers("block_loss").mean(axis=0), init_log2=0, task="sigmoid")),
-    ("replay_fidelity", 3, "y", lambda run: replays(run, "relu")),
-    ("replay_fidelity", 4, "y", lambda run: replays(run, "sigmoid")),
+    ("replay_fidelity", 2, "y", lambda run: replays(run, "relu")),
+    ("replay_fidelity", 3, "y", lambda run: replays(run, "sigmoid")),
     ("resnet_fp16", 4, "x", arms(lambda arm: arm.numbers("test_loss"))),
     ("resnet_fp16", 5, "x", arms(lambda arm: 100 * (1 - arm.numbers("test_accuracy")))),
     ("static_sweep", 0, "y", lambda run: {"mean": [x.mean("test_loss") for x in F.static_sweep.static(run).values()]}),
@@ -141,7 +141,7 @@ def test_a_line_is_what_the_records_say(stem: str, panel: int, axis: str, values
         assert line.get_data()["xy".index(axis)] == pytest.approx(np.array(wanted[label]), rel=1e-9)
 
 
-@pytest.mark.parametrize(("stem", "panel"), [("replay_fidelity", 3), ("replay_fidelity", 4), ("policies_closed", 1)])
+@pytest.mark.parametrize(("stem", "panel"), [("replay_fidelity", 2), ("replay_fidelity", 3), ("policies_closed", 1)])
 def test_no_mark_is_off_the_axes(stem: str, panel: int) -> None:
     axes = drawn(stem).axes[panel]
     for line in axes.lines:
@@ -183,12 +183,20 @@ def test_init_scale_draws_starts_and_costs() -> None:
 
 
 def test_replay_fidelity_draws_every_rule_and_recording() -> None:
-    a, b, c, *_ = drawn("replay_fidelity").axes
-    run = results.load("replay_fidelity")
-    assert len(lines(c, "fp32")) == len(run.records) * len(run.config["intervals"])
-    for axes, network in ((a, "relu"), (b, "sigmoid")):
-        real = run.arm(network).first["runs"][f"G={run.config['shown']}"]
-        assert np.mean(one(axes, "real").get_ydata()) == pytest.approx(real["mean_log2_scale"], rel=1e-5)
+    scales, skips, *distances = drawn("replay_fidelity").axes
+    run, shown = results.load("replay_fidelity"), "G=50"
+    real = run.arm(F.replay_fidelity.SHOWN).first["runs"][shown]
+    assert np.mean(one(scales, "real").get_ydata()) == pytest.approx(real["mean_log2_scale"], rel=1e-5)
+    others = [f"G={interval}" for interval in run.config["intervals"] if f"G={interval}" != shown]
+    wanted = [
+        next(r["skips"] for r in row["replays"] if (r["trace"], r["interval"]) == (trace, 50))
+        / row["runs"][shown]["skips"]
+        for row in run.records
+        for trace in others
+    ]
+    assert one(skips, "fp16 G=50").get_ydata() == pytest.approx(wanted)
+    for axes in distances:
+        assert len(one(axes, "fp16 G=50").get_ydata()) == len(run.seeds) * len(others)
 
 
 def test_loss_curves_are_the_medians_of_the_records() -> None:

@@ -23,6 +23,7 @@ from paper import build, ledger, lint
 from paper.ledger import Declared, Number, Table
 from paper.printed import show
 from paper.sources import ROOT, PaperError
+from paper.syntax import conditions
 
 BOOK = json.loads((ROOT / "paper" / "numbers.json").read_text(encoding="utf-8"))
 
@@ -125,6 +126,13 @@ def test_a_bound_that_is_not_rounded_outwards_is_refused(
     assert f"expected {outwards!r}" in found
     assert [*lint.bounds({"x": outwards}, tmp_path)] == []
     assert show(value, outwards)[0] == text
+
+
+def test_a_semicolon_that_would_not_be_printed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "paper" / "text").mkdir(parents=True)
+    (tmp_path / "paper" / "text" / "a.typ").write_text('One; $2$; #num("x")\\; so\n#num("y"); #given[2];', "utf-8")
+    said = [*lint.swallowed(tmp_path)]
+    assert ["line 2" in text for text in said] == [True, True]
 
 
 def test_the_second_of_between_is_rounded_up(tmp_path: Path) -> None:
@@ -361,8 +369,32 @@ def test_the_code_of_each_theorem_is_in_the_library_and_says_so(uses) -> None:
     assert {name for name in functions if re.match(r"Return T\d", getattr(theory, name).__doc__)} <= listed
 
 
+def test_a_main_text_that_is_too_long_is_refused(uses) -> None:
+    assert list(lint.length(uses)) == []
+    (said,) = lint.length({**uses, "ends": [{"kind": "ends", "name": str(lint.MAIN + 1)}]})
+    assert "the main text ends on page 11; expected at most 10" in said
+
+
+def test_every_claim_is_printed_with_the_condition_that_it_stands_on() -> None:
+    rows = BOOK["tables"]["claims"]["rows"]
+    assert len(rows) == len(BOOK["claims"])
+    assert conditions(claims.CLAIMS["gpt.mean"].judge, "Finding") == ("q.gpt_apart(run) < 0.015",)
+    assert all(row[-1]["text"].strip("`") for row in rows)
+
+
+def test_the_locked_packages_are_those_of_the_constraints() -> None:
+    def pinned(path: Path) -> dict[str, str]:
+        return dict(re.findall(r"^([\w.-]+)==([\w.]+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+    locked, allowed = pinned(ROOT / "paper" / "requirements.txt"), pinned(ROOT / "constraints.txt")
+    text = (ROOT / "paper" / "requirements.txt").read_text(encoding="utf-8")
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}$", text, flags=re.MULTILINE)) == len(locked)
+    del locked["setuptools"]  # torch brings it, whatever its version
+    assert {name: allowed.get(name) for name in locked} == locked
+
+
 def test_the_paper_is_of_a_readers_length_and_no_text_is_smaller_than_6_points(built: dict[str, bytes]) -> None:
-    assert 10 <= build.pages(built["paper/ampsim.pdf"]) <= 18
+    assert build.pages(built["paper/ampsim.pdf"]) <= 19
     sizes = [float(x) for x in re.findall(r"size: ([\d.]+)pt", (ROOT / "paper" / "lib.typ").read_text() + TEXT)]
     smallest_raw = float(
         re.search(r"show raw: set text\([^)]*size: ([\d.]+)em", (ROOT / "paper" / "paper.typ").read_text())[1]

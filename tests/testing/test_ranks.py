@@ -11,12 +11,14 @@ if not torch.distributed.is_available():
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
 from ampsim.testing import check_ranks, conductor, known  # noqa: E402
+from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
 from ampsim.testing.ranks.scenario import NONE, Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 from tests.testing.rank_bugs import (  # noqa: E402
     WRONG,
+    Accelerated,
     AsksOnlyIfItFound,
     LooksAtItsShard,
     PollsInTurn,
@@ -115,6 +117,31 @@ def test_under_torchs_wrappers_it_breaks_what_is_known(make, gradients, breaks):
 @pytest.mark.parametrize(("make", "gradients", "breaks"), UNDER_TORCHS_WRAPPERS)
 def test_under_torchs_wrappers_it_breaks_what_is_known_in_all_scenarios(make, gradients, breaks, ranks):
     check_ranks(make, ranks, gradients=gradients, expected_failed_laws=breaks)
+
+
+@pytest.mark.deep
+@pytest.mark.peer("deepspeed", how=FRAMEWORKS["deepspeed"].install)
+@pytest.mark.filterwarnings("ignore")  # of torch, for what DeepSpeed calls
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_of_deepspeed_keeps_the_laws_unless_a_rank_asks_nobody(stage, monkeypatch):
+    import deepspeed.comm
+
+    from ampsim.testing.ranks import deepspeed as zero
+
+    def asks_nobody(tensor, *args, **options):
+        return None if "MAX" in str(options.get("op")) else reduced(tensor, *args, **options)
+
+    asked = {"gradients": getattr(zero, f"Zero{stage}"), "without": zero.WITHOUT}
+    assert {each.outcome for each in check_ranks(zero.make, **asked)} == {"passed"}
+    reduced = deepspeed.comm.all_reduce
+    monkeypatch.setattr(deepspeed.comm, "all_reduce", asks_nobody)
+    assert broken(zero.make, **asked)  # who skips does not come to the others' gathering of parameters
+
+
+@pytest.mark.deep
+@pytest.mark.peer("accelerate", how=FRAMEWORKS["accelerate"].install)
+def test_accelerates_scaler_and_optimizer_keep_the_laws_under_fsdp2():
+    check_ranks(Accelerated, gradients="FSDP2", without={"optimizers"})  # each one's step updates: accelerate#439
 
 
 def test_threads_see_what_gloo_does():

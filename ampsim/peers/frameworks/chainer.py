@@ -18,19 +18,23 @@ class Chainer(Peer):
     dialect = "chainer.GradientMethod.loss_scaling"
     constants = {"_loss_scale": "init", "interval": "interval"}
     patched = "the initial scale is set as an attribute; Chainer's is always 1"
-    deviations = {
-        "growth_comes_after_the_interval": "It grows a little after every clean iteration, so that an interval doubles "
-        "it, and says so: https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
-    }
+    deviations = dict.fromkeys(
+        ("growth_comes_after_the_interval", "overflow_restarts_the_streak"),
+        "It has no streak: it grows a little after each clean iteration, so that an interval of them doubles it: "
+        "https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
+    )
 
     def start(self, **constants: Any) -> None:
         import chainer
 
         warnings.filterwarnings("ignore", "Non finite number")
+        initial = constants.pop("_loss_scale", 1.0)
+        if not 1 <= initial <= chainer.optimizers.SGD._loss_scale_max:  # noqa: SLF001
+            raise NotImplementedError("Chainer keeps its scale between 1 and 65504")
         self.scaler: Any = chainer.optimizers.SGD(lr=1.0)
-        initial = {name: constants.pop(name) for name in ("_loss_scale",) if name in constants}
+        self.scaler.setup(chainer.Link())
         self.scaler.loss_scaling(**constants)
-        vars(self.scaler).update(initial)
+        self.scaler._loss_scale = initial  # noqa: SLF001
 
     def scale(self) -> float:
         return float(self.scaler._loss_scale)  # noqa: SLF001  no other way to read it

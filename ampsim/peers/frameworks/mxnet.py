@@ -25,6 +25,8 @@ class Mxnet(Peer):
         if "_loss_scale" in constants:
             constants["_next_loss_scale"] = constants["_loss_scale"]
         vars(self.scaler).update(constants)
+        if self.scale() > self.scaler._max_loss_scale:  # noqa: SLF001
+            raise NotImplementedError("MXNet keeps its scale at its largest or below")
 
     def scale(self) -> float:
         return float(self.scaler.loss_scale)

@@ -190,7 +190,8 @@ def _driver(peer: type[Peer]) -> str:
 def pruned(pieces: Sequence[str], test: str) -> list[str]:
     """Return pieces without the methods that neither the test nor what it calls names."""
     trees: list[ast.AST] = [ast.parse(piece).body[0] for piece in pieces]
-    methods = [(node, each) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    # A class within a method is one of the package's, whose methods the package calls.
+    methods = [(node, each) for node in trees if isinstance(node, ast.ClassDef)
                for each in node.body if isinstance(each, ast.FunctionDef)]  # fmt: skip
     kept, todo = (
         {"__init__"},

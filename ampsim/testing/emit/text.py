@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 WIDTH = 110
-STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys")
+STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys", "tempfile")
 NAMES = {  # a name that code uses -> the line that imports it
     "TestCase": "from unittest import TestCase",
     "SimpleNamespace": "from types import SimpleNamespace",
     "namedtuple": "from collections import namedtuple",
     "suppress": "from contextlib import suppress",
     "partial": "from functools import partial",
+    "timedelta": "from datetime import timedelta",
 }
 
 
@@ -44,7 +45,7 @@ def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequ
     lines = sorted(imports, key=lambda line: (line.startswith("from"), line))
     body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
     parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
-    parts += [front, "", ""] if front else [""]
+    parts += [*[""] * front.startswith("def "), front, "", ""] if front else [""]
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.law}():", body, ""]))
 
 

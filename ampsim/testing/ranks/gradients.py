@@ -5,15 +5,15 @@ DistributedDataParallel and FSDP2's fully_shard, whose gradients are DTensors.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ampsim.core.arguments import check_choice
 from ampsim.testing.kit.bench import Bench, Optimizer
 
-Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"]
 INF = float("inf")
 
 
@@ -31,6 +31,9 @@ class World(Protocol):
 
 class Sharded(Bench):
     """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no gradients."""
+
+    on_threads: ClassVar[bool] = True  # whether ranks that are threads can have it
+    again: ClassVar[bool] = True  # whether a process can have it in a second group
 
     def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
         super().__init__(optimizer, ((3,), (2, 2)))  # an inf is in the last
@@ -54,7 +57,7 @@ class Replicated(Sharded):
             param.grad /= self.world.size
 
 
-class _Sum(nn.Module):
+class Sum(nn.Module):
     """The sum of all parameters, each times what its gradient is to be."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -71,7 +74,7 @@ class DDP(Sharded):
     def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
         self.world = world
         self.shapes = self._shapes(empty=empty)
-        self.model = self._wrapped(_Sum(self.shapes))
+        self.model = self._wrapped(Sum(self.shapes))
         self.own([*self.model.parameters()], optimizer)
 
     def _shapes(self, *, empty: bool) -> list[tuple[int, ...]]:
@@ -91,6 +94,8 @@ class DDP(Sharded):
 class FSDP2(DDP):
     """An optimizer of DTensors, as fully_shard leaves them: row r is on rank r, an empty rank has no row."""
 
+    on_threads = False
+
     def _shapes(self, *, empty: bool) -> list[tuple[int, ...]]:
         rows = self.world.size - empty
         return [(rows,), (rows, 2)] if empty else [(3,), (rows, 2)]
@@ -106,4 +111,13 @@ class FSDP2(DDP):
         super().give(value, bad=bad, empty=False)
 
 
+Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"] | type[Sharded]
 BENCHES: dict[str, type[Sharded]] = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}
+
+
+def bench_of(gradients: Gradients) -> type[Sharded]:
+    """Return the class of these gradients."""
+    if isinstance(gradients, type):
+        return gradients
+    check_choice("gradients", gradients, (*BENCHES,))
+    return BENCHES[gradients]

@@ -18,10 +18,10 @@ AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ampsim.core.arguments import as_int, check_choice, nearest
+from ampsim.core.arguments import as_int, nearest
 from ampsim.testing import conductor
 from ampsim.testing.kit.result import Outcome, Result
-from ampsim.testing.ranks.gradients import BENCHES, Gradients
+from ampsim.testing.ranks.gradients import Gradients, bench_of
 from ampsim.testing.ranks.laws import LAWS, Law, Lives, Played
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
@@ -29,6 +29,7 @@ from ampsim.testing.ranks.threads import Play
 
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
+FEATURES = {"fused", "unscale_", "state_dict", "optimizers"}  # that a scaler may be without
 
 
 class Broken(NamedTuple):
@@ -59,7 +60,9 @@ def check_ranks(
         ranks: of the group, at least 2.
         gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP;
             "DDP", "FSDP2": those that torch's wrapper itself leaves, DTensors with fully_shard, which needs processes.
-        without: "fused" for a scaler without fused optimizers, "unscale_" or "state_dict" for one without that.
+            Or a class, as `ampsim.testing.ranks.deepspeed` has for ZeRO.
+        without: "fused" for a scaler without fused optimizers, "unscale_" or "state_dict" for one without that,
+            "optimizers" for one of a single optimizer.
         laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
         expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
         processes: whether to play every scenario with gloo, in processes, too.
@@ -95,17 +98,18 @@ def judge_ranks(
 ) -> Iterator[Result]:
     """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
     as_int("ranks", ranks, 2, "one rank agrees with itself")
-    check_choice("gradients", gradients, (*BENCHES,))
-    if gradients == "FSDP2" and not processes:
-        raise ValueError("gradients='FSDP2' with processes=False: expected processes, as fully_shard asks for a mesh")
-    asked, expected, lacks = _chosen(laws), expected or {}, {*without}
-    _chosen([*expected])
-    for name in sorted(lacks - {"fused", "unscale_", "state_dict"}):
-        raise ValueError(f"without={name!r}; {nearest(name, ['fused', 'unscale_', 'state_dict'])}")
+    if not bench_of(gradients).on_threads and not processes:
+        raise ValueError(f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it")
+    asked, expected, lacks = chosen(laws), expected or {}, {*without}
+    chosen([*expected])
+    for name in sorted(lacks - FEATURES):
+        raise ValueError(f"without={name!r}; {nearest(name, FEATURES)}")
     todo = [
         each
         for each in scenarios(ranks, [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST)
-        if not (each.unscales and "unscale_" in lacks) and not (each.resumes and "state_dict" in lacks)
+        if not (each.unscales and "unscale_" in lacks)
+        and not (each.resumes and "state_dict" in lacks)
+        and not (each.optimizers > 1 and "optimizers" in lacks)
     ]
     broken: dict[str, Broken] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, limit if processes else 0.0):
@@ -120,7 +124,8 @@ def judge_ranks(
         )
 
 
-def _chosen(names: Sequence[str] | None) -> list[Law]:
+def chosen(names: Sequence[str] | None) -> list[Law]:
+    """Return the laws of these names, or all; raise ValueError for an unknown one."""
     for name in names or ():
         if name not in LAWS:
             raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
@@ -143,11 +148,12 @@ def _plays(
     """Yield what was played so far, which scenario is new, and where: each once, those of most collectives in many
     orders, then each with gloo unless the limit is 0.
     """
-    if gradients != "FSDP2":
+    if bench_of(gradients).on_threads:
         yield from _threads(make, todo, ranks, gradients)
-    if limit:
-        played: Played = {**play_all(make, todo, ranks, gradients, limit)}
-        yield from ((played, scenario, "processes with gloo") for scenario in played)
+    played: Played = {}
+    for some in [todo] if bench_of(gradients).again else [[each] for each in todo]:
+        played |= play_all(make, some, ranks, gradients, limit) if limit else {}
+    yield from ((played, scenario, "processes with gloo") for scenario in played)
 
 
 def _threads(

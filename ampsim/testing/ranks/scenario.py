@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from ampsim.testing.kit.bench import LOSS, Optimizer, fused, local, sgd
-from ampsim.testing.ranks.gradients import BENCHES, Gradients, Sharded, World
+from ampsim.testing.ranks.gradients import Gradients, Sharded, World, bench_of
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
@@ -133,7 +133,7 @@ def _around(which: Overflows) -> tuple[Overflows, ...]:
 
 def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, life: Life) -> None:
     """Go through a scenario on one rank, and add what is seen to its life."""
-    kind, empty = partial(BENCHES[gradients], KINDS[scenario.kernel], world), bool(scenario.empty)
+    kind, empty = partial(bench_of(gradients), KINDS[scenario.kernel], world), bool(scenario.empty)
     benches = [kind(empty=empty) for _ in range(scenario.optimizers)]
     scaler = make(world.group)
     for number, overflows in enumerate(scenario.overflows):
