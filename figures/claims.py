@@ -204,6 +204,28 @@ def real_skips(run: Result) -> Finding:
     return Finding(now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3)
 
 
+@claim("real.forecast", "theory_real",
+       "T3 forecasts later fp16 skips within a tenth, from float32 gradients of the steps before")  # fmt: skip
+def real_forecast(run: Result) -> Finding:
+    off = {g: q.forecast_error(run, g) for g in q.INTERVALS}
+    now = ", ".join(f"G={g} {100 * error:+.1f} %" for g, error in off.items())
+    return Finding(now, max(map(abs, off.values())) < 0.1)
+
+
+@claim("threads.loss", "threads_loss", "Wrong scales cost no final loss that the seeds show")
+def race_costs_no_loss(run: Result) -> Finding:
+    parts, hidden = [], []
+    for interval in run.config["growth_intervals"]:
+        torchs, ours = (run.arm(f"{name} G={interval}") for name in ("torch", "ampsim"))
+        more = torchs.numbers("train_loss") - ours.numbers("train_loss")
+        error = float(more.std(ddof=1)) / len(more) ** 0.5
+        parts.append(
+            f"G={interval}: {torchs.mean('wrong'):.0f} wrong in the mean, {more.mean():+.4f} +- {error:.4f} nats"
+        )
+        hidden.append(more.mean() < 2 * error and not any(ours.column("wrong")))
+    return Finding("; ".join(parts), all(hidden))
+
+
 @claim("heat.dynamic", "exponent_heatmap", "At the end of a run a dynamic scale from 1 loses no gradient")
 def dynamic_loses_nothing(run: Result) -> Finding:
     lost = [row["lost"][-1] for row in run.arm("gpt dynamic")]

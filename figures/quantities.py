@@ -78,6 +78,17 @@ def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = Fals
     return float(measured - expected * steps) / _scatter(tuple(counted_ceilings.items()), interval, steps)
 
 
+def forecast_error(run: Result, interval: int) -> float:
+    """Return by which share of them more steps were skipped than T3 says from the float32 runs' first ceilings.
+
+    The steps that are counted come after those that the forecast saw.
+    """
+    arm = run.arm(f"G={interval}")
+    steps = (real_steps(run) - run.config["prefix"]) * len(run.seeds)
+    expected = t3(counted(run.arm("fp32"), "prefix_ceilings"), interval)[0] * steps
+    return float(sum(arm.column("later_skipped")) / expected - 1)
+
+
 @cache
 def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200) -> float:
     """Return the standard deviation of the steps skipped in `steps`, over `runs` simulated one after another."""

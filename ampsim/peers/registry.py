@@ -9,9 +9,18 @@ if TYPE_CHECKING:
     from ampsim.peers.wire import Remote
 
 REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and class, in alphabetical order
+    "accelerate": "accelerate:Accelerate",
     "ampsim-jax": "ampsim_jax:AmpsimJax",
+    "ampsim-torch": "ampsim_torch:AmpsimTorch",
+    "bmtrain": "bmtrain:BMTrain",
     "chainer": "chainer:Chainer",
+    "colossalai": "colossalai:ColossalAI",
+    "composer": "composer:Composer",
+    "deepspeed": "deepspeed:DeepSpeedScaler",
+    "deepspeed-fp16": "deepspeed:Fused",
+    "deepspeed-unfused": "deepspeed:Unfused",
     "fairscale-layerwise": "fairscale:FairscaleLayerwise",
+    "fairseq": "fairseq:Fairseq",
     "flax": "flax:Flax",
     "jaxamp": "jaxamp:Jaxamp",
     "jmp": "jmp:Jmp",
@@ -19,17 +28,24 @@ REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and 
     "keras-jax": "keras:KerasJax",
     "keras-tensorflow": "keras:KerasTensorflow",
     "keras-torch": "keras:KerasTorch",
+    "lightning": "lightning:Lightning",
+    "megatron": "megatron:Megatron",
+    "megatron-chained": "megatron:Chained",
     "mindspore-amp": "mindspore:MindsporeAmp",
     "mindspore-cell": "mindspore:MindsporeCell",
     "mindspore-manager": "mindspore:MindsporeManager",
+    "mmcv": "mmcv:MMCV",
     "mpx": "mpx:Mpx",
     "mxnet": "mxnet:Mxnet",
+    "nemo": "nemo:NeMo",
     "nnabla": "nnabla:Nnabla",
     "paddle": "paddle:Paddle",
     "paddle-kernel": "paddle:PaddleKernel",
+    "roundpipe": "roundpipe:RoundPipe",
     "tensorflow-v1": "tensorflow:TensorflowV1",
     "tf-keras": "tensorflow:TfKeras",
     "torch": "torch:Torch",
+    "torch-sharded": "torch:Sharded",
 }
 
 

@@ -51,6 +51,7 @@ class GradScaler(TorchNames):
         * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
           end the process in torch itself, earlier than anything here could refuse it.
         * Gradients are not accumulated over an `update` that changes the scale.
+        * CUDA: the optimizers of one iteration step on one stream, or `update` is called behind all of theirs.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
     Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:

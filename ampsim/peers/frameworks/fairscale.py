@@ -1,14 +1,14 @@
-"""fairscale's two scalers: the sharded one, torch's with an all-reduce, and one scale per layer."""
+"""fairscale's scaler with one scale per layer; its sharded one moves flags to a GPU, on which alone it runs."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.torch_like import noting_sgd
+from ampsim.peers.frameworks.torch_like import Optimized
 from ampsim.peers.peer import Peer, Step
 
 
 class FairscaleLayerwise(Peer):
-    """LayerwiseGradientScaler with one layer that is scaled, by the calls of its own example."""
+    """LayerwiseGradientScaler with one scaled layer of two, by the calls of its own example."""
 
     name = "fairscale-layerwise"
     requirement = "fairscale==0.4.13"
@@ -31,20 +31,29 @@ class FairscaleLayerwise(Peer):
         import torch
         from fairscale.optim.layerwise_gradient_scaler import LayerwiseGradientScaler
 
-        self._model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
+        self._model: Any = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(2)))
         self.scaler: Any = LayerwiseGradientScaler(self._model, {"0": init_scale}, **constants)
 
     def scale(self) -> float:
         return float(self.scaler.layer_info[0].scaling_factor)
 
     def scale_loss(self, loss: float) -> float:
-        return loss  # it scales what enters a layer in backward, not the loss
+        import torch
+
+        for layer in self._model:
+            layer.weight = torch.nn.Parameter(torch.ones(1, 1))
+        self.scaler.scale()
+        (self._model(torch.ones(1, 1)) * loss).sum().backward()
+        scaled = float(self._model[0].weight.grad)  # what the second layer sends into the first one is multiplied
+        self.scaler.unscale()
+        return scaled
 
     def step(self, scaled: Sequence[float]) -> Step:
         used = self.scale()
-        optimizer, seen = noting_sgd(scaled)
-        self._model[0].weight = optimizer.param_groups[0]["params"][0]
+        optimized = Optimized()
+        optimized.give(scaled)
+        self._model[0].weight = optimized.param
         self.scaler.scale()
         self.scaler.unscale()
-        self.scaler.step(optimizer)
-        return Step(used, bool(seen), seen[0] if seen else None, self.scale())
+        self.scaler.step(optimized.optimizer)
+        return optimized.step(used, self.scale())

@@ -91,6 +91,8 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         device = self.scale.device
         if isinstance(new_scale, Tensor):
+            if new_scale.is_cuda:  # a copy of the caller's stream, which lets it go before this one has read it
+                self.keep([new_scale])
             new = new_scale.detach().to(device, torch.float32, non_blocking=True).reshape(())
         else:
             new = torch.full((), new_scale, dtype=torch.float32, device=device)  # a fill: no copy to wait for
