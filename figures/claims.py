@@ -153,7 +153,7 @@ def public_repeated(run: Result) -> Finding:
 @claim("public.hidden", "public_runs", "Logs of 13B and 104B runs count no skip while the scale falls")
 def public_hidden(run: Result) -> Finding:
     rows = [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
-    proved = sum(row["skips_proved"] for row in rows)
+    proved = sum(map(q.least_overflows, rows))
     return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
 
 
@@ -222,7 +222,7 @@ def race_costs_no_loss(run: Result) -> Finding:
         parts.append(
             f"G={interval}: {torchs.mean('wrong'):.0f} wrong in the mean, {more.mean():+.4f} +- {error:.4f} nats"
         )
-        hidden.append(abs(more.mean()) < 2 * error and not any(ours.column("wrong")))
+        hidden.append(more.mean() < 2 * error and not any(ours.column("wrong")))
     return Finding("; ".join(parts), all(hidden))
 
 

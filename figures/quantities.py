@@ -35,6 +35,11 @@ def total(run: Result, prefix: str, column: str) -> int:
     return sum(sum(arm.column(column)) for arm in found)
 
 
+def least_overflows(row: Mapping[str, Any]) -> int:
+    """Return how many overflows T1 proves of an excerpt of a public log: the least of each two neighbouring lines."""
+    return sum(window["least"] for window in row["windows"])
+
+
 def last_scales(arm: ArmRecords) -> list[float]:
     """Return the loss scale at the end of each seed's run."""
     return [float(row["scale_changes"][-1][1]) for row in arm]
