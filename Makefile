@@ -12,8 +12,9 @@
 #   make paper          the paper, of the data; make paper-check fails where the committed one is another
 #   make peers          other projects' scalers, each in an environment of its own below .peers (ampsim.peers)
 #   make bench          speed, side by side with torch
-#   make gpu            what needs a CUDA device (GPU_PY=python: the machine's own Python); make gpu-dry tries it on a CPU
-#   make gpu-kit        what `make gpu` needs on a machine without a network
+#   make gpu-1          what needs a CUDA device, in three parts: gpu-1, gpu-2, gpu-3, results in $OUT
+#                       (GPU_PY=python: the machine's own Python); make gpu-dry tries them on a CPU
+#   make gpu-kit        what they need on a machine without a network
 #   make clean          remove caches; data stays
 
 PYTHON ?= python3
@@ -88,80 +89,88 @@ $(VENV)/.trackers: $(VENV)/.peers
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
 	@touch $@
 
-# In parts, so that one can be run alone; nothing is installed. GPU_PY needs torch, numpy, ml_dtypes, hypothesis and
-# pytest. What else is needed is pure Python; for a machine that has neither it nor a network, `make gpu-kit` here
-# puts it into .gpu-kit/, to be copied along with the checkout. `make gpu-dry` tries every command on the CPU first.
+# On a borrowed card: three parts, none over 9 minutes by the limits of its stages, the most valuable first, nothing is
+# installed. After each stage what there is so far, logs, JUnit files and data, is one archive $(OUT)/gpu-N.tgz. GPU_PY
+# needs torch, numpy, ml_dtypes, hypothesis and pytest; what else is needed is pure Python, and for a machine that has
+# neither it nor a network nor git `make gpu-kit` here puts it into .gpu-kit/, to be copied along with the checkout.
+# Where there is no make, `make -n gpu-1` here prints the commands. `make gpu-dry` tries them all on the CPU.
 #
-#   part                minutes on an H200, estimated, not yet measured
-#   gpu-tests           4   tests marked gpu: graphs, streams, lockstep with torch, compile, kernels, RoundPipe's loop
-#   gpu-sanitizer       4   the same streams under TORCH_CUDA_SANITIZER=1
-#   gpu-bench           7   kernels 2, overhead 4, probe_overhead 1
-#   gpu-experiments-1   6   claims found on the CPU, and networks that take milliseconds a step
-#   gpu-experiments-2   8   the same, with more steps
-#   gpu-experiments-3   8   where the gradients lie; half of it is GPT-2 small
-#   gpu-experiments-4   8   training GPT-2 small; of gpt_fp16 one seed
+#   gpu-1   the kernels, every test marked gpu, GPT-2 small, ResNet
+#   gpu-2   torch's sanitizer, JAX, the optimizer on its own stream, collapse, claims
+#   gpu-3   the benchmarks in full, memcheck, the tests again after what part 1 had mended
 GPU_PY     ?= $(PY)
-GPU_RUN     = PYTHONPATH=.:.gpu-kit $(GPU_PY)
-GPU_TEST    = $(GPU_RUN) -m pytest -q -p no:cacheprovider --tb=short --show-capture=no
 GPU_DEVICE ?= cuda
-GPU_JOBS   ?= 8
 GPU_SMOKE  ?=
 GPU_DATA   ?= experiments/data/nvidia-h200
+GPU_ONLY   ?= gpu
+GPU_TESTS  ?= tests/torch tests/probe
+GPU_JAX    ?= cuda,cpu
+GPU_SANITIZER ?= TORCH_CUDA_SANITIZER=1
+OUT        ?= build/gpu
+GPU_LOG     = build/$@
+GPU_RUN     = PYTHONPATH=.:.gpu-kit PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 $(GPU_PY)
+GPU_TEST    = $(GPU_RUN) -m pytest -q -p no:cacheprovider --tb=short --show-capture=no -o faulthandler_timeout=120 \
+	-o junit_family=xunit1 -m "$(GPU_ONLY)"
 GPU_ON      = --device $(GPU_DEVICE) $(GPU_SMOKE)
+AMPSIM_COMMIT ?= $(shell cat .gpu-kit/commit 2>/dev/null)
+export AMPSIM_COMMIT
 
-GPU_BENCH = kernels overhead $(or $(shell $(GPU_RUN) -c "import wandb" 2>/dev/null && echo probe_overhead),\
-              $(info probe_overhead: left out, wandb is not installed))
-GPU_1 = device_claims scale_crash growth_interval init_scale policies policies_closed replay_fidelity overflow_storm \
-	spikes crash_signals
-GPU_2 = resnet_fp16 static_sweep theory_real sigmoid_underflow
-GPU_3 = gradient_histogram formats exponent_heatmap
-GPU_4 = async_depth
-GPU_PARTS = gpu-bench gpu-experiments-1 gpu-experiments-2 gpu-experiments-3 gpu-experiments-4
+# (seconds, name, command): a stage, whose log is packed however it ends.
+gpu_stage = { timeout $(1) env $(3) >$(GPU_LOG)/$(2).log 2>&1 || echo "$(2): status $$?" >>$(GPU_LOG)/failed; \
+	tail -n 12 $(GPU_LOG)/$(2).log; $(gpu_pack); }
+gpu_pack  = flock build/gpu.lock tar czf $(OUT)/$@.tgz $(GPU_LOG) $$(ls -d $(GPU_DATA) 2>/dev/null)
+# (experiments, options): in one pool of processes; with a second list, of one seed or less work, into a file of its own.
+gpu_run   = $(GPU_RUN) -m experiments $(1) $(GPU_ON) $(if $(GPU_SMOKE),,$(2))
+gpu_short = $(call gpu_run,$(1),$(2) --out $(GPU_DATA)/$(or $(3),$(1)).jsonl)
+gpu_begin = @rm -rf $(GPU_LOG) && mkdir -p $(GPU_LOG) $(OUT) && { nvidia-smi; uname -r; \
+	$(GPU_PY) -m pip list 2>/dev/null | grep -iE '^(torch|triton|jax|numpy|pytest|hypothesis) '; } >$(GPU_LOG)/env.txt 2>&1 || true
+gpu_end   = @if test -s $(GPU_LOG)/failed; then cat $(GPU_LOG)/failed; exit 1; fi
 
-# The next experiment comes although one has failed. Jobs: one small network alone leaves the device idle.
-define gpu_experiments
-@status=0; for stem in $(1); do $(GPU_RUN) -m experiments.$$stem $(GPU_ON) $(2) || status=1; done; exit $$status
-endef
+.PHONY: gpu-1 gpu-2 gpu-3 gpu-dry
 
-.PHONY: gpu-tests gpu-sanitizer gpu-dry gpu-dry-tests $(GPU_PARTS)
-
-gpu: gpu-tests gpu-sanitizer $(GPU_PARTS)
+gpu: gpu-1 gpu-2 gpu-3
 
 gpu-kit: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
 	  -c constraints.txt tyro rich
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
 	  -c constraints.txt --no-deps roundpipe beartype py-cpuinfo tqdm
+	@git rev-parse HEAD >.gpu-kit/commit
 
-gpu-tests:
-	$(GPU_TEST) -m gpu tests/torch tests/probe
+gpu-1:
+	$(gpu_begin)
+	@$(call gpu_stage,110,kernels,$(call gpu_short,kernels,--force --trials 1 --steps 12 --sizes 400x1000 gpt2-12x768,kernels_short))
+	@$(call gpu_stage,330,tests,$(GPU_TEST) --durations=15 --junitxml=$(GPU_LOG)/tests.xml $(GPU_TESTS)) & \
+	  $(call gpu_stage,300,gpt_fp16,$(call gpu_short,gpt_fp16,--jobs 2 --seeds 0)); wait
+	@$(call gpu_stage,90,resnet_fp16,$(call gpu_short,resnet_fp16,--jobs 6 --seeds 0))
+	$(gpu_end)
 
-# It sees what torch launches: not Triton's kernels, hence without them; not what a graph replays, nor compiled code.
-gpu-sanitizer:
-	TORCH_CUDA_SANITIZER=1 AMPSIM_TRITON=0 $(GPU_TEST) -m gpu -k "not graph and not capture and not compile" \
-	  tests/torch/test_gpu.py
+# The sanitizer sees what torch launches: not Triton's kernels, nor what a graph replays, nor compiled code.
+gpu-2:
+	$(gpu_begin)
+	@$(call gpu_stage,280,sanitizer,$(GPU_SANITIZER) AMPSIM_TRITON=0 $(GPU_TEST) \
+	  -k "not graph and not capture and not compile" --junitxml=$(GPU_LOG)/sanitizer.xml tests/torch/test_gpu.py) & \
+	  $(call gpu_stage,140,pool,$(call gpu_run,scale_crash device_claims exponent_heatmap,--jobs 4 --force)); \
+	  $(call gpu_stage,140,static_sweep,$(call gpu_short,static_sweep,--jobs 4 --seeds 0)); wait
+	@$(call gpu_stage,240,jax,JAX_PLATFORMS=$(GPU_JAX) XLA_PYTHON_CLIENT_PREALLOCATE=false HYPOTHESIS_PROFILE=dev $(GPU_RUN) \
+	  -m pytest -q -p no:cacheprovider --tb=short --junitxml=$(GPU_LOG)/jax.xml tests/jax/test_gpu.py tests/jax/test_dlpack.py \
+	  tests/jax/test_exact.py tests/jax/test_finite.py tests/jax/test_loss_scale.py tests/jax/test_grad.py) & \
+	  $(call gpu_stage,140,async_depth,$(call gpu_short,async_depth,--jobs 2 --seeds 0)); wait
+	$(gpu_end)
 
-gpu-bench:
-	$(call gpu_experiments,$(GPU_BENCH),--force)
-
-gpu-experiments-1:
-	$(call gpu_experiments,$(GPU_1),--jobs $(GPU_JOBS))
-
-gpu-experiments-2:
-	$(call gpu_experiments,$(GPU_2),--jobs $(GPU_JOBS))
-
-gpu-experiments-3:
-	$(call gpu_experiments,$(GPU_3),--jobs $(if $(GPU_SMOKE),1,4))
-
-gpu-experiments-4:
-	$(GPU_RUN) -m experiments.gpt_fp16 $(GPU_ON) --jobs 2 $(if $(GPU_SMOKE),,--seeds 0 --out $(GPU_DATA)/gpt_fp16.jsonl)
-	$(call gpu_experiments,$(GPU_4),--jobs 2)
+gpu-3:
+	$(gpu_begin)
+	@$(call gpu_stage,180,kernels,$(call gpu_run,kernels,--force))
+	@$(call gpu_stage,130,overhead,$(call gpu_short,overhead,--force --trials 2,overhead_short))
+	@command -v compute-sanitizer >/dev/null || exit 0; $(call gpu_stage,60,memcheck,PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	  PYTHONPATH=.:.gpu-kit compute-sanitizer --tool memcheck $(GPU_PY) -m pytest -q -p no:cacheprovider -m gpu \
+	  -k "inf_and_nan or tiny" tests/torch/test_kernels.py)
+	@$(call gpu_stage,160,tests,$(GPU_TEST) --junitxml=$(GPU_LOG)/tests.xml $(GPU_TESTS))
+	$(gpu_end)
 
 gpu-dry:
-	$(MAKE) --keep-going gpu-dry-tests $(GPU_PARTS) GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_JOBS=1
-
-gpu-dry-tests: gpu-tests
-	$(GPU_TEST) -m "not gpu" tests/torch/test_gpu.py
+	$(MAKE) --keep-going gpu-1 gpu-2 gpu-3 GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_ONLY="not gpu" GPU_JAX=cpu GPU_SANITIZER= \
+	  GPU_TESTS="tests/torch/test_gpu.py tests/probe/test_gpu.py"
 
 # Libraries whose own code drives the scaler, and Ray.
 $(VENV)/.clients: $(STAMP)

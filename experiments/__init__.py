@@ -7,7 +7,8 @@ those whose data is missing or stale. Each writes `experiments/data/<device>/<st
 
 import os
 
-# Read when torch is first imported, hence here. One thread: with more, the sums of native fp16 products come
+# Read when torch or JAX is first imported, hence here. One thread: with more, the sums of native fp16 products come
 # out in another order and on shared cores a step takes ten times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic cuBLAS asks for
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of a card from torch

@@ -2,10 +2,11 @@
 
 `merge FILE...` makes whole data files of those that `--shard I/N` wrote, on one machine or on many.
 `new STEM` writes a small experiment and its figure, to be changed into one's own.
-`python -m experiments STEM [options]` is the same as `python -m experiments.STEM [options]`.
+`python -m experiments STEM [options]` is the same as `python -m experiments.STEM [options]`; several run in one pool.
 """
 
 import difflib
+import itertools
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from experiments.runner.cli import refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
 
 USAGE = (
-    "usage: python -m experiments [all | STEM] "
+    "usage: python -m experiments [all | STEM...] "
     "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce]\n"
     "       [--on ray|auto|ray://HOST:PORT] [--shard I/N] [--help]\n"
     "       python -m experiments merge FILE...\n"
@@ -39,6 +40,9 @@ def main(argv: Sequence[str]) -> int:
         return new(options)
     if name == "merge":
         return merge(options)
+    named = list(itertools.takewhile(lambda word: word in stems(), argv))
+    if len(named) > 1:
+        return everything.main(argv[len(named) :], named)
     if name in stems():
         return run_one(name, options)
     near = difflib.get_close_matches(name, [*stems(), "all"], n=1, cutoff=0.0)[0]

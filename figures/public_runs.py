@@ -17,7 +17,7 @@ DATA = ("public_runs",)
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.5)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.3)
     a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
     end = next(row for row in run.records if row["overflow_steps"])
     start = max((row for row in run.records if row["replayed"] is not None), key=lambda row: len(row["step"]))
@@ -26,7 +26,7 @@ def plot(run: Result) -> Figure:
     draw_scales(b, start)
     _style.label_panel(b, "b", start["arm"])
     draw_overflows(c, run)
-    _style.label_panel(c, "c", "Overflows, by the skip budget")
+    _style.label_panel(c, "c", "Overflows")
     return figure
 
 

@@ -112,6 +112,7 @@ ARTEFACT = (
     ("theory_real", "@sec-theory", "same CPU"),
     ("formats", "@sec-theory", "same CPU"),
     ("threads", "@sec-async", "verdict"),
+    ("threads_loss", "@sec-async", "verdict"),
     ("staleness", "@sec-depth", "exact; same CPU"),
     ("adversary", "@sec-field", "exact"),
     ("exponent_heatmap", "@sec-where", "same CPU"),
@@ -140,7 +141,7 @@ ARTEFACT = (
     ("ranks_training", "@sec-field", "same CPU"),
     ("loops", "@sec-field", "exact; clock"),
     ("collapse_run", "@sec-crash", "same CPU"),
-    ("public_runs", "@sec-field", "exact"),
+    ("public_runs", "@sec-crash", "exact"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "same CPU"),
 )

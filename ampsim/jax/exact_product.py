@@ -1,4 +1,4 @@
-"""The product of a scale and a constant on the bits of the scale, in integers; powers of two take a short branch.
+"""A scale's reciprocal and its product with a constant, on its bits, in integers; powers of two take a short branch.
 
 XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, each as it sees fit, so
 what a float expression gives depends on the compiler, on ``jit`` and on ``vmap``. Integers leave it no choice.
@@ -117,6 +117,34 @@ def product(form: Format, bits: Array, by: Factor) -> Array:
     rounded = _round(form, word, below, inexact, exponent)
     special = (bits == 0) | (bits >= form.word(form.infinity))
     return jnp.where(special, bits, rounded)
+
+
+def reciprocal(form: Format, bits: Array) -> Array:
+    """Return the bits of 1 / scale, correctly rounded; inf for 0, 0 for inf, and NaN for NaN.
+
+    Not as floats: XLA on GPUs divides float32 to within 2 units in the last place.
+
+    Args:
+        form: the format of the scale.
+        bits: (), words: the scale's bits, sign bit clear.
+    """
+    n, exponent = _normalized(form, bits)
+    n = jnp.maximum(n, 1)  # of 0
+    power = jnp.full_like(n, 1 << (form.width - 2))
+    quotient, rest, left = lax.div(power, n), lax.rem(power, n), form.precision
+    while left:  # by hand: a digit at a time, as many bits as the rest leaves room for
+        digit = min(form.limb, left)
+        rest, left = rest << digit, left - digit
+        quotient, rest = (quotient << digit) | lax.div(rest, n), lax.rem(rest, n)
+    # Its highest bit is in the word's highest place for a power of two, else one below.
+    short = quotient < form.word(1 << (form.width - 1))
+    word = jnp.where(short, quotient << 1, quotient)
+    below = jnp.where(rest == 0, form.word(0), form.word(1 << (form.width - 1)))  # not a tie
+    top = form.infinity >> (form.precision - 1)
+    rounded = _round(form, word, below, rest != 0, top - 1 - short.astype(np.int32) - exponent)
+    infinity = form.word(form.infinity)
+    ends = jnp.where(bits == 0, infinity, jnp.where(bits == infinity, form.word(0), bits))
+    return jnp.where((bits == 0) | (bits >= infinity), ends, rounded)
 
 
 def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:

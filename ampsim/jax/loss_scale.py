@@ -39,7 +39,10 @@ DEVIATIONS = {
     "float64_needs_x64": "A rule whose arithmetic is float64 is refused unless jax_enable_x64 is set.",
     "counts_are_int32": "Trackers are int32, as torch's is; a growth_interval or hysteresis above is refused.",
 }
-"""Where this package cannot do as `core.machine` and `ampsim.torch` do: name -> what happens instead."""
+"""Where this package cannot do as `core.machine` and `ampsim.torch` do: name -> what happens instead.
+
+What is said of the CPU is not so on GPUs, which keep subnormals.
+"""
 
 
 @checkpoint.saved
@@ -130,18 +133,20 @@ class LossScale:
         """Multiply every floating-point or complex leaf by the reciprocal of the scale; its dtype stays.
 
         g * f32(1 / S), torch's arithmetic. A division would be the same: XLA turns g / S with a scalar S into this
-        product, in some programs and not in others, so it is written out. Exact if S is a power of two and
-        neither g nor g / S is subnormal.
+        product, in some programs and not in others, so it is written out. The reciprocal is made of integers, as GPUs
+        would round it otherwise. Exact if S is a power of two and neither g nor g / S is subnormal.
 
         Args:
             grads: arrays; integers and float0 are returned as they are.
             widen: float16 and bfloat16 leaves become float32, so that a small gradient is not lost again.
         """
-        inverse = 1.0 / self.loss_scale
+        form = FORMATS[self.rule.arithmetic.dtype]
+        bits = exact_product.to_bits(form, self.loss_scale)
+        inverse = exact_product.from_bits(form, exact_product.reciprocal(form, bits))
         # XLA computes a product anew for each reader of it, and with it the backward pass's conversion from float16,
         # but a quotient only once. So the gradients are divided by a 1 that the compiler cannot know to be 1: it is NaN
-        # where the scale is NaN, and there the gradients are NaN anyway.
-        one = jnp.where(jnp.isnan(self.loss_scale), self.loss_scale, 1.0)
+        # where the scale is, and where the loss was multiplied by 0, as a CPU does that takes a subnormal scale for 0.
+        one = jnp.where(self.loss_scale > 0, 1.0, jnp.nan)
         return jax.tree.map(lambda g: _times(g, inverse, one, widen=widen), grads)  # type: ignore[no-any-return]
 
     def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:

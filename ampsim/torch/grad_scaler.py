@@ -51,6 +51,7 @@ class GradScaler(TorchNames):
         * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
           end the process in torch itself, earlier than anything here could refuse it.
         * Gradients are not accumulated over an `update` that changes the scale.
+        * CUDA: the optimizers of one iteration step on one stream, or `update` is called behind all of theirs.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
     Differences from torch. With ``exact_torch=True`` only 7 to 12 and 14 remain:
@@ -339,7 +340,10 @@ class GradScaler(TorchNames):
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         exact, allow_fp16 = self._exact_torch, self._allow_fp16
         overrides, ranks, fused = self._overrides(), self._ranks, self._fused_step
-        return OptimizerStep(optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks, fused)
+        newest = self._iterations.started("step").newest
+        return OptimizerStep(
+            optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks, fused, newest
+        )
 
     def _told(self, ticket: ScaleTicket, step: OptimizerStep) -> OptimizerStep:
         """Return the step, after observers were told of its gradients if these are scaled still."""

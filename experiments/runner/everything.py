@@ -1,4 +1,4 @@
-"""Every experiment, one after the other: what will be done and how long, one bar, and a table of how it ended.
+"""Every experiment, or those that are named: what will be done and how long, one bar, and a table of how it ended.
 
 Worker processes stay from one experiment to the next; what measures time has new ones.
 """
@@ -22,12 +22,15 @@ from experiments.runner.progress import Bar
 UNKNOWN = 60.0  # s that an experiment without committed data is expected to take
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run all experiments that the device can run; stop at the first that fails and return its exit status."""
+def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
+    """Run all experiments that the device can run, and stop at the first that fails; or those `named`, whatever fails.
+
+    Returns the exit status.
+    """
     try:
         options = tyro.cli(Options, args=list(argv), prog="python -m experiments all", config=STYLE)
-        reasons = {stem: why_not(Experiment(stem), options.device) for stem in stems()}
-        expected = {stem: seconds(Experiment(stem), options) for stem in stems() if not reasons[stem]}
+        reasons = {stem: why_not(Experiment(stem), options.device) for stem in named or stems()}
+        expected = {stem: seconds(Experiment(stem), options) for stem in reasons if not reasons[stem]}
     except UsageError as error:
         return refuse("experiments", error)
     print(announcement(reasons, expected, options.processes))
@@ -40,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
             bar.expect(expected[stem])
             ended[stem] = run_one(Experiment(stem), argv, workers, bar)
             table.add_row(stem, ended[stem].text, f"{time.monotonic() - start:.0f}")
-            if ended[stem].status:
+            if ended[stem].status and not named:
                 break
     Console(width=max(120, Console().width), highlight=False).print(table, markup=False)
     written = [stem for stem, outcome in ended.items() if outcome.written]  # what `git status` names

@@ -24,7 +24,7 @@ IDENTITY = ("config", "inputs_sha256", "source_sha256", *OF_MACHINE)
 
 def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], machine: Record) -> Record:
     """Return what is known before the run starts, where `machine` is what the function of that name said."""
-    commit = _git("rev-parse", "HEAD")
+    commit = os.environ.get("AMPSIM_COMMIT") or _git("rev-parse", "HEAD")  # a checkout may be copied without git's part
     changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
     return {
         "script": f"experiments/{stem}.py",

@@ -1,7 +1,8 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
 from ampsim.core import dialects
-from figures.quantities import disagreeing, rank_cases, total
+from ampsim.records import Record
+from figures.quantities import disagreeing, least_overflows, rank_cases, total
 from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
@@ -13,6 +14,16 @@ def _wrong(run: Result, depth: int, interval: int) -> float:
     """Return the share of passes that torch's scaler unscaled wrongly with this many steps in flight."""
     arm = run.arm(f"torch depth {depth} G={interval}")
     return float(sum(arm.column("wrong")) / sum(arm.column("checked")))
+
+
+def _told(run: Result) -> list[Record]:
+    """Return the excerpts that tell enough for the machine."""
+    return [row for row in run.records if row["replayed"] is not None]
+
+
+def _hiding(run: Result) -> list[Record]:
+    """Return the excerpts that print no skip although the scale falls."""
+    return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -42,6 +53,13 @@ NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.2000.1": Number("threads", lambda run: _wrong(run, 1, 2000), "%2"),
     "threads.torch.2000.4": Number("threads", lambda run: _wrong(run, 4, 2000), "%2"),
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
+    "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
+    "public.equal": Number(
+        "public_runs", lambda run: sum(row["replayed"] == row["log2_scale"] for row in _told(run)), "words"
+    ),
+    "public.hiding": Number("public_runs", lambda run: len(_hiding(run)), "words"),
+    "public.proved": Number("public_runs", lambda run: sum(map(least_overflows, _hiding(run))), ">=words"),
+    "public.still": Number("public_runs", lambda run: run.arm("tr8 104B at 6900").the("whole")["most"], "words"),
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
     "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
     "kit.torch.numbers": Number(

@@ -415,6 +415,17 @@ def test_all_stops_at_the_first_that_fails(three: Path, capsys: pytest.CaptureFi
     assert stop.value.code == 2
 
 
+def test_those_that_are_named_run_whatever_fails(
+    three: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (three / "data" / "cpu").mkdir(parents=True)
+    (three / "data" / "cpu" / "clock.jsonl").write_text("{}\n")
+    monkeypatch.setenv("AMPSIM_COMMIT", "a copy's")
+    assert experiments_main(["clock", "tiny", "--jobs", "1"]) == 1
+    assert "poor" not in capsys.readouterr().out
+    assert records.read_provenance(three / "data" / "cpu" / "tiny.jsonl")["commit"] == "a copy's"
+
+
 @pytest.mark.parametrize("argv", [["--device", "cuda"], ["--force", "--device=cuda"]])
 def test_all_leaves_out_what_does_not_run_on_the_device(
     argv: list[str], three: Path, capsys: pytest.CaptureFixture[str]

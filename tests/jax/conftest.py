@@ -3,7 +3,8 @@
 import importlib.util
 import os
 
-# Read when jax is first imported.
+# Read when jax is first imported. torch, too, needs room on a card.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 

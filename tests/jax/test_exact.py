@@ -59,6 +59,35 @@ def test_a_power_of_two_needs_no_limbs(scale, exponent, how) -> None:
     assert float(np.asarray(bits).view(np.float32)) == round_to_float32(double(scale, value, how))
 
 
+@jax.jit
+def reciprocal32(bits):
+    return exact_product.reciprocal(FLOAT32, bits)
+
+
+@given(st.one_of(st.integers(0, 2**31 - 1), st.integers(0, 2**25), st.integers(0, 255).map(lambda e: e << 23)))
+@example(0)
+@example(FLOAT32.infinity)
+@example(FLOAT32.infinity + 1)
+@example(254 << 23)  # 2^127, whose reciprocal is subnormal
+@example((254 << 23) + 1)
+@example((128 << 23) - 1)
+def test_the_reciprocal_is_that_of_double_then_float32(bits) -> None:
+    scale = np.uint32(bits).view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = np.float32(1.0 / np.float64(scale))
+    np.testing.assert_equal(np.asarray(reciprocal32(np.uint32(bits))).view(np.float32), expected)
+
+
+@given(st.floats(0.0, width=64))
+@example(1.0)
+@example(5e-324)
+@example(1.7e308)
+def test_the_reciprocal_of_float64_is_that_of_double(scale) -> None:
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        bits = exact_product.reciprocal(FLOAT64, jax.numpy.asarray(np.float64(scale).view(np.uint64)))
+        np.testing.assert_equal(np.asarray(bits).view(np.float64), 1.0 / np.float64(scale))
+
+
 def test_a_rule_of_powers_of_two_has_short_factors_unless_it_is_stacked() -> None:
     lengths = {
         (growth, backoff, how): machine.constants(

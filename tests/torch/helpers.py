@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,12 +77,24 @@ def compiles(test):
 
 
 def ptx_of(kernels, name, signature, constants, capability, stage="ptx"):
-    """Return what a kernel of a module becomes for GPUs of a compute capability; the cache is an empty one."""
+    """Return what a kernel of a module becomes for GPUs of a compute capability."""
+    return compiled(getattr(kernels, name), signature, constants, capability, kernels.OPTIONS)[stage]
+
+
+def compiled(kernel, signature, constants, capability, options):
+    """Return what a kernel becomes for GPUs of a compute capability, by stage; the cache is an empty one."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(getattr(kernels, name), signature, constants)
+    source = ASTSource(kernel, signature, constants)
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache):
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernels.OPTIONS)
-    return made.asm[stage]
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return made.asm
+
+
+def drawn(seed, sizes, magnitude, dtype=torch.float32):
+    """Return normally distributed tensors of these sizes on the kernels' device, without inf."""
+    random, top = np.random.default_rng(seed), torch.finfo(dtype).max
+    made = (torch.from_numpy(random.standard_normal(size) * magnitude).clamp(-top, top).to(dtype) for size in sizes)
+    return [values.nan_to_num(posinf=top, neginf=-top).to(DEVICE) for values in made]

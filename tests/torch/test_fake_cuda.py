@@ -309,6 +309,38 @@ def test_the_caller_comes_behind_what_it_waited_for(world, what) -> None:
     assert not world.wrong, world.wrong[:3]
 
 
+def sets_the_scale(world: World) -> None:
+    """A tensor of the caller's stream goes to the optimizer's, by value."""
+
+    def copied(new_scale: torch.Tensor, *_: object, **options: object) -> torch.Tensor:
+        copy = new_scale.clone()  # as of a tensor on a device
+        world.watch_release(copy)
+        return copy
+
+    with optimizer_thread(world) as thread, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "new_scale_by_value", copied)
+        scaler = GradScaler("cpu", init_scale=8.0, launch=thread.launch)
+        for new in (2.0, 4.0):
+            scaler.scale(torch.ones(()))
+            scaler.update(torch.tensor(new))
+        scaler.synchronize()
+
+
+def closes(world: World) -> None:
+    numbers, thread = torch.zeros(3), OptimizerThread()
+    with world:
+        for work in (world.__enter__, lambda: numbers.add_(1), lambda: world.__exit__(None, None, None)):
+            thread.launch(work)
+        thread.close()
+        numbers.sum()
+
+
+@pytest.mark.parametrize("loop", [sets_the_scale, closes])
+def test_what_goes_from_one_stream_to_another_is_ordered(world, loop) -> None:
+    loop(world)
+    assert not world.wrong, world.wrong[:3]
+
+
 @pytest.mark.parametrize("wait", ["result", "exception", "synchronize", "step"])
 def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
     numbers = torch.zeros(3)

@@ -1,150 +1,29 @@
-"""`fused_step=True`: Adam and AdamW in eight words per element, in Triton's interpreter (test_triton) or on a GPU."""
+"""`fused_step=True`: torch's Adam and AdamW by our kernels, in Triton's interpreter (test_triton) or on a GPU."""
 
-import ctypes
 import warnings
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ampsim.torch import GradScaler
-from ampsim.torch.gradients import adam, kernels
-from ampsim.torch.step import fused_step
+from ampsim.torch import GradScaler, OptimizerThread, Pipelined
+from ampsim.torch.gradients import kernels
 from tests.examples import examples
-from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, kernel_on_device
+from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of inf and NaN
-F32 = np.float32
-MAX = torch.finfo(torch.float32).max
+pytestmark = [
+    pytest.mark.usefixtures("small_tiles"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of inf and NaN
+]
 KINDS = {False: torch.optim.Adam, True: torch.optim.AdamW}
 on_device = pytest.mark.peer("triton") if INTERPRETED else pytest.mark.gpu  # of a parameter
 no_fixtures = HealthCheck.function_scoped_fixture  # they patch the same for every example
 
-
-@pytest.fixture(autouse=True)
-def small_tiles_on_any_device(monkeypatch):
-    if INTERPRETED:  # where a program takes 2 ms
-        monkeypatch.setattr(kernels, "BLOCK", 32)
-        monkeypatch.setattr(adam, "PART", 16)
-        monkeypatch.setattr(adam, "available", lambda device: device.type == DEVICE)
-        monkeypatch.setattr(fused_step, "KERNEL_DEVICES", {DEVICE})
-    kernels._tiles.cache_clear()
-    yield
-    kernels._tiles.cache_clear()
-
-
-def around_tiles() -> list[int]:
-    small, block = (16, 32) if INTERPRETED else (adam.PART, kernels.BLOCK)
-    return [0, 1, 3, small, small + 1, block - 1, block, 2 * block + 3]
-
-
-magnitudes = st.sampled_from([0.0, 2.0**-149, 2.0**-126, 1e-20, 1e-5, 1.0, 1.0, 300.0, 1e19, 1e37])
 betas = st.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.0, 0.5), (0.875, 1 - 2**-10)])
 scales = st.sampled_from([2.0**-10, 1.0, 3.0, 1024.0, 65536.0])
 grad_dtypes = st.sampled_from(list(kernels.DTYPES))
-numbers = st.builds(
-    adam.Hyperparameters, st.sampled_from([1e-3, 0.1, 1.0]), betas.map(lambda b: b[0]), betas.map(lambda b: b[1]),
-    st.sampled_from([1e-8, 0.0, 1e-3]), st.sampled_from([0.0, 0.01, 0.5]), st.booleans(), st.booleans(),
-)  # fmt: skip
-
-
-def drawn(seed, sizes, magnitude, dtype=torch.float32) -> list[torch.Tensor]:
-    random = np.random.default_rng(seed)
-    made = (torch.from_numpy(random.standard_normal(size) * magnitude).clamp(-MAX, MAX).to(dtype) for size in sizes)
-    return [
-        values.nan_to_num(posinf=torch.finfo(dtype).max, neginf=torch.finfo(dtype).min).to(DEVICE) for values in made
-    ]
-
-
-# --------------------------------------------------------------------------------------- the arithmetic, to the bit
-
-_fmaf = ctypes.CDLL("libm.so.6").fmaf
-_fmaf.restype, _fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
-fma = np.vectorize(lambda a, b, c: F32(_fmaf(a, b, c)), otypes=[F32])
-
-
-def torchs_kernel(p, g, m, v, step, divisor, n):
-    """Return what `adam_math` of torch's fused_adam_utils.cuh makes of float32 arrays, as nvcc contracts it."""
-    lr, beta1, beta2, eps, decay = map(F32, n[:5])
-    with np.errstate(all="ignore"):
-        g = g / F32(divisor)
-        g = -g if n.maximize else g
-        if decay != 0 and n.decoupled:
-            p = fma(-(lr * decay), p, p)
-        elif decay != 0:
-            g = fma(p, decay, g)
-        m = fma(beta1, m, fma(-beta1, g, g))
-        v = fma(beta2, v, fma(-beta2, g * g, g * g))
-        power1, power2 = (F32(np.float64(beta) ** step) for beta in (beta1, beta2))
-        denominator = np.sqrt(v) / np.sqrt(F32(1) - power2) + eps
-        return p - lr / (F32(1) - power1) * m / denominator, m, v
-
-
-@kernel_on_device
-@pytest.mark.skipif(not INTERPRETED, reason="test_gpu has torch's own kernel")
-@settings(max_examples=examples(ms=30), suppress_health_check=[no_fixtures])
-@given(
-    seed=st.integers(0, 99), size=st.sampled_from(around_tiles()).filter(bool), dtype=grad_dtypes, n=numbers,
-    step=st.sampled_from([0, 1, 7, 1000, 10**6]), divisor=st.sampled_from([1.0, 3.0, 1024.0, MAX, INF]),
-    sizes=st.tuples(*[magnitudes] * 4),
-)  # fmt: skip
-def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, step, divisor, sizes) -> None:
-    made = [drawn(seed + i, [size], by, dtype if i == 0 else torch.float32)[0] for i, by in enumerate(sizes)]
-    grad, param, exp_avg, exp_avg_sq = made
-    exp_avg_sq.abs_()
-    if dtype is torch.bfloat16:  # whose subnormals the interpreter takes for others
-        grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
-    wanted = torchs_kernel(
-        param.numpy().copy(),
-        grad.float().numpy(),
-        exp_avg.numpy().copy(),
-        exp_avg_sq.numpy().copy(),
-        step + 1,
-        divisor,
-        n,
-    )
-    before, count = bits(grad.float()), torch.tensor(float(step))
-    tensors = adam.Tensors([grad], [param], [exp_avg], [exp_avg_sq], [count])
-    adam.step(tensors, torch.zeros(()), torch.tensor(divisor), n)
-    for ours, theirs in zip((param, exp_avg, exp_avg_sq), wanted, strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs)
-    assert (count.item(), bits(grad.float())) == (step + 1, before)
-
-
-@kernel_on_device
-@settings(max_examples=examples(ms=20), suppress_health_check=[no_fixtures])
-@given(
-    sizes=st.lists(st.sampled_from(around_tiles()), min_size=1, max_size=4), dtype=grad_dtypes, magnitude=magnitudes,
-    scale=scales, clip=st.sampled_from([None, 0.0, 0.5, 1e30, INF, NAN, -1.0]), on_device=st.booleans(),
-    bad=st.sampled_from([None, None, INF, -INF, NAN]), seed=st.integers(0, 99), programs=st.integers(1, 3),
-)  # fmt: skip
-@example([3], torch.float32, 3e38, 1.0, 1.0, False, None, 0, 1)  # the norm leaves float32, no gradient does
-@example([3], torch.float32, 3e38, 2.0**-10, INF, False, None, 0, 1)  # gradients do once unscaled
-def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_device, bad, seed, programs) -> None:
-    grads = drawn(seed, sizes, magnitude, dtype)
-    if INTERPRETED and dtype is torch.bfloat16:
-        for grad in grads:
-            grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
-    if bad is not None and grads[-1].numel():
-        grads[-1][-1] = bad
-    at = torch.tensor(scale, device=DEVICE)
-    refused = clip is not None and not clip >= 0
-    bound = torch.tensor(clip, device=DEVICE) if clip is not None and (on_device or refused) else clip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adam, "PROGRAMS", programs)
-        norm, found, divisor = (value.item() for value in adam.check(grads, at, bound))
-    values = np.concatenate([grad.cpu().double().numpy() for grad in grads]) / scale
-    with np.errstate(all="ignore"):
-        exact = np.sqrt(np.square(values).sum())
-        assert found == float(refused or not np.isfinite(values.astype(F32)).all())
-    if found:
-        return
-    assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
-    wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
-    assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
 
 
 # ---------------------------------------------------------------------------------- the scaler, in lockstep with torch
@@ -204,10 +83,10 @@ steps = st.tuples(
 @settings(max_examples=examples(ms=200, least=10), suppress_health_check=[no_fixtures])
 @given(
     decoupled=st.booleans(), options=st.lists(groups, min_size=1, max_size=2), dtype=grad_dtypes, scale=scales,
-    story=st.lists(steps, min_size=1, max_size=4),
+    story=st.lists(steps, min_size=1, max_size=4), capturable=st.booleans(),
 )  # fmt: skip
-def test_a_run_is_torchs(decoupled, options, dtype, scale, story) -> None:
-    pair = Pair([3, 0, 17], KINDS[decoupled], options, scale, dtype)
+def test_a_run_is_torchs(decoupled, options, dtype, scale, story, capturable) -> None:
+    pair = Pair([3, 0, 17], KINDS[decoupled], options, scale, dtype, capturable=capturable)  # the scale on the device
     largest = max(group["lr"] for group in options)
     for number, step in enumerate(story, 1):
         before = bits(*pair.ours), {key: bits(*each.values()) for key, each in pair.optimizers[0].state.items()}
@@ -232,6 +111,28 @@ def test_a_run_is_torchs(decoupled, options, dtype, scale, story) -> None:
                     assert b is None or not b.any()  # torch keeps what a skipped step has made
         for a, b in zip(pair.ours, pair.theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-6, atol=number * largest * ROUNDING)
+
+
+@kernel_on_device
+def test_the_last_program_has_updated_the_scale(monkeypatch) -> None:
+    """With one optimizer; with two, whose flags are joined, torch's kernel does it."""
+    calls, update = [], torch._amp_update_scale_
+    monkeypatch.setattr(torch, "_amp_update_scale_", lambda *args: calls.append(args) or update(*args))
+    params, seen = [ones(3), ones(2)], []
+    optimizers = [torch.optim.AdamW([param], fused=True) for param in params]
+    scaler = GradScaler(DEVICE, init_scale=4.0, growth_interval=2, fused_step=True, capturable=True)
+    for bad in (False, True, False, False):
+        a_step(
+            params[:1], optimizers[0], scaler, grads=[torch.full((3,), INF if bad else 1.0, device=DEVICE)], clip=1.0
+        )
+        seen.append(scaler.get_scale())
+    assert (seen, calls) == ([4.0, 2.0, 2.0, 4.0], [])
+    scaler.scale(torch.ones((), device=DEVICE))
+    for param, optimizer in zip(params, optimizers, strict=True):
+        param.grad = torch.full_like(param, INF if param is params[1] else 1.0)
+        scaler.step(optimizer)
+    scaler.update()
+    assert (scaler.get_scale(), len(calls)) == (2.0, 1)
 
 
 # ---------------------------------------------------------------------------------------- left to torch, and saying so
@@ -420,3 +321,91 @@ def test_the_map_is_made_once_and_new_addresses_are_followed() -> None:
     a_step(params, optimizer, scaler)
     assert kernels._tiles.cache_info().misses > before
     assert (params[2] != 1).all()
+
+
+@kernel_on_device
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_pipeline_need_not_widen_its_gradients(dtype) -> None:
+    results, accumulated = [], (torch.eye(3), torch.ones(2, 3))
+    for widen in (True, False):
+        model, thread = torch.nn.Linear(3, 2, device=DEVICE, dtype=dtype), OptimizerThread()
+        for param in model.parameters():
+            torch.nn.init.ones_(param)
+        pipelined = Pipelined(model, depth=0, thread=thread, widen=widen)
+        optimizer = torch.optim.AdamW(pipelined.parameters(), lr=0.1, fused=True)
+        scaler = GradScaler(DEVICE, init_scale=8.0, fused_step=not widen, launch=thread.launch)
+
+        def step(scaler=scaler, optimizer=optimizer, kept=torch.float32 if widen else dtype) -> None:
+            assert {p.grad.dtype for group in optimizer.param_groups for p in group["params"]} == {kept}
+            scaler.unscale_and_clip_(optimizer, 0.5)
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+
+        for _ in range(3):
+            for batch in accumulated:
+                inputs = (batch.to(DEVICE, dtype),)
+                pipelined.forward_backward(inputs, None, lambda outputs, _, scale=scaler.scale: scale(outputs.sum()))
+            pipelined.step(step, is_async=False)
+            scaler.update(is_async=False)
+        pipelined.synchronize()
+        results.append([master.detach() for master in pipelined.parameters()])
+        thread.close()
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert (ours < 0.8).all()
+
+
+# ------------------------------------------------------------------------------------------------- CUDA alone
+
+
+def loop_on_cuda(**options):
+    params = [ones(3), ones(kernels.BLOCK + 5), ones(100, 100)]
+    scaler = GradScaler("cuda", init_scale=4.0, growth_interval=2, fused_step=True, **options)
+    optimizer = torch.optim.AdamW(params, lr=0.1, fused=True)
+    return params, lambda: a_step(params, optimizer, scaler, clip=1.0)
+
+
+@pytest.mark.gpu
+def test_on_cuda_nothing_waits_for_the_device() -> None:
+    params, iterate = loop_on_cuda()
+    for _ in range(3):
+        iterate()  # compiles, and makes the state
+    with no_waits("cuda"):
+        for _ in range(3):
+            iterate()
+    assert all((param < 0.7).all() for param in params)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True:UserWarning")
+def test_on_cuda_replays_of_a_graph_are_steps() -> None:
+    results = []
+    for captured in (False, True):
+        params = [ones(3), ones(kernels.BLOCK + 5)]
+        optimizer = torch.optim.AdamW(params, lr=0.1, fused=True, capturable=True)
+        scaler = GradScaler("cuda", init_scale=4.0, growth_interval=2, fused_step=True, capturable=True)
+        for param in params:
+            param.grad = torch.ones_like(param)
+
+        def iterate(params=params, optimizer=optimizer, scaler=scaler) -> None:
+            scaler.scale(params[0].sum())
+            scaler.unscale_and_clip_(optimizer, 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                iterate()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        if captured:
+            with torch.cuda.graph(graph), warnings.catch_warnings(action="error"):
+                iterate()
+        for value in (2.0, INF, 3.0):
+            for param in params:
+                param.grad.fill_(value)
+            (graph.replay if captured else iterate)()
+        results.append((bits(*params), scaler.get_scale(), optimizer.state[params[0]]["step"].item()))
+    assert results[0] == results[1]

@@ -207,7 +207,7 @@ def test_an_optimizer_on_its_own_stream_changes_nothing(device, depth) -> None:
 
 
 @gpu
-@pytest.mark.skipif(not SANITIZED, reason="run by `make gpu-sanitizer`")
+@pytest.mark.skipif(not SANITIZED, reason="run by `make gpu-2`")
 def test_the_sanitizer_sees_a_version_that_is_not_waited_for(monkeypatch) -> None:
     monkeypatch.setattr(DeviceVersion, "_wait", lambda self: None)
     with pytest.raises(Exception, match=r"detected \d+ errors|CUDASanitizerErrors"):  # on either thread

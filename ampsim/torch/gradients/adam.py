@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsim._triton import INTERPRETED, NewAddressesError, is_dense, runs, tl
+from ampsim.core.machine import Rule
 from ampsim.torch.dynamo import leave_alone
 from ampsim.torch.gradients import kernels, kernels_adam
 from ampsim.torch.gradients.kernels import DTYPES, Numbers, Sent
@@ -27,7 +28,7 @@ from ampsim.torch.gradients.unscale import Groups
 
 PART = 1024  # elements of a tile that one program of `adam` steps, 8 per thread
 STEP_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # what is fused is written as fma
-PROGRAMS = 4  # of `check` per multiprocessor: as many as run at once
+PROGRAMS = 2  # of `check` per multiprocessor: as many as its registers let run at once
 PARTS = 1024  # programs of `check` at most; the last one reads what all have found
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Hyperparameters",
     "NewAddressesError",
     "Tensors",
+    "Update",
     "available",
     "check",
     "step",
@@ -54,6 +56,15 @@ class Checked(NamedTuple):
     norm: Tensor  # 2-norm of g / scale; inf if it exceeds float32, as of finite gradients it may
     found_inf: Tensor  # 1.0 if any g / scale is inf or NaN in float32, or the bound is no norm; else 0.0
     divisor: Tensor  # g / divisor is unscaled and clipped
+    following: tuple[Tensor, Tensor] | None  # scale and growth tracker (int32) after an update by this flag alone
+
+
+class Update(NamedTuple):
+    """The state that an update would change, on the gradients' device, and the rule it would change it by."""
+
+    scale: Tensor  # (), float32
+    growth_tracker: Tensor  # (), int32
+    rule: Rule  # with the growth test ">="
 
 
 class Tensors(NamedTuple):
@@ -90,7 +101,9 @@ def _tables(lists: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
     return kernels.tiles_on(device, sizes), kernels.arrived(table)
 
 
-def check(grads: Sequence[Tensor], scale: Tensor, max_norm: float | Tensor | None = None) -> Checked:
+def check(
+    grads: Sequence[Tensor], scale: Tensor, max_norm: float | Tensor | None = None, update: Update | None = None
+) -> Checked:
     """Return norm, flag and divisor of dense gradients of one device and dtype, float32, float16 or bfloat16.
 
     `scale` has shape (), float32. `max_norm` is what to clip to: a number of at least 0, a tensor like `scale`, whose
@@ -103,13 +116,29 @@ def check(grads: Sequence[Tensor], scale: Tensor, max_norm: float | Tensor | Non
         programs = max(1, min(len(tiles), PARTS, PROGRAMS * _multiprocessors(device)))
         partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
         done = torch.zeros(1, dtype=torch.int32, device=device)
-        found = torch.empty(3, dtype=torch.float32, device=device)
+        found = torch.empty(4, dtype=torch.float32, device=device)
+        counted = torch.empty((), dtype=torch.int32, device=device)
         bound = "none" if max_norm is None else "tensor" if isinstance(max_norm, Tensor) else "number"
         kernels_adam.check[(programs,)](
             tiles, len(tiles), table, partials, done, scale, 0.0 if max_norm is None else max_norm, found,
-            getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, kernels.BLOCK, **kernels.OPTIONS
+            *_state(update), counted, getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, kernels.BLOCK,
+            *_constants(update), **kernels.OPTIONS
         )  # fmt: skip
-    return Checked(*found.unbind())
+    norm, flag, divisor, following = found.unbind()
+    return Checked(norm, flag, divisor, (following, counted) if update else None)
+
+
+def _state(update: Update | None) -> tuple[Tensor | None, Tensor | None, int]:
+    if update is None:
+        return None, None, 0
+    return update.scale, update.growth_tracker, min(update.rule.growth_interval, 2**31)
+
+
+def _constants(update: Update | None) -> tuple[float | None, ...]:
+    if update is None:
+        return (None,) * 4
+    rule = update.rule
+    return rule.growth_factor, rule.backoff_factor, rule.min_scale, rule.max_scale
 
 
 def step(tensors: Tensors, found_inf: Tensor, divisor: Tensor | None, numbers: Hyperparameters) -> None:

@@ -39,12 +39,13 @@ def _write(pointer, values, left, BLOCK: tl.constexpr, WHOLE: tl.constexpr):  # 
         tl.store(pointer + offsets, values, mask=offsets < left)
 
 
-@jit(do_not_specialize=["number", "max_norm"])
+@jit(do_not_specialize=["number", "max_norm", "interval"])
 def check(
-    tiles, number, table, partials, done, scale, max_norm, found, dtype: tl.constexpr,
-    BOUND: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
+    tiles, number, table, partials, done, scale, max_norm, found, current, tracker, interval, counted,
+    dtype: tl.constexpr, BOUND: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
+    GROWTH: tl.constexpr, BACKOFF: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Read all tiles; the last program to end writes norm, found_inf and divisor."""
+    """Read all tiles; the last program to end writes norm, found_inf, divisor, and the scale after `current`."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     total, highest = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float32)
     tile = program.to(tl.int64)
@@ -66,7 +67,9 @@ def check(
         index = tl.arange(0, PARTS)  # in this order, whichever was last: the sum repeats
         parts = tl.load(partials + 2 * index, mask=index < programs, other=0.0, volatile=True)
         peaks = tl.load(partials + 2 * index + 1, mask=index < programs, other=0.0, volatile=True)
-        _finish(tl.sum(parts), tl.max(peaks).to(tl.float32), scale, max_norm, found, BOUND)
+        is_finite = _finish(tl.sum(parts), tl.max(peaks).to(tl.float32), scale, max_norm, found, BOUND)
+        if current is not None:
+            _update_scale(is_finite, current, tracker, interval, found, counted, GROWTH, BACKOFF, LOW, HIGH)
 
 
 @jit()
@@ -83,11 +86,31 @@ def _finish(total, largest, scale, max_norm, found, BOUND: tl.constexpr):  # noq
             is_finite = is_finite & (bound >= 0.0)
         limit = norm + 1e-6
         # torch's clip: min(1, max_norm / (norm + 1e-6)), by way of a reciprocal as its operator goes
-        clip = tl.where(limit > bound, tl.minimum(tl.div_rn(1.0, limit) * bound, 1.0), 1.0)
+        clip = tl.minimum(tl.div_rn(1.0, limit) * bound, 1.0)  # 1 if both are inf: the smaller of NaN and 1
         divisor = tl.div_rn(s, clip)
     tl.store(found, norm)
     tl.store(found + 1, tl.where(is_finite, 0.0, 1.0))
     tl.store(found + 2, divisor)
+    return is_finite
+
+
+@jit()
+def _update_scale(
+    is_finite, current, tracker, interval, found, counted,
+    GROWTH: tl.constexpr, BACKOFF: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Write the scale and the count that an update by this flag alone makes; the machine's, as `DeviceVersion.next`."""
+    s, clean = tl.load(current), tl.minimum(tl.load(tracker).to(tl.int64), interval - 1) + 1
+    grown = (s.to(tl.float64) * GROWTH).to(tl.float32)
+    if HIGH is None:  # as torch: no scale leaves float32
+        grown = tl.where(grown < float("inf"), grown, s)
+    scale = tl.where(is_finite, tl.where(clean == interval, grown, s), (s.to(tl.float64) * BACKOFF).to(tl.float32))
+    if LOW is not None:
+        scale = tl.maximum(scale, LOW)
+    if HIGH is not None:
+        scale = tl.minimum(scale, HIGH)
+    tl.store(found + 3, scale)
+    tl.store(counted, tl.where(is_finite & (clean < interval), clean, 0).to(tl.int32))
 
 
 @jit()

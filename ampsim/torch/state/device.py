@@ -47,6 +47,10 @@ class DeviceVersion(Version[Rule, State]):
     def inverse_on(self, device: torch.device) -> Tensor:
         return self.scale_on(device).double().reciprocal().float()
 
+    def state_on(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        self._wait()
+        return (self.scale, self.growth_tracker) if device == self.scale.device else None
+
     def keep(self, tensors: Iterable[Tensor]) -> None:
         if self.ready is not None:
             for tensor in tensors:
@@ -67,6 +71,9 @@ class DeviceVersion(Version[Rule, State]):
 
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
+        for successor in outcome.successors:
+            if successor.fits(self, rule, outcome.flags):
+                return self._successor(*successor.state)
         device = self.scale.device
         found = torch.stack([copied(flag, device) for flag in outcome.flags]).sum()
         scale, counted = self.scale.clone(), self.growth_tracker
@@ -84,6 +91,8 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         device = self.scale.device
         if isinstance(new_scale, Tensor):
+            if new_scale.is_cuda:  # a copy of the caller's stream, which lets it go before this one has read it
+                self.keep([new_scale])
             new = new_scale.detach().to(device, torch.float32, non_blocking=True).reshape(())
         else:
             new = torch.full((), new_scale, dtype=torch.float32, device=device)  # a fill: no copy to wait for
@@ -91,8 +100,11 @@ class DeviceVersion(Version[Rule, State]):
             new = torch.where(new.isfinite(), new, self.scale)
         return self._made(rule, new, self.growth_tracker)
 
+    def _successor(self, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
+        return DeviceVersion(scale, tracker, event_on(scale.device))
+
     def _made(self, rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
-        return DeviceVersion(_bounded(rule, scale), tracker.clone(), event_on(scale.device))
+        return self._successor(_bounded(rule, scale), tracker.clone())
 
     def _wait(self) -> None:
         """Order this stream behind the one that made the version, and keep its memory until it is done."""
@@ -138,8 +150,8 @@ class StaticVersion(DeviceVersion):
         self.growth_tracker.copy_(made.growth_tracker)
         return self
 
-    def _made(self, rule: Rule, scale: Tensor, tracker: Tensor) -> "StaticVersion":
-        return self._write(DeviceVersion(_bounded(rule, scale), tracker))
+    def _successor(self, scale: Tensor, tracker: Tensor) -> "StaticVersion":
+        return self._write(DeviceVersion(scale, tracker))
 
 
 def _bounded(rule: Rule, scale: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,10 +17,13 @@ from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients import unscale
-from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.state.version import AnyVersion, Successor
 from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage
+
+if TYPE_CHECKING:
+    from ampsim.torch.gradients.adam import Checked
 
 T = TypeVar("T")
 Args = tuple[Any, ...]  # of the optimizer's own step
@@ -61,6 +64,7 @@ class OptimizerStep:
     overrides: Overrides
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
+    newest: AnyVersion | None = None  # what the next update changes, if all goes in order
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -144,7 +148,7 @@ class OptimizerStep:
         if not groups:
             return torch.zeros(())
         home = next(iter(groups))[0]
-        if self.fused_step and (checked := self.fused_step.check(self.optimizer, groups, version.scale_on, max_norm)):
+        if checked := self._check_fused(groups, max_norm):
             self.record.folded, self.record.found_inf[home] = checked.divisor, checked.found_inf
             return checked.norm
         on_host = home.type == version.device.type == "cpu"
@@ -230,11 +234,20 @@ class OptimizerStep:
             for param in made:
                 del self.optimizer.state[param]
 
+    def _check_fused(self, groups: unscale.Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
+        """Read norm, flag, divisor and the next state in one launch; None where that is not asked for, or cannot be."""
+        if self.fused_step is None or not groups:
+            return None
+        checked = self.fused_step.check(self.optimizer, groups, self.version, max_norm, self.newest, self.rule)
+        if checked and checked.following and self.newest:
+            self.record.successor = Successor(self.newest, self.rule, checked.found_inf, checked.following)
+        return checked
+
     def _check_for_kernel(self) -> dict[torch.device, Tensor]:
         groups = self._gradients(allow_fp16=True)
         if self.overrides.unscale_grads_:
             return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
-        if self.fused_step and (checked := self.fused_step.check(self.optimizer, groups, self.version.scale_on)):
+        if checked := self._check_fused(groups):
             return {checked.found_inf.device: checked.found_inf}
         if not self.exact_torch and self.version.may_be_below_one:
             return unscale.check_unscaled(groups, self.version.scale_on)

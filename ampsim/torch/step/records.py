@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
 from ampsim.torch.state.device import event_on
-from ampsim.torch.state.version import DeviceObservation, Outcome
+from ampsim.torch.state.version import DeviceObservation, Outcome, Successor
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ class Record:
     stage: Stage = Stage.READY
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
+    successor: Successor | None = None  # what an update by these gradients alone makes
     is_held: bool = False  # some thread unscales or steps this optimizer now
     optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
     _flags: Flags = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Record:
     def forget(self) -> None:
         """Return to the beginning, after an unscale that failed."""
         self.found_inf = {}
-        self.stage, self.folded, self.observed = Stage.READY, None, None
+        self.stage, self.folded, self.observed, self.successor = Stage.READY, None, None, None
 
 
 class StepRecords:
@@ -134,7 +135,8 @@ class StepRecords:
         records = self.of(ticket)
         flags = [flag for record in records for flag in record.found_inf.values()]
         observed = [record.observed for record in records if record.observed is not None]
-        return Outcome(flags, observed, is_async)
+        successors = [record.successor for record in records if record.successor is not None]
+        return Outcome(flags, observed, successors, is_async)
 
     def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
         """Forget this ticket and those before: they were updated. Return what each optimizer of this one found.

@@ -36,13 +36,15 @@ class OptimizerThread:
         * An exception goes to its Future; unless somebody asked for the Future by then, also to the next
           `launch`, `synchronize` or `close`, with its cause. What was launched behind it fails with it.
         * CUDA: what runs here sees the work that the launching thread's stream had been given before; the stream of
-          who waits, for a Future or in `synchronize`, sees what was done here. Streams wait, the host does not.
+          who waits, for a Future, in `synchronize` or in `close`, sees what was done here. Streams wait, the host does
+          not.
         * `close` is idempotent and bounded in time; the interpreter's exit closes. After a fork the child's
           copy refuses work at once, and nobody waits there for what the parent launched.
         * What a function held is let go before the thread waits for the next one.
 
     Assumes:
         * A launched function does not wait for a later one.
+        * CUDA: what a job reads of other devices than the launching thread's current one is ready by then.
 
     ============ ======================== =====================
     attribute    written                  read
@@ -124,6 +126,7 @@ class OptimizerThread:
             else:
                 self._let_go = True
                 print(f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go", file=sys.stderr)
+        come_behind(self._finished)  # who lets go of what jobs wrote lets go of it on this stream
         with self._lock:
             self._raise_error()
 
