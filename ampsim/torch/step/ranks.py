@@ -47,8 +47,8 @@ class Ranks:
         found = flags[0] if len(flags) == 1 else torch.stack([*flags, torch.zeros((), device=device)]).amax()
         if self.joins_amax:
             seen = record.observed
-            amax = torch.zeros((), device=device) if seen is None else seen.amax.to(device).nan_to_num(torch.inf, torch.inf)
-            found = torch.stack([found.double(), amax.double()])
+            amax = torch.zeros((), device=device) if seen is None else seen.amax.to(device)
+            found = torch.stack([found.double(), amax.double().nan_to_num(torch.inf, torch.inf)])
         with _missing("found_inf"):
             work = dist.all_reduce(found, dist.ReduceOp.MAX, self._group, async_op=True)
 
