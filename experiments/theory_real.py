@@ -7,7 +7,8 @@ the largest power of two at which it still fits into fp16. The ceilings' empiric
 says how often steps are skipped and where the scale is. What T3 assumes and a run does not give: that ceilings are
 independent, and that the scale has no influence on them.
 
-The arm `fp32` trains in float32 and has ceilings only: a prediction of the fp16 runs made without any.
+The arm `fp32` trains in float32 and has ceilings only: a prediction of the fp16 runs made without any. A forecast is
+made of the first of these ceilings, and is of the fp16 steps that come after.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -22,13 +23,13 @@ from typing import Annotated
 import numpy as np
 import torch
 from rich.table import Table
-from torch import nn
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.records import Record
 from experiments import runner
-from experiments.training import digits_data, fp16, loop, series, tasks
+from experiments.models import mlp
+from experiments.training import fp16, loop, series, tasks
 
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
@@ -43,9 +44,10 @@ class Config(runner.Config):
     lr: float = 0.05  # of SGD
     weight_decay: Annotated[float, runner.FROM_0] = 0.01
     growth_intervals: tuple[int, ...] = (5, 10, 20, 50, 100)  # an arm each
+    prefix: Annotated[int, runner.BEFORE_THE_END] = 300  # steps after the warm-up that a forecast may see
 
 
-SMOKE = Config(steps=60, seeds=(0,), warmup=20, growth_intervals=(5,))
+SMOKE = Config(steps=60, seeds=(0,), warmup=20, growth_intervals=(5,), prefix=20)
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
@@ -59,21 +61,14 @@ def inputs() -> dict[str, str]:
 def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
     generator = fp16.prepare(seed)
-    task = tasks.digits(make_model(config.width), generator, device, config.batch)
+    task = tasks.digits(mlp.make(config.width), generator, device, config.batch)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     log = []
     for step in arm.train(task, optimizer, config.steps):
         largest = step.gradient.abs().max().item() if arm == loop.FP32 else largest_gradient(task, step.batch)
         log.append((step.scale, largest, not step.found_inf, step.loss))
         tick(step.number + 1)
-    return record(log[config.warmup :])
-
-
-def make_model(width: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(digits_data.PIXELS, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-        nn.Linear(width, digits_data.CLASSES),
-    )  # fmt: skip
+    return record(log[config.warmup :], config.prefix)
 
 
 def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
@@ -83,7 +78,7 @@ def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:
     return max(gradient.abs().max().item() for gradient in gradients)
 
 
-def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
+def record(log: Sequence[tuple[float, float, bool, float]], prefix: int) -> Record:
     """Return one unit, from (scale, largest gradient, gradient was finite, loss) of each step that counts."""
     scales, largest, finite, losses = series.table(log)
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
@@ -94,6 +89,9 @@ def record(log: Sequence[tuple[float, float, bool, float]]) -> Record:
         "skipped": finite.count(False),
         "unforeseen": sum(a != b for a, b in zip(foreseen, finite, strict=True)),
         "ceiling_correlation": round(float(np.corrcoef(levels[:-1], levels[1:])[0, 1]), 4),
+        "prefix_ceilings": counted(levels[:prefix]),
+        "later_scales": counted([int(math.log2(scale)) for scale in scales[prefix:]]),
+        "later_skipped": finite[prefix:].count(False),
         "mean_loss": float(f"{math.fsum(losses) / len(losses):.6g}"),
     }
 
@@ -119,9 +117,13 @@ def table(rows: Sequence[Record]) -> Table:
 
     All seeds of an arm are taken together.
     """
-    shown = Table("G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)")
+    shown = Table(
+        "G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)", "later",
+        "forecast",
+    )  # fmt: skip
     arms = {name: [row for row in rows if row["arm"] == name] for name in dict.fromkeys(row["arm"] for row in rows)}
-    reference = pooled(arms.pop("fp32"), "ceilings")
+    fp32 = arms.pop("fp32")
+    reference, prefix = (pooled(fp32, column) for column in ("ceilings", "prefix_ceilings"))
     for seeds in arms.values():
         interval, scales = seeds[0]["settings"]["growth_interval"], pooled(seeds, "scales")
         steps = scales.total()
@@ -132,6 +134,8 @@ def table(rows: Sequence[Record]) -> Table:
             f"{theory.skip_rate(Rule(growth_interval=interval)):.4f}", f"{fmean(scales, scales.values()):.2f}",
             *(f"{level:.2f}" for _, level in forms), f"{1 - unforeseen:.4%}",
             f"{fmean(row['ceiling_correlation'] for row in seeds):.2f}",
+            f"{sum(row['later_skipped'] for row in seeds) / pooled(seeds, 'later_scales').total():.4f}",
+            f"{predict(prefix, interval)[0]:.4f}",
         )  # fmt: skip
     return shown
 

@@ -18,22 +18,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from queue import Queue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ampsim import Rule, replay
 from ampsim.records import Record
-from ampsim.torch import GradScaler
 from experiments import runner
+from experiments.training.two_threads import INIT_SCALE, MAKERS, Iteration, Naive
 
 REPEATS = False  # ours do; torch's records depend on how the two threads happen to run
 TRUE = 3.0  # every gradient element
 TENSORS, ELEMENTS = 8, 4  # gradients per backward pass, and elements of each
-Iteration = dict[str, Any]  # our ticket, or nothing
 Tick = Callable[[int], None]
-INIT_SCALE = 2.0**12
 DEVICES = ("cpu",)  # threads are a matter of the host
 
 
@@ -47,45 +45,6 @@ class Config(runner.Config):
 
 
 SMOKE = Config(steps=40, seeds=(0,), depths=(1, 2), growth_intervals=(2,))
-
-
-class Naive:
-    """torch's scaler: whichever scale it holds when it is asked."""
-
-    def __init__(self, growth_interval: int, depth: int) -> None:
-        self.scaler: Any = torch.amp.GradScaler("cpu", INIT_SCALE, growth_interval=growth_interval)
-
-    def begin(self) -> Iteration:
-        """Return what each call about one iteration is given, and what travels with its gradients."""
-        return {}
-
-    def unscale(self, optimizer: torch.optim.Optimizer, iteration: Iteration) -> None:
-        self.scaler.unscale_(optimizer, **iteration)
-
-    def finish(self, optimizer: torch.optim.Optimizer, iteration: Iteration) -> float:
-        """Step and update; return the newest scale."""
-        self.scaler.step(optimizer, **iteration)
-        self.scaler.update(**iteration)
-        return float(self.scaler.get_scale())
-
-    def close(self) -> None:
-        """Do nothing: no thread waits for it."""
-
-
-class Tickets(Naive):
-    """Our scaler: the ticket travels with the gradients."""
-
-    def __init__(self, growth_interval: int, depth: int) -> None:
-        self.scaler = GradScaler("cpu", INIT_SCALE, growth_interval=growth_interval, depth=depth)
-
-    def begin(self) -> Iteration:
-        return {"ticket": self.scaler.begin()}
-
-    def close(self) -> None:
-        self.scaler.close()
-
-
-MAKERS: dict[str, type[Naive]] = {"torch": Naive, "ampsim": Tickets}
 
 
 class Handed(NamedTuple):

@@ -35,6 +35,11 @@ def total(run: Result, prefix: str, column: str) -> int:
     return sum(sum(arm.column(column)) for arm in found)
 
 
+def least_overflows(row: Mapping[str, Any]) -> int:
+    """Return how many overflows T1 proves of an excerpt of a public log: the least of each two neighbouring lines."""
+    return sum(window["least"] for window in row["windows"])
+
+
 def last_scales(arm: ArmRecords) -> list[float]:
     """Return the loss scale at the end of each seed's run."""
     return [float(row["scale_changes"][-1][1]) for row in arm]
@@ -71,6 +76,17 @@ def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = Fals
     expected = skip_rate(Rule(growth_interval=interval)) if bound else t3(counted_ceilings, interval)[0]
     measured = sum(run.arm(f"G={interval}").column("skipped"))
     return float(measured - expected * steps) / _scatter(tuple(counted_ceilings.items()), interval, steps)
+
+
+def forecast_error(run: Result, interval: int) -> float:
+    """Return by which share of them more steps were skipped than T3 says from the float32 runs' first ceilings.
+
+    The steps that are counted come after those that the forecast saw.
+    """
+    arm = run.arm(f"G={interval}")
+    steps = (real_steps(run) - run.config["prefix"]) * len(run.seeds)
+    expected = t3(counted(run.arm("fp32"), "prefix_ceilings"), interval)[0] * steps
+    return float(sum(arm.column("later_skipped")) / expected - 1)
 
 
 @cache

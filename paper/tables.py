@@ -112,6 +112,7 @@ ARTEFACT = (
     ("theory_real", "@sec-theory", "same CPU"),
     ("formats", "@sec-theory", "same CPU"),
     ("threads", "@sec-async", "verdict"),
+    ("threads_loss", "@sec-async", "verdict"),
     ("staleness", "@sec-depth", "exact; same CPU"),
     ("adversary", "@sec-field", "exact"),
     ("exponent_heatmap", "@sec-where", "same CPU"),

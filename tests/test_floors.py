@@ -47,6 +47,8 @@ FLOORS = {
         *("numpy", "torch", "ampsim", "ampsim.jax", "ampsim.peers"),
         *("chainer", "equinox", "fairscale", "flax", "jax", "jaxamp", "jmp", "keras", "mindspore", "mpx", "mxnet"),
         *("nnabla", "optax", "paddle", "tensorflow", "tf_keras"),
+        *("accelerate", "bmtrain", "colossalai", "composer", "deepspeed", "fairseq", "lightning", "megatron", "mmcv"),
+        *("nemo", "roundpipe"),
     },
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},

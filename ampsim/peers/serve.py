@@ -9,8 +9,12 @@ package prints goes elsewhere. This file and `ampsim.peers.peer` are all that a 
 import dataclasses
 import json
 import os
+import queue
+import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from ampsim.peers import load
@@ -33,11 +37,19 @@ def answer(peer: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(name: str, channel: socket.socket) -> None:
-    """Answer one line with one line until the other end closes."""
+    """Answer one line with one line until the other end closes, which ends this process whatever it is doing."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(channel, lines.put), daemon=True).start()
     peer = load(name)()
-    with channel, channel.makefile("r", encoding="utf-8") as requests:
-        for line in requests:
-            channel.sendall(json.dumps(answer(peer, json.loads(line))).encode() + b"\n")
+    while True:
+        channel.sendall(json.dumps(answer(peer, json.loads(lines.get()))).encode() + b"\n")
+
+
+def _read(channel: socket.socket, put: Callable[[str], None]) -> None:
+    """Hand on each line; at the end kill this process and what it started, such as a compiler."""
+    for line in channel.makefile("r", encoding="utf-8"):
+        put(line)
+    os.killpg(0, signal.SIGKILL)  # it leads a session of its own
 
 
 def main() -> None:
@@ -45,8 +57,6 @@ def main() -> None:
     name, number = sys.argv[1:]
     os.set_inheritable(int(number), False)  # noqa: FBT003  it has no keyword; what the package starts must not hold the line
     serve(name, socket.socket(fileno=int(number)))
-    sys.stderr.flush()
-    os._exit(0)  # threads that a package left running would keep the process
 
 
 if __name__ == "__main__":

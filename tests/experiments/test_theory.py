@@ -154,12 +154,13 @@ def test_the_table_shows_every_number_and_what_is_late_in_red() -> None:
 
 def test_a_unit_counts_what_its_steps_say() -> None:
     log = [(2.0**16, 1.0, False, 0.5), (2.0**15, 1.0, True, 0.5), (2.0**16, 0.99, True, 0.5), (2.0**15, 3.0, True, 2)]
-    row = theory_real.record(log)
+    row = theory_real.record(log, 1)
     assert row["scales"] == [[15, 2], [16, 2]]
     assert row["ceilings"] == [[14, 1], [15, 2], [16, 1]]
     assert row["skipped"] == 1
     assert row["unforeseen"] == 1  # the last: 3 x 2^15 overflows
     assert row["mean_loss"] == 0.875
+    assert (row["prefix_ceilings"], row["later_skipped"], row["later_scales"]) == ([[15, 1]], 0, [[15, 2], [16, 1]])
 
 
 def test_the_committed_runs_skip_as_their_ceilings_say_and_less_than_t1_allows() -> None:

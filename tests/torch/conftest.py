@@ -13,3 +13,20 @@ def thread():
     thread = OptimizerThread()
     yield thread
     thread.close()
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """In Triton's interpreter a program takes 2 ms: tiles of 32 elements, on the CPU."""
+    from ampsim.torch.gradients import adam, kernels
+    from ampsim.torch.step import fused_step
+    from tests.torch.helpers import DEVICE, INTERPRETED
+
+    if INTERPRETED:
+        monkeypatch.setattr(kernels, "BLOCK", 32)
+        monkeypatch.setattr(adam, "PART", 16)
+        monkeypatch.setattr(adam, "available", lambda device: device.type == DEVICE)
+        monkeypatch.setattr(fused_step, "KERNEL_DEVICES", {DEVICE})
+    kernels._tiles.cache_clear()
+    yield
+    kernels._tiles.cache_clear()

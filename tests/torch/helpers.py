@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -90,3 +91,10 @@ def compiled(kernel, signature, constants, capability, options):
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache):
         made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return made.asm
+
+
+def drawn(seed, sizes, magnitude, dtype=torch.float32):
+    """Return normally distributed tensors of these sizes on the kernels' device, without inf."""
+    random, top = np.random.default_rng(seed), torch.finfo(dtype).max
+    made = (torch.from_numpy(random.standard_normal(size) * magnitude).clamp(-top, top).to(dtype) for size in sizes)
+    return [values.nan_to_num(posinf=top, neginf=-top).to(DEVICE) for values in made]

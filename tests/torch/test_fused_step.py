@@ -1,241 +1,29 @@
-"""`fused_step=True`: Adam and AdamW in eight words per element, in Triton's interpreter (test_triton) or on a GPU."""
+"""`fused_step=True`: torch's Adam and AdamW by our kernels, in Triton's interpreter (test_triton) or on a GPU."""
 
-import ctypes
-import re
-import subprocess
 import warnings
 from contextlib import nullcontext
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ampsim.core.machine import Rule
-from ampsim.torch import GradScaler
-from ampsim.torch.gradients import adam, kernels, kernels_adam
-from ampsim.torch.state.device import DeviceVersion
-from ampsim.torch.state.version import Outcome, Successor
-from ampsim.torch.step import fused_step
+from ampsim.torch import GradScaler, OptimizerThread, Pipelined
+from ampsim.torch.gradients import kernels
 from tests.examples import examples
-from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, compiled, compiles, kernel_on_device
+from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of inf and NaN
-F32 = np.float32
-MAX = torch.finfo(torch.float32).max
+pytestmark = [
+    pytest.mark.usefixtures("small_tiles"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of inf and NaN
+]
 KINDS = {False: torch.optim.Adam, True: torch.optim.AdamW}
 on_device = pytest.mark.peer("triton") if INTERPRETED else pytest.mark.gpu  # of a parameter
 no_fixtures = HealthCheck.function_scoped_fixture  # they patch the same for every example
 
-
-@pytest.fixture(autouse=True)
-def small_tiles_on_any_device(monkeypatch):
-    if INTERPRETED:  # where a program takes 2 ms
-        monkeypatch.setattr(kernels, "BLOCK", 32)
-        monkeypatch.setattr(adam, "PART", 16)
-        monkeypatch.setattr(adam, "available", lambda device: device.type == DEVICE)
-        monkeypatch.setattr(fused_step, "KERNEL_DEVICES", {DEVICE})
-    kernels._tiles.cache_clear()
-    yield
-    kernels._tiles.cache_clear()
-
-
-def around_tiles() -> list[int]:
-    small, block = (16, 32) if INTERPRETED else (adam.PART, kernels.BLOCK)
-    return [0, 1, 3, small, small + 1, block - 1, block, 2 * block + 3]
-
-
-magnitudes = st.sampled_from([0.0, 2.0**-149, 2.0**-126, 1e-20, 1e-5, 1.0, 1.0, 300.0, 1e19, 1e37])
 betas = st.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.0, 0.5), (0.875, 1 - 2**-10)])
 scales = st.sampled_from([2.0**-10, 1.0, 3.0, 1024.0, 65536.0])
 grad_dtypes = st.sampled_from(list(kernels.DTYPES))
-numbers = st.builds(
-    adam.Hyperparameters, st.sampled_from([1e-3, 0.1, 1.0]), betas.map(lambda b: b[0]), betas.map(lambda b: b[1]),
-    st.sampled_from([1e-8, 0.0, 1e-3]), st.sampled_from([0.0, 0.01, 0.5]), st.booleans(), st.booleans(),
-)  # fmt: skip
-
-
-def drawn(seed, sizes, magnitude, dtype=torch.float32) -> list[torch.Tensor]:
-    random = np.random.default_rng(seed)
-    made = (torch.from_numpy(random.standard_normal(size) * magnitude).clamp(-MAX, MAX).to(dtype) for size in sizes)
-    return [
-        values.nan_to_num(posinf=torch.finfo(dtype).max, neginf=torch.finfo(dtype).min).to(DEVICE) for values in made
-    ]
-
-
-# --------------------------------------------------------------------------------------- the arithmetic, to the bit
-
-_fmaf = ctypes.CDLL("libm.so.6").fmaf
-_fmaf.restype, _fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
-fma = np.vectorize(lambda a, b, c: F32(_fmaf(a, b, c)), otypes=[F32])
-
-
-def torchs_kernel(p, g, m, v, step, divisor, n):
-    """Return what `adam_math` of torch's fused_adam_utils.cuh makes of float32 arrays, as nvcc contracts it."""
-    lr, beta1, beta2, eps, decay = map(F32, n[:5])
-    with np.errstate(all="ignore"):
-        g = g / F32(divisor)
-        g = -g if n.maximize else g
-        if decay != 0 and n.decoupled:
-            p = fma(-(lr * decay), p, p)
-        elif decay != 0:
-            g = fma(p, decay, g)
-        m = fma(beta1, m, fma(-beta1, g, g))
-        v = fma(beta2, v, fma(-beta2, g * g, g * g))
-        power1, power2 = (F32(np.float64(beta) ** step) for beta in (beta1, beta2))
-        denominator = np.sqrt(v) / np.sqrt(F32(1) - power2) + eps
-        return p - lr / (F32(1) - power1) * m / denominator, m, v
-
-
-@kernel_on_device
-@pytest.mark.skipif(not INTERPRETED, reason="test_gpu has torch's own kernel")
-@settings(max_examples=examples(ms=30), suppress_health_check=[no_fixtures])
-@given(
-    seed=st.integers(0, 99), size=st.sampled_from(around_tiles()).filter(bool), dtype=grad_dtypes, n=numbers,
-    step=st.sampled_from([0, 1, 7, 1000, 10**6]), divisor=st.sampled_from([1.0, 3.0, 1024.0, MAX, INF]),
-    sizes=st.tuples(*[magnitudes] * 4),
-)  # fmt: skip
-def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, step, divisor, sizes) -> None:
-    around = [drawn(seed + i, [size + 4], by, dtype if i == 0 else torch.float32)[0] for i, by in enumerate(sizes)]
-    grad, param, exp_avg, exp_avg_sq = (each[:size] for each in around)
-    behind = bits(*(each[size:].float() for each in around))
-    exp_avg_sq.abs_()
-    if dtype is torch.bfloat16:  # whose subnormals the interpreter takes for others
-        grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
-    wanted = torchs_kernel(
-        param.numpy().copy(),
-        grad.float().numpy(),
-        exp_avg.numpy().copy(),
-        exp_avg_sq.numpy().copy(),
-        step + 1,
-        divisor,
-        n,
-    )
-    before, count = bits(grad.float()), torch.tensor(float(step))
-    tensors = adam.Tensors([grad], [param], [exp_avg], [exp_avg_sq], [count])
-    adam.step(tensors, torch.zeros(()), torch.tensor(divisor), n)
-    for ours, theirs in zip((param, exp_avg, exp_avg_sq), wanted, strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs)
-    assert (count.item(), bits(grad.float())) == (step + 1, before)
-    assert bits(*(each[size:].float() for each in around)) == behind
-
-
-@kernel_on_device
-@settings(max_examples=examples(ms=10), suppress_health_check=[no_fixtures])
-@given(
-    scale=st.sampled_from([2.0**-126, 2.0**-125, 1.0, 3.0, 65536.0, 2.0**127, MAX]), tracker=st.integers(0, 5),
-    interval=st.sampled_from([1, 2, 4, 2**31 + 5]), growth=st.sampled_from([1.0, 1.1, 2.0, 2.0**20]),
-    backoff=st.sampled_from([1.0, 0.3, 0.5]), low=st.sampled_from([2.0**-126, 2.0]),
-    high=st.sampled_from([None, 4.0, 2.0**127]), overflows=st.booleans(),
-)  # fmt: skip
-def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff, low, high, overflows) -> None:
-    bounds = {"min_scale": low, "max_scale": high, "init_scale": 3.0, "growth_test": ">="}
-    rule = Rule(growth_factor=growth, backoff_factor=backoff, growth_interval=interval, **bounds)
-    version = DeviceVersion(torch.tensor(scale, device=DEVICE), torch.tensor(tracker, device=DEVICE, dtype=torch.int32))
-    grads = [torch.tensor([INF if overflows else 0.0], device=DEVICE)]
-    checked = adam.check(grads, version.scale, None, adam.Update(version.scale, version.growth_tracker, rule))
-    wanted = version.next(rule, Outcome([checked.found_inf]))
-    successor = Successor(version, rule, checked.found_inf, checked.following)
-    assert bits(*successor.state) == bits(wanted.scale, wanted.growth_tracker)
-    assert version.next(rule, Outcome([checked.found_inf], successors=[successor])).scale is checked.following[0]
-    other = torch.ones((), device=DEVICE)  # another optimizer's flag
-    again = version.next(rule, Outcome([checked.found_inf, other], successors=[successor]))
-    assert again.growth_tracker == 0
-    assert again.scale is not checked.following[0]
-
-
-@kernel_on_device
-@settings(max_examples=examples(ms=20), suppress_health_check=[no_fixtures])
-@given(
-    sizes=st.lists(st.sampled_from(around_tiles()), min_size=1, max_size=4), dtype=grad_dtypes, magnitude=magnitudes,
-    scale=scales, clip=st.sampled_from([None, 0.0, 0.5, 1e30, INF, NAN, -1.0]), on_device=st.booleans(),
-    bad=st.sampled_from([None, None, INF, -INF, NAN]), seed=st.integers(0, 99), programs=st.integers(1, 3),
-)  # fmt: skip
-@example([3], torch.float32, 3e38, 1.0, 1.0, False, None, 0, 1)  # the norm leaves float32, no gradient does
-@example([3], torch.float32, 3e38, 1.0, INF, False, None, 0, 1)
-@example([3], torch.float32, 3e38, 2.0**-10, INF, False, None, 0, 1)  # gradients do once unscaled
-@example([3], torch.float32, 1.0, 1.0, -1.0, True, None, 0, 1)
-@example([3], torch.float32, 1.0, 1.0, NAN, True, None, 0, 1)
-def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_device, bad, seed, programs) -> None:
-    grads = drawn(seed, sizes, magnitude, dtype)
-    if INTERPRETED and dtype is torch.bfloat16:
-        for grad in grads:
-            grad[grad.abs() < torch.finfo(dtype).tiny] = 0.0
-    if bad is not None and grads[-1].numel():
-        grads[-1][-1] = bad
-    at = torch.tensor(scale, device=DEVICE)
-    refused = clip is not None and not clip >= 0
-    bound = torch.tensor(clip, device=DEVICE) if clip is not None and (on_device or refused) else clip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adam, "PROGRAMS", programs)
-        norm, found, divisor = (value.item() for value in adam.check(grads, at, bound)[:3])
-    values = np.concatenate([grad.cpu().double().numpy() for grad in grads]) / scale
-    with np.errstate(all="ignore"):
-        exact = np.sqrt(np.square(values).sum())
-        assert found == float(refused or not np.isfinite(values.astype(F32)).all())
-    if found:
-        return
-    assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
-    wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
-    assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
-
-
-# ------------------------------------------------------------------------------------------ compiled, without a GPU
-
-POINTERS = {"tiles": "*i32", "table": "*i64", "done": "*i32", "partials": "*fp64", "scale": "*fp32", "found": "*fp32",
-            "found_inf": "*fp32", "divisor": "*fp32", "number": "i32",
-            "current": "*fp32", "tracker": "*i32", "interval": "i32", "counted": "*i32"}  # fmt: skip
-
-
-def for_a_gpu(name, capability, **constants) -> dict:
-    kernel = getattr(kernels_adam, name)
-    signature = {each: "constexpr" if each in constants else POINTERS.get(each, "fp32") for each in kernel.arg_names}
-    options = kernels.OPTIONS if name == "check" else adam.STEP_OPTIONS
-    return compiled(kernel, signature, constants, capability, options)
-
-
-def bytes_per_element(asm, threads, elements) -> tuple[float, float]:
-    """Return what the accesses of 16 bytes load and store; all that is not one of them is of a tile's tail."""
-    moved = (len(re.findall(rf"{access}\.global\.v4\.b32", asm["ptx"])) * 16 * threads for access in ("ld", "st"))
-    return tuple(each / elements for each in moved)
-
-
-def tensor_accesses(asm, elements) -> tuple[int, int]:
-    """Return the number of loads and of stores of a tile: half of them for whole tiles, half for the last one."""
-    code = asm["ttir"]
-    return tuple(len(re.findall(rf"tt\.{name}.*tensor<{elements}x!tt\.ptr", code)) for name in ("load", "store"))
-
-
-@compiles
-def test_eight_words_per_element_are_moved_and_no_register_is_spilled(tmp_path) -> None:
-    """The words of float32 and of float16 gradients, counted in what a GPU would run."""
-    block, part, tl = kernels.BLOCK, adam.PART, kernels.tl
-    flags = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "EXACT": True, "BLOCK": block, "PART": part}
-    scaled = {"GROWTH": 2.0, "BACKOFF": 0.5, "LOW": 2.0**-126, "HIGH": None}
-    read = for_a_gpu("check", 90, dtype=tl.float32, BOUND="number", PARTS=adam.PARTS, BLOCK=block, **scaled)
-    stepped = {
-        width: for_a_gpu("adam", 90, dtype=dtype, **flags) for width, dtype in ((4, tl.float32), (2, tl.float16))
-    }
-    assert bytes_per_element(read, 32 * kernels.OPTIONS["num_warps"], block) == (4, 0)
-    assert tensor_accesses(read, block) == (2 * 1, 0)
-    for width, asm in stepped.items():
-        assert bytes_per_element(asm, 32 * adam.STEP_OPTIONS["num_warps"], part) == (width + 12, 12)
-        assert tensor_accesses(asm, part) == (2 * 4, 2 * 3)
-        assert not re.search(r"\.f64|div\.full|div\.approx|sqrt\.approx", asm["ptx"])  # torch's are rounded to nearest
-        assert len(re.findall(r"div\.rn\.f32", asm["ptx"])) >= 2 * 3 * part // (32 * adam.STEP_OPTIONS["num_warps"])
-    tool = Path(pytest.importorskip("triton").__file__).parent / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
-        pytest.skip("needs Triton's cuobjdump")
-    for name, asm in {"check": read, **{f"adam {width}": asm for width, asm in stepped.items()}}.items():
-        (tmp_path / "cubin").write_bytes(asm["cubin"])
-        command = [tool, "--dump-resource-usage", tmp_path / "cubin"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-        used = {what: int(number) for what, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown.stdout)}
-        print(f"{name}: {used}")
-        assert (used["STACK"], used["LOCAL"]) == (0, 0)
-        assert used["REG"] <= 80  # so that 24 warps run at once
 
 
 # ---------------------------------------------------------------------------------- the scaler, in lockstep with torch
@@ -533,3 +321,91 @@ def test_the_map_is_made_once_and_new_addresses_are_followed() -> None:
     a_step(params, optimizer, scaler)
     assert kernels._tiles.cache_info().misses > before
     assert (params[2] != 1).all()
+
+
+@kernel_on_device
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_pipeline_need_not_widen_its_gradients(dtype) -> None:
+    results, accumulated = [], (torch.eye(3), torch.ones(2, 3))
+    for widen in (True, False):
+        model, thread = torch.nn.Linear(3, 2, device=DEVICE, dtype=dtype), OptimizerThread()
+        for param in model.parameters():
+            torch.nn.init.ones_(param)
+        pipelined = Pipelined(model, depth=0, thread=thread, widen=widen)
+        optimizer = torch.optim.AdamW(pipelined.parameters(), lr=0.1, fused=True)
+        scaler = GradScaler(DEVICE, init_scale=8.0, fused_step=not widen, launch=thread.launch)
+
+        def step(scaler=scaler, optimizer=optimizer, kept=torch.float32 if widen else dtype) -> None:
+            assert {p.grad.dtype for group in optimizer.param_groups for p in group["params"]} == {kept}
+            scaler.unscale_and_clip_(optimizer, 0.5)
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+
+        for _ in range(3):
+            for batch in accumulated:
+                inputs = (batch.to(DEVICE, dtype),)
+                pipelined.forward_backward(inputs, None, lambda outputs, _, scale=scaler.scale: scale(outputs.sum()))
+            pipelined.step(step, is_async=False)
+            scaler.update(is_async=False)
+        pipelined.synchronize()
+        results.append([master.detach() for master in pipelined.parameters()])
+        thread.close()
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert (ours < 0.8).all()
+
+
+# ------------------------------------------------------------------------------------------------- CUDA alone
+
+
+def loop_on_cuda(**options):
+    params = [ones(3), ones(kernels.BLOCK + 5), ones(100, 100)]
+    scaler = GradScaler("cuda", init_scale=4.0, growth_interval=2, fused_step=True, **options)
+    optimizer = torch.optim.AdamW(params, lr=0.1, fused=True)
+    return params, lambda: a_step(params, optimizer, scaler, clip=1.0)
+
+
+@pytest.mark.gpu
+def test_on_cuda_nothing_waits_for_the_device() -> None:
+    params, iterate = loop_on_cuda()
+    for _ in range(3):
+        iterate()  # compiles, and makes the state
+    with no_waits("cuda"):
+        for _ in range(3):
+            iterate()
+    assert all((param < 0.7).all() for param in params)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True:UserWarning")
+def test_on_cuda_replays_of_a_graph_are_steps() -> None:
+    results = []
+    for captured in (False, True):
+        params = [ones(3), ones(kernels.BLOCK + 5)]
+        optimizer = torch.optim.AdamW(params, lr=0.1, fused=True, capturable=True)
+        scaler = GradScaler("cuda", init_scale=4.0, growth_interval=2, fused_step=True, capturable=True)
+        for param in params:
+            param.grad = torch.ones_like(param)
+
+        def iterate(params=params, optimizer=optimizer, scaler=scaler) -> None:
+            scaler.scale(params[0].sum())
+            scaler.unscale_and_clip_(optimizer, 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                iterate()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        if captured:
+            with torch.cuda.graph(graph), warnings.catch_warnings(action="error"):
+                iterate()
+        for value in (2.0, INF, 3.0):
+            for param in params:
+                param.grad.fill_(value)
+            (graph.replay if captured else iterate)()
+        results.append((bits(*params), scaler.get_scale(), optimizer.state[params[0]]["step"].item()))
+    assert results[0] == results[1]

@@ -22,6 +22,11 @@ class AmpsimJax(Peer):
         "backoff_factor": "backoff",
         "growth_interval": "interval",
     }
+    deviations = dict.fromkeys(
+        ("scale_never_becomes_zero", "scale_comes_back"),
+        "Its default rule is torch's; Rule(min_scale=2.0**-126) keeps the scale above zero, as its DEVIATIONS say: "
+        "ampsim/jax/loss_scale.py",
+    )
 
     def start(self, **constants: Any) -> None:
         from ampsim import Rule
@@ -43,11 +48,12 @@ class AmpsimJax(Peer):
     def state(self) -> object:
         return dataclasses.asdict(self.scaler.state)
 
-    def load(self, state: object) -> None:
+    def load(self, state: Any) -> None:
         from ampsim import State
         from ampsim.jax import LossScale
 
-        self.scaler = LossScale.from_state(self.scaler.rule, State(**state))  # type: ignore[arg-type]
+        state = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        self.scaler = LossScale.from_state(self.scaler.rule, State(**state))
 
 
 def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:

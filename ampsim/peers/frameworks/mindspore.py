@@ -11,7 +11,7 @@ class MindsporeAmp(Peer):
 
     name = "mindspore-amp"
     requirement = "mindspore==2.10.0"
-    environment = "numpy2"
+    environment = "mindspore"
     target = "mindspore.amp.DynamicLossScaler"
     source = "https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/python/mindspore/amp.py#L325"
     dialect = "mindspore.amp.DynamicLossScaler"
@@ -53,7 +53,7 @@ class MindsporeCell(Peer):
 
     name = "mindspore-cell"
     requirement = "mindspore==2.10.0"
-    environment = "numpy2"
+    environment = "mindspore"
     target = "mindspore.nn.DynamicLossScaleUpdateCell"
     source = "https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/python/mindspore/nn/wrap/loss_scale.py#L88"
     dialect = "mindspore.nn.DynamicLossScaleUpdateCell"
@@ -86,7 +86,7 @@ class MindsporeManager(Peer):
 
     name = "mindspore-manager"
     requirement = "mindspore==2.10.0"
-    environment = "numpy2"
+    environment = "mindspore"
     target = "mindspore.amp.DynamicLossScaleManager"
     source = (
         "https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/python/mindspore/train/loss_scale_manager.py#L122"

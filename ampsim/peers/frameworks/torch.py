@@ -1,8 +1,11 @@
-"""torch.amp.GradScaler on the CPU."""
+"""torch.amp.GradScaler and torch's ShardedGradScaler, both on the CPU."""
 
 from typing import Any
 
+from ampsim.peers.frameworks.here import one_rank
 from ampsim.peers.frameworks.torch_like import TorchLike
+
+_TORCH = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch"
 
 
 class Torch(TorchLike):
@@ -11,10 +14,26 @@ class Torch(TorchLike):
     name = "torch"
     requirement = "torch==2.13.0"
     target = "torch.amp.GradScaler"
-    source = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/amp/grad_scaler.py#L52"
+    source = f"{_TORCH}/amp/grad_scaler.py#L52"
     dialect = "torch.amp.GradScaler"
 
-    def start(self, **constants: Any) -> None:
+    def make(self, **constants: Any) -> Any:
         import torch
 
-        self.scaler = torch.amp.GradScaler("cpu", **constants)
+        return torch.amp.GradScaler("cpu", **constants)
+
+
+class Sharded(TorchLike):
+    """The scaler of FSDP, in a process group of one."""
+
+    name = "torch-sharded"
+    requirement = "torch==2.13.0"
+    target = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
+    source = f"{_TORCH}/distributed/fsdp/sharded_grad_scaler.py#L45"
+    dialect = "torch.fsdp.ShardedGradScaler[cpu]"
+
+    def make(self, **constants: Any) -> Any:
+        one_rank()
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+        return ShardedGradScaler(device="cpu", **constants)

@@ -1,4 +1,4 @@
-"""What peers with torch's GradScaler methods share: a real optimizer that notes what it was given."""
+"""What torch's kin share: one parameter under torch's SGD, which notes what it was given, and torch's own methods."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,25 +11,54 @@ TORCH_CONSTANTS = {
     "backoff_factor": "backoff",
     "growth_interval": "interval",
 }
+WIDTH = 64  # gradients at most: some frameworks lay parameters out once and for all
 
 
-def noting_sgd(gradients: Sequence[float]) -> tuple[Any, list[tuple[float, ...]]]:
-    """Return torch's SGD over one parameter with these gradients, and the list that takes those of each step."""
-    import torch
+class Optimized:
+    """One parameter of WIDTH numbers under an SGD that notes the gradients of each of its steps."""
 
-    param = torch.nn.Parameter(torch.zeros(len(gradients)))
-    param.grad = torch.tensor(gradients, dtype=torch.float32)
-    optimizer = torch.optim.SGD([param], lr=1.0)
-    seen: list[tuple[float, ...]] = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append(tuple(param.grad.tolist())))  # type: ignore[union-attr]
-    return optimizer, seen
+    def __init__(self, kind: Any = None, dtype: str = "float32") -> None:
+        import torch
+
+        self.param: Any = torch.nn.Parameter(torch.zeros(WIDTH, dtype=getattr(torch, dtype)))
+        self.optimizer: Any = (kind or torch.optim.SGD)([self.param], lr=1.0)
+        self.seen: list[list[float]] = []
+        self.optimizer.register_step_pre_hook(lambda optimizer, *_: self.seen.append(_gradients(optimizer)))
+        self.count = 0
+
+    def give(self, scaled: Sequence[float]) -> None:
+        """Lay these gradients down as backward does, the rest being zero, and forget what was noted."""
+        import torch
+
+        if len(scaled) > WIDTH:
+            raise ValueError(f"{len(scaled)} gradients: expected {WIDTH} at most")
+        self.param.grad = torch.tensor([*scaled, *[0.0] * (WIDTH - len(scaled))], dtype=self.param.dtype)
+        self.count = len(scaled)
+        self.seen.clear()
+
+    def step(self, used: float, scale: float) -> Step:
+        """Return the iteration as the optimizer saw it."""
+        return Step(used, bool(self.seen), tuple(self.seen[0][: self.count]) if self.seen else None, scale)
+
+
+def _gradients(optimizer: Any) -> list[float]:
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return [number for param in params for number in param.grad.float().tolist()]
 
 
 class TorchLike(Peer):
-    """A scaler with torch's methods; `start` sets `scaler`."""
+    """A scaler with torch's methods, which `make` makes."""
 
     constants = TORCH_CONSTANTS
     scaler: Any
+    optimized: Optimized
+
+    def make(self, **constants: Any) -> Any:
+        """Return a fresh scaler."""
+        raise NotImplementedError
+
+    def start(self, **constants: Any) -> None:
+        self.scaler, self.optimized = self.make(**constants), Optimized()
 
     def scale(self) -> float:
         return float(self.scaler.get_scale())
@@ -39,13 +68,17 @@ class TorchLike(Peer):
 
         return float(self.scaler.scale(torch.tensor(loss, dtype=torch.float32)))
 
+    def iterate(self) -> None:
+        """Step the optimizer by way of the scaler, and update."""
+        self.scaler.step(self.optimized.optimizer)
+        self.scaler.update()
+
     def step(self, scaled: Sequence[float]) -> Step:
         used = self.scale()
         self.scale_loss(0.0)  # the scaler makes its tensors when it first scales
-        optimizer, seen = noting_sgd(scaled)
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        return Step(used, bool(seen), seen[0] if seen else None, self.scale())
+        self.optimized.give(scaled)
+        self.iterate()
+        return self.optimized.step(used, self.scale())
 
     def state(self) -> object:
         return self.scaler.state_dict()

@@ -1,0 +1,52 @@
+"""mmcv's scaler of the days before torch had one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampsim.peers.frameworks.here import pass_over
+from ampsim.peers.frameworks.torch_like import Optimized
+from ampsim.peers.peer import Peer, Step
+
+_NAMES = {"growth_interval": "scale_window", "factor": "scale_factor"}
+
+
+class MMCV(Peer):
+    """LossScaler; the hook around it divides by the scale and skips."""
+
+    name = "mmcv"
+    requirement = "mmcv==1.7.2"
+    environment = "torch-more"
+    target = "mmcv.runner.fp16_utils.LossScaler"
+    source = "https://github.com/open-mmlab/mmcv/blob/v1.7.2/mmcv/runner/fp16_utils.py#L334"
+    dialect = "mmcv.runner.LossScaler"
+    constants = {"init_scale": "init", "growth_interval": "interval", "factor": "factor"}
+    patched = "mmcv.runner's __init__, which imports torchvision, is passed over"
+
+    def start(self, **constants: Any) -> None:
+        pass_over("mmcv.runner")
+        from mmcv.runner.fp16_utils import LossScaler
+
+        self.optimized = Optimized()
+        self.scaler = LossScaler(**{_NAMES.get(name, name): value for name, value in constants.items()})
+
+    def scale(self) -> float:
+        return float(self.scaler.loss_scale)
+
+    def scale_loss(self, loss: float) -> float:
+        return loss * self.scale()
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        used = self.scale()
+        self.optimized.give(scaled)
+        found = self.scaler.has_overflow([self.optimized.param])
+        if not found:  # as hooks/optimizer.py does
+            self.optimized.param.grad.div_(used)
+            self.optimized.optimizer.step()
+        self.scaler.update_scale(found)
+        return self.optimized.step(used, self.scale())
+
+    def state(self) -> object:
+        return self.scaler.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.scaler.load_state_dict(state)

@@ -1,0 +1,42 @@
+"""RoundPipe's scaler, whose unscaling, step and update run on a thread of RoundPipe's own."""
+
+import sys
+import types
+from typing import Any
+
+from ampsim.peers.frameworks.here import pass_over
+from ampsim.peers.frameworks.torch_like import TorchLike
+
+
+class RoundPipe(TorchLike):
+    """The asynchronous scaler: the loss is scaled one update behind."""
+
+    name = "roundpipe"
+    requirement = "roundpipe==0.1.1"
+    target = "roundpipe.grad_scaler.GradScaler"
+    source = "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L14"
+    dialect = "roundpipe.GradScaler[async]"
+    patched = "without a GPU: its __init__ is passed over, and roundpipe.device, asked for a number of GPUs, says 0"
+
+    def make(self, **constants: Any) -> Any:
+        if "roundpipe" not in sys.modules:
+            pass_over("roundpipe")
+            device = types.ModuleType("roundpipe.device")
+            vars(device)["get_num_devices"] = lambda: 0
+            sys.modules["roundpipe.device"] = device
+        from roundpipe.grad_scaler import GradScaler
+
+        return GradScaler(**constants)
+
+    def iterate(self) -> None:
+        from roundpipe.optim_stream import launch_optim_kernel, synchronize_optim
+
+        launch_optim_kernel(self.scaler.step, self.optimized.optimizer)
+        self.scaler.update()
+        synchronize_optim()
+
+    def state(self) -> object:
+        raise NotImplementedError("roundpipe's scaler has no state_dict")
+
+    def load(self, state: object) -> None:
+        raise NotImplementedError("roundpipe's scaler has no load_state_dict")
