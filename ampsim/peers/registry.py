@@ -20,6 +20,7 @@ REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and 
     "deepspeed-fp16": "deepspeed:Fused",
     "deepspeed-unfused": "deepspeed:Unfused",
     "fairscale-layerwise": "fairscale:FairscaleLayerwise",
+    "fairscale-sharded": "fairscale:FairscaleSharded",
     "fairseq": "fairseq:Fairseq",
     "flax": "flax:Flax",
     "jaxamp": "jaxamp:Jaxamp",

@@ -13,7 +13,16 @@ from ampsim.peers.peer import Peer, is_pinned
 INF = float("inf")
 MAIN = ["ampsim-jax", "flax", "jmp", "jmp-jit"]
 ELSEWHERE = [
-    *("chainer", "fairscale-layerwise", "jaxamp", "keras-jax", "keras-tensorflow", "keras-torch", "mindspore-amp"),
+    *(
+        "chainer",
+        "fairscale-layerwise",
+        "fairscale-sharded",
+        "jaxamp",
+        "keras-jax",
+        "keras-tensorflow",
+        "keras-torch",
+        "mindspore-amp",
+    ),
     *("mindspore-cell", "mindspore-manager", "mpx", "mxnet", "nnabla", "paddle", "paddle-kernel", "tensorflow-v1"),
     "tf-keras",
 ]

@@ -26,6 +26,12 @@ class Mpx(Peer):
         "min_loss_scaling": "min_loss_scaling",
     }
 
+    deviations = {
+        "finite_gradients_are_never_skipped": "Its gradients are float16, in which a number above 65504 is infinite: "
+        "https://github.com/Data-Science-in-Mechanical-Engineering/mixed_precision_for_JAX/blob/"
+        "8b5262c2af80480540ce39aca0436e6b638be0d3/mpx/_grad_tools.py#L48",
+    }
+
     def start(self, **constants: Any) -> None:
         import jax.numpy as jnp
         import mpx
