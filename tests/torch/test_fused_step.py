@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ampsim.torch import GradScaler
+from ampsim.torch import GradScaler, OptimizerThread, Pipelined
 from ampsim.torch.gradients import kernels
 from tests.examples import examples
 from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
@@ -321,6 +321,38 @@ def test_the_map_is_made_once_and_new_addresses_are_followed() -> None:
     a_step(params, optimizer, scaler)
     assert kernels._tiles.cache_info().misses > before
     assert (params[2] != 1).all()
+
+
+@kernel_on_device
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_pipeline_need_not_widen_its_gradients(dtype) -> None:
+    results, accumulated = [], (torch.eye(3), torch.ones(2, 3))
+    for widen in (True, False):
+        model, thread = torch.nn.Linear(3, 2, device=DEVICE, dtype=dtype), OptimizerThread()
+        for param in model.parameters():
+            torch.nn.init.ones_(param)
+        pipelined = Pipelined(model, depth=0, thread=thread, widen=widen)
+        optimizer = torch.optim.AdamW(pipelined.parameters(), lr=0.1, fused=True)
+        scaler = GradScaler(DEVICE, init_scale=8.0, fused_step=not widen, launch=thread.launch)
+
+        def step(scaler=scaler, optimizer=optimizer, kept=torch.float32 if widen else dtype) -> None:
+            assert {p.grad.dtype for group in optimizer.param_groups for p in group["params"]} == {kept}
+            scaler.unscale_and_clip_(optimizer, 0.5)
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+
+        for _ in range(3):
+            for batch in accumulated:
+                inputs = (batch.to(DEVICE, dtype),)
+                pipelined.forward_backward(inputs, None, lambda outputs, _, scale=scaler.scale: scale(outputs.sum()))
+            pipelined.step(step, is_async=False)
+            scaler.update(is_async=False)
+        pipelined.synchronize()
+        results.append([master.detach() for master in pipelined.parameters()])
+        thread.close()
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert (ours < 0.8).all()
 
 
 # ------------------------------------------------------------------------------------------------- CUDA alone

@@ -86,7 +86,7 @@ def _finish(total, largest, scale, max_norm, found, BOUND: tl.constexpr):  # noq
             is_finite = is_finite & (bound >= 0.0)
         limit = norm + 1e-6
         # torch's clip: min(1, max_norm / (norm + 1e-6)), by way of a reciprocal as its operator goes
-        clip = tl.where(limit > bound, tl.minimum(tl.div_rn(1.0, limit) * bound, 1.0), 1.0)
+        clip = tl.minimum(tl.div_rn(1.0, limit) * bound, 1.0)  # 1 if both are inf: the smaller of NaN and 1
         divisor = tl.div_rn(s, clip)
     tl.store(found, norm)
     tl.store(found + 1, tl.where(is_finite, 0.0, 1.0))
