@@ -1,0 +1,88 @@
+"""Environments of peers: one that is missing, half built, of other pins, or cannot be had; and versions not read."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ampsim.peers import connect, environments, load, names
+from ampsim.peers.build import build_all
+from ampsim.peers.environments import NoEnvironmentError
+from ampsim.peers.peer import is_pinned
+
+SATISFIED = ["--dry-run", "--no-index", "pip"]  # installs nothing, and succeeds
+TABLES = {
+    "broken": {"stages": [SATISFIED, ["--no-index", "no-such-package==1.0"]], "seconds": 1},
+    "good": {"stages": [SATISFIED], "seconds": 1, "variables": {"LEVEL": "2"}},
+    "never": {"unavailable": "its newest wheel is for Python 3.6", "stages": [], "seconds": 1},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AMPSIM_PEERS", str(tmp_path))
+    monkeypatch.setattr(environments, "tables", lambda: TABLES)
+    return tmp_path
+
+
+def half_built(home: Path, name: str) -> None:
+    """What is left when a build is interrupted in its first stage."""
+    (home / name / "bin").mkdir(parents=True)
+    (home / name / "bin" / "python").symlink_to(sys.executable)
+    (home / name / "bin" / "pip").touch()
+
+
+def test_an_environment_that_is_not_whole_is_refused_with_the_cure(home: Path) -> None:
+    with pytest.raises(NoEnvironmentError, match=r"environment good in .* is missing: run `make peers`, or python -m"):
+        environments.python("good")
+    half_built(home, "good")
+    with pytest.raises(NoEnvironmentError, match="is half built"):
+        environments.python("good")
+    (home / "good" / environments.STAMP).write_text("of other pins")
+    with pytest.raises(NoEnvironmentError, match="is outdated"):
+        environments.python("good")
+    (home / "good" / environments.STAMP).write_text(environments.stamp("good"))
+    assert environments.python("good") == str(home / "good" / "bin" / "python")
+    assert environments.python("main") == sys.executable
+
+
+def test_a_build_goes_on_where_it_ended_and_past_what_cannot_be_had(home: Path) -> None:
+    half_built(home, "good")
+    half_built(home, "broken")
+    text = io.StringIO()
+    failed = build_all([*TABLES], Console(file=text, width=200))
+    assert environments.state("good") == "ready"
+    assert environments.state("broken") == "half built"
+    assert failed["never"] == "its newest wheel is for Python 3.6"
+    assert "ERROR: Could not find a version that satisfies the requirement no-such-package==1.0" in failed["broken"]
+    assert "good: built" in text.getvalue()
+    before = (home / "good.log").stat().st_mtime_ns
+    assert build_all(["good"], Console(file=text)) == {}
+    assert (home / "good.log").stat().st_mtime_ns == before, "what is ready is not built again"
+
+
+def test_a_peer_without_its_environment_or_name_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("AMPSIM_PEERS", str(home))
+    with pytest.raises(NoEnvironmentError, match=r"environment deepspeed in .* is missing"):
+        connect("deepspeed")
+    with pytest.raises(KeyError, match="no peer 'torsh'; there are accelerate, "):
+        connect("torsh")
+
+
+def test_every_peer_names_an_environment_that_there_is_and_a_pin() -> None:
+    for name in names():
+        peer = load(name)
+        assert peer.name == name
+        assert peer.environment in {"main", *environments.tables()}
+        assert peer.requirement.count("==") == 1
+
+
+def test_a_version_that_was_not_read_is_told_from_the_pinned_one() -> None:
+    peer = load("torch")()
+    assert is_pinned(peer, "2.13.0")
+    assert is_pinned(peer, "2.13.0+cpu")
+    assert not is_pinned(peer, "2.13.1")
+    assert not is_pinned(peer, "2.14.0+cpu")
