@@ -105,6 +105,7 @@ GPU_DATA   ?= experiments/data/nvidia-h200
 GPU_ONLY   ?= gpu
 GPU_TESTS  ?= tests/torch tests/probe
 GPU_JAX    ?= cuda,cpu
+GPU_JAX_TESTS ?= $(addprefix tests/jax/test_,gpu.py dlpack.py exact.py finite.py loss_scale.py grad.py)
 GPU_SANITIZER ?= TORCH_CUDA_SANITIZER=1
 OUT        ?= build/gpu
 GPU_LOG     = build/$@
@@ -153,8 +154,7 @@ gpu-2:
 	  $(call gpu_stage,140,pool,$(call gpu_run,scale_crash device_claims exponent_heatmap,--jobs 4 --force)); \
 	  $(call gpu_stage,140,static_sweep,$(call gpu_short,static_sweep,--jobs 4 --seeds 0)); wait
 	@$(call gpu_stage,240,jax,JAX_PLATFORMS=$(GPU_JAX) XLA_PYTHON_CLIENT_PREALLOCATE=false HYPOTHESIS_PROFILE=dev $(GPU_RUN) \
-	  -m pytest -q -p no:cacheprovider --tb=short --junitxml=$(GPU_LOG)/jax.xml tests/jax/test_gpu.py tests/jax/test_dlpack.py \
-	  tests/jax/test_exact.py tests/jax/test_finite.py tests/jax/test_loss_scale.py tests/jax/test_grad.py) & \
+	  -m pytest -q -p no:cacheprovider --tb=short --junitxml=$(GPU_LOG)/jax.xml $(GPU_JAX_TESTS)) & \
 	  $(call gpu_stage,140,async_depth,$(call gpu_short,async_depth,--jobs 2 --seeds 0)); wait
 	$(gpu_end)
 
@@ -169,7 +169,7 @@ gpu-3:
 	$(gpu_end)
 
 gpu-dry:
-	$(MAKE) --keep-going gpu-1 gpu-2 gpu-3 GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_ONLY="not gpu" GPU_JAX=cpu GPU_SANITIZER= \
+	$(MAKE) --keep-going gpu-1 gpu-2 gpu-3 GPU_DEVICE=cpu GPU_SMOKE=--smoke GPU_ONLY="not gpu" GPU_JAX=cpu GPU_JAX_TESTS=tests/jax/test_gpu.py GPU_SANITIZER= \
 	  GPU_TESTS="tests/torch/test_gpu.py tests/probe/test_gpu.py"
 
 # Libraries whose own code drives the scaler, and Ray.

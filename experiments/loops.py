@@ -120,7 +120,7 @@ def table(rows: Sequence[Record]) -> Table:
             count = sum(bug["caught"] for bug in row["bugs"].values())
             shown.add_row("planted bugs", f"{count} of {len(row['bugs'])} caught")
         else:
-            laws = [row["laws"][name]["outcome"] if row["laws"] else "not run" for name in LAWS]
+            laws = [row["laws"][name]["outcome"] if name in row["laws"] else "not run" for name in LAWS]
             shown.add_row(row["arm"], row["version"] or row["not_run"], *laws)
     return shown
 

@@ -22,6 +22,7 @@ COLOR = {
     "resume_is_invisible": _style.GREEN,
     "splitting_is_invisible": _style.ORANGE,
     "it_learns": _style.GREY,
+    "ranks_are_invisible": _style.VERMILION,
 }
 LAWS = tuple(COLOR)
 HOLDS, REPORTED, NEW, SILENT = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"

@@ -90,13 +90,13 @@ def check_fused_step(fused_step: bool, exact_torch: bool) -> bool:
 
 
 def check_group(rule: Rule | Policy, capturable: bool) -> None:
-    """Refuse what ranks cannot agree on by one flag."""
+    """Refuse what ranks cannot agree on by the largest of what each saw."""
     if capturable:
         raise ValueError("capturable=True with a group: expected one of the two; replays of a collective are untested")
-    if isinstance(rule, Policy) and rule.needs:
+    if isinstance(rule, Policy) and "saturated" in rule.needs:
         raise ValueError(
-            f"policy={rule!r} with a group needs {' and '.join(rule.needs)} of the gradients: expected one that needs "
-            "found_inf alone, as ranks tell each other no more; pass another policy"
+            f"policy={rule!r} with a group needs the share of saturated elements: expected one that needs found_inf or "
+            "amax, as one all-reduce tells the largest of all ranks and no sum; pass another policy"
         )
 
 

@@ -114,8 +114,9 @@ class GradScaler(TorchNames):
             replay; `update` with a new scale and `load_state_dict` work between replays. Depth 0, one stream.
         group: a process group of torch.distributed, or "world": what one rank finds in an optimizer's gradients
             all know before any steps it, with DDP, FSDP2 or other shards, so that scales, skips and state dicts are
-            equal on all. The largest flag of all by one all-reduce, waited for when it is needed. Every rank makes
-            the same calls in the same order, this one included. Run with gloo; nccl has not been run yet.
+            equal on all. The largest flag of all, and for a policy the largest amax, by one all-reduce, waited for when
+            it is needed. Every rank makes the same calls in the same order, this one included. Run with gloo; nccl has
+            not been run yet.
         fused_step: step torch.optim.Adam and AdamW with ``fused=True`` by kernels of ours on CUDA, see `FusedStep`:
             unscale, check, norm, clip and step in 8 words per element, where torch moves 12. ``.grad`` is read only,
             so that it stays scaled. Where they cannot, torch's own do, and a RuntimeWarning says why, once. Compiled
@@ -174,6 +175,7 @@ class GradScaler(TorchNames):
         settings: dict[str, object] = {"enabled": self._enabled}
         if self._enabled:
             config.check_group(self._rule, self._capturable)
+            ranks.joins_amax = "amax" in getattr(self._rule, "needs", ())
             settings |= {name: getattr(self, f"_{name}") for name in ("depth", "exact_torch", "at_min_scale")}
             settings |= config.named(self._rule)
         ranks.check_equal("GradScaler()", settings)

@@ -14,8 +14,8 @@ from ampsim.testing.emit.case import TEMPLATES, hexadecimal, number, sequence  #
 from ampsim.testing.emit.proof import require_failure  # noqa: E402
 from ampsim.testing.emit.scaler import emit_scaler_test  # noqa: E402
 from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
-from ampsim.testing.loop.judge import ALL  # noqa: E402
-from ampsim.testing.ranks.laws import LAWS  # noqa: E402
+from ampsim.testing.loop import judge as loops  # noqa: E402
+from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 from tests.testing.strangers import WRONG, Stranger  # noqa: E402
@@ -171,5 +171,5 @@ def test_numbers_are_read_back() -> None:
 
 
 def test_a_shell_completes_all_laws() -> None:
-    assert sorted(laws()) == sorted({check.name for check in chosen()} | set(ALL) | set(LAWS))
+    assert sorted(laws()) == sorted({check.name for check in chosen()} | set(loops.LAWS) | set(ranks.LAWS))
     assert complete_law("scale_is") == ["scale_is_exact_float32", "scale_is_invisible"]

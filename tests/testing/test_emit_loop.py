@@ -82,7 +82,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_every_law_has_a_template() -> None:
-    assert set(TEMPLATES) == set(LAWS)
+    assert set(TEMPLATES) == {*LAWS} - {"ranks_are_invisible"}
 
 
 def test_the_right_loop_is_right() -> None:

@@ -17,7 +17,7 @@ def test_a_right_loop_is_not_accused(name):
 
 def test_there_are_30_bugs():
     assert len(BUGS) >= 30
-    assert {bug.law for bug in BUGS.values()} == set(LAWS)
+    assert {bug.law for bug in BUGS.values()} == {*LAWS} - {"ranks_are_invisible"}  # whose bugs rank_loops has
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -1,5 +1,6 @@
 """One of two processes in a gloo group, each with its scalers; `test_ranks` starts both. RANK STORE HISTORIES"""
 
+import math
 import os
 import random
 import sys
@@ -10,7 +11,9 @@ import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
-from ampsim.core.pipeline import trajectory
+from ampsim.core.pipeline import init, trajectory, update
+from ampsim.core.policies.base import Observation
+from ampsim.core.policies.deduplicated import Ratio
 from ampsim.core.policies.headroom import Headroom
 from ampsim.torch import GradScaler
 
@@ -145,6 +148,28 @@ def copies_of_one_model():
     assert scaler.get_scale() == 4.0
 
 
+def a_policy_that_needs_amax():
+    """Let one rank have the largest gradient, an inf, a NaN or none: both follow the policy on what all saw."""
+    policy = Headroom(init_scale=2.0**10, interval=2)
+    for kind, options in KINDS:
+        scaler, state = GradScaler("cpu", policy=policy, group="world"), init(policy)
+        param = torch.nn.Parameter(torch.ones(3))
+        optimizer = kind([param], lr=0.1, **options)
+        for both in ((1.0, 900.0), (3.0, 0.5), (None, 40.0), (INF, 1.0), (1.0, float("nan")), (0.1, 0.2), (0.1, 0.1)):
+            scale, mine = float(scaler.scale(torch.ones(()))), both[RANK]
+            assert scale == state.scale, (scale, state)
+            param.grad = None if mine is None else torch.tensor([0.0, 0.0, mine * scale])
+            with CommDebugMode() as collectives:
+                scaler.step(optimizer)
+            scaler.update()
+            assert collectives.get_total_counts() == 1, collectives.get_comm_counts()
+            seen = [abs(each) for each in both if each is not None]
+            found = not all(map(math.isfinite, seen))
+            state = update(policy, state, Observation(found, INF if found else max(seen)))
+        first, second = everyones(scaler.state_dict())
+        assert first == second, (first, second)
+
+
 def sharded_scaler_of_torch():
     """Show that torch's adds what ranks found: two that overflow make 2, and a fused kernel looks for 1."""
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -171,8 +196,8 @@ def refusals():
         text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
         assert text.startswith(differ.format(*(f"{option}={value}" for value in values))), text
     assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7: expected a process group with")
-    needy = refusal(lambda: GradScaler("cpu", policy=Headroom(), group="world"))
-    assert "needs amax of the gradients: expected one that needs found_inf alone" in needy, needy
+    needy = refusal(lambda: GradScaler("cpu", policy=Ratio(), group="world"))
+    assert "needs the share of saturated elements: expected one that needs found_inf or amax" in needy, needy
     assert refusal(lambda: GradScaler("cpu", capturable=True, group="world")).startswith(
         "ValueError: capturable=True with"
     )
@@ -214,6 +239,7 @@ for seed in range(HISTORIES):
         raise
 parts_of_one_tensor()
 copies_of_one_model()
+a_policy_that_needs_amax()
 sharded_scaler_of_torch()
 refusals()
 a_rank_that_dies()

@@ -167,3 +167,19 @@ def test_with_hooks_training_is_what_it_is_without(plan, clip):
     assert scale == hooked_scale
     torch.testing.assert_close(hooked_params, params, rtol=1e-5, atol=1e-7)
     assert all(np.isfinite(p.numpy()).all() for p in hooked_params)
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 3, norms.SMALL + 1, norms.SMALL + 6, norms.PART + 5]), min_size=1, max_size=3),
+    bad=st.sampled_from([None, math.inf, -math.inf, math.nan]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=2),
+)
+@settings(max_examples=examples(ms=5))
+@example([norms.SMALL + 6], math.inf, torch.float32, [0.99999])  # behind the rows
+def test_a_number_that_is_finite_only_if_all_are(sizes, bad, dtype, places) -> None:
+    grads = [torch.ones(size, dtype=dtype) for size in sizes]
+    for sign, place in zip((1.0, -1.0), places, strict=False):
+        if bad is not None:
+            grads[-1][int(place * sizes[-1])] = bad * sign
+    assert math.isfinite(norms.finite_if_all_are(grads)) == (bad is None)

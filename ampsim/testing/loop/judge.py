@@ -43,9 +43,9 @@ LAWS = {
         resume_is_invisible,
         splitting_is_invisible,
         it_learns,
+        ranks_are_invisible,
     )
 }
-ALL = {**LAWS, ranks_are_invisible.name: ranks_are_invisible}  # `LAWS` are those of a loop that runs alone
 FEWEST = 3
 TRIED_AT = 2.0**8
 LIMIT = 600.0  # seconds per law, which runs the loop a dozen times
@@ -68,7 +68,7 @@ def check_loop(
             what makes a ``LossScaleOptimizer`` of Keras. A ``make(scaler, group=None)`` of torch is also called on
             each of two ranks, which are threads, with the process group that is torch.distributed's default one there.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
-        laws: names in `ALL`; None is all.
+        laws: names in `LAWS`; None is all.
         expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
         limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
             it. Kept as `check_scaler` keeps its own.
@@ -88,10 +88,10 @@ def check_loop(
 
 def chosen(laws: Iterable[str] | None = None) -> list[Law]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    names = {*ALL} if laws is None else {*laws}
-    for name in sorted(names - {*ALL}):
-        raise ValueError(f"no law {name!r}; {nearest(name, ALL)}")
-    return [law for name, law in ALL.items() if name in names]
+    names = {*LAWS} if laws is None else {*laws}
+    for name in sorted(names - {*LAWS}):
+        raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
+    return [law for name, law in LAWS.items() if name in names]
 
 
 def judge_loop(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core.torch_model import refusals
-from ampsim.torch.gradients.norms import are_small, on_host, sum_of_squares
+from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, sum_of_squares
 
 if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Read
@@ -146,7 +146,7 @@ def multiply_and_check_(
 def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
     """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
 
-    One read where it can be: on the CPU a finite sum of squares has finite terms. If it is not, it may have
+    One read where it can be: on the CPU a finite sum has finite terms. If it is not, it may have
     overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. Where all gradients
     are small it looks at once: what it writes is in the cache still.
     """
@@ -156,7 +156,7 @@ def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
             torch.maximum(found, read.found_inf, out=found)
         elif not _suits_torchs_check(device, dtype):
             torch.maximum(found, _is_not_finite(largest(grads), dtype), out=found)
-        elif are_small(grads) or not (on_host(device, dtype) and math.isfinite(sum_of_squares(grads))):
+        elif are_small(grads) or not (on_host(device, dtype) and math.isfinite(finite_if_all_are(grads))):
             one = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
 

@@ -112,8 +112,9 @@ class OptimizerStep:
     ) -> unscale.Groups:
         """Group the gradients, after a policy's look at them."""
         groups = unscale.gradients(self.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
+        groups = self.ranks.own_part(groups) if self.ranks and not sums else groups
         self.record.observed = self.version.observe(self.rule, groups)
-        return self.ranks.own_part(groups) if self.ranks and not sums else groups
+        return groups
 
     def _tell_ranks(self) -> None:
         if self.ranks:

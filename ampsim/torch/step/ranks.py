@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ampsim.torch.gradients.unscale import Groups
+from ampsim.torch.state.version import DeviceObservation
 from ampsim.torch.step.records import Flags, Record
 
 
@@ -20,6 +21,7 @@ class Ranks:
 
     def __init__(self, group: Any, device: str) -> None:
         self._group, self._device = _checked(group), torch.device(device)
+        self.joins_amax = False  # for a policy that needs it
         self._members = set(dist.get_process_group_ranks(self._group))
 
     def check_equal(self, call: str, mine: dict[str, object]) -> None:
@@ -36,19 +38,26 @@ class Ranks:
     def begin_to_agree(self, record: Record) -> None:
         """Let the record tell what all ranks found in this optimizer's gradients, as soon as somebody asks it.
 
-        One all-reduce of one float32. Of the flags the largest, not the sum: a kernel asks whether a flag is 1.
+        One all-reduce of one float32, or with amax, the largest of all ranks, of two float64. Of the flags the largest,
+        not the sum: a kernel asks whether a flag is 1.
         """
         home = next(iter(record.found_inf), self._device)
         device = home if home.type == self._device.type else self._device
         flags = [flag.to(device, non_blocking=True) for flag in record.found_inf.values()]
         found = flags[0] if len(flags) == 1 else torch.stack([*flags, torch.zeros((), device=device)]).amax()
+        if self.joins_amax:
+            seen = record.observed
+            amax = torch.zeros((), device=device) if seen is None else seen.amax.to(device)
+            found = torch.stack([found.double(), amax.double().nan_to_num(torch.inf, torch.inf)])
         with _missing("found_inf"):
             work = dist.all_reduce(found, dist.ReduceOp.MAX, self._group, async_op=True)
 
         def joined() -> Flags:
             with _missing("found_inf"):
                 work.wait()
-            flag = found.to(home, non_blocking=True)
+            flag = (found[0].float() if self.joins_amax else found).to(home, non_blocking=True)
+            if self.joins_amax:
+                record.observed = DeviceObservation(found[1], None, 0)
             return {flag.device: flag}
 
         record.expect(joined)

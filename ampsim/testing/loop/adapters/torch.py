@@ -12,9 +12,10 @@ from ampsim.testing.loop.loop import Loop
 batches = tiny.batches()
 
 
-def make(scaler: torch.amp.GradScaler) -> Loop:
-    """Make the loop that is written by hand."""
+def make(scaler: torch.amp.GradScaler, group: Any = None) -> Loop:
+    """Make the loop that is written by hand; on ranks in DistributedDataParallel, as torch's DDP tutorial has it."""
     model = tiny.model()
+    wrapped = nn.parallel.DistributedDataParallel(model) if group else model
     optimizer, schedule = tiny.adam(model)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
     logs: dict[str, Any] = {}
@@ -22,7 +23,7 @@ def make(scaler: torch.amp.GradScaler) -> Loop:
     def step(batch: Any) -> None:
         optimizer.zero_grad()
         for part in tiny.parts(batch):
-            logs["loss"] = tiny.loss_of(model, part)
+            logs["loss"] = tiny.loss_of(wrapped, part)
             scaler.scale(logs["loss"] / len(tiny.parts(batch))).backward()
         scaler.unscale_(optimizer)
         logs["norm"] = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
