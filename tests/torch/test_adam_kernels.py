@@ -108,6 +108,7 @@ def test_a_step_is_that_of_torchs_cuda_kernel_to_the_bit(seed, size, dtype, n, s
     backoff=st.sampled_from([1.0, 0.3, 0.5]), low=st.sampled_from([2.0**-126, 2.0]),
     high=st.sampled_from([None, 4.0, 2.0**127]), overflows=st.booleans(),
 )  # fmt: skip
+@example(scale=2.0**127, tracker=0, interval=1, growth=2.0, backoff=0.5, low=2.0, high=None, overflows=False)
 def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff, low, high, overflows) -> None:
     bounds = {"min_scale": low, "max_scale": high, "init_scale": 3.0, "growth_test": ">="}
     rule = Rule(growth_factor=growth, backoff_factor=backoff, growth_interval=interval, **bounds)
@@ -118,6 +119,8 @@ def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff
     successor = Successor(version, rule, checked.found_inf, checked.following)
     assert bits(*successor.state) == bits(wanted.scale, wanted.growth_tracker)
     assert version.next(rule, Outcome([checked.found_inf], successors=[successor])).scale is checked.following[0]
+    changed = version.next(rule.replace(), Outcome([checked.found_inf], successors=[successor]))  # set in between
+    assert changed.scale is not checked.following[0]
     other = torch.ones((), device=DEVICE)  # another optimizer's flag
     again = version.next(rule, Outcome([checked.found_inf, other], successors=[successor]))
     assert again.growth_tracker == 0

@@ -47,10 +47,9 @@ class Fairseq(Peer):
         try:  # as fp16_optimizer.py does: the norm of the scaled gradients, times 1 / scale
             self.scaler.check_overflow(float(torch.tensor(scaled).norm() * (1.0 / used)))
             self.scaler.update()
-            stepped = True
         except OverflowError:
-            stepped = False
-        return Step(used, stepped, None, self.scale())
+            pass  # the trainer's signal to skip
+        return Step(used, None, None, self.scale())
 
     def state(self) -> object:
         return {"loss_scale": self.scaler.loss_scale}  # what fp16_optimizer.py saves of it

@@ -77,8 +77,8 @@ class MindsporeCell(Peer):
         from mindspore import Tensor, amp
 
         used, finite = self.scale(), bool(amp.all_finite((_tensor(scaled),)))
-        overflow = self.scaler(self._scale, Tensor(not finite))
-        return Step(used, not bool(overflow), None, self.scale())
+        self.scaler(self._scale, Tensor(not finite))
+        return Step(used, None, None, self.scale())
 
 
 class MindsporeManager(Peer):

@@ -16,6 +16,11 @@ class RoundPipe(TorchLike):
     target = "roundpipe.grad_scaler.GradScaler"
     source = "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L14"
     dialect = "roundpipe.GradScaler[async]"
+    deviations = dict.fromkeys(
+        ("overflow_lowers_the_next_scale", "growth_comes_after_the_interval"),
+        "asynchronous: an update's scale is in force one update later, "
+        "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L164",
+    )
     patched = "without a GPU: its __init__ is passed over, and roundpipe.device, asked for a number of GPUs, says 0"
 
     def make(self, **constants: Any) -> Any:

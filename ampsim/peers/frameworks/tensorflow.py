@@ -58,7 +58,7 @@ class TfKeras(Peer):
         return _saved(self.scaler)
 
     def load(self, state: object) -> None:
-        _restore(self.scaler, state)
+        self._kept = _restore(self.scaler, state)
 
 
 class TensorflowV1(Peer):
@@ -99,7 +99,7 @@ class TensorflowV1(Peer):
         return _saved(self.scaler)
 
     def load(self, state: object) -> None:
-        _restore(self.scaler, state)
+        self._kept = _restore(self.scaler, state)
 
 
 def _saved(scaler: Any) -> dict[str, str]:
@@ -111,10 +111,12 @@ def _saved(scaler: Any) -> dict[str, str]:
         return {path.name: base64.b64encode(path.read_bytes()).decode() for path in Path(folder).iterdir()}
 
 
-def _restore(scaler: Any, files: Any) -> None:
+def _restore(scaler: Any, files: Any) -> Any:
+    """Restore a checkpoint from its files; return their folder, which is read again when more variables are made."""
     import tensorflow as tf
 
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in files.items():
-            Path(folder, name).write_bytes(base64.b64decode(text))
-        tf.train.Checkpoint(scaler=scaler).read(str(Path(folder, "saved")))
+    folder = tempfile.TemporaryDirectory()
+    for name, text in files.items():
+        Path(folder.name, name).write_bytes(base64.b64decode(text))
+    tf.train.Checkpoint(scaler=scaler).read(str(Path(folder.name, "saved")))
+    return folder
