@@ -126,7 +126,8 @@ class OptimizerThread:
             else:
                 self._let_go = True
                 print(f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go", file=sys.stderr)
-        come_behind(self._finished)  # who lets go of what jobs wrote lets go of it on this stream
+        finished, self._finished = self._finished, None  # once: the interpreter's exit closes again
+        come_behind(finished)  # who lets go of what jobs wrote lets go of it on this stream
         with self._lock:
             self._raise_error()
 
