@@ -81,7 +81,7 @@ function show(peer, law) {
   if (cell.reason) parts.push(make("p", {}, "Declared: ", ...linked(cell.reason)));
   for (const history of cell.history || []) if (history.bad.length) parts.push(picture(history));
   if (cell.did && !cell.test) parts.push(make("pre", {}, cell.did.join("\n")));
-  if (cell.test) {
+  if (cell.test && cell.fails_by) {
     const copy = make("button", { type: "button", onclick: () => navigator.clipboard.writeText(cell.test).then(() => { copy.textContent = "Copied"; }) }, "Copy the test");
     parts.push(make("div", { className: "bar" }, copy, link("Search upstream", cell.search)),
       make("p", {}, "Upstream: ", ...linked(cell.reports), "."),

@@ -195,8 +195,12 @@ def _modules(peer: type[Peer]) -> Iterator[str]:
 def _driver(peer: type[Peer]) -> str:
     """Return the class of the test: the peer's, and what the law does with it."""
     wanted = [inspect.getsource(getattr(Driver, name)) for name in ("iterate", "train", "feed", "take")]
-    made = "    def __init__(self, **constants):\n        self.steps = []\n        self.start(**constants)\n"
-    tree = ast.parse("\n".join([f"class Scaler({peer.__name__}):", made, *wanted]))
+    made = f"    def __init__(self, **constants):\n        self.steps, self.peer = [], {peer.__name__}()\n"
+    made += "        self.peer.start(**constants)\n"
+    made += (
+        "    def __getattr__(self, name):\n        return getattr(self.peer, name)\n"  # a peer may have an iterate, too
+    )
+    tree = ast.parse("\n".join(["class Scaler:", made, *wanted]))
     return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
 
 
