@@ -21,14 +21,14 @@ from ampsim.peers.laws import LAWS, Verdict, judge
 from ampsim.peers.laws.drift import HISTORIES, drift
 from ampsim.peers.laws.emit import emitted, prove
 from ampsim.peers.laws.law import EXAMPLES
-from ampsim.peers.laws.reports import REPORTS, search
+from ampsim.peers.laws.reports import reported, search
 from ampsim.peers.laws.trial import Scaler
 from ampsim.peers.peer import Peer, is_pinned
 from ampsim.peers.wire import PeerLostError, PeerRaisedError
 from ampsim.records import Record
 from experiments import runner
 
-NAMES = tuple(peers.names())
+NAMES = tuple(sorted(peers.names(), key=lambda name: (peers.load(name).environment != "main", name)))
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
 ABOUT = ("requirement", "environment", "target", "source", "dialect", "patched")
@@ -39,7 +39,7 @@ class Config(runner.Config):
     steps: int = EXAMPLES  # examples per law
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
     histories: int = HISTORIES  # per comparison with a dialect
-    peers: Annotated[tuple[str, ...], runner.one_of(NAMES)] = NAMES
+    peers: Annotated[tuple[str, ...], runner.one_of(("all", *NAMES))] = ("all",)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ SMOKE = Config(steps=2, histories=10, peers=("torch",))
 
 
 def arms(config: Config) -> Mapping[str, Arm]:
-    return {"laws": Arm(None), **{name: Arm(name) for name in config.peers}}
+    return {"laws": Arm(None), **{name: Arm(name) for name in (NAMES if config.peers == ("all",) else config.peers)}}
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
@@ -66,7 +66,8 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     try:
         found = judged(peer, config, tick)
     except (NoEnvironmentError, PeerLostError, PeerRaisedError) as error:
-        return before or {**about, "version": None, "date": None, "laws": {}, "drift": None, "not_run": str(error)}
+        how = f"{type(error).__name__} in environment {peer.environment}, which `make peers` builds"
+        return before or {**about, "version": None, "date": None, "laws": {}, "drift": None, "not_run": how}
     unchanged = before and {**before, "date": None} == records.decode(records.encode({**about, **found, "date": None}))
     return {**about, **found, "date": before["date"] if before and unchanged else str(datetime.now(UTC).date())}
 
@@ -99,7 +100,7 @@ def cell(peer: type[Peer], connected: Peer, verdict: Verdict, version: str) -> R
         found |= {"did": verdict.trial.lines, "history": [drawn(each) for each in verdict.trial.scalers.values()]}
     if verdict.outcome == "defect":
         found |= {"test": emitted(peer, verdict, version), "search": search(connected, verdict.law)}
-        found["reports"] = REPORTS.get((peer.name, verdict.law.name))
+        found["reports"] = reported(connected, verdict.law)
     return found
 
 
@@ -110,15 +111,10 @@ def drawn(scaler: Scaler) -> Record:
     scales = [*scaler.used(), *[step.scale for step in scaler.steps[-1:]]]
     return {
         "name": scaler.name,
-        "scales": [plain(each) for each in scales],
+        "scales": scales,
         "bad": "".join(bad),
         "stepped": "".join(stepped),
     }
-
-
-def plain(scale: float) -> float | str:
-    """Return a number as JSON can hold it."""
-    return scale if math.isfinite(scale) else str(scale)
 
 
 def earlier(name: str) -> Record | None:

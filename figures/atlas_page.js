@@ -84,7 +84,7 @@ function show(peer, law) {
   if (cell.test) {
     const copy = make("button", { type: "button", onclick: () => navigator.clipboard.writeText(cell.test).then(() => { copy.textContent = "Copied"; }) }, "Copy the test");
     parts.push(make("div", { className: "bar" }, copy, link("Search upstream", cell.search)),
-      make("p", {}, "Upstream: ", ...linked(cell.reports || "not searched yet"), "."),
+      make("p", {}, "Upstream: ", ...linked(cell.reports), "."),
       make("p", { className: "faint" }, `The test was run in this peer's own environment, without ampsim: it fails there (${cell.fails_by}).`),
       make("pre", { tabIndex: 0 }, cell.test));
   }
@@ -96,7 +96,7 @@ function show(peer, law) {
 // The scale of each iteration on a log axis, and a tick where a gradient was not finite.
 function picture(run) {
   const W = 640, H = 150, LEFT = 64, RIGHT = 12, TOP = 14, FOOT = 34, NS = "http://www.w3.org/2000/svg";
-  const scales = run.scales.map(Number), logs = scales.map((s) => (s > 0 && Number.isFinite(s) ? Math.log2(s) : null));
+  const scales = run.scales.map((each) => (each === "inf" ? Infinity : Number(each))), logs = scales.map((s) => (s > 0 && Number.isFinite(s) ? Math.log2(s) : null));
   const known = logs.filter((each) => each !== null), low = Math.min(...known, Infinity), high = Math.max(...known, -Infinity);
   const from = known.length ? low - 1 : 0, to = known.length ? high + 1 : 1;
   const x = (i) => LEFT + ((W - LEFT - RIGHT) * i) / Math.max(1, scales.length);

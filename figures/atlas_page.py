@@ -1,5 +1,6 @@
 """The page of the atlas, `atlas.html`: laws by peers, a history, a test and a search in each cell."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,18 @@ def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:
 def page(run: Result) -> str:
     """Return the page."""
     laws, peers = parts(run)
-    data = {"laws": laws, "peers": [{name: peer.get(name) for name in KEPT} for peer in peers]}
+    data = {"laws": laws, "peers": [{name: plain(peer.get(name)) for name in KEPT} for peer in peers]}
     body = f"<style>{_text('atlas_page.css')}</style>\n{_text('atlas_page.html')}"
     return assemble(TITLE, [_text("atlas_page.js")], data, body, plots=False)
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold: inf and NaN as text."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(name: str) -> str:

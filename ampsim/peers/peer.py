@@ -75,6 +75,20 @@ class Peer(ABC):
             scaled: as backward leaves them, already multiplied by `scale`; infinities and NaN allowed.
         """
 
+    def history(self, constants: Mapping[str, Any], scaled: Sequence[Sequence[float]]) -> list[float | None]:
+        """Start afresh and go through iterations with these gradients; over a wire that is one call.
+
+        Returns:
+            the scale of each iteration and the last one; None, and no more, where the peer raised.
+        """
+        self.start(**constants)
+        used: list[float | None] = []
+        try:
+            used.extend(self.step(each).used for each in scaled)
+            return [*used, self.scale()]
+        except Exception:
+            return [*used, None]
+
     def state(self) -> object:
         """Return what the peer itself saves in a checkpoint, as JSON can hold it."""
         raise NotImplementedError(f"{self.name} saves nothing of its scaler")

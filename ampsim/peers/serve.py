@@ -19,7 +19,7 @@ from typing import Any
 
 from ampsim.peers import load
 
-CALLS = frozenset({"version", "start", "scale", "scale_loss", "step", "state", "load"})
+CALLS = frozenset({"version", "start", "scale", "scale_loss", "step", "state", "load", "history"})
 
 
 def answer(peer: Any, request: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,6 +73,9 @@ class Remote(Peer):
         seen = given.pop("unscaled")
         return Step(**given, unscaled=None if seen is None else tuple(seen))
 
+    def history(self, constants: Mapping[str, Any], scaled: Sequence[Sequence[float]]) -> list[float | None]:
+        return list(self._ask("history", dict(constants), [list(each) for each in scaled]))
+
     def state(self) -> object:
         return self._ask("state")
 
@@ -94,7 +97,7 @@ class Remote(Peer):
     def _ask(self, call: str, *args: object, **kwargs: object) -> Any:
         limit = self.limit
         if self._process is None:
-            if call not in ("start", "version"):
+            if call not in ("start", "version", "history"):
                 raise PeerLostError(f"{self.name}: no process to ask for {call}; expected start() before")
             self._process, limit = _Process(self.name, self._python, self.environment), self.first
         elif call == "start":

@@ -37,6 +37,11 @@ class BMTrain(Peer):
     }
     patched = "the CUDA kernel that looks for inf and NaN is torch.isfinite; nccl, streams, __init__ are left out"
 
+    deviations = dict.fromkeys(
+        ("finite_gradients_are_never_skipped",),
+        "Its gradients are float16 here, which the largest of this law are not: " + source,
+    )
+
     def start(self, init_scale: float = 2.0**16, **constants: Any) -> None:
         if "bmtrain" not in sys.modules:
             pass_over("bmtrain", "bmtrain.optim")

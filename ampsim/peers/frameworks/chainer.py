@@ -19,7 +19,7 @@ class Chainer(Peer):
     constants = {"_loss_scale": "init", "interval": "interval"}
     patched = "the initial scale is set as an attribute; Chainer's is always 1"
     deviations = dict.fromkeys(
-        ("growth_comes_after_the_interval", "overflow_restarts_the_streak"),
+        ("growth_comes_after_the_interval", "overflow_restarts_the_streak", "powers_of_two_stay_powers_of_two"),
         "It has no streak: it grows a little after each clean iteration, so that an interval of them doubles it: "
         "https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
     )

@@ -46,6 +46,11 @@ class FairscaleLayerwise(Peer):
     dialect = "fairscale.LayerwiseGradientScaler"
     constants = {**TORCH_CONSTANTS, "min_scale": "min_scale", "max_scale": "max_scale"}
 
+    deviations = dict.fromkeys(
+        ("loss_is_multiplied_by_the_scale", "unscaling_gives_the_gradient_back", "unscaling_rounds_once"),
+        "It scales what enters a layer in backward, not the loss: " + source,
+    )
+
     def start(self, init_scale: float = 1.0, **constants: Any) -> None:
         import torch
         from fairscale.optim.layerwise_gradient_scaler import LayerwiseGradientScaler

@@ -11,17 +11,16 @@ from typing import Any
 
 from ampsim.core.machine import Rule, update
 from ampsim.core.machine import init as first_state
-from ampsim.peers.laws.trial import EndedError, NotApplicableError, Trial
+from ampsim.peers.laws.trial import EndedError, NotApplicableError, RaisedError, Trial
 from ampsim.peers.peer import Peer
-from ampsim.peers.wire import PeerLostError
 
-HISTORIES = 2000
-PER_SETTING = 50  # histories: where a setting is compiled, that costs more than all of its histories
+HISTORIES = 300
+PER_SETTING = 20  # histories: where a setting is compiled, that costs more than all of its histories
 GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
     "growth_factor": (2.0, 4.0, 1.5, 3.0),
     "backoff_factor": (0.5, 0.25, 0.7),
-    "growth_interval": (1, 2, 3, 5),
+    "growth_interval": (1, 2, 3),
     "hysteresis": (1, 2, 3),
     "min_scale": (1.0, 0.25),
 }
@@ -56,7 +55,7 @@ def drift(peer: Peer, *, histories: int = HISTORIES, seed: int = 0) -> Drift:
     iterations = refused = 0
     for number in range(histories):
         if number % PER_SETTING == 0:
-            setting = drawn_setting(peer, draw)
+            setting = taken_setting(peer, draw)
         flags = drawn_flags(draw)
         try:
             used, followed = run(peer, setting, flags)
@@ -74,6 +73,18 @@ def drift(peer: Peer, *, histories: int = HISTORIES, seed: int = 0) -> Drift:
     return Drift(peer.dialect, histories, iterations, refused, len(differing), first)
 
 
+def taken_setting(peer: Peer, draw: random.Random) -> Mapping[str, Any]:
+    """Return a setting that the peer and its dialect take; after many in vain, one that they do not."""
+    for _ in range(50):
+        setting = drawn_setting(peer, draw)
+        try:
+            run(peer, setting, ())
+        except (EndedError, NotApplicableError):
+            continue
+        break
+    return setting
+
+
 def drawn_setting(peer: Peer, draw: random.Random) -> Mapping[str, Any]:
     """Return fields of `Rule` that the peer can be started with."""
     trial = Trial(peer)
@@ -88,27 +99,22 @@ def drawn_flags(draw: random.Random) -> list[bool]:
     """Return flags in runs of equal ones: uniform ones hardly ever grow."""
     flags: list[bool] = []
     for _ in range(draw.randint(1, 6)):
-        flags += [draw.random() < 0.4] * draw.choice((1, 1, 2, 3, 5))
+        flags += [draw.random() < 0.4] * draw.randint(1, 3)
     return flags
 
 
 def run(peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]) -> tuple[list[Any], list[Any]]:
     """Return the scales that a peer used, then its last, and those of its dialect; None where one gave up."""
     trial = Trial(peer)
-    scaler = trial.start(**setting)
-    rule = scaler.rule
-    if rule is None:
+    given = trial.constants(setting)
+    if (rule := trial.followed(given)) is None:
         raise EndedError("the dialect takes no such constants")
-    followed = expected(rule, flags)
-    used: list[Any] = []
+    gradients = [(0.0, float("inf") if flag else 0.0) for flag in flags]
     try:
-        used.extend(peer.step((0.0, float("inf") if flag else 0.0)).used for flag in flags)
-        used.append(peer.scale())
-    except PeerLostError:
-        raise
-    except Exception:
-        used.append(None)
-    return used, followed
+        used = trial.ask(lambda: peer.history(given, gradients))
+    except RaisedError as error:
+        raise EndedError(str(error)) from error
+    return used, expected(rule, flags)
 
 
 def expected(rule: Rule, flags: Sequence[bool]) -> list[Any]:

@@ -86,11 +86,17 @@ def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
 def pieces_of(peer: type[Peer]) -> list[str]:
     """Return the source of a peer's class and of what it uses of its package, what is used first."""
     found: dict[str, str] = {}
+    seen = {"Peer", "Step"}  # one may name itself
 
     def visit(name: str, module: ModuleType) -> None:
         node, where = _definition(name, module)
-        if node is None or name in found or name in ("Peer", "Step"):
+        if node is None or name in seen:
             return
+        seen.add(name)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.ImportFrom) and _is_of_peers(inner):
+                for alias in inner.names:
+                    visit(alias.name, importlib.import_module(str(inner.module)))
         bare = _Bare().visit(node)
         for used in sorted(_names(bare)):
             visit(used, where)
@@ -110,15 +116,22 @@ def _definition(name: str, module: ModuleType) -> tuple[ast.stmt | None, ModuleT
             isinstance(each, ast.Name) and each.id == name for each in targets
         ):
             return node, module
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ampsim.peers."):
+        if isinstance(node, ast.ImportFrom) and _is_of_peers(node):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return _definition(alias.name, importlib.import_module(str(node.module)))
     return None, module
 
 
+def _is_of_peers(node: ast.ImportFrom) -> bool:
+    return str(node.module).startswith("ampsim.peers.")
+
+
 class _Bare(ast.NodeTransformer):
-    """Leaves out docstrings, annotations, and what describes a peer."""
+    """Leaves out docstrings, annotations, imports of what is written out, and what describes a peer."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if _is_of_peers(node) else node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         node.body = [each for each in node.body if not self._describes(each)] or [ast.Pass()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis.strategies import SearchStrategy
 
-EXAMPLES = 20
+EXAMPLES = 5
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ def overflow_lowers_the_next_scale(trial: Trial, flags: list[bool]) -> None:
 
 @law("loss scale increases after overflow", init=st.sampled_from([1024.0, 3.0, 1.0, 0.5, 2.0**-20]))
 def overflow_never_raises_the_scale(trial: Trial, init: float) -> None:
-    """An overflow never raises the scale, wherever it stands."""
-    scaler = trial.start(init_scale=init)
+    """An overflow never raises a scale above the minimum."""
+    scaler = trial.start(init_scale=init, **({"min_scale": init / 8} if trial.takes("min_scale") else {}))
+    if init < trial.least:
+        raise NotApplicableError("its minimum is fixed")
     scaler.iterate(OVERFLOW, OVERFLOW, CLEAN)
     trial.require(
         "all(b.used <= a.used for a, b in zip(scaler.steps, scaler.steps[1:]))",

@@ -49,6 +49,11 @@ class Trial:
         self._rule = dialects.get(peer.dialect, **peer.options) if peer.dialect else Rule()
 
     @property
+    def least(self) -> float:
+        """The minimum that the dialect has fixed, or 0."""
+        return 0.0 if self.takes("min_scale") else self._rule.min_scale or 0.0
+
+    @property
     def has_one_factor(self) -> bool:
         """Whether growth and backoff have one factor, and its inverse."""
         return "factor" in fields(self.peer)
@@ -86,7 +91,7 @@ class Trial:
         """Make a fresh scaler; raise RaisedError if it refuses."""
         given = self.constants(wanted)
         shown = ", ".join(f"{key}={written(value)}" for key, value in given.items())
-        self.scalers[name] = Scaler(self, name, self._followed(given))
+        self.scalers[name] = Scaler(self, name, self.followed(given))
         self.note(f"{name} = Scaler({shown})")
         self.ask(lambda: self.peer.start(**given))
         return self.scalers[name]
@@ -127,7 +132,8 @@ class Trial:
             self.claim = claim
             raise BrokenError(seen)
 
-    def _followed(self, given: Mapping[str, Any]) -> Rule | None:
+    def followed(self, given: Mapping[str, Any]) -> Rule | None:
+        """Return the rule that the dialect makes of what `start` is given; None if it takes no such constants."""
         names = self.peer.constants
         try:
             named = {names[key]: value for key, value in given.items()}
