@@ -186,10 +186,12 @@ def optimizer_thread(world: World):
     """A thread whose operations the world sees: modes are per thread."""
     thread = OptimizerThread()
     thread.launch(world.__enter__)
-    with world:
-        yield thread
-    thread.launch(lambda: world.__exit__(None, None, None))
-    thread.close()
+    try:
+        with world:
+            yield thread
+    finally:
+        thread.launch(lambda: world.__exit__(None, None, None))
+        thread.close()
 
 
 def train(world: World, depth: int = 1, iterations: int = 6) -> list[float]:
