@@ -214,16 +214,14 @@ def real_forecast(run: Result) -> Finding:
 
 @claim("threads.loss", "threads_loss", "Wrong scales cost no final loss that the seeds show")
 def race_costs_no_loss(run: Result) -> Finding:
-    parts, hidden = [], []
-    for interval in run.config["growth_intervals"]:
-        torchs, ours = (run.arm(f"{name} G={interval}") for name in ("torch", "ampsim"))
-        more = torchs.numbers("train_loss") - ours.numbers("train_loss")
-        error = float(more.std(ddof=1)) / len(more) ** 0.5
-        parts.append(
-            f"G={interval}: {torchs.mean('wrong'):.0f} wrong in the mean, {more.mean():+.4f} +- {error:.4f} nats"
-        )
-        hidden.append(more.mean() < 2 * error and not any(ours.column("wrong")))
-    return Finding("; ".join(parts), all(hidden))
+    costs = q.race_costs(run)
+    now = "; ".join(
+        f"G={interval}: {run.arm(f'torch G={interval}').mean('wrong'):.0f} wrong in the mean, "
+        f"{more:+.4f} +- {error:.4f} nats"
+        for interval, (more, error) in costs.items()
+    )
+    right = not any(sum(run.arm(f"ampsim G={interval}").column("wrong")) for interval in costs)
+    return Finding(now, all(more < 2 * error for more, error in costs.values()), right)
 
 
 @claim("heat.dynamic", "exponent_heatmap", "At the end of a run a dynamic scale from 1 loses no gradient")

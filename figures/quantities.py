@@ -99,6 +99,19 @@ def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, r
     return float(np.bincount(skipped, minlength=runs + 1)[1:].std(ddof=1))  # the first settles
 
 
+def race_costs(run: Result) -> dict[int, tuple[float, float]]:
+    """Return per growth interval how much more loss torch's shared scaler ends with than ours, nats: mean and error.
+
+    Seeds are paired; the error is the standard error of the mean.
+    """
+    costs = {}
+    for interval in run.config["growth_intervals"]:
+        torchs, ours = (run.arm(f"{name} G={interval}") for name in ("torch", "ampsim"))
+        more = torchs.numbers("train_loss") - ours.numbers("train_loss")
+        costs[interval] = float(more.mean()), float(more.std(ddof=1)) / len(more) ** 0.5
+    return costs
+
+
 def rank_cases(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
     """Return per case what each rank saw, by name."""
     names = ("stepped", "finite", "scale", "error")

@@ -2,7 +2,7 @@
 
 from ampsim.core import dialects
 from ampsim.records import Record
-from figures.quantities import disagreeing, least_overflows, rank_cases, total
+from figures.quantities import disagreeing, least_overflows, race_costs, rank_cases, total
 from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
@@ -53,6 +53,11 @@ NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.2000.1": Number("threads", lambda run: _wrong(run, 1, 2000), "%2"),
     "threads.torch.2000.4": Number("threads", lambda run: _wrong(run, 4, 2000), "%2"),
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
+    "race.wrong": Number("threads_loss", lambda run: run.arm("torch G=5").mean("wrong") / run.config["steps"], "%0"),
+    "race.seeds": Number("threads_loss", lambda run: len(run.seeds), "words"),
+    "race.errors": Number(
+        "threads_loss", lambda run: max(more / error for more, error in race_costs(run).values()), "<=.1f"
+    ),
     "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
     "public.equal": Number(
         "public_runs", lambda run: sum(row["replayed"] == row["log2_scale"] for row in _told(run)), "words"

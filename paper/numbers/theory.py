@@ -5,7 +5,16 @@ from functools import partial
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from ampsim.records import Record
-from figures.quantities import INTERVALS, exact_errors, late_losses, real_level, real_steps, real_z, t3_level
+from figures.quantities import (
+    INTERVALS,
+    exact_errors,
+    forecast_error,
+    late_losses,
+    real_level,
+    real_steps,
+    real_z,
+    t3_level,
+)
 from figures.results import Result
 from paper.ledger import Formula, Number
 
@@ -53,6 +62,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "real.z": real(lambda run: max(abs(real_z(run, g)) for g in INTERVALS), "<=.1f"),
     "real.z.fp32": real(lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), "<=.1f"),
     "real.z.t1": real(lambda run: -max(real_z(run, g, bound=True) for g in INTERVALS), ">=.1f"),
+    "real.prefix": real(lambda run: run.config["prefix"], "d"),
+    "real.forecast": real(lambda run: max(abs(forecast_error(run, g)) for g in INTERVALS), "<=%1"),
     "real.level.worst": real(
         lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS), "<=.2f"
     ),

@@ -22,7 +22,6 @@ def test_the_laws_of_today_were_asked_of_every_peer_that_ran() -> None:
         assert row["laws"].keys() == LAWS.keys()
 
 
-@pytest.mark.xfail(reason="the data is older than the emitted class: run python -m experiments.atlas --force")
 def test_every_broken_law_has_a_test_that_fails_where_the_peer_is() -> None:
     for row in RUN:
         for found in row["laws"].values():

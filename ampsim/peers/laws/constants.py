@@ -33,7 +33,8 @@ def factors_are_honoured(trial: Trial, field: str, larger: float) -> None:
         raise NotApplicableError(f"{field} is fixed")
     grows = field == "growth_factor"
     asked = larger if grows else 1 / larger
-    scaler = trial.start(init_scale=1024.0, growth_interval=2 if grows else UNLIMITED, **{field: asked})
+    patience = {"hysteresis": 1} if trial.takes("hysteresis") else {}  # one overflow is a backoff
+    scaler = trial.start(init_scale=1024.0, growth_interval=2 if grows else UNLIMITED, **{field: asked}, **patience)
     scaler.iterate(*[not grows] * (4 if grows else 1), CLEAN, CLEAN)
     first = next((used for used in scaler.used() if used != 1024.0), 1024.0)
     trial.require(

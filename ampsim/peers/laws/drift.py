@@ -14,8 +14,8 @@ from ampsim.core.machine import init as first_state
 from ampsim.peers.laws.trial import EndedError, NotApplicableError, RaisedError, Trial
 from ampsim.peers.peer import Peer
 
-HISTORIES = 300
-PER_SETTING = 20  # histories: where a setting is compiled, that costs more than all of its histories
+HISTORIES = 2000
+PER_SETTING = 50  # histories: where a setting is compiled, that costs more than all of its histories
 GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
     "growth_factor": (2.0, 4.0, 1.5, 3.0),
@@ -118,15 +118,16 @@ def run(peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]) -> tuple[
 
 
 def expected(rule: Rule, flags: Sequence[bool]) -> list[Any]:
-    """Return the scale before each update and after the last; None where the rule gives up."""
+    """Return the scale before each update and after the last; None for the update at which the rule gives up."""
     state = first_state(rule)
     scales: list[Any] = []
     for flag in flags:
-        scales.append(state.scale)
+        used = state.scale
         try:
             state = update(rule, state, flag)
         except Exception:
             return [*scales, None]
+        scales.append(used)
     return [*scales, state.scale]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis.strategies import SearchStrategy
 
-EXAMPLES = 5
+EXAMPLES = 12
 
 
 @dataclass(frozen=True)
