@@ -20,6 +20,7 @@ class ColossalAI(Peer):
     target = "colossalai.amp.naive_amp.grad_scaler.DynamicGradScaler"
     source = "https://github.com/hpcaitech/ColossalAI/blob/v0.5.0/colossalai/amp/naive_amp/grad_scaler/dynamic_grad_scaler.py#L15"
     dialect = "colossalai.DynamicGradScaler"
+    options = {"max_scale": 2.0**32}  # of the optimizer, whose scaler's own is none
     constants = {
         **TORCH_CONSTANTS,
         "min_scale": "min_scale",
