@@ -192,7 +192,7 @@ def faults_are_named(run: Result) -> Finding:
 @claim("theory.exact", "theory", "What the theorems say exactly is so to the last bits")
 def theorems_are_exact(run: Result) -> Finding:
     worst = max(q.exact_errors(run))
-    return Finding(f"off by at most {worst:.0e}", worst < q.EXACT)
+    return Finding(f"off by {worst:.1e} at worst", worst < q.EXACT)
 
 
 @claim("real", "theory_real", "T3 predicts the skips of real runs within three standard deviations",
@@ -201,7 +201,8 @@ def real_skips(run: Result) -> Finding:
     z = {g: (q.real_z(run, g), q.real_z(run, g, "fp32"), q.real_z(run, g, bound=True)) for g in q.INTERVALS}
     now = ", ".join(f"G={g} {q.real_rate(run, g):.4f} ({own:+.1f} sd)" for g, (own, _, _) in z.items())
     worst, forecast = (max(abs(row[i]) for row in z.values()) for i in (0, 1))
-    return Finding(now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3)
+    above = all(q.real_level(run, g) > q.t3_level(run, g, f"G={g}") for g in q.INTERVALS)
+    return Finding(now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3, above)
 
 
 @claim("real.forecast", "theory_real",
@@ -439,7 +440,9 @@ def closed_interval(run: Result) -> Finding:
        trial="no effect", verdict=PARTLY)  # fmt: skip
 def stale_loss(run: Result) -> Finding:
     more = q.late_losses(run)
-    now = f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, by at most {max(more):.4f}; SGD"
+    now = (
+        f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, {max(more):.4f} the most; SGD"
+    )
     return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.007)
 
 

@@ -47,11 +47,11 @@ def draw_scales(axes: Axes, row: Record) -> None:
 
 def draw_overflows(axes: Axes, run: Result) -> None:
     """Draw each excerpt's range of overflows, and a cross at the skips that it prints after its first line."""
-    rows = [row for row in run.records if row["whole"]["last"] - row["whole"]["first"] > 1]
+    rows = run.records
     places = np.arange(len(rows))[::-1]
     for place, row in zip(places, rows, strict=True):
         least, most = sum(window["least"] for window in row["windows"]), row["whole"]["most"]
-        axes.plot([least, most], [place, place], color=_style.BLUE, linewidth=4, solid_capstyle="butt", alpha=0.6)
+        axes.plot([least, most], [place, place], color=_style.BLUE, linewidth=4, alpha=0.6)
         axes.plot([sum(row["skips_printed"][1:])], [place], "x", color=_style.BLACK, markersize=4)
     axes.set_yticks(places, [row["arm"] for row in rows])
     _style.draw_rows(axes)

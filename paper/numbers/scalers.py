@@ -56,7 +56,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "race.wrong": Number("threads_loss", lambda run: run.arm("torch G=5").mean("wrong") / run.config["steps"], "%0"),
     "race.seeds": Number("threads_loss", lambda run: len(run.seeds), "words"),
     "race.higher": Number(
-        "threads_loss", lambda run: max(int((more > 0).sum()) for more in race_costs(run).values()), "words"
+        "threads_loss", lambda run: max(int((more > 0).sum()) for more in race_costs(run).values()), "<=words"
     ),
     "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
     "public.equal": Number(
