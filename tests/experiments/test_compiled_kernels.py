@@ -1,4 +1,4 @@
-"""What the committed machine code says of the kernels: no spills, eight words per element, and accesses of 16 bytes."""
+"""What the committed machine code says of the kernels: eight words per element by 16 bytes at once, and who spills."""
 
 import pytest
 
@@ -12,9 +12,9 @@ MOVED = {"check": ((1, 0), (0, 0)), "adam": ((1, 3), (0, 3)), "_read": ((1, 0), 
 
 
 @pytest.mark.parametrize("row", DATA, ids=lambda row: row["arm"])
-def test_no_register_is_spilled_and_the_words_are_those_of_the_docstrings(row) -> None:
-    assert row["spilled"] == 0
+def test_only_the_probe_spills_and_the_words_are_those_of_the_docstrings(row) -> None:
     kernel, size = row["settings"]["kernel"], SIZES[row["settings"]["dtype"]]
+    assert row["spilled"] <= (96 if kernel == "_count" else 0)  # bytes per thread, by `maxnreg`
     if kernel in MOVED:
         loads, stores = (grads * size + others for grads, others in MOVED[kernel])
         assert row["words"] == {"loads": loads, "stores": stores}

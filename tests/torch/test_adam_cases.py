@@ -33,7 +33,8 @@ magnitudes = st.sampled_from(
 @settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10**6), sizes=SIZES, dtype=st.sampled_from(list(kernels.DTYPES)), n=numbers,
-    magnitude=magnitudes, scale=st.sampled_from([1.0, 3.0, 1024.0]), bad=st.sampled_from([None] * 12 + [INF, -INF, NAN]),
+    magnitude=magnitudes, scale=st.sampled_from([1.0, 3.0, 1024.0]),
+    bad=st.sampled_from([None] * 12 + [INF, -INF, NAN]),
     count=st.sampled_from([0, 1, 7, 1000, 10**6]), moments=st.sampled_from([0.0, 1e-20, 1e-3, 1.0]),
 )  # fmt: skip
 def test_a_step_is_torchs(seed, sizes, dtype, n, magnitude, scale, bad, count, moments) -> None:
@@ -88,7 +89,11 @@ def expected_divisor(grads, scale, clip, checked) -> torch.Tensor:
 
 
 def assert_close(ours, theirs, before, grad, step, n) -> None:
-    """Assert that rounding alone differs: torch's kernel for the CPU has its powers and betas in float64."""
+    """Assert that rounding alone differs.
+
+    torch's kernel for the CPU has its powers and betas in float64; where Triton's interpreter does not fuse, 1 - beta2
+    costs g * g up to 2^-24 / (1 - beta2) = 6e-5 of itself.
+    """
     (p, m, v), (_, m_torch, v_torch) = ours, theirs
     if n.weight_decay and not n.decoupled:
         grad = grad.abs() + n.weight_decay * before[0].abs()
