@@ -32,6 +32,9 @@ def plot(run: Result) -> Figure:
     laws, peers = atlas_page.parts(run)
     figure = _style.new_figure(_style.TWO_COLUMNS, 1.35 + ROW * (len(laws) + 1))
     axes = figure.subplots()
+    axes.set_ylabel(
+        " ", labelpad=8
+    )  # the layout counts no rotated name above, and is short of room for a long one here
     for x, peer in enumerate(peers):
         for y, law in enumerate(laws):
             draw_cell(axes, x, y, peer["laws"].get(law, {"outcome": "not run"})["outcome"])

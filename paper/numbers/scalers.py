@@ -55,8 +55,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
     "race.wrong": Number("threads_loss", lambda run: run.arm("torch G=5").mean("wrong") / run.config["steps"], "%0"),
     "race.seeds": Number("threads_loss", lambda run: len(run.seeds), "words"),
-    "race.errors": Number(
-        "threads_loss", lambda run: max(more / error for more, error in race_costs(run).values()), "<=.1f"
+    "race.higher": Number(
+        "threads_loss", lambda run: max(int((more > 0).sum()) for more in race_costs(run).values()), "words"
     ),
     "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
     "public.equal": Number(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments import threads
+from experiments.training import two_threads
 from figures import results
 from figures import threads as figure
 
@@ -21,12 +22,12 @@ def rows(scaler: str) -> list[dict[str, Any]]:
     return [row for row in COMMITTED if row["arm"].startswith(scaler)]
 
 
-class Planted(threads.Tickets):
+class Planted(two_threads.Tickets):
     """Ours, with the gradients of passes 5 and 9 divided once more: by 2, and by the scale."""
 
     passes = 0
 
-    def unscale(self, optimizer: torch.optim.Optimizer, iteration: threads.Iteration) -> None:
+    def unscale(self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration) -> None:
         super().unscale(optimizer, iteration)
         divisor = {5: 2.0, 9: iteration["ticket"].value.read().scale}.get(self.passes, 1.0)
         self.passes += 1
@@ -35,37 +36,37 @@ class Planted(threads.Tickets):
 
 
 def test_planted_errors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(threads.MAKERS, "planted", Planted)
+    monkeypatch.setitem(two_threads.MAKERS, "planted", Planted)
     clean, planted = unit("ampsim"), unit("planted")
     assert planted == clean | {"wrong": 2, "divided_twice": 1}
     assert clean["wrong"] == 0
     assert clean["checked"] + clean["skipped"] == SMALL.steps
 
 
-class Failing(threads.Tickets):
-    def finish(self, optimizer: torch.optim.Optimizer, iteration: threads.Iteration) -> float:
+class Failing(two_threads.Tickets):
+    def finish(self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration) -> float:
         if iteration["ticket"].index == 3:
             raise RuntimeError("planted")
         return super().finish(optimizer, iteration)
 
 
 def test_an_error_on_either_thread_is_counted_and_hangs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(threads.MAKERS, "failing", Failing)
+    monkeypatch.setitem(two_threads.MAKERS, "failing", Failing)
     row = unit("failing")
     assert row["errors_optimizing"] >= 1
     assert row["errors_computing"] >= SMALL.steps - 6
     assert row["lost_updates"] >= 1
 
 
-class Forgetful(threads.Tickets):
-    def finish(self, optimizer: torch.optim.Optimizer, iteration: threads.Iteration) -> float:
+class Forgetful(two_threads.Tickets):
+    def finish(self, optimizer: torch.optim.Optimizer, iteration: two_threads.Iteration) -> float:
         before = self.scaler.get_scale()
         after = super().finish(optimizer, iteration)
         return before if iteration["ticket"].index == 4 else after
 
 
 def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(threads.MAKERS, "forgetful", Forgetful)
+    monkeypatch.setitem(two_threads.MAKERS, "forgetful", Forgetful)
     assert unit("forgetful", interval=1)["lost_updates"] == 1
 
 

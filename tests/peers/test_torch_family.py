@@ -1,6 +1,8 @@
 """Peers of torch's kind run for real: always those of the project's environment, the others where they are built."""
 
 import importlib.util
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,6 +31,14 @@ def opened(name: str) -> Peer:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}: pip install -c constraints.txt '{kind.requirement}'")
     return kind()
+
+
+@pytest.fixture(autouse=True)
+def no_group_stays() -> Iterator[None]:
+    """Destroy the group of one process that a sharded scaler needs, which later tests of this process would meet."""
+    yield
+    if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
+        sys.modules["torch.distributed"].destroy_process_group()
 
 
 def values(peer: Peer) -> dict[str, float]:
