@@ -101,7 +101,7 @@ def arms(config: Config) -> Mapping[str, Arm]:
 
 def inputs() -> dict[str, str]:
     """Return the sha256 of each module with kernels, without its comments and docstrings."""
-    files = [Path(module.__file__) for module in (kernels, kernels_adam, probe)]
+    files = [Path(str(module.__file__)) for module in (kernels, kernels_adam, probe)]
     texts = {f"{file.parent.name}/{file.name}": essence(ast.parse(file.read_bytes())) for file in files}
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
@@ -149,8 +149,9 @@ def told(option: str, cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [TOOL, option, file.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+        command = [str(TOOL), option, file.name]
+        said: str = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    return said
 
 
 def width(instruction: str) -> int:
