@@ -209,7 +209,7 @@ def test_one_that_complains_and_goes_on(call: Callable[[Program], object], said:
 
 
 def test_one_that_never_stops_writing_leaves_nothing_behind() -> None:
-    with Program(python("while 1: print('null')")[1:], 60.0) as program:
+    with Program(python("input()\nwhile 1: print('null')")[1:], 60.0) as program:
         assert program.ask("{}") == "null\n"
     assert not any(thread.is_alive() for thread in program._threads)
 
