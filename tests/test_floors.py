@@ -99,6 +99,7 @@ FLOORS = {
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
+    "experiments/compiled_kernels.py": {"ampsim", "experiments", "rich", "triton"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
     "figures/atlas_page.py": {"ampsim.diagnose.page", "figures"},
     "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "ampsim.records", "ampsim.run_file", "figures"},

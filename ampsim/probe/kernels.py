@@ -23,7 +23,8 @@ from ampsim._triton import is_dense, jit, runs, tl
 from ampsim.probe import binades
 
 BLOCK = 8192  # elements per tile
-# Triton's own default, which 3.9 warns of; as many registers as let three programs share a multiprocessor.
+# Triton's own default, which 3.9 warns of; as many registers as let three programs share a multiprocessor:
+# that spills up to 96 bytes per thread, see `experiments.compiled_kernels`.
 OPTIONS = {"num_warps": 8, "enable_fp_fusion": True, "maxnreg": 80}
 NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 NEVER = 2**62  # number of a tile that there is not

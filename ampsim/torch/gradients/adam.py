@@ -7,7 +7,8 @@ fused step.
 
 The map of tiles depends on sizes alone, and is made once per model. Addresses are 8 bytes per tensor.
 
-They have been run in Triton's interpreter and compiled for sm_90, and not yet on a GPU.
+They have been run in Triton's interpreter, and compiled for sm_80, sm_90 and sm_100 (`experiments.compiled_kernels`);
+not yet on a GPU.
 """
 
 import functools

@@ -1,0 +1,27 @@
+"""What the committed machine code says of the kernels: eight words per element by 16 bytes at once, and who spills."""
+
+import pytest
+
+from ampsim.torch.gradients import adam
+from figures import results
+
+DATA = results.load("compiled_kernels").records
+SIZES = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}  # of a gradient, in words
+# of whole tiles, in gradients' and other words: what is read, what is written
+MOVED = {"check": ((1, 0), (0, 0)), "adam": ((1, 3), (0, 3)), "_read": ((1, 0), (0, 0)), "_multiply": ((1, 0), (1, 0))}
+
+
+@pytest.mark.parametrize("row", DATA, ids=lambda row: row["arm"])
+def test_only_the_probe_spills_and_the_words_are_those_of_the_docstrings(row) -> None:
+    kernel, size = row["settings"]["kernel"], SIZES[row["settings"]["dtype"]]
+    assert row["spilled"] <= (96 if kernel == "_count" else 0)  # bytes per thread, by `maxnreg`
+    if kernel in MOVED:
+        loads, stores = (grads * size + others for grads, others in MOVED[kernel])
+        assert row["words"] == {"loads": loads, "stores": stores}
+
+
+def test_two_programs_of_the_check_run_at_once_on_every_gpu() -> None:
+    """A multiprocessor has 65,536 registers; a warp takes them in blocks of 256."""
+    for row in DATA:
+        if row["settings"]["kernel"] == "check":
+            assert adam.PROGRAMS * row["warps"] * 32 * -(-row["registers"] // 8) * 8 <= 2**16
