@@ -440,9 +440,7 @@ def closed_interval(run: Result) -> Finding:
        trial="no effect", verdict=PARTLY)  # fmt: skip
 def stale_loss(run: Result) -> Finding:
     more = q.late_losses(run)
-    now = (
-        f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, {max(more):.4f} the most; SGD"
-    )
+    now = f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, {max(more):.4f} the most; SGD"
     return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.007)
 
 
