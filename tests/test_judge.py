@@ -169,7 +169,10 @@ BAD = {
         "print('hello', flush=True)\n" + EACH + "print('null', flush=True)",
         ["per line that it reads"],
     ),
-    "never ends a line": ("import sys\nwhile 1: sys.stdout.write('x' * 65536)", ["'xxx", "expected a JSON list"]),
+    "never ends a line": (
+        "import sys\ninput()\nwhile 1: sys.stdout.write('x' * 65536)",
+        ["'xxx", "expected a JSON list"],
+    ),
     "fails at its end": (
         EACH + "print('null', flush=True)\nsys.exit(5)",
         ["it ended with exit status 5; expected status 0"],
