@@ -340,7 +340,7 @@ class GradScaler(TorchNames):
     def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         exact, allow_fp16 = self._exact_torch, self._allow_fp16
         overrides, ranks, fused = self._overrides(), self._ranks, self._fused_step
-        newest = self._iterations.started("step").newest
+        newest = self._iterations.started("step").newest if fused else None
         return OptimizerStep(
             optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks, fused, newest
         )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
+EXACT_CHECK = {"cpu"}
+"""Where torch's own check looks at gradients as they are. On CUDA it rounds float64 to float32 first."""
 KERNEL_DEVICES = {"cuda"}
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
@@ -131,14 +133,13 @@ def multiply_and_check_(
     """
     for (device, dtype), grads in groups.items():
         group = {(device, dtype): grads}
-        if _multiplied_on_cuda(grads, inverse_on(device), found_on(device)):
+        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse_on(device), found_on(device)):
             continue
-        on_cpu = _suits_torchs_check(device, dtype)
-        if on_cpu:
+        if device.type in EXACT_CHECK:
             check_and_multiply_(group, inverse_on, found_on)
         else:
             multiply_(group, inverse_on)
-        if below_one or not on_cpu:
+        if below_one or device.type not in EXACT_CHECK:
             check(group, found_on)
 
 
@@ -154,16 +155,11 @@ def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
         found = found_on(device)
         if read := _read_on_cuda(grads):
             torch.maximum(found, read.found_inf, out=found)
-        elif not _suits_torchs_check(device, dtype):
+        elif device.type not in EXACT_CHECK:
             torch.maximum(found, _is_not_finite(largest(grads), dtype), out=found)
         elif are_small(grads) or not (on_host(device, dtype) and math.isfinite(finite_if_all_are(grads))):
             one = torch.ones((), device=device)
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
-
-
-def _suits_torchs_check(device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether torch's kernel looks at gradients as they are: on CUDA it rounds float64 to float32 first."""
-    return device.type == "cpu" and dtype is not torch.float64
 
 
 @torch.no_grad()
@@ -313,7 +309,7 @@ def multiply_(groups: Groups, factor_on: Callable[[torch.device], Tensor]) -> No
     """Multiply every gradient in place by a float32 number."""
     for (device, dtype), grads in groups.items():
         factor = factor_on(device)
-        if _multiplied_on_cuda(grads, factor, torch.zeros((), device=device)):
+        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, factor, torch.zeros((), device=device)):
             continue
         if dtype in (torch.float32, torch.float64):
             torch._foreach_mul_(grads, factor)
