@@ -313,10 +313,16 @@ class GradScaler(TorchNames):
 
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
-        check = partial(self._iterations.stepping, name, ticket)
-        return self._launcher.call(
-            self._records.holding, ticket.index, optimizer, check, lambda record: work(self._step_of(ticket, record))
-        )
+
+        def hold() -> T:
+            if is_fused(optimizer) or self._records.stage(ticket.index, optimizer) is Stage.READY:
+                self._owners.check_owner(optimizer, ticket)
+            check = partial(self._iterations.stepping, name, ticket)
+            return self._records.holding(
+                ticket.index, optimizer, check, lambda record: work(self._step_of(ticket, record))
+            )
+
+        return self._launcher.call(hold)
 
     def _step_of(self, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         return OptimizerStep(
@@ -326,18 +332,15 @@ class GradScaler(TorchNames):
             exact_torch=self._exact_torch,
             allow_fp16=self._allow_fp16,
             overrides=self._overrides(),
-            look=partial(self._look, ticket, record),
+            show=partial(self._show, ticket, record.optimizer),
             ranks=self._ranks,
             fused_step=self._fused_step,
             newest=self._iterations.started("step").newest if self._fused_step else None,
         )
 
-    def _look(self, ticket: ScaleTicket, record: Record) -> None:
-        """Refuse gradients of another ticket, and show observers those that are still scaled."""
-        self._owners.check_owner(record.optimizer, ticket)
-        if record.stage is Stage.READY:
-            for observer in list(self._observers.values()):
-                observer.gradients(ticket, record.optimizer, ticket.value.scale_on(ticket.value.device))
+    def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
+        for observer in list(self._observers.values()):
+            observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
 
     @property
     def last_step(self) -> StepReport:

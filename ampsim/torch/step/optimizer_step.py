@@ -61,7 +61,7 @@ class OptimizerStep:
     exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
     allow_fp16: bool
     overrides: Overrides
-    look: Callable[[], None]  # at gradients that a step is about to divide, or to check: raises if they are not its own
+    show: Callable[[], None]  # the gradients to observers, before they are divided or checked
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
     newest: AnyVersion | None = None  # what the next update changes, if all goes in order
@@ -99,7 +99,7 @@ class OptimizerStep:
     def _unscaling(self, work: Callable[[], T]) -> T:
         """Move on to UNSCALED by `work`, or back to the beginning if it fails."""
         self.record.check_unscalable()
-        self.look()
+        self.show()
         try:
             result = work()
             self._tell_ranks()
@@ -215,7 +215,8 @@ class OptimizerStep:
 
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
-        self.look()
+        if self.record.stage is Stage.READY:
+            self.show()
         unscale.lay_out_for_kernel(self.record.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:

@@ -199,7 +199,9 @@ class Register(Generic[V]):
 
         One ticket for all who ask at once; and if an interrupt keeps it from its caller, for the next to ask.
         """
-        return self._changed.wait_for(lambda: self._known_or_begun(first))  # type: ignore[arg-type]  # never None
+        ticket = self._changed.wait_for(lambda: self._known_or_begun(first))
+        assert ticket is not None  # noqa: S101 - without a timeout it waits until there is one
+        return ticket
 
     def _known_or_begun(self, first: int) -> Ticket[V] | None:
         self.check_open()
