@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, replay
-from ampsim.diagnose.explain import HEALTHY, explain
+from ampsim.diagnose.explain import HEALTHY, explain, facts
 from ampsim.diagnose.findings import findings
 from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.infer import backoffs, fitting_dialects, infer
@@ -212,11 +212,20 @@ def test_a_layer_without_gradients():
     assert finding.kind == "dead layer"
     assert "block.0.weight" in finding.what
     assert "head" not in finding.what
+    for sample in run.samples:
+        sample.counts.update({f"block.{number}.weight": dead for number in range(1, 6)})
+    [finding] = findings(run)
+    assert "6 of 7 parameters: block.0.weight, " in finding.what
+    assert "block.3.weight and 2 others." in finding.what
 
 
 def test_the_dialect_that_fits_is_named():
     run = history(at(*range(100, 400, 37)), rule=Rule(2.0**15, growth_interval=13))
-    assert "torch.amp.GradScaler" in fitting_dialects(run)
+    fitting = fitting_dialects(run)
+    assert fitting[0] == "torch.amp.GradScaler"
+    assert f"{', '.join(fitting[:3])} would have made this very trajectory, and so would {len(fitting) - 3} more." in (
+        "\n".join(facts(run))
+    )
     assert infer(run).growth_interval == 13
     run.scale[350] *= 1.5
     assert fitting_dialects(run) == []
