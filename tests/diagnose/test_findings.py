@@ -169,6 +169,43 @@ def test_a_spike_that_the_run_comes_back_from():
     assert kinds(run) == ["data spike"]
 
 
+def test_a_collapse_begins_after_the_standstill_and_not_with_the_search_for_the_first_scale():
+    [finding] = findings(history(at(0, 1, 4, *range(300, 400)), **SLOW))
+    assert finding.kind == "collapse"
+    assert finding.step == 303
+    assert "fell from 8192 to" in finding.what
+    assert "before step 300," in finding.cure
+
+
+def test_a_slow_collapse_is_told_whole():
+    [finding] = findings(history(at(*range(100, 380, 20)), **SLOW))
+    assert "fell from 65536 to 4 " in finding.what
+
+
+def test_weights_from_which_no_loss_is_finite_are_told():
+    lost, found_inf = np.where(np.arange(400) >= 300, math.nan, 2.0), at(*range(300, 400))
+    assert "back to a checkpoint before step 300" in findings(history(found_inf, loss=lost))[0].cure
+    lost[399] = 2.0
+    assert "checkpoint" not in findings(history(found_inf, loss=lost))[0].cure
+
+
+def test_what_the_program_says_of_the_end_is_no_advice_of_its_own():
+    run = history(at(*range(300, 400)))
+    run.alarms.append((399, "it ends"))
+    text, found = explain(run)
+    assert [each.kind for each in found] == ["collapse", "alarm"]
+    assert text.count("\n- No scale") == 1
+    assert "Look at the steps before" not in text
+
+
+def test_a_scale_that_grows_beyond_all_gradients():
+    run = history(at(n=100), rule=Rule(growth_interval=2))
+    [finding] = findings(run)
+    assert (finding.kind, finding.step) == ("endless growth", 48)
+    assert "each true gradient is below 1.8e-15," in finding.what
+    assert kinds(history(at(98, n=100), rule=Rule(growth_interval=2))) == []
+
+
 def test_an_interval_that_is_too_long():
     run = history(at(*range(100, 106)), rule=Rule(growth_interval=2000), settings={"growth_interval": 2000})
     assert kinds(run) == ["interval too long"]
