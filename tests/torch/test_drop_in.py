@@ -829,6 +829,26 @@ def test_difference_15_refuses_no_loop_that_is_right(interval, steps):
     assert all(map(same, theirs, ours))
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_difference_15_a_call_that_is_refused_leaves_no_record(fused):
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    param = torch.nn.Parameter(torch.zeros(()))
+    left = torch.optim.SGD([param], lr=1.0, fused=fused)
+    _, other = one(scaler, 4.0)
+    scaler.scale(param).backward()
+    scaler.step(other)
+    scaler.step(left)
+    scaler.update()
+    scaler.scale(param).backward()
+    _, other = one(scaler, 8.0)
+    scaler.step(other)
+    scaler.update()
+    for call in (scaler.unscale_, scaler.step):
+        with pytest.raises(RuntimeError, match=re.escape(LEFT)):
+            call(left)
+    copy.deepcopy(scaler)
+
+
 def test_difference_15_knows_parameters_of_any_kind():
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
     (param,), optimizer = one(scaler, 4.0)
