@@ -3,7 +3,6 @@
 import math
 import os
 import subprocess
-import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import ampsim
+from tests import warm
 
 INF, NAN = math.inf, math.nan
 
@@ -40,7 +40,7 @@ def told(call):
 def run_script(script):
     """Run a script in a process of its own, where warnings are errors; it must end well."""
     environment = {**os.environ, "PYTHONPATH": str(Path(ampsim.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-c", script]
+    command = [warm.python(), "-W", "error", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)  # noqa: S603
     assert done.returncode == 0, done.stderr + done.stdout
     return done
