@@ -1,6 +1,7 @@
 """The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -49,11 +50,12 @@ def replay_history(
         out.print(f"raises    {type(error).__name__}: {error}", markup=False)
 
 
-for _panel, _commands in {
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "What did it do to my run?": {"explain": explain_log, "report": report_run, "playground": write_playground},
     "Is my scaler right?": {"check": check_target, "emit-test": emit_test},
     "What do scalers do?": {"dialects": list_dialects, "replay": replay_history, "sweep": sweep_folder},
-}.items():
+}
+for _panel, _commands in _PANELS.items():
     for _name, _function in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_function)
 app.add_typer(traces.app, name="traces", rich_help_panel="What do scalers do?")
