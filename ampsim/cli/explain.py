@@ -20,7 +20,8 @@ Log = Annotated[
     Path,
     typer.Argument(
         metavar="LOG",
-        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch.",
+        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch; also "
+        "compressed by gzip. - is standard input.",
         show_default=False,
     ),
 ]
@@ -31,7 +32,10 @@ Page = Annotated[
 
 
 def explain_log(log: Log, html: Page = None) -> None:
-    """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong."""
+    """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong.
+
+    Example: ampsim explain train.log --html page.html
+    """
     from ampsim.diagnose.explain import explain
 
     history = read_log(log)
@@ -57,6 +61,7 @@ def _draw(history: "History") -> None:
 
 def _print_ledger(history: "History") -> None:
     from ampsim.diagnose.infer import ledger
+    from ampsim.diagnose.words import scale_text
 
     rows, inferred = ledger(history)
     if not rows:
@@ -65,5 +70,6 @@ def _print_ledger(history: "History") -> None:
     table = Table("step", "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         steps = str(first) if first == last else f"{first} to {last}"
-        table.add_row(steps, f"{'at least ' if inferred else ''}{skips}", "" if math.isnan(scale) else f"{scale:g}")
+        before = "" if math.isnan(scale) else scale_text(scale)
+        table.add_row(steps, f"{'at least ' if inferred else ''}{skips}", before)
     print_table(table)

@@ -25,6 +25,7 @@ from ampsim.testing.kit.check import warm_up  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
+from tests import warm  # noqa: E402
 
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
@@ -98,7 +99,7 @@ print(json.dumps({r.check.name: r.outcome for r in judge.judge(theirs, judge.cho
 def test_roundpipes_own_scaler_fails_where_torchs_arithmetic_fails():
     root = str(Path(ampsim.__file__).parents[1])
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", ROUNDPIPE],
+        [warm.python(), "-c", ROUNDPIPE],
         capture_output=True, text=True, check=True, timeout=120, cwd=root,
         env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -178,6 +179,39 @@ def test_giving_up_at_the_floor_is_a_declaration():
 def test_checks_of_what_a_scaler_declares_to_lack_are_not_run():
     results = [*judge.judge(Subject(TORCH, Traits(without={*FEATURES})), judge.chosen([3, 4]))]
     assert {result.outcome for result in results} == {"declared"}
+
+
+class Fixed:
+    """A scaler that knows no factors but 2 and 1/2, as most that stand in a trainer of their own."""
+
+    def __init__(self, rule, late=0):
+        assert (rule.growth_factor, rule.backoff_factor) == (2.0, 0.5)
+        self.scale, self.interval, self.clean = rule.init_scale, rule.growth_interval + late, 0
+
+    def update(self, found_inf):
+        self.clean = 0 if found_inf else self.clean + 1
+        grows = self.clean == self.interval and self.scale < 2.0**126
+        self.scale *= 0.5 if found_inf else 2.0 if grows else 1.0
+        self.clean *= self.clean < self.interval
+
+
+def fixed(name, late=0):
+    def make(rule):
+        machine = Fixed(rule, late)
+        return FromFlag(lambda: machine.scale, machine.update)
+
+    CHECKS[name](as_subject(make, Traits(max_scale=2.0**126, without={"factors"})), examples=FEW)
+
+
+def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
+    fixed("overflow_backs_off_once")
+    fixed("growth_waits_for_the_interval")
+    with pytest.raises(AssertionError, match="growth_waits_for_the_interval: did not grow"):
+        fixed("growth_waits_for_the_interval", late=1)
+    with pytest.raises(AssertionError, match=r"scale_stays_normal: the scale fell to 2\*\*-1"):
+        fixed("scale_stays_normal")  # as many overflows as 16 binades take
+    with pytest.raises(AssertionError, match="scale_comes_back: "):
+        fixed("scale_comes_back")
 
 
 def test_a_feature_that_does_not_exist_is_refused():
