@@ -113,7 +113,7 @@ def _add_halves(planes, adjacent: tl.constexpr):
             a, b = tl.split(tl.reshape(planes[plane], [half, 2]))
         else:
             a, b = tl.split(tl.permute(tl.reshape(planes[plane], [2, half]), [1, 0]))
-        sums = sums + (a ^ b ^ carry,)  # noqa: RUF005 - Triton has no other way to write it
+        sums = sums + (a ^ b ^ carry,)  # type: ignore[assignment]  # noqa: RUF005 - Triton takes no star
         carry = (a & b) | (carry & (a | b))
     return sums + (carry,)  # noqa: RUF005
 
