@@ -133,7 +133,7 @@ class TorchNames(TorchScaler):
     _records: StepRecords
     _rule: Any
     _first: checkpoint.States
-    _exact_torch: bool
+    _options: config.Options
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
     synchronize: Callable[[], None]
@@ -150,7 +150,7 @@ class TorchNames(TorchScaler):
         """Do what ``update(new_scale)`` does in an iteration of nothing else; RuntimeError while one runs."""
         if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
             new_scale = float(new_scale)
-        new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
+        new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
         register = self._iterations.register or self._start(torch.device(self._device))
         self.synchronize()
         if register.outstanding():
@@ -207,7 +207,7 @@ class TorchNames(TorchScaler):
         """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
 
         def changed() -> Rule:
-            return config.changed(self._rule, exact_torch=self._exact_torch, **{name: value})
+            return config.changed(self._rule, self._options, **{name: value})
 
         def change() -> None:
             self._rule = changed()

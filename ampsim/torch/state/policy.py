@@ -75,26 +75,3 @@ def combined(policy: Policy, found: bool, observed: list[DeviceObservation]) -> 
     elements = sum(one.elements for one in observed)
     top = sum(float(one.at_top.item()) for one in observed if one.at_top is not None)
     return Observation(found, amax, top / max(1, elements))
-
-
-def check_policy(policy: object, depth: int, *, exact_torch: bool) -> Policy:
-    """Return a policy for this depth; refuse what is none and what has another delay."""
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy={policy!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants")
-    if exact_torch:
-        raise ValueError(f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies")
-    if policy.delay != depth:
-        raise ValueError(
-            f"delay={policy.delay} with depth={depth}: expected them to be equal; "
-            f"pass dataclasses.replace(policy, delay={depth})"
-        )
-    return policy
-
-
-def check_constants(given: tuple[object, ...]) -> None:
-    """Refuse constants beside a policy: they would be ignored."""
-    if given != (2.0**16, 2.0, 0.5, 2000, None, None, False):
-        raise ValueError(
-            f"policy= with {given}: expected the defaults of init_scale, growth_factor, backoff_factor, "
-            "growth_interval, min_scale, max_scale and capturable; give the numbers to the policy"
-        )

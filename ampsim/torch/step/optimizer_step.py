@@ -120,7 +120,7 @@ class OptimizerStep:
 
     def _tell_ranks(self) -> None:
         if self.ranks:
-            self.ranks.begin_to_agree(self.record)
+            self.ranks.begin_to_agree(self.record, joins_amax="amax" in getattr(self.rule, "needs", ()))
 
     def check(self) -> dict[torch.device, Tensor]:
         """Note whether all gradients, still scaled, are finite; return the flags."""
