@@ -15,7 +15,7 @@ from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import checkpoint, config
-from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients.collect import every_gradient
 from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import AnyVersion
@@ -291,7 +291,7 @@ class GradScaler(TorchNames):
 
     def _take(self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep) -> object:
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
-            ticket.value.keep(unscale.every_gradient(step.record.optimizer))
+            ticket.value.keep(every_gradient(step.record.optimizer))
         result = step.take(args, kwargs)
         self._owners.release(step.record.optimizer)
         with self._lock:
@@ -302,7 +302,7 @@ class GradScaler(TorchNames):
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
 
         def hold() -> T:
-            if is_fused(optimizer) or self._records.stage(ticket.index, optimizer) is Stage.READY:
+            if self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer):
                 self._owners.check_owner(optimizer, ticket)
             check = partial(self._iterations.stepping, name, ticket)
             return self._records.holding(

@@ -195,7 +195,9 @@ class TorchNames(TorchScaler):
     def _read_states(self) -> defaultdict[int, OptimizerState]:
         states: defaultdict[int, OptimizerState] = defaultdict(_ready)
         for key, record in self._records.by_id().items():
-            states[key] = OptimizerState(stage=OptState(record.stage.value), found_inf_per_device=record.found_inf)
+            states[key] = OptimizerState(
+                stage=OptState(record.stage.value), found_inf_per_device=dict(record.found_inf)
+            )
         return states
 
     def _write_states(self, _: Any) -> Never:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ampsim.core.machine import State, override, update
 from ampsim.core.policies.base import Observation, Policy, PolicyState
 from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.state.host import HostScale, any_found
 from ampsim.torch.state.version import DeviceObservation, Outcome
 
@@ -46,7 +47,7 @@ class PolicyVersion(HostScale[Policy, PolicyState]):
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     @torch.no_grad()
-    def observe(self, rule: Policy, groups: unscale.Groups) -> DeviceObservation | None:
+    def observe(self, rule: Policy, groups: Groups) -> DeviceObservation | None:
         """Read of gradients that are still scaled what the policy needs; one more read, or none."""
         if not (rule.needs and groups):
             return None

@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ampsim.torch.gradients.unscale import Groups
+from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.version import DeviceObservation
-from ampsim.torch.step.records import Flags, Record
+from ampsim.torch.step.records import Record
 
 
 class Ranks:
@@ -51,13 +52,13 @@ class Ranks:
         with _missing("found_inf"):
             work = dist.all_reduce(found, dist.ReduceOp.MAX, self._group, async_op=True)
 
-        def joined() -> Flags:
+        def joined() -> FoundInf:
             with _missing("found_inf"):
                 work.wait()
             flag = (found[0].float() if joins_amax else found).to(home, non_blocking=True)
             if joins_amax:
                 record.observed = DeviceObservation(found[1], None, 0)
-            return {flag.device: flag}
+            return FoundInf({flag.device: flag})
 
         record.expect(joined)
 
