@@ -1,4 +1,4 @@
-"""What a GradScaler is constructed with: checks with torch's types and texts where torch has them."""
+"""What a GradScaler is given, when it is made and by its calls: checked with torch's types and texts where it has them."""
 
 import dataclasses
 import functools

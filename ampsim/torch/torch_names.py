@@ -172,18 +172,6 @@ class TorchNames(TorchScaler):
             'load_state_dict(state_dict() | {"_growth_tracker": ...}) between iterations'
         )
 
-    def _read_first_scale(self) -> float:
-        return self._first[0].scale  # type: ignore[no-any-return]
-
-    def _write_first_scale(self, scale: float) -> None:
-        self._write_first(scale=float(scale))
-
-    def _read_first_tracker(self) -> int:
-        return self._first[-1].growth_tracker  # type: ignore[no-any-return]
-
-    def _write_first_tracker(self, tracker: int) -> None:
-        self._write_first(_growth_tracker=tracker)
-
     def _write_first(self, **change: float) -> None:
         if self._iterations.register is not None or isinstance(self._rule, Policy):
             raise RuntimeError(
@@ -224,8 +212,10 @@ class TorchNames(TorchScaler):
 
     _scale = Name(_read_scale, _write_scale)
     _growth_tracker = Name(_read_tracker, _write_tracker)
-    _init_scale = Name(_read_first_scale, _write_first_scale)
-    _init_growth_tracker = Name(_read_first_tracker, _write_first_tracker)
+    _init_scale = Name(lambda self: self._first[0].scale, lambda self, scale: self._write_first(scale=float(scale)))
+    _init_growth_tracker = Name(
+        lambda self: self._first[-1].growth_tracker, lambda self, tracker: self._write_first(_growth_tracker=tracker)
+    )
     _per_optimizer_states = Name(_read_states, _write_states)
     _growth_factor: float = _constant("growth_factor")
     _backoff_factor: float = _constant("backoff_factor")

@@ -24,12 +24,12 @@ T = TypeVar("T")
 class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
+    optimizer: Any  # an Optimizer; kept alive while there is a record, so that no other takes over its id
     stage: Stage = Stage.READY
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     successor: Successor | None = None  # what an update by these gradients alone makes
     is_held: bool = False  # some thread unscales or steps this optimizer now
-    optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
     _flags: FoundInf = field(default_factory=FoundInf)
     _expected: Callable[[], FoundInf] | None = None  # waits for what takes their place
 
@@ -98,7 +98,7 @@ class StepRecords:
         try:
             with self.lock:
                 check()
-                record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
+                record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer))
                 if record.is_held:
                     raise RuntimeError(
                         f"another thread unscales or steps this {type(optimizer).__name__} just now: expected one "
@@ -139,9 +139,7 @@ class StepRecords:
         """
         records = self._records.get(ticket, {}).values()
         self._records = {other: kept for other, kept in self._records.items() if other > ticket}
-        return [
-            (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
-        ]
+        return [(record.optimizer, list(record.found_inf.values())) for record in records]
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
@@ -176,14 +174,12 @@ class StepReport:
     """
 
     ticket: int = -1  # of the iteration it is about
-    # shared with later reports
-    _all: list[tuple[Optimizer, tuple["_Flag", ...]]] = field(default_factory=list, repr=False)
-    _count: int = field(
-        default=0, repr=False
-    )  # those at the list's beginning are ours: a copy for each would take quadratic time
+    _all: list[tuple[Optimizer, tuple[_Flag, ...]]] = field(default_factory=list, repr=False)
+    """Shared with later reports: a copy for each would take quadratic time."""
+    _count: int = field(default=0, repr=False)  # those at the list's beginning are ours
 
     @property
-    def _steps(self) -> Iterator[tuple[Optimizer, tuple["_Flag", ...]]]:
+    def _steps(self) -> Iterator[tuple[Optimizer, tuple[_Flag, ...]]]:
         return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:
