@@ -1,4 +1,4 @@
-"""What a GradScaler is given, when it is made and by its calls: checked with torch's types and texts where it has them."""
+"""What a GradScaler is given, when it is made and by calls: checks with torch's types and texts where it has any."""
 
 import dataclasses
 import functools
@@ -63,7 +63,7 @@ def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
 
 @dataclass(frozen=True)
 class Options:
-    """What a scaler is constructed with beside its device, its rule and its threads: checked, and never changed."""
+    """The settings of a scaler beside its device, its rule and its threads: checked, and never changed."""
 
     depth: int
     at_min_scale: AtMinScale

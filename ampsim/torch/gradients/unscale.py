@@ -28,7 +28,7 @@ SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from f
 
 
 class FoundInf(dict[torch.device, Tensor]):
-    """Whether gradients were inf or NaN, by their device: (), float32, 0.0 or 1.0; made where it is first asked for."""
+    """The flags of gradients by device, 1.0 if any was inf or NaN, else 0.0; (), float32, made when first asked for."""
 
     def __missing__(self, device: torch.device) -> Tensor:
         self[device] = flag = torch.zeros((), dtype=torch.float32, device=device)
