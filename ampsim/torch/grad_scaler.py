@@ -418,13 +418,6 @@ class GradScaler(TorchNames):
             scale = (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
         return scale
 
-    def _get_growth_tracker(self) -> int:
-        if not self._enabled:
-            return 0
-        register = self._iterations.register
-        tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
-        return tracker
-
     def get_growth_factor(self, up_to_date: bool = False) -> float:
         """Return the growth factor; `up_to_date` waits for changes still on their way."""
         self._settle(up_to_date)

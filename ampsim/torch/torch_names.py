@@ -221,6 +221,13 @@ class TorchNames(TorchScaler):
     _backoff_factor: float = _constant("backoff_factor")
     _growth_interval: int = _constant("growth_interval")
 
+    def _get_growth_tracker(self) -> int:
+        if not self._enabled:
+            return 0
+        register = self._iterations.register
+        tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
+        return tracker
+
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
         """Make the first scale, on this device."""
         if self._iterations.register is not None:
