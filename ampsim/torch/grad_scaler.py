@@ -326,7 +326,7 @@ class GradScaler(TorchNames):
         )
 
     def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
-        for observer in list(self._observers.values()):
+        for observer in [*self._observers.values()]:
             observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
 
     @property
@@ -367,7 +367,7 @@ class GradScaler(TorchNames):
         elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
-        for observer in list(self._observers.values()):
+        for observer in [*self._observers.values()]:
             observer.closing(ended)
         if self._launcher.here():
             self._finish(ended, new_scale, is_async)
@@ -393,7 +393,7 @@ class GradScaler(TorchNames):
 
             register.apply(ticket, advance, is_async=is_async)
             found = self._records.close(ticket.index)
-        for observer in list(self._observers.values()):
+        for observer in [*self._observers.values()]:
             observer.closed(ticket, found)
 
     def synchronize(self) -> None:
