@@ -430,6 +430,7 @@ def test_pickles_in_torchs_words_and_goes_on():
     other = pickle.loads(pickle.dumps(scaler))  # noqa: S301
     assert other.state_dict() == scaler.state_dict()
     other.scale(torch.tensor(1.0))
+    other.step(optimizer)
     other.update(2.0)
     assert (other.get_scale(), scaler.get_scale()) == (2.0, 8.0)
 
