@@ -29,13 +29,16 @@ class Weights:
 
     def copy_to(self, params: Iterable[Tensor]) -> None:
         """Overwrite `params`, on the current stream; waits on the device only."""
-        for tensor, event in zip(self.tensors, self.ready, strict=True):
-            if event is not None:
-                torch.cuda.current_stream(tensor.device).wait_event(event)
+        self._wait()
         with torch.no_grad():
             for param, tensor in zip(params, self.tensors, strict=True):
                 param.copy_(tensor)
         self.keep(self.tensors)
+
+    def _wait(self) -> None:
+        for tensor, event in zip(self.tensors, self.ready, strict=True):
+            if event is not None:
+                torch.cuda.current_stream(tensor.device).wait_event(event)
 
     def keep(self, tensors: Iterable[Tensor | None]) -> None:
         """Keep the memory of one tensor per weight, made on another stream, until the current one is done with it."""
