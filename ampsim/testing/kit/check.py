@@ -5,7 +5,6 @@ it takes beside the trial hypothesis draws, always the same for the same check, 
 """
 
 import gc
-import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from hypothesis.strategies import SearchStrategy, just
 
 from ampsim.testing.kit import examples as drawing
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
-from ampsim.testing.kit.result import BrokenError, described
+from ampsim.testing.kit.result import BrokenError, described, law_of
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.kit.trial import Bench, Trial
 
@@ -185,10 +184,8 @@ def check(
     """
 
     def register(function: Callable[..., None], name: str = "", law: str = "") -> Check:
-        name, law = name or function.__name__, law or inspect.getdoc(function) or ""
-        first = law.split("\n\n")[0].replace("\n", " ")
-        need = tuple(needs.split())
-        CHECKS[name] = Check(name, level, first, function, address(issue), need, draws, found)
+        name, law, need = name or function.__name__, law or law_of(function), tuple(needs.split())
+        CHECKS[name] = Check(name, level, law, function, address(issue), need, draws, found)
         return CHECKS[name]
 
     return register

@@ -17,12 +17,12 @@ Traceback (most recent call last):
 AssertionError: scale_is_invisible: model.weight[0, 0] is ...
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ampsim.core.arguments import nearest
+from ampsim.testing.kit import result
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
-from ampsim.testing.kit.result import Outcome, Result, described
+from ampsim.testing.kit.result import Outcome, Result, described, settled, without_findings
 from ampsim.testing.loop.law import Broken, Law, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
@@ -79,19 +79,12 @@ def check_loop(
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    results = [*judge_loop(make, batches, laws, expected=expected_failed_laws, limit=limit)]
-    findings = [result.text for result in results if result.is_finding]
-    if findings:
-        raise AssertionError("\n\n".join(findings))
-    return results
+    return without_findings(judge_loop(make, batches, laws, expected=expected_failed_laws, limit=limit))
 
 
-def chosen(laws: Iterable[str] | None = None) -> list[Law]:
+def chosen(laws: Collection[str] | None = None) -> list[Law]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    names = {*LAWS} if laws is None else {*laws}
-    for name in sorted(names - {*LAWS}):
-        raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
-    return [law for name, law in LAWS.items() if name in names]
+    return result.chosen(LAWS, laws)
 
 
 def judge_loop(
@@ -180,11 +173,8 @@ def _judge(
         raise LoopError(f"{law.name}: {error}") from error.__cause__
     if isinstance(verdict, NotAsked):
         return "declared", verdict.reason, False
-    if verdict is None:
-        surprise = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
-        return ("passed", "", False) if reason is None else ("surprise", surprise, False)
-    if reason is not None:
-        return "expected", reason, False
+    if verdict is None or reason is not None:
+        return *settled(law, None if verdict is None else verdict.where, reason), False
     with alarm(limit):
         shortest = shrink(law, make, batches, verdict)
     return "failed", message(law, *shortest), False

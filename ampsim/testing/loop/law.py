@@ -1,9 +1,9 @@
 """A law of training loops, and what breaking it looks like."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ampsim.testing.kit.result import law_of
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
@@ -81,7 +81,6 @@ def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequen
     """
 
     def register(function: Callable[[Make, Sequence[Batch]], Verdict]) -> Law:
-        statement = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        return Law(function.__name__, statement, function, issue, shrinks)
+        return Law(function.__name__, law_of(function), function, issue, shrinks)
 
     return register

@@ -1,10 +1,10 @@
 """What must be true of ranks that train together. Each law looks at what every rank was seen to do."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampsim.testing.kit.check import address
+from ampsim.testing.kit.result import law_of
 from ampsim.testing.ranks.scenario import Life, Scenario, Seen
 
 Lives = Sequence[Life]  # by rank
@@ -23,11 +23,6 @@ class Law:
     level = 6
     group = "L6 ranks"
 
-    def describe(self, seen: str, story: Sequence[tuple[str, str]]) -> str:
-        """Write what was seen under the law's name, then the law, the story and the issue."""
-        lines = [("law", self.law), *story, ("issue", self.issue)]
-        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
-
 
 LAWS: dict[str, Law] = {}
 
@@ -36,10 +31,8 @@ def law(issue: str = "") -> Callable[[Function], Law]:
     """Register a law: its name and the first paragraph of its docstring are the function's."""
 
     def register(function: Function) -> Law:
-        statement = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        name = function.__name__
-        LAWS[name] = Law(name, statement, function, address(issue))
-        return LAWS[name]
+        found = LAWS[function.__name__] = Law(function.__name__, law_of(function), function, address(issue))
+        return found
 
     return register
 
