@@ -47,7 +47,7 @@ class Check:
     function: Callable[..., None] = field(repr=False)
     issue: str = field(default="", repr=False)
     needs: tuple[str, ...] = field(default=(), repr=False)
-    draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
+    draws: Mapping[str, SearchStrategy[object]] = field(default_factory=dict, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
 
     def __call__(
@@ -84,10 +84,7 @@ class Check:
 
         try:
             with alarm(time_limit(examples) if limit is None else limit):
-                if self.draws:
-                    drawing.run(example, tuple(self.draws.items()), self.found, examples)
-                else:
-                    example()
+                drawing.run(example, tuple(self.draws.items()), self.found, examples)
         except BrokenError as error:
             raise BrokenError(self._message(failed[0], error)) from None
         except (Exception, SystemExit, OverdueError) as error:

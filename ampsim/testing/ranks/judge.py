@@ -16,7 +16,6 @@ AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iter
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from ampsim.core.arguments import as_int, nearest
 from ampsim.testing import conductor
@@ -31,14 +30,6 @@ from ampsim.testing.ranks.threads import Play
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
 FEATURES = {"fused", "unscale_", "state_dict", "optimizers"}  # that a scaler may be without
-
-
-class Broken(NamedTuple):
-    """A law that is broken: where, and what was seen."""
-
-    scenario: Scenario
-    seen: str
-    where: str
 
 
 def check_ranks(
@@ -108,17 +99,16 @@ def judge_ranks(
         and not (each.resumes and "state_dict" in lacks)
         and not (each.optimizers > 1 and "optimizers" in lacks)
     ]
-    broken: dict[str, Broken] = {}
+    failures: dict[str, str] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, limit if processes else 0.0):
         for law in asked:
-            if law.name not in broken and (seen := law.function(new, played[new], played)):
-                broken[law.name] = Broken(new, seen, where)
-        if len(broken) == len(asked):
+            if law.name not in failures and (seen := law.function(new, played[new], played)):
+                failures[law.name] = described(law, seen, [*new.story(ranks), ("seen on", where)])
+        if len(failures) == len(asked):
             break
+    name = getattr(make, "__qualname__", "scaler")
     for law in asked:
-        found = broken.get(law.name)
-        failure = found and described(law, found.seen, [*found.scenario.story(ranks), ("seen on", found.where)])
-        yield Result(law, getattr(make, "__qualname__", "scaler"), *settled(law, failure, expected.get(law.name)))
+        yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
 
 
 def chosen(names: Collection[str] | None) -> list[Law]:

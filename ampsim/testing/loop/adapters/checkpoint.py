@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 
 def saved(write: Callable[[Path], object]) -> dict[str, bytes]:
@@ -21,3 +22,8 @@ def loaded(files: Mapping[str, bytes], read: Callable[[Path], object]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         read(Path(folder))
+
+
+def in_folder(write: Callable[[str], object], read: Callable[[str], object]) -> tuple[Callable[..., Any], ...]:
+    """Return `save` and `load` of a Loop, by a framework's functions of a folder's name."""
+    return lambda: saved(lambda folder: write(str(folder))), lambda files: loaded(files, lambda f: read(str(f)))
