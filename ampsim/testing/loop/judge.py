@@ -180,9 +180,14 @@ def _judge(
     return "failed", message(law, *shortest), False
 
 
-def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tuple[Sequence[Batch], Broken]:
-    """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time."""
-    batches = batches[: broken.step + 1]
+def shrink(
+    law: Law, make: Make, batches: Sequence[Batch], broken: Broken, *, ends_there: bool = True
+) -> tuple[Sequence[Batch], Broken]:
+    """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time.
+
+    Unless it `ends_there`, it has those behind the failure, too: they make its place.
+    """
+    batches = batches[: broken.step + 1] if ends_there else batches
     for batch in batches[::-1] if law.shrinks else ():
         fewer = [each for each in batches if each is not batch]
         if not fewer:
@@ -194,7 +199,7 @@ def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tu
         except OverdueError:
             break
         if isinstance(verdict, Broken):
-            batches, broken = fewer[: verdict.step + 1], verdict
+            batches, broken = fewer[: verdict.step + 1] if ends_there else fewer, verdict
     return batches, broken
 
 
