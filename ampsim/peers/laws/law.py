@@ -42,7 +42,8 @@ def law(
     """Make a law of a function of a `Trial` and of what `draws` draws; see `Law` for the rest."""
 
     def register(function: Callable[..., None]) -> Law:
-        found_law = Law(function.__name__, law_of(function), function, draws, found, choice, words)
-        return LAWS.setdefault(found_law.name, found_law)
+        name = function.__name__
+        LAWS[name] = Law(name, law_of(function), function, draws, found, choice, words)
+        return LAWS[name]
 
     return register

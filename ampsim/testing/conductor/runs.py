@@ -75,7 +75,6 @@ AnySchedule = Mapping[int, int] | Schedule
 Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
 Faults = Mapping[int, str]  # step -> the name of the task that it meets
 KEEP_RUNNING: Mapping[int, int] = MappingProxyType({})
-NO_FAULTS: Faults = MappingProxyType({})
 
 
 class Conductor:
@@ -180,7 +179,7 @@ class FailingScheduleError(AssertionError):
 
 
 class Options(TypedDict, total=False):
-    """The options of `attempt`."""
+    """The options of `attempt`; without them a run has at most 10,000 steps and no faults."""
 
     max_steps: int
     crash_at: Faults
@@ -188,9 +187,7 @@ class Options(TypedDict, total=False):
     crash_frees_locks: bool
 
 
-def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps: int = 10_000,
-            crash_at: Faults = NO_FAULTS, interrupt_at: Faults = NO_FAULTS,
-            crash_frees_locks: bool = False) -> Run:  # fmt: skip
+def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
     ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
@@ -200,7 +197,7 @@ def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps
 
     Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main task.
     """
-    scheduler = Scheduler(chooser(schedule), max_steps, crash_at, interrupt_at, crash_frees_locks)
+    scheduler = Scheduler(chooser(schedule), **options)
     activate(scheduler)
     value = scheduler.perform(lambda: program(Conductor(scheduler)))
     if scheduler.signal is not None:

@@ -139,7 +139,7 @@ def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
 def _shortest(law: Law, make: Make, given: Sequence[Any]) -> Case:
     """Return the counterexample on as few batches as can be."""
     batches = [Batch(place, data) for place, data in enumerate(given)]
-    broken: Any = law(make, batches)
+    broken = law.function(make, batches)
     left, broken = shrink(law, make, batches, broken, ends_there=False)
     shown = cause_of(law.name, broken)[1] or (broken.differences[0] if broken.differences else None)
     return Case(make, play(make, left, 1.0), left, broken, shown)

@@ -4,14 +4,6 @@ A scaler's intended differences are its `Traits`; the checks that ask for what i
 run. A failure that is known is expected by name, with a reason and a link, and strictly: an expected failure
 that passes is a finding, and so is an exception where a broken law was expected. A reason that begins with
 ``raised``, as the failure does, expects the exception.
-
->>> import torch
->>> from ampsim.testing import check_scaler, known
->>> results = check_scaler(torch.amp.GradScaler, levels=[0], examples=10)
->>> {result.outcome for result in results}
-{'passed'}
->>> check_scaler(torch.amp.GradScaler, levels=[5], examples=10, expected_failed_checks=known.TORCH)[0].check.name
-'scale_stays_normal'
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from ampsim.core.arguments import nearest
 
@@ -11,19 +11,25 @@ Outcome = Literal["passed", "failed", "expected", "surprise", "declared"]
 Each = TypeVar("Each")
 
 
-class Judged(Protocol):
-    """A check of a scaler, or a law of a loop or of ranks, as a report shows it."""
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A check of a scaler, or a law of a loop or of ranks.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def level(self) -> int: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def law(self) -> str: ...
-    @property
-    def issue(self) -> str: ...
+    Attributes:
+        name: the law's, and what a report and `--check` call it.
+        law: what must be true, in one sentence.
+        function: finds out whether it is.
+        issue: address of a public report of what broke this law.
+        level: by which a report is sorted.
+        group: the heading that it stands under in a report; its first word stands in a table.
+    """
+
+    name: str
+    law: str = field(repr=False)
+    function: Callable[..., Any] = field(repr=False)
+    issue: str = field(default="", repr=False)
+    level: int = 0
+    group: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,4 @@
-"""Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report.
-
->>> import torch
->>> from ampsim.testing import Loop, check_loop
->>> def make(scaler):
-...     torch.manual_seed(0)
-...     model = torch.nn.Linear(2, 1)
-...     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
-...     def step(batch):
-...         optimizer.zero_grad()
-...         scaler.scale(model(batch).square().mean()).backward()
-...         optimizer.step()  # where scaler.step(optimizer) and scaler.update() were meant
-...     return Loop(step, {"model": model, "optimizer": optimizer})
->>> check_loop(make, torch.ones(3, 4, 2))  # doctest: +ELLIPSIS
-Traceback (most recent call last):
-    ...
-AssertionError: scale_is_invisible: model.weight[0, 0] is ...
-"""
+"""Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -164,7 +147,7 @@ def _judge(
 ) -> tuple[Outcome, str, bool]:
     try:
         with alarm(limit):
-            verdict = law(make, batches)
+            verdict = law.function(make, batches)
     except OverdueError as error:
         return "failed", described(law, str(error), [("where", place(error))]), True
     except LoopError as error:
@@ -193,7 +176,7 @@ def shrink(
         if not fewer:
             break
         try:
-            verdict = law(make, fewer)
+            verdict = law.function(make, fewer)
         except LoopError:
             continue
         except OverdueError:

@@ -20,9 +20,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ampsim.core.arguments import as_int, nearest
 from ampsim.testing import conductor
 from ampsim.testing.kit import result
-from ampsim.testing.kit.result import Result, described, settled, without_findings
+from ampsim.testing.kit.result import Judged, Result, described, settled, without_findings
 from ampsim.testing.ranks.gradients import Gradients, bench_of
-from ampsim.testing.ranks.laws import LAWS, Law, Lives, Played
+from ampsim.testing.ranks.laws import LAWS, Lives, Played
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
 from ampsim.testing.ranks.threads import Play
@@ -111,7 +111,7 @@ def judge_ranks(
         yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
 
 
-def chosen(names: Collection[str] | None) -> list[Law]:
+def chosen(names: Collection[str] | None) -> list[Judged]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
     return result.chosen(LAWS, names)
 
