@@ -11,8 +11,7 @@ from ampsim.cli.check import check_target
 from ampsim.cli.compare import list_dialects
 from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
-from ampsim.cli.playground import write_playground
-from ampsim.cli.report import report_run
+from ampsim.cli.report import report_run, write_playground
 from ampsim.cli.sweep import sweep_folder
 from ampsim.cli.terminal import drop_output, err, fail, open_output, out, settings
 from ampsim.core import dialects

@@ -1,4 +1,4 @@
-"""``ampsim report``: one page of HTML that shows what the loss scale did in a run."""
+"""``ampsim report`` and ``ampsim playground``: pages of HTML, on what the loss scale did in a run, and to try knobs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -58,3 +58,20 @@ def write_page(history: "History", log: Path, target: Path) -> None:
         target.write_text(report(history), encoding="utf-8")
     except OSError as error:
         fail(f"{target}: {error.strerror}; expected a place where a page can be written")
+
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Where the page is written.")]
+
+
+def write_playground(output: Output = Path("playground.html")) -> None:
+    """Write a page that opens anywhere: every scaler over real runs, or over a log that you paste."""
+    from ampsim.diagnose.playground.build import DATA, playground
+
+    try:
+        output.write_text(playground(), encoding="utf-8")
+    except FileNotFoundError as error:
+        cure = "run ampsim from its checkout" if error.filename == str(DATA) else "give the path of a file to write"
+        fail(f"{error.filename}: no such file; {cure}")
+    except (DamagedFileError, OSError) as error:
+        fail(str(error))
+    out.print(str(output), markup=False, soft_wrap=True)

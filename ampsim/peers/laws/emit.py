@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from ampsim.peers import environments
-from ampsim.peers.laws.driver import Driver
 from ampsim.peers.laws.judging import Verdict
+from ampsim.peers.laws.trial import Driver
 from ampsim.peers.peer import Peer
 
 WIDTH = 100

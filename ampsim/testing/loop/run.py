@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.loop import Loop, LoopError
+from ampsim.testing.loop.loop import Loop, LoopError, told
 from ampsim.testing.loop.state import Array, State, snapshot
-from ampsim.testing.loop.told import told
 
 
 class Run(ABC):

@@ -10,7 +10,6 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import AutocastKwargs
 
 from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.adapters.checkpoint import in_folder
 from ampsim.testing.loop.loop import Loop
 
 batches = tiny.batches()
@@ -47,7 +46,7 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False
 
     names = ("optimizer", "schedule", "second_optimizer", "second_schedule")
     state = {"model": model, **dict(zip(names, prepared, strict=False))}
-    return Loop(step, state, lambda: logs, tiny.cut, *in_folder(accelerator.save_state, accelerator.load_state))
+    return Loop(step, state, lambda: logs, tiny.cut, *tiny.in_folder(accelerator.save_state, accelerator.load_state))
 
 
 make_fused, make_two = partial(make, fused=True), partial(make, two=True)

@@ -9,7 +9,6 @@ import torch
 from torch.distributed import HashStore, init_process_group, is_initialized  # type: ignore[attr-defined]
 
 from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.adapters.checkpoint import in_folder
 from ampsim.testing.loop.loop import Loop
 
 batches = tiny.batches()
@@ -46,4 +45,4 @@ def make(scaler: torch.amp.GradScaler) -> Loop:
         "schedule": schedule,
         "steps": lambda: engine.global_steps - engine.skipped_steps,
     }
-    return Loop(step, state, lambda: logs, tiny.cut, *in_folder(engine.save_checkpoint, engine.load_checkpoint))
+    return Loop(step, state, lambda: logs, tiny.cut, *tiny.in_folder(engine.save_checkpoint, engine.load_checkpoint))

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from ampsim.testing.loop.law import SAVING, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.loop import told
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, State, differences
-from ampsim.testing.loop.told import told
 
 SCALE, GROWTH_INTERVAL = 2.0**8, 3  # so that a scaler which is not saved shows in its tracker or its scale
 
