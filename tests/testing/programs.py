@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ampsim.testing.conductor.runs import Conductor, explore
+from ampsim.testing.conductor import Conductor, explore
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 

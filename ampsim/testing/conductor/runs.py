@@ -54,18 +54,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ampsim.testing.conductor import sync as _sync
 from ampsim.testing.conductor import watch as _watch
-from ampsim.testing.conductor.deadlock import DeadlockError as DeadlockError
-from ampsim.testing.conductor.deadlock import LivelockError as LivelockError
-from ampsim.testing.conductor.deadlock import Step as Step
-from ampsim.testing.conductor.deadlock import StuckError as StuckError
-from ampsim.testing.conductor.deadlock import replay, story
+from ampsim.testing.conductor.deadlock import Step, StuckError, replay, story
 from ampsim.testing.conductor.scheduler import Scheduler, activate
-from ampsim.testing.conductor.schedules import Chooser as Chooser
-from ampsim.testing.conductor.schedules import Schedule as Schedule
-from ampsim.testing.conductor.schedules import chooser
-from ampsim.testing.conductor.schedules import pct as pct
-from ampsim.testing.conductor.schedules import schedules as schedules
-from ampsim.testing.conductor.task import one_core as one_core
+from ampsim.testing.conductor.schedules import Schedule, chooser
 
 if TYPE_CHECKING:
     import torch

@@ -37,10 +37,8 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
 
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
         nonlocal before
-        before, files = checkpoint
-        tiny.loaded(
-            files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir())))
-        )  # and no more
+        before, files = checkpoint  # it loads, and trains no more
+        tiny.loaded(files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir()))))
 
     def logged() -> dict[str, float]:
         return {name: each[name] for each in trainer.state.log_history for name in LOGGED if name in each}
