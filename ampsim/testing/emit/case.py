@@ -51,14 +51,12 @@ class Case:
         check: the one that failed.
         trial: the example that failed, as far as it came.
         drawn: what was drawn for it, by name.
-        seen: the first line of the failure's text, without the check's name.
     """
 
     peer: Peer
     check: Check
     trial: Trial
     drawn: Mapping[str, Any]
-    seen: str
 
     def make(self, rule: Rule | None = None, *, enabled: bool = True) -> str:
         """Return an expression for a scaler of a rule; None is the one that the trial asked for."""
