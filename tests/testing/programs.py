@@ -4,7 +4,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ampsim.testing.conductor import Conductor, explore
+from tests import warm
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 
@@ -38,7 +38,7 @@ def checked(folder: Path, modules: dict[str, str], runs: dict[str, list[str]]) -
         (folder / f"{name}.py").write_text(text)
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", CHECKS, json.dumps([*runs.values()])],
+        [warm.python(), "-c", CHECKS, json.dumps([*runs.values()])],
         capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     return dict(zip(runs, map(json.loads, done.stdout.splitlines()), strict=True))

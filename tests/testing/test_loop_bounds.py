@@ -129,7 +129,7 @@ def test_a_report_of_loops_has_the_form_of_one_of_scalers(results: dict[str, tup
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
+def first_step() -> None:
     """Step once: an alarm within torch's first step leaves half an import behind."""
     check_loop(RIGHT["sgd"], batches(), ["it_learns"])
 

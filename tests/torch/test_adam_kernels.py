@@ -17,7 +17,7 @@ from ampsim.torch.gradients import adam, kernels, kernels_adam
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.version import Outcome, Successor
 from tests.examples import examples
-from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, compiled, compiles, drawn, kernel_on_device
+from tests.torch.helpers import DEVICE, FUSES, INF, INTERPRETED, NAN, bits, compiled, compiles, drawn, kernel_on_device
 
 pytestmark = [
     pytest.mark.usefixtures("small_tiles"),
@@ -48,9 +48,9 @@ numbers = st.builds(
 _fmaf = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
 _fmaf.restype, _fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
 fma = np.vectorize(lambda a, b, c: F32(_fmaf(a, b, c)), otypes=[F32])
-if INTERPRETED and not hasattr(pytest.importorskip("triton.runtime.interpreter")._interpreter, "fma_fp32"):
+if not FUSES:
 
-    def fma(a, b, c):  # Triton 3.6's interpreter rounds the product too; GPUs and later interpreters do not
+    def fma(a, b, c):
         return a * b + c
 
 
