@@ -142,7 +142,7 @@ class Trial:
 
 
 class Driver:
-    """What a law does with a scaler, in words that a test shares: the text of this class stands in it."""
+    """Iterations, each kept in `steps`, in words that a law and its test share: their text stands in the test."""
 
     steps: list[Any]
 
