@@ -1,5 +1,8 @@
-"""``ampsim report`` and ``ampsim playground``: pages of HTML, on what the loss scale did in a run, and to try knobs."""
+"""``ampsim report``: one page of HTML that shows what the loss scale did in a run."""
 
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +29,10 @@ Page = Annotated[
 
 
 def report_run(run: Run, page: Page = None) -> None:
-    """Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network."""
+    """Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network.
+
+    Example: ampsim report run.jsonl -o page.html
+    """
     history = read_log(run)
     target = page or (run if run.name else run.resolve()).with_suffix(".html")
     write_page(history, run, target)
@@ -37,6 +43,11 @@ def read_log(log: Path) -> "History":
     """Return the history in a log, with a bar for a large one; a file that cannot be read ends the command."""
     from ampsim.diagnose.readers.sniff import read_history
 
+    if str(log) == "-":
+        with tempfile.NamedTemporaryFile(suffix=" (standard input)") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+            file.flush()
+            return read_log(Path(file.name))
     try:
         size = log.stat().st_size
         with Progress(console=err, transient=True, disable=not err.is_terminal or size < 1 << 24) as progress:
@@ -58,20 +69,3 @@ def write_page(history: "History", log: Path, target: Path) -> None:
         target.write_text(report(history), encoding="utf-8")
     except OSError as error:
         fail(f"{target}: {error.strerror}; expected a place where a page can be written")
-
-
-Output = Annotated[Path, typer.Option("--output", "-o", help="Where the page is written.")]
-
-
-def write_playground(output: Output = Path("playground.html")) -> None:
-    """Write a page that opens anywhere: every scaler over real runs, or over a log that you paste."""
-    from ampsim.diagnose.playground.build import DATA, playground
-
-    try:
-        output.write_text(playground(), encoding="utf-8")
-    except FileNotFoundError as error:
-        cure = "run ampsim from its checkout" if error.filename == str(DATA) else "give the path of a file to write"
-        fail(f"{error.filename}: no such file; {cure}")
-    except (DamagedFileError, OSError) as error:
-        fail(str(error))
-    out.print(str(output), markup=False, soft_wrap=True)

@@ -1,0 +1,25 @@
+"""``ampsim playground``: write the page in which one moves the knobs of a loss scaler."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ampsim.cli.terminal import fail, out
+from ampsim.core.files import DamagedFileError
+
+Output = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
+
+
+def write_playground(output: Output = Path("playground.html")) -> None:
+    """Write a page that opens anywhere: every scaler over real runs, or over a log that you paste."""
+    from ampsim.diagnose.playground.build import DATA, playground
+
+    try:
+        output.write_text(playground(), encoding="utf-8")
+    except FileNotFoundError as error:
+        cure = "run ampsim from its checkout" if error.filename == str(DATA) else "give the path of a file to write"
+        fail(f"{error.filename}: no such file; {cure}")
+    except (DamagedFileError, OSError) as error:
+        fail(str(error))
+    out.print(f"wrote {output}", markup=False, soft_wrap=True)
