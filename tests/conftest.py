@@ -2,9 +2,12 @@
 
 import importlib.util
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests import warm
 
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,6 +23,12 @@ settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMO
 _BRIEF = {"derandomize": True, "database": None, "phases": (Phase.explicit, Phase.generate)}
 settings.register_profile("mutants", max_examples=100, **_BRIEF, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture
+def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ampsim starts has torch already: `tests.warm`."""
+    monkeypatch.setattr(sys, "executable", warm.python())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

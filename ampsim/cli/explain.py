@@ -57,6 +57,7 @@ def _draw(history: "History") -> None:
 
 def _print_ledger(history: "History") -> None:
     from ampsim.diagnose.infer import ledger
+    from ampsim.diagnose.words import scale_text
 
     rows, inferred = ledger(history)
     if not rows:
@@ -65,5 +66,6 @@ def _print_ledger(history: "History") -> None:
     table = Table("step", "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         steps = str(first) if first == last else f"{first} to {last}"
-        table.add_row(steps, f"{'at least ' if inferred else ''}{skips}", "" if math.isnan(scale) else f"{scale:g}")
+        before = "" if math.isnan(scale) else scale_text(scale)
+        table.add_row(steps, f"{'at least ' if inferred else ''}{skips}", before)
     print_table(table)

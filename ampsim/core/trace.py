@@ -159,13 +159,13 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
     file, number, seen = Path(path), 0, 0
     opener = gzip.open if file.suffix == ".gz" else open
     try:
-        with opener(file, "rt", encoding="utf-8") as lines:
+        with opener(file, "rb") as lines:
             for number, line in enumerate(lines, 1):
-                record = json.loads(line)
+                record = json.loads(line.decode())
                 if not (number == 1 and isinstance(record, dict) and "provenance" in record):
                     seen += 1
                     yield Trace.from_record(record)
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFileError(file, number + 1, f"cut off or damaged ({error})", "a whole file") from error
     except RecursionError as error:
         raise DamagedFileError(file, number, "nested too deep", "a trace as a JSON object") from error

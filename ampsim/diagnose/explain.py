@@ -9,7 +9,7 @@ from ampsim.diagnose.history import History
 from ampsim.diagnose.infer import Inferred, fitting_dialects, infer
 from ampsim.diagnose.looks import Finding
 from ampsim.diagnose.what_if import other_rules
-from ampsim.diagnose.words import counted
+from ampsim.diagnose.words import counted, scale_text, way
 
 HEALTHY = "Nothing is wrong with the loss scale in this run."
 LIKELY = {
@@ -45,34 +45,36 @@ def _course(history: History) -> str:
     if not len(known):
         missing = "" if history.every_step else ", so skips cannot be inferred: log scaler.get_scale()"
         return f"Read: {steps}. No loss scale is in it{missing}."
+    first, final, low, high = map(scale_text, (known[0], known[-1], known.min(), known.max()))
+    if low == high:
+        return f"Read: {steps}. The scale stood at {first}."
     ups = sum(change.new > change.old for change in history.changes)
     return (
-        f"Read: {steps}. The scale began at {known[0]:g}, ended at {known[-1]:g}, lay between {known.min():g} and "
-        f"{known.max():g}, grew {counted(ups, 'time')} and fell {counted(len(history.changes) - ups, 'time')}."
+        f"Read: {steps}. The scale began at {first}, ended at {final}, lay between {low} and {high}, grew "
+        f"{counted(ups, 'time')} and fell {counted(len(history.changes) - ups, 'time')}."
     )
 
 
 def _skips(history: History, known: Inferred) -> Iterator[str]:
     if history.every_step:
         yield f"Skipped: {int(history.skipped.sum())} of {counted(len(history.step), 'step')}."
+    elif (said := np.nansum(history.skipped)) >= max(known.least_skips, 1):
+        yield f"Skipped: {counted(said, 'step')}, by the log's own count."
     elif known.skips:
         least = counted(known.least_skips, "step")
         yield f"Skipped: at least {least}, by how far the scale fell between the lines of the log."
     longest = max(known.skips, key=lambda each: each.least, default=None)
     if longest is not None and longest.least > 3:
-        change = longest.change
-        yield (
-            f"  The longest fall: {change.old:g} to {change.new:g} between steps {change.after} and {change.step} is "
-            f"{longest.least} backoffs."
-        )
+        between = f"between steps {longest.change.after} and {longest.change.step}"
+        yield f"  The longest fall: {way([longest.change])} {between} is {longest.least} backoffs."
 
 
 def _rule(history: History, known: Inferred) -> Iterator[str]:
     words = []
     if known.growth_factor:
-        words.append(f"grows by {known.growth_factor:g}")
+        words.append(f"grows by {known.growth_factor:.4g}")
     if known.backoff_factor:
-        words.append(f"backs off by {known.backoff_factor:g}")
+        words.append(f"backs off by {known.backoff_factor:.3g}")
     if known.growth_interval:
         words.append(f"grows after {counted(known.growth_interval, 'clean step')}")
     if known.hysteresis:
@@ -88,7 +90,8 @@ def _rule(history: History, known: Inferred) -> Iterator[str]:
 
 
 def _cures(found: list[Finding]) -> list[str]:
-    return ["\nTry:", *(f"- {finding.cure}" for finding in found)] if found else []
+    cures = [finding.cure for finding in found if finding.kind != "alarm"] or [finding.cure for finding in found]
+    return ["\nTry:", *(f"- {cure}" for cure in dict.fromkeys(cures))] if found else []
 
 
 def _others(history: History) -> list[str]:

@@ -79,6 +79,15 @@ class History:
     """What the reader left out or took for granted, in sentences."""
     merged: int = 1
     """Entries of the run per entry here."""
+    went_back: int = 0
+    """Times that a step was followed by an earlier one."""
+    furthest: int = 0
+    """The largest step of all."""
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether the steps go back so often, and end so early, that this is no run which was started again."""
+        return self.went_back > 8 and self.went_back * 4 > len(self.step) and self.furthest > self.step[-1]
 
     @property
     def every_step(self) -> bool:
@@ -109,6 +118,7 @@ class HistoryBuilder:
     _waiting: tuple[int, list[float]] | None = None  # entries merged so far into one that is not kept yet
     _in_waiting: int = 0
     _back: int = 0
+    _furthest: int = 0
     _forgotten: bool = False
 
     def add(
@@ -128,6 +138,7 @@ class HistoryBuilder:
         again = step == last and not clash
         if step <= last and not again:
             self._go_back(step)
+        self._furthest = max(self._furthest, step)
         if not math.isnan(scale):
             self._follow(step, scale)
         values = [scale, skipped, _written(norm), _written(loss)]
@@ -152,6 +163,7 @@ class HistoryBuilder:
         return History(
             self.source, self.program, np.array(self._steps, np.int64), scale, skipped, norm, loss,
             self._changes, self.bad, self.samples, self.alarms, self.settings, notes, self._merged,
+            self._back, self._furthest,
         )  # fmt: skip
 
     def _follow(self, step: int, scale: float) -> None:

@@ -78,7 +78,8 @@ def infer(history: History) -> Inferred:
     if backoff is not None and backoff < (LIKELY_BACKOFF if apart else LEAST_BACKOFF):
         backoff = None  # several skips lie between the lines of the log
     skips = [
-        Skips(change, backoffs(change.old, change.new, backoff or 0.5), _said(history, change)) for change in falls
+        Skips(change, _proved(change, backoffs(change.old, change.new, backoff or 0.5)), _said(history, change))
+        for change in falls
     ]
     interval = _interval(history, growth)
     return Inferred(growth, backoff, interval, _hysteresis(history), skips)
@@ -107,6 +108,11 @@ def backoffs(old: float, new: float, factor: float = 0.5) -> int:
         factor: what a backoff multiplies the scale by, below 1.
     """
     return max(1, round(Change(0, 1, old, new).halvings / -math.log2(factor)))
+
+
+def _proved(change: Change, least: int) -> int:
+    """Return the backoffs of a fall: one to a scale that is printed as 0 may be small, and takes a step each."""
+    return min(least, max(1, change.step - change.after)) if change.new == 0 else least
 
 
 def _said(history: History, change: Change) -> float:

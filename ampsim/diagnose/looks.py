@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.formats import FP16
+from ampsim.diagnose.dead_layers import dead_layers
 from ampsim.diagnose.history import Change, Floats, History
 from ampsim.diagnose.infer import Inferred
 from ampsim.diagnose.scaled_norm import scaled_norm
-from ampsim.diagnose.words import counted
+from ampsim.diagnose.words import counted, scale_text, way
 
 Bools = npt.NDArray[np.bool_]
 
@@ -23,12 +23,12 @@ DESCENT = 6
 """Backoffs without a growth in between that a run does not make while it only looks for its scale."""
 SPIKE = {"the gradient norm": 4.0, "the loss": 2.0}
 """Times the median before it at which it stands out."""
-FLUSHED_BELOW = math.log2(FP16.smallest_subnormal) - 1
-"""Binade below which float16 rounds to zero."""
 RISEN = 1.5
 """Times its usual value at which a loss has risen."""
-DEAD = 0.99
-"""Share of a layer's nonzero gradients below fp16 at which it learns nothing."""
+ENDLESS = 2.0**40
+"""A scale at which a gradient of 6e-8 overflows."""
+LOST = 3
+"""Losses in a row to the end of the log that are not finite, from which weights are taken to be lost."""
 
 
 class Finding(NamedTuple):
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
     kind: str
     """"collapse", "data spike", "interval too long", "floor reached", "scaled norm", "scaled clip", "dead layer",
-    "forward overflow", "hidden skips"; "alarm" for what the recorder saw itself."""
+    "forward overflow", "hidden skips", "endless growth"; "alarm" for what the recorder saw itself."""
     step: int
     """Where it could first be seen."""
     what: str
@@ -48,16 +48,26 @@ class Finding(NamedTuple):
 def _descent(history: History, least: float) -> list[Change]:
     """Return the last falls without a growth in between of at least so many halvings, if the scale has not come back.
 
-    What follows a collapse, such as a few growths that fail, is no way back.
+    What follows a collapse, such as a few growths that fail, is no way back. Falls before a standstill that is longer
+    than all that follows it, such as the search for a first scale, are left out.
     """
     found, lowest = [], math.inf
     for fell, group in itertools.groupby(history.changes, lambda change: change.fell):
         changes = list(group)
         if fell and _backoffs(changes) >= least:
-            found, lowest = changes, changes[-1].new
+            found, lowest = _last_fall(changes, least), changes[-1].new
         elif changes[-1].new > 4 * lowest:
             found = []
     return found
+
+
+def _last_fall(falls: list[Change], least: float) -> list[Change]:
+    fallen = 0.0
+    for at in range(len(falls) - 1, 0, -1):
+        fallen += falls[at].halvings
+        if fallen >= least and falls[at].after - falls[at - 1].step > falls[-1].step - falls[at].after:
+            return falls[at:]
+    return falls
 
 
 def _backoffs(changes: list[Change]) -> float:
@@ -87,8 +97,8 @@ def _collapse(history: History, _: Inferred) -> Iterator[Finding]:
     yield Finding(
         "collapse",
         seen.step,
-        f"The loss scale fell from {falls[0].old:g} to {final:g} without recovering, by step {falls[-1].step}: at "
-        f"least {round(_backoffs(falls))} halvings. It could be seen at step {seen.step}{_lead(history, seen)}{blown}.",
+        f"The loss scale fell from {way(falls)} without recovering, by step {falls[-1].step}: at least "
+        f"{round(_backoffs(falls))} halvings. It could be seen at step {seen.step}{_lead(history, seen)}{blown}.",
         "No scale makes these gradients finite: the run itself diverged. Go back to a checkpoint before step "
         f"{falls[0].after}, and lower the learning rate, clip, or skip the batches from there on.",
     )
@@ -121,10 +131,11 @@ def _floor(history: History, _: Inferred) -> Iterator[Finding]:
     yield Finding(
         "floor reached",
         int(history.step[first]),
-        f"From step {history.step[first]} on the loss scale stands at {lowest:g}, its minimum, and steps are still "
-        f"skipped: {int(np.nansum(history.skipped[first:]) or stuck.sum())} in all.",
+        f"From step {history.step[first]} on the loss scale stands at {scale_text(lowest)}, its minimum, and steps are "
+        f"still skipped: {int(np.nansum(history.skipped[first:]) or stuck.sum())} in all.",
         "A smaller minimum helps if gradients are merely large. Otherwise they are inf or NaN at any scale: look for "
-        "the first module whose output is not finite (`ampsim.probe.bisect`).",
+        "the first module whose output is not finite (`ampsim.probe.bisect`), from a checkpoint before step "
+        f"{history.step[max(first - 1, 0)]}.",
     )
 
 
@@ -147,13 +158,18 @@ def _forward_overflow(history: History, _: Inferred) -> Iterator[Finding]:
     names = list(history.bad.get(int(history.step[at]), {}))
     others = " and others" if len(names) > 3 else ""
     where = f"; not finite were the gradients of {', '.join(names[:3])}{others}" if names else ""
-    steps = counted(int(both.sum()), "step")
+    count = int(both.sum())
+    steps = f"at {counted(count, 'step')}" if spacing(history) == 1 else f"in {counted(count, 'line')} of the log"
+    lost = count >= LOST and not np.isfinite(history.loss[at:]).any()
+    falls = [change for change in history.changes if change.fell and change.step >= history.step[at]]
+    effect = f"; its fall from {way(falls)} is an effect" if falls else ""
     yield Finding(
         "forward overflow",
         int(history.step[at]),
-        f"The loss itself was not finite at {steps}, first at step {history.step[at]}{where}. The loss "
-        "scale has no part in the forward pass.",
-        "An activation left float16's range (65504), or a batch has NaN. Keep the modules in question in float32 "
+        f"The loss itself was not finite {steps}, first at step {history.step[at]}{' and ever since' * lost}{where}. "
+        f"The loss scale has no part in the forward pass{effect}.",
+        (f"Go back to a checkpoint before step {history.step[at]}: these weights give no finite loss. " * lost)
+        + "An activation left float16's range (65504), or a batch has NaN. Keep the modules in question in float32 "
         "(`ampsim.probe.bisect` finds them), or look at the batch.",
     )
 
@@ -172,35 +188,14 @@ def _scaled_norm(history: History, _: Inferred) -> Iterator[Finding]:
 
 def _dead_layer(history: History, _: Inferred) -> Iterator[Finding]:
     """Yield a finding for the parameters whose gradients fp16 flushes to zero, or that have none."""
-    if len(history.samples) < 2:
-        return
-    share: dict[str, list[float]] = {}
-    for sample in history.samples:
-        scale = float(np.interp(sample.step, history.step, history.scale))
-        for name, counts in sample.counts.items():
-            share.setdefault(name, []).append(_flushed(counts, scale))
-    dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
-    if not dead or len(dead) == len(share):
-        return
-    names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
-    yield Finding(
-        "dead layer",
-        history.samples[0].step,
-        f"No gradient reaches {len(dead)} of {len(share)} parameters: {names}. At least {DEAD:.0%} of its elements are "
-        "zero, or so small that float16 makes them zero at this scale.",
-        "If they are zero in float32 too, the graph is cut or the activation is saturated; if not, a larger loss "
-        "scale, or float32 for these layers, brings them back.",
-    )
-
-
-def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
-    """Return the share of the finite elements that float16 would make zero at a scale; zeros are counted too."""
-    finite = int(counts[:-2].sum())
-    if not finite or not scale > 0:
-        return 0.0
-    binades = np.arange(-149, 128)
-    below = int(counts[1:-2][binades + math.log2(scale) < FLUSHED_BELOW].sum())
-    return (int(counts[0]) + below) / finite
+    if what := dead_layers(history):
+        yield Finding(
+            "dead layer",
+            history.samples[0].step,
+            what,
+            "If they are zero in float32 too, the graph is cut or the activation is saturated; if not, a larger loss "
+            "scale, or float32 for these layers, brings them back.",
+        )
 
 
 def _interval(history: History, known: Inferred) -> Iterator[Finding]:
@@ -220,8 +215,8 @@ def _interval(history: History, known: Inferred) -> Iterator[Finding]:
     yield Finding(
         "interval too long",
         last.step,
-        f"The loss scale was {falls[0].old:g} until step {falls[0].after}, fell to {last.new:g}, and has not come back "
-        f"in {clean} steps: {took} is too slow for a way of {round(fall)} doublings.",
+        f"After step {falls[0].after} the loss scale fell from {way(falls)}, and has not come back in {clean} "
+        f"steps: {took} is too slow for a way of {round(fall)} doublings.",
         f"Set growth_interval to about {max(1, clean // (4 * round(fall)))}: the way back then takes a quarter of "
         "these steps, and each doubling risks one skipped step.",
     )
@@ -239,7 +234,7 @@ def _spike(history: History, _: Inferred) -> Iterator[Finding]:
             yield Finding(
                 "data spike",
                 first.step,
-                f"Between steps {first.after} and {last.step} the loss scale fell from {first.old:g} to {last.new:g}, "
+                f"Between steps {first.after} and {last.step} the loss scale fell from {way(burst)}, "
                 f"while {spike or 'neither norm nor loss of a step that was taken shows why'}.",
                 "Look at the batches of these steps. Clipping keeps the steps that are not skipped from doing harm.",
             )
@@ -255,9 +250,24 @@ def _hidden_skips(history: History, known: Inferred) -> Iterator[Finding]:
             change.step,
             f"The log reports {counted(said, 'skipped step')} where the falls of the scale take at least "
             f"{sum(each.least for each in hidden)}, first between steps {change.after} and {change.step}: from "
-            f"{change.old:g} to {change.new:g} takes {hidden[0].least}.",
+            f"{way([change])} takes {hidden[0].least}.",
             "Do not rely on the log's own count; compare the scale before and after each step, or use ampsim.watch.",
         )
+
+
+def _endless_growth(history: History, _: Inferred) -> Iterator[Finding]:
+    """Yield a finding where the scale grows beyond all that gradients in float16 would bear."""
+    last = history.changes[-1] if history.changes else None
+    if last is None or last.fell or last.new < ENDLESS:
+        return
+    yield Finding(
+        "endless growth",
+        next(change.step for change in history.changes if change.new >= ENDLESS),
+        f"The loss scale grew to {scale_text(last.new)} and meets no overflow there: each true gradient is below "
+        f"{65504 / last.new:.2g}, or nobody looks for inf.",
+        "Look whether gradients are zero, or None; whether they are float16 at all (bfloat16 and float32 need no loss "
+        "scale); and whether the optimizer that steps is the one that the scaler is given.",
+    )
 
 
 def _bursts(history: History) -> Iterator[list[Change]]:
@@ -293,5 +303,7 @@ def _before(history: History, values: Floats, step: int) -> float | None:
     return float(np.median(found)) if len(found) else None
 
 
-LOOKS = (_forward_overflow, _scaled_norm, _floor, _collapse, _dead_layer, _interval, _spike, _hidden_skips)
+LOOKS = (
+    _forward_overflow, _scaled_norm, _floor, _collapse, _dead_layer, _interval, _spike, _hidden_skips, _endless_growth,
+)  # fmt: skip
 """In the order in which one goes before another."""

@@ -8,6 +8,7 @@ from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.ceilings import replay_ceilings
 from ampsim.diagnose.history import Floats, History
+from ampsim.diagnose.words import scale_text
 
 
 class Other(NamedTuple):
@@ -25,7 +26,7 @@ class Other(NamedTuple):
         """What became of the run, in words."""
         if self.skipped is None:
             return f"ends the run: {self.ended}"
-        return f"{self.skipped} skipped, ends at {self.final_scale:g}"
+        return f"{self.skipped} skipped, ends at {scale_text(self.final_scale or 0.0)}"
 
 
 OTHERS = {

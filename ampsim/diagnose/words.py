@@ -1,8 +1,11 @@
 """Numbers in words, and a run's loss scale in two lines of text."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
-from ampsim.diagnose.history import History, log2_of
+from ampsim.diagnose.history import Change, History, log2_of
 from ampsim.diagnose.infer import ledger
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -15,6 +18,22 @@ def counted(number: float, noun: str) -> str:
     ('1 skipped step', '91 backoffs')
     """
     return f"{number:g} {noun}" if number == 1 else f"{number:.15g} {noun}s"
+
+
+def scale_text(scale: float) -> str:
+    """Return a loss scale in few characters, exact if it is a power of two.
+
+    >>> scale_text(65536.0), scale_text(2.0**20), scale_text(2.0**-185), scale_text(5.29e-23)
+    ('65536', '2^20', '2^-185', '5.29e-23')
+    """
+    text = f"{scale:g}"
+    mantissa, exponent = math.frexp(scale)
+    return text if float(text) == scale or mantissa != 0.5 else f"2^{exponent - 1}"
+
+
+def way(changes: Sequence[Change]) -> str:
+    """Return where the scale came from and where it went, such as ``65536 to 1``."""
+    return f"{scale_text(changes[0].old)} to {scale_text(changes[-1].new)}"
 
 
 def sparkline(history: History, width: int) -> list[str]:
@@ -39,5 +58,5 @@ def sparkline(history: History, width: int) -> list[str]:
     return [
         line,
         *([marks] if marks else []),
-        f"loss scale, {2.0**low:g} to {2.0**high:g}" + ("; × skips" if marks else ""),
+        f"loss scale, {scale_text(2.0**low)} to {scale_text(2.0**high)}" + ("; × skips" if marks else ""),
     ]

@@ -17,12 +17,16 @@ def leave_alone_package(name: str) -> None:
     leave_alone(*[module for key, module in [*sys.modules.items()] if key == name or key.startswith(f"{name}.")])
 
 
-def leave_alone(*modules: types.ModuleType) -> None:
-    """Have torch.compile run every function that these modules define as plain Python."""
+def leave_alone(*modules: types.ModuleType, launch: bool = False) -> None:
+    """Have torch.compile run every function that these modules define as plain Python.
+
+    With `launch` also all that they call, as Triton's own functions: else what they call is compiled where it can be,
+    as torch's optimizers are that a scaler steps.
+    """
     for module in modules:
         for function in functions_of(module):
             function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001 - not inlined
-            _skip(function.__code__)  # nor compiled when it is called
+            _skip(function.__code__, launch)  # nor compiled when it is called
 
 
 def functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
@@ -30,14 +34,15 @@ def functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
     return _functions(vars(module).values(), module.__name__)
 
 
-def _skip(code: types.CodeType) -> None:
+def _skip(code: types.CodeType, called_too: bool) -> None:
     """Do what ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
     for inner in code.co_consts:  # a function that is defined in this one has a frame of its own
         if isinstance(inner, types.CodeType):
-            _skip(inner)
+            _skip(inner, called_too)
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction  # noqa: SLF001
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))  # noqa: SLF001
+        called = action.SKIP if called_too else action.DEFAULT
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, called))  # noqa: SLF001
 
 
 def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionType]:
@@ -46,8 +51,9 @@ def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionTy
             value = value.__func__
         if isinstance(value, property):
             value = value.fget
-        while isinstance(value, types.FunctionType) and value.__module__ == name:
-            yield value
-            value = getattr(value, "__wrapped__", None)
         if isinstance(value, type) and value.__module__ == name:
             yield from _functions(vars(value).values(), name)
+        while getattr(value, "__module__", None) == name:  # a cache is no function, but wraps one
+            if isinstance(value, types.FunctionType):
+                yield value
+            value = getattr(value, "__wrapped__", None)

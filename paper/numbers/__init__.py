@@ -11,6 +11,6 @@ PARTS = (scalers, theory, gradients, training, costs)
 NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name, number in part.NUMBERS.items()}
 FIGURES = (
     "exponent_heatmap", "state_machine", "threads", "staleness", "theory_real", "adversary", "ranks", "gpt_fp16",
-    "overflow_storm", "sigmoid_underflow", "static_sweep", "crash_signals", "public_runs",
+    "overflow_storm", "atlas", "sigmoid_underflow", "static_sweep", "crash_signals", "public_runs",
     "replay_fidelity", "overhead",
 )  # fmt: skip

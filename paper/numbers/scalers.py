@@ -7,6 +7,12 @@ from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
 
+BROKEN = ("defect", "trouble")
+ASKED = (*BROKEN, "passed", "deviation")
+ENDS = (
+    "scale_below_one_hides_no_overflow", "subnormal_scales_apply_nothing_infinite", "scale_never_becomes_inf",
+    "scale_never_becomes_zero", "scale_comes_back",
+)  # fmt: skip
 SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
@@ -26,6 +32,21 @@ def _hiding(run: Result) -> list[Record]:
     return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
 
 
+def _installed(run: Result) -> list[Record]:
+    """Return the others' scalers that the atlas has run."""
+    return [row for row in run.records if row["arm"] != "laws" and not row["requirement"].startswith("ampsim")]
+
+
+def _cells(run: Result, law: str = "", outcomes: tuple[str, ...] = BROKEN) -> int:
+    """Return how many scalers come out so by a law, or by all of them together."""
+    found = (row["laws"].items() for row in _installed(run))
+    return sum(each["outcome"] in outcomes for laws in found for name, each in laws if name == law or not law)
+
+
+def _atlas(law: str, outcomes: tuple[str, ...] = BROKEN, printed: str = "words") -> Number:
+    return Number("atlas", lambda run: _cells(run, law, outcomes), printed)
+
+
 NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(survey()), "d"),
     "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
@@ -41,6 +62,25 @@ NUMBERS: dict[str, Number | Formula] = {
     "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
     "field.delayed": Formula(lambda: sum(row.delay == 1 for row in survey().values()), "words"),
     "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
+    "atlas.scalers": Number("atlas", lambda run: len(_installed(run)), "d"),
+    "atlas.packages": Number("atlas", lambda run: len({row["requirement"] for row in _installed(run)}), "d"),
+    "atlas.patched": Number("atlas", lambda run: sum(bool(row["patched"]) for row in _installed(run)), "d"),
+    "atlas.laws": Number("atlas", lambda run: len(run.arm("laws").first["sentences"]), "d"),
+    "atlas.histories": Number("atlas", lambda run: run.config["histories"], ",d"),
+    "atlas.equal": Number("atlas", lambda run: sum(not row["drift"]["differing"] for row in _installed(run)), "d"),
+    "atlas.keeping": Number(
+        "atlas",
+        lambda run: sum(all(each["outcome"] not in BROKEN for each in row["laws"].values()) for row in _installed(run)),
+        "words",
+    ),
+    "atlas.asked": _atlas("", ASKED, ",d"),
+    "atlas.broken": _atlas("", printed="d"),
+    "atlas.declared": _atlas("", ("deviation",), "d"),
+    "atlas.ends": Number("atlas", lambda run: sum(_cells(run, law) for law in ENDS), "d"),
+    "atlas.below-one": _atlas("scale_below_one_hides_no_overflow", printed="d"),
+    "atlas.below-one.asked": _atlas("scale_below_one_hides_no_overflow", ASKED, "d"),
+    "atlas.gradient": _atlas("unscaling_gives_the_gradient_back"),
+    "atlas.resumed": _atlas("saved_state_goes_on_alike"),
     "traces.count": Number("traces", lambda run: len(run.records), ",d"),
     "traces.repeated": Number("traces", lambda run: sum(row["repeated"] for row in run.records), ",d"),
     "traces.updates": Number("traces", lambda run: sum(row["updates"] for row in run.records), ",d"),

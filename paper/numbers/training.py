@@ -88,7 +88,6 @@ NUMBERS: dict[str, Number] = {
     "crash.fp32.above": crash(
         lambda run: sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05")), "words"
     ),
-    "crash.fp32.max": crash(lambda run: max(max(row["stream_max"]) for row in run.arm("fp32 lr=0.05")), "e0"),
     "policies.sd": policies(lambda run: fmean(sd for _, sd in run.arm("digits").column("ceiling_log2")), ".1f"),
     "policies.10.skip": policies(lambda run: fmean(per_policy(run, TEN, "skip_rate")), "%1"),
     "policies.2000.skip": policies(lambda run: fmean(per_policy(run, DEFAULT, "skip_rate")), "%2"),

@@ -13,7 +13,7 @@ import pytest
 from ampsim import Rule, State, dialects, init, replay, replay_ceilings, update
 from ampsim.core.machine import Arithmetic
 from ampsim.core.policies import Headroom
-from ampsim.core.policies.base import Observation
+from ampsim.core.policies.base import Observation, Policy
 from ampsim.core.quirks import RaiseBelow
 from ampsim.core.replay import ceilings as module
 from ampsim.core.replay import engine
@@ -125,6 +125,20 @@ def test_a_policy_is_told_the_largest_gradient() -> None:
     assert done.state == state
     assert len(set(scales)) >= 3
     assert replay_ceilings(policy, trace, top=448.0).scales().tolist() != scales
+
+
+def test_a_policy_is_shown_an_overflow_as_inf_and_as_saturated() -> None:
+    shown = []
+
+    class Sees(Policy):
+        needs = ("amax", "saturated")
+
+        def decide(self, xp: Any, used: float, newest: float, memory: Any, seen: Observation) -> tuple[float, Any]:
+            shown.append((bool(seen.found_inf), seen.amax, seen.saturated))
+            return newest, memory
+
+    replay_ceilings(Sees(init_scale=4.0), [8.0, 2.0, INF, 0.0], top=16.0)
+    assert shown == [(False, 2.0, 0.0), (True, 8.0, 1.0), (False, 0.0, 0.0), (True, INF, 1.0)]
 
 
 PATIENT, QUIRKY, LATE = "megatron.core.DynamicGradScaler", "deepspeed.DynamicLossScaler", "mxnet.contrib.amp.LossScaler"

@@ -47,6 +47,7 @@ def test_a_factor_below_one_is_refused(factor: float) -> None:
 
 
 def test_megatron_refuses_a_floor_above_the_start() -> None:
+    assert dialects.get("megatron.core.DynamicGradScaler", init=1.0, min_scale=1.0).min_scale == 1.0
     with pytest.raises(ValueError, match="expected 0 < min_scale <= init"):
         dialects.get("megatron.core.DynamicGradScaler", init=1.0, min_scale=2.0)
 

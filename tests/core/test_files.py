@@ -21,6 +21,7 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path: Path) -> None:
         file.write(b"new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644  # others may read it
     assert names(tmp_path) == ["report.md"]
 
 

@@ -357,7 +357,7 @@ DAMAGED = [
     (Deduplicated(delay=1), 0, "8", "scale='8' is a str"),
     (Deduplicated(delay=1), 1, 0.0, r"pending\[0\]=0.0: expected"),
     (Deduplicated(delay=1), 1, NAN, r"pending\[0\]=nan: expected"),
-    (Deduplicated(delay=1), 2, 2**40, "growth_tracker=1099511627776: expected"),
+    (Deduplicated(delay=1), 2, 2**31 - 1, "growth_tracker=2147483647: expected"),  # one more leaves int32
     (Deduplicated(delay=1), 2, -1, "growth_tracker=-1: expected at least 0"),
     (Deduplicated(delay=1), 2, 1.5, "growth_tracker=1.5 is a float"),
     (Probe(), 1, 0.0, "base=0.0: expected"),

@@ -75,6 +75,7 @@ def test_deepspeed_raises_from_exactly_the_minimum_even_if_clamped_to_it() -> No
     assert scales(rule, "11") == [1.5, 1.0]
     with pytest.raises(Exception, match="already at minimum"):
         scales(rule, "111")
+    assert scales(rule.replace(init_scale=0.5), "1") == [1.0]  # from below it does not
 
 
 def test_deepspeed_does_not_raise_at_an_overflow_that_its_patience_lets_pass() -> None:
@@ -140,6 +141,7 @@ def test_a_growth_restarts_the_updates_and_keeps_the_overflows() -> None:
     assert scales(rule, "01") == [16.0, 16.0]  # 1 of 2 is tolerated
     # After the growth at the fourth, the sixth makes 2 overflows in 2 updates; neither 1 of 2 nor 2 of 6.
     assert scales(rule, "010001") == [16.0, 16.0, 16.0, 32.0, 32.0, 16.0]
+    assert scales(rule.replace(growth_factor=1.0), "010001") == [16.0] * 5 + [8.0]  # nor one that leaves the scale
 
 
 # ------------------------------------------------------------------- HoldAtBounds: BMTrain's bounds are gates
@@ -267,6 +269,8 @@ def test_a_growth_makes_megatron_patient_again() -> None:
 
 def test_colossalai_takes_a_hysteresis_of_zero_for_one() -> None:
     assert scales(dialects.get("colossalai.DynamicGradScaler", init=1024.0, hysteresis=0), "1") == [512.0]
+    with pytest.raises(TypeError, match="hysteresis=False is a bool"):
+        dialects.get("colossalai.DynamicGradScaler", hysteresis=False)
 
 
 # -------------------------------------------------------------------------- the top and the bottom of float32

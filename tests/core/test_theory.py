@@ -477,6 +477,7 @@ def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one
     assert cost(best) <= min(cost(best - 1), cost(best + 1)) * (1 + 1e-12)
     assert best < math.log(2) / rate
     assert theory.best_interval(1e-6, 1.0) == pytest.approx(1000, rel=0.01)
+    assert theory.best_interval(0.6, 1.0) == 1  # no interval is below ln 2 / lambda
 
 
 # ------------------------------------------------------------------------------------------------------------ T9

@@ -46,6 +46,7 @@ def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     write(second, read(first), {"origin": "test"})
     assert list(read(second)) == traces
     assert first.read_bytes() == second.read_bytes()
+    assert suffix != ".jsonl.gz" or first.read_bytes()[4:8] == bytes(4)  # no time is in it
     assert sorted(p.name for p in tmp_path.iterdir()) == [first.name, second.name]  # no temporary file is left
 
 
@@ -104,7 +105,8 @@ RECORD = TRACE.to_record()
         (json.dumps({**RECORD, "system": 5}), "line 2: system 5: expected the name of a dialect"),
         pytest.param("[" * 200_000, "line 2: nested too deep", id="deep"),
         pytest.param('{"notes":' * 200_000, "line 2: nested too deep", id="deep notes"),
-        ("\ufffd\udcff", "cut off or damaged"),
+        ("\ufffd\udcff", "line 2: 'utf-8' codec can't decode byte 0xff"),
+        (json.dumps({"provenance": {}}), "line 2: found_inf, params, scale, system missing"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
@@ -134,7 +136,7 @@ def test_bytes_changed_in_a_gzip_are_seen(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(json.dumps(RECORD).encode()))
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
-    with pytest.raises(DamagedFileError):
+    with pytest.raises(DamagedFileError, match="line 1: cut off or damaged"):
         list(read(file))
 
 

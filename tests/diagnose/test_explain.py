@@ -28,7 +28,12 @@ def run(*scales, every=1, **columns):
         (run(2.0), "Read: step 0, from test."),
         (run(2.0, 4.0, 2.0, every=10), "grew 1 time and fell 1 time."),
         (run(2.0, 4.0, 2.0, 4.0, every=10), "grew 2 times and fell 1 time."),
+        (run(2.0, 2.0), "The scale stood at 2."),
         (run(2.0, 1.0, every=10), "at least 1 step,"),
+        (run(2.0, 1.0, every=10, skipped=[0.0, 3.0]), "Skipped: 3 steps, by the log's own count."),
+        (run(0.5, 0.0), "at least 1 step,"),  # of few digits; a scale that falls to 0 falls through all below
+        (run(0.5, 0.0, every=200), "at least 149 steps,"),
+        (run(65540.0, 32770.0, 16390.0, every=10), "backs off by 0.5."),
         (run(4.0, 1.0, every=10), "at least 2 steps,"),
         (run(2.0, skipped=[1.0]), "Skipped: 1 of 1 step."),
         (run(2.0, 2.0, skipped=[1.0, 0.0]), "Skipped: 1 of 2 steps."),
@@ -38,6 +43,12 @@ def run(*scales, every=1, **columns):
         (run(8.0, 1.0, every=5, skipped=[0.0, 2.0]), "The log reports 2 skipped steps where"),
         (run(8.0, 8.0, skipped=[0, 1], loss=[1.0, float("nan")]), "not finite at 1 step, first at step 1."),
         (run(8.0, 4.0, 4.0, skipped=[0, 1, 1], loss=[1.0] + 2 * [float("nan")]), "not finite at 2 steps, first at"),
+        (run(8.0, 4.0, every=5, loss=[1.0, float("nan")]), "not finite in 1 line of the log, first at step 5."),
+        (
+            run(8.0, 8.0, 4.0, 2.0, every=5, loss=[1.0] + 3 * [float("nan")]),
+            "not finite in 3 lines of the log, first at step 5 and ever since. The loss scale has no part in the "
+            "forward pass; its fall from 8 to 2 is an effect.",
+        ),
     ],
 )
 def test_words_agree_with_their_numbers(history, said):
@@ -65,7 +76,7 @@ def test_a_pipe_has_the_words_and_the_ledger_and_a_terminal_the_picture_too(tmp_
     (tmp_path / "train.log").write_text(LOG)
     piped = CliRunner().invoke(app, ["explain", str(tmp_path / "train.log")])
     assert piped.exit_code == 1
-    assert piped.output.startswith("COLLAPSE: The loss scale fell from 1.04858e+06 to 2 ")
+    assert piped.output.startswith("COLLAPSE: The loss scale fell from 2^20 to 2 ")
     assert not re.search("[\x1b█×]", piped.output)
     assert "Skips, the last 10 of 19 rows:" in piped.output
     assert re.search(r"180 to 190 +at least 1 +4 *\n$", piped.output)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, replay
-from ampsim.diagnose.explain import HEALTHY, explain
+from ampsim.diagnose.explain import HEALTHY, explain, facts
 from ampsim.diagnose.findings import findings
 from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.infer import backoffs, fitting_dialects, infer
@@ -169,6 +169,43 @@ def test_a_spike_that_the_run_comes_back_from():
     assert kinds(run) == ["data spike"]
 
 
+def test_a_collapse_begins_after_the_standstill_and_not_with_the_search_for_the_first_scale():
+    [finding] = findings(history(at(0, 1, 4, *range(300, 400)), **SLOW))
+    assert finding.kind == "collapse"
+    assert finding.step == 303
+    assert "fell from 8192 to" in finding.what
+    assert "before step 300," in finding.cure
+
+
+def test_a_slow_collapse_is_told_whole():
+    [finding] = findings(history(at(*range(100, 380, 20)), **SLOW))
+    assert "fell from 65536 to 4 " in finding.what
+
+
+def test_weights_from_which_no_loss_is_finite_are_told():
+    lost, found_inf = np.where(np.arange(400) >= 300, math.nan, 2.0), at(*range(300, 400))
+    assert "back to a checkpoint before step 300" in findings(history(found_inf, loss=lost))[0].cure
+    lost[399] = 2.0
+    assert "checkpoint" not in findings(history(found_inf, loss=lost))[0].cure
+
+
+def test_what_the_program_says_of_the_end_is_no_advice_of_its_own():
+    run = history(at(*range(300, 400)))
+    run.alarms.append((399, "it ends"))
+    text, found = explain(run)
+    assert [each.kind for each in found] == ["collapse", "alarm"]
+    assert text.count("\n- No scale") == 1
+    assert "Look at the steps before" not in text
+
+
+def test_a_scale_that_grows_beyond_all_gradients():
+    run = history(at(n=100), rule=Rule(growth_interval=2))
+    [finding] = findings(run)
+    assert (finding.kind, finding.step) == ("endless growth", 48)
+    assert "each true gradient is below 1.8e-15," in finding.what
+    assert kinds(history(at(98, n=100), rule=Rule(growth_interval=2))) == []
+
+
 def test_an_interval_that_is_too_long():
     run = history(at(*range(100, 106)), rule=Rule(growth_interval=2000), settings={"growth_interval": 2000})
     assert kinds(run) == ["interval too long"]
@@ -212,11 +249,20 @@ def test_a_layer_without_gradients():
     assert finding.kind == "dead layer"
     assert "block.0.weight" in finding.what
     assert "head" not in finding.what
+    for sample in run.samples:
+        sample.counts.update({f"block.{number}.weight": dead for number in range(1, 6)})
+    [finding] = findings(run)
+    assert "6 of 7 parameters: block.0.weight, " in finding.what
+    assert "block.3.weight and 2 others." in finding.what
 
 
 def test_the_dialect_that_fits_is_named():
     run = history(at(*range(100, 400, 37)), rule=Rule(2.0**15, growth_interval=13))
-    assert "torch.amp.GradScaler" in fitting_dialects(run)
+    fitting = fitting_dialects(run)
+    assert fitting[0] == "torch.amp.GradScaler"
+    assert f"{', '.join(fitting[:3])} would have made this very trajectory, and so would {len(fitting) - 3} more." in (
+        "\n".join(facts(run))
+    )
     assert infer(run).growth_interval == 13
     run.scale[350] *= 1.5
     assert fitting_dialects(run) == []

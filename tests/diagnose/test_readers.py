@@ -1,5 +1,6 @@
 """Each kind of log gives the history that is in it. The lines are in the form that the programs print."""
 
+import gzip
 import json
 import math
 
@@ -134,10 +135,27 @@ def test_a_long_line_is_cut_between_numbers_and_an_endless_object_is_let_go(tmp_
     assert read(tmp_path, text, "log.json").step.tolist() == [10]
 
 
-@pytest.mark.parametrize("text", ["", "hello\nworld\n", "\0\0\0", "{" * 1000, "loss of data\n"])
-def test_a_file_without_a_run_in_it_is_refused(tmp_path, text):
-    with pytest.raises(NothingReadError, match=r"no loss scale, gradient norm or loss was found"):
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("", ": the file is empty;"),
+        ("\n \n", ": the file is empty;"),
+        ("hello\nworld\n", ";"),
+        ("\0\0\0", ": the file is no text;"),
+        ("{" * 1000, ";"),
+        ("loss of data\n", ";"),
+        ("1,2.5,65536\n2,2.4,65536\n", ": the first line of a table names its columns, such as step,loss,scale, and"),
+    ],
+)
+def test_a_file_without_a_run_in_it_is_refused(tmp_path, text, instead):
+    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss was found" + instead):
         read(tmp_path, text)
+
+
+def test_a_folder_without_a_run_in_it_is_refused(tmp_path):
+    pytest.importorskip("tensorboard")
+    with pytest.raises(NothingReadError, match=r"the folder has no \*tfevents\* file and no \*\.wandb"):
+        read_history(tmp_path)
 
 
 def test_a_truncated_line_and_bytes_that_are_no_text_lose_nothing_else(tmp_path):
@@ -261,7 +279,40 @@ PROGRAMS = [
     ("torn.json", '[\n{"step": 1, "loss": 2}, {\n"step": 2, "loss": 1}\n]', [[1, 2], [2, 1], [nan] * 2, [nan] * 2]),
     ("comma.log", "starting, will log loss\nstep: 1, loss: 2, scale: 8\n", [[1], [2.0], [8.0], [nan]]),
     ("metrics.csv", LIGHTNING_CSV, [[9, 19], [2.5, 2.0], [nan] * 2, [1.5, 1.25]]),
+    ("hand.txt", "step 3: loss 2 scale 8\nstep 4: loss nan scale 4\nlr scale 9\n", [[3, 4], [2, math.inf], [8, 4],
+     [nan] * 2]),
+    ("nano.txt", "iter 3: loss 2.5, time 8.2ms\nGradScale=8.0 loss|", [[3, 4], [2.5, nan], [nan, 8], [nan] * 2]),
+    ("german.csv", "step;loss;scale\n3;2,5;8,0\n4;2,25;4,0\n", [[3, 4], [2.5, 2.25], [8, 4], [nan] * 2]),
+    ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t8\n", [[3], [2.5], [8], [nan]]),
 ]  # fmt: skip
+
+
+RANKS = "".join(f"0: {line}\n1: {line}\n" for line in MEGATRON.replace("ns:   0", "ns:   2").split("\n"))
+"""What torchrun leaves of two ranks."""
+
+
+def test_the_skips_that_each_rank_tells_count_once(tmp_path):
+    assert read(tmp_path, RANKS).skipped.tolist() == [2, 2]
+
+
+def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
+    packed, expected = gzip.compress(MEGATRON.encode()), columns(read(tmp_path, MEGATRON))
+    for data in (packed, gzip.compress(MEGATRON.encode("utf-16")), MEGATRON.encode("utf-16")):
+        (tmp_path / "log").write_bytes(data)
+        assert columns(read_history(tmp_path / "log")) == expected
+    (tmp_path / "log").write_bytes(packed[:-8])
+    assert read_history(tmp_path / "log").notes == [
+        "The compressed file is torn, and was read up to there (Compressed file ended before the end-of-stream marker "
+        "was reached)."
+    ]
+
+
+def test_steps_in_no_order_are_refused_and_a_run_started_often_is_not(tmp_path):
+    lines = [f"step: {step}, loss: 2.0\n" for step in range(20)]
+    with pytest.raises(NothingReadError, match="no order, as step 0 comes last and they go back 19 times"):
+        read(tmp_path, "".join(reversed(lines)))
+    often = [line for at in range(19) for line in lines[at : at + 2]]
+    assert len(read(tmp_path, "".join(often)).step) == 20
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), PROGRAMS)

@@ -61,6 +61,7 @@ def test_its_settings_are_good_and_its_arms_frozen_values_with_a_name_each(exper
             assert records.decode(records.encode(dataclasses.asdict(unit.settings))) is not None
 
 
+@pytest.mark.usefixtures("warm_python")
 @every(EXPERIMENTS)
 def test_its_smoke_run_is_short_ends_and_repeats(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     require(experiment)

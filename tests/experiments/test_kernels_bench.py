@@ -3,7 +3,6 @@
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from experiments import kernels as bench
 from experiments import runner
 from experiments.timing import clocks, roundpipe, step_variants
 from experiments.timing.rounds import in_turn
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 SIZES = ["7x300", "2x20000", "gpt2-1x16"]
@@ -140,7 +140,7 @@ print(len(bench.Config().tiles))
 def test_every_tile_that_is_tried_gives_the_norm_in_tritons_interpreter() -> None:
     env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(  # noqa: S603 - our own script
-        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, cwd=ROOT, env=env, check=False
+        [warm.python(), "-c", INTERPRETED], capture_output=True, text=True, cwd=ROOT, env=env, check=False
     )
     assert done.stdout.strip() == str(len(bench.Config().tiles)), done.stderr
 

@@ -71,6 +71,7 @@ def test_a_dialect_that_differs_drifts() -> None:
 
 
 @pytest.mark.peer("torch")
+@pytest.mark.usefixtures("warm_python")
 def test_an_emitted_test_stands_alone_and_fails() -> None:
     peer = load("torch")
     verdict = judge(peer(), LAWS["subnormal_scales_apply_nothing_infinite"], examples=EXAMPLES)

@@ -119,6 +119,16 @@ def test_only_every_nth_step_is_sampled() -> None:
     assert probe.drain() == []
 
 
+def test_a_backward_pass_behind_its_sampled_step_is_not_counted() -> None:
+    model = nn.Linear(2, 1)
+    with Probe(model, every=2, activations=True) as probe:
+        loss = model(torch.ones(3, 2)).sum()  # hooks are put on in the forward pass
+        probe.step()
+        loss.backward()
+        probe.step()
+        assert probe.drain() == []
+
+
 def test_no_hook_is_left_behind() -> None:
     model = mlp()
     with Probe(model, activations=True) as probe:

@@ -3,10 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
@@ -104,7 +105,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     runs |= {"expected": ["scalers:Exits", *CHECKS, "--xfail", "pickling_is_invisible"]}
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", RUNS, json.dumps([*runs.values()])],
+        [warm.python(), "-c", RUNS, json.dumps([*runs.values()])],
         capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     return dict(zip(runs, map(json.loads, done.stdout.splitlines()), strict=True))

@@ -107,6 +107,7 @@ def test_declared_traits_are_what_is_expected(peer: ModuleType) -> None:
     assert outcome(source) == "passed", source
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_command_writes_what_fails_in_a_process_without_ampsim(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
     code, text = run("emit-test", "scale_stays_normal", TORCH, "-o", str(file), "--time-limit", "0")

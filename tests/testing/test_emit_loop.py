@@ -152,6 +152,7 @@ def right(scaler):
     sys.modules.pop("my_loops", None)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, tmp_path: Path) -> None:
     code, text = run(
         "emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py", "--time-limit", "0"

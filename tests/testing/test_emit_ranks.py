@@ -45,6 +45,7 @@ def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer
     assert outcome(source) == "passed", source
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_command_writes_that_torchs_sharded_scaler_leaves_inf_in_parameters(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
     assert run("emit-test", "parameters_stay_finite", SHARDED, "--ranks", "2", "-o", str(file)) == (0, "")

@@ -25,6 +25,7 @@ from ampsim.testing.kit.check import warm_up  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
+from tests import warm  # noqa: E402
 
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
@@ -98,7 +99,7 @@ print(json.dumps({r.check.name: r.outcome for r in judge.judge(theirs, judge.cho
 def test_roundpipes_own_scaler_fails_where_torchs_arithmetic_fails():
     root = str(Path(ampsim.__file__).parents[1])
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", ROUNDPIPE],
+        [warm.python(), "-c", ROUNDPIPE],
         capture_output=True, text=True, check=True, timeout=120, cwd=root,
         env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

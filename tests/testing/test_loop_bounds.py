@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws  # noqa: E402
 from ampsim.testing.loop.judge import judge_loop  # noqa: E402
+from tests import warm  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
 
 LOOPS = """
@@ -97,7 +97,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     runs |= {"json": ["loops:right", "loops:quits", *LAWS, "--report", "json"]}
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", RUNS, json.dumps([*runs.values()])],
+        [warm.python(), "-c", RUNS, json.dumps([*runs.values()])],
         capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     return dict(zip(runs, map(json.loads, done.stdout.splitlines()), strict=True))
@@ -149,7 +149,7 @@ def test_a_report_of_loops_has_the_form_of_one_of_scalers(results: dict[str, tup
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
+def first_step() -> None:
     """Step once: an alarm within torch's first step leaves half an import behind."""
     check_loop(RIGHT["sgd"], batches(), ["it_learns"])
 

@@ -4,12 +4,13 @@ import doctest
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 yaml = pytest.importorskip("yaml", reason="pip install -c constraints.txt pyyaml")
@@ -48,7 +49,7 @@ def run(name: str, folder: Path, **inputs: str) -> subprocess.CompletedProcess[s
     """Run a step as GitHub does, with `ampsim` and `pip` on the path as this interpreter's and as an echo."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    for tool, line in {"ampsim": f'exec "{sys.executable}" -m ampsim "$@"', "pip": 'echo "pip $@"'}.items():
+    for tool, line in {"ampsim": f'exec "{warm.python()}" -m ampsim "$@"', "pip": 'echo "pip $@"'}.items():
         (tools / tool).write_text(f"#!/bin/sh\n{line}\n")
         (tools / tool).chmod(0o755)
     given = {name: each.get("default", "") for name, each in INPUTS.items()} | inputs

@@ -1,5 +1,7 @@
 """One torch thread, and an optimizer's thread as a fixture."""
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
@@ -13,6 +15,18 @@ def thread():
     thread = OptimizerThread()
     yield thread
     thread.close()
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    patch = interpreter._patch_lang_tensor
+
+    def patch_index_too(tensor, scope):
+        """Triton 3.6 takes int() of an array with one element, which numpy 2.5 refuses."""
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_index_too
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch.optim.adam import adam as torchs_adam
 
 from ampsim.torch.gradients import adam, kernels
 from tests.examples import examples
-from tests.torch.helpers import INF, INTERPRETED, NAN, bits, drawn
+from tests.torch.helpers import FUSES, INF, INTERPRETED, NAN, bits, drawn
 from tests.torch.intervals import HALF_ULP, LEAST, Interval
 
 F32 = np.float32
@@ -26,9 +26,9 @@ CASES = 10_000 if os.environ.get("AMPSIM_DEEP") == "1" else examples(ms=30)
 _fmaf = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
 _fmaf.restype, _fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
 fma = np.vectorize(lambda a, b, c: F32(_fmaf(a, b, c)), otypes=[F32])
-if INTERPRETED and not hasattr(pytest.importorskip("triton.runtime.interpreter")._interpreter, "fma_fp32"):
+if not FUSES:
 
-    def fma(a, b, c):  # Triton 3.6's interpreter rounds the product too; GPUs and later interpreters do not
+    def fma(a, b, c):
         return a * b + c
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ampsim.torch import GradScaler, OptimizerThread, Pipelined
 from ampsim.torch.gradients import kernels
 from tests.examples import examples
-from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
+from tests.torch.helpers import DEVICE, FUSES, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
 
 pytestmark = [
     pytest.mark.usefixtures("small_tiles"),
@@ -28,7 +28,9 @@ grad_dtypes = st.sampled_from(list(kernels.DTYPES))
 
 # ---------------------------------------------------------------------------------- the scaler, in lockstep with torch
 
-ROUNDING = 2.0**-18  # of lr per step: torch's CPU kernel has its betas in float64, see the docstring
+# torch's CPU kernel has its betas in float64; where an interpreter does not fuse, 1 - beta2 costs 2^-24 / (1 - beta2).
+SQUARES = 4e-5 if FUSES else 1e-4  # relative
+ROUNDING = 2.0**-18 if FUSES else 2.0**-14  # of lr per step
 
 
 class Pair:
@@ -103,7 +105,7 @@ def test_a_run_is_torchs(decoupled, options, dtype, scale, story, capturable) ->
             "exp_avg",
             "exp_avg_sq",
         }
-        for name, rtol in (("step", 0.0), ("exp_avg", 1e-5), ("exp_avg_sq", 4e-5)):
+        for name, rtol in (("step", 0.0), ("exp_avg", 1e-5), ("exp_avg_sq", SQUARES)):
             for a, b in zip(pair.state(0, name), pair.state(1, name), strict=True):
                 if a is not None:
                     torch.testing.assert_close(a, b, rtol=rtol, atol=1e-7 * float(b.abs().max()) if b.numel() else 0.0)

@@ -1,17 +1,18 @@
 """Ctrl-C in a loop: wherever it strikes the loop goes on or is told; nothing hangs, and nothing is half done."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 PROGRAM = Path(__file__).with_name("interrupts.py")
 
 
 def strikes(*arguments):
     """Run the program; return how often it struck. It ends itself, with every thread's stack, if it hangs."""
-    command = [sys.executable, str(PROGRAM), *arguments]
+    command = [warm.python(), str(PROGRAM), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no hang, nothing half done" in done.stdout

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 import ampsim
 from ampsim.torch import GradScaler
+from tests import warm
 
 if not torch.distributed.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
@@ -18,7 +18,7 @@ if not torch.distributed.is_available():
 @pytest.mark.parametrize("histories", [25, pytest.param(500, marks=pytest.mark.deep)])
 def test_ranks_agree_as_the_reference_machine_on_what_they_found_together(tmp_path, histories):
     environment = {**os.environ, "PYTHONPATH": str(Path(ampsim.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(Path(__file__).with_name("ranks.py"))]
+    command = [warm.python(), "-W", "error", str(Path(__file__).with_name("ranks.py"))]
     both = [
         subprocess.Popen(  # noqa: S603
             [*command, str(rank), str(tmp_path / "store"), str(histories)],

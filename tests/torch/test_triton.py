@@ -14,6 +14,7 @@ import torch
 from ampsim import _triton
 from ampsim.probe import counting
 from ampsim.torch.gradients import kernels, unscale
+from tests import warm
 from tests.torch.helpers import INTERPRETED
 
 CUDA = torch.device("cuda")
@@ -73,7 +74,7 @@ def test_the_kernels_in_tritons_interpreter() -> None:
     root = Path(__file__).parents[2]
     files = [f"tests/torch/test_{name}.py" for name in ("kernels", "adam_cases", "adam_kernels", "fused_step")]
     files.append("tests/probe/test_kernels.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", *files]
+    command = [warm.python(), "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", *files]
     env = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)  # noqa: S603
     assert done.returncode == 0, done.stdout

@@ -8,6 +8,8 @@ const Logs = (() => {
   const close = (a, b) => Math.abs(a - b) <= TOLERANCE * Math.abs(b);
   const log2 = (scale) => (scale === 0 ? -150 : scale === Infinity ? 1024 : Math.log2(scale));
   const backoffs = (old, now, factor = 0.5) => Math.max(1, Math.round((log2(old) - log2(now)) / -Math.log2(factor)));
+  // A scale that is printed as 0 may be small, and takes a step per backoff.
+  const proved = ({ after, step, new: now }, least) => (now === 0 ? Math.min(least, Math.max(1, step - after)) : least);
 
   const consecutive = (history) => history.step.every((step, i) => !i || step === history.step[i - 1] + 1);
 
@@ -19,7 +21,7 @@ const Logs = (() => {
     let backoff = ratios.reduce((most, ratio) => (ratio < 0.99 && ratio > (most ?? 0) ? ratio : most), null);
     const apart = falls.every((change) => change.step - change.after > 1);
     if (backoff !== null && backoff < (apart ? LIKELY_BACKOFF : LEAST_BACKOFF)) backoff = null; // several skips at once
-    const skips = falls.map((change) => ({ change, least: backoffs(change.old, change.new, backoff ?? 0.5) }));
+    const skips = falls.map((change) => ({ change, least: proved(change, backoffs(change.old, change.new, backoff ?? 0.5)) }));
     let interval = null;
     history.changes.slice(1).forEach((second, i) => {
       const earlier = history.changes[i];

@@ -5,7 +5,7 @@
 const Reader = (() => {
   const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
   const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"]?(${NUMBER})(?![\\w.:])`, "g");
-  const SPACED = new RegExp(`\\b(loss[_ ]scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(]|$)`, "g");
+  const SPACED = new RegExp(`\\b((?:loss|grad)[_ ]scale|(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(,;|]|$)`, "g");
   const STEP = /\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b/i;
   const EPOCH = /\bepoch\W{0,4}(\d+)/i;
   const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
@@ -145,24 +145,36 @@ const Reader = (() => {
       const objects = (text.match(/\{[^{}]*\}/g) ?? []).map(parsed).filter(Boolean);
       return named(objects, text.includes('"log_history"') ? "HF Trainer" : "JSON");
     }
-    if (!first.includes(",") || /[=:]/.test(first)) return null;
-    const cells = lines.slice(lines.indexOf(first)).filter((line) => line.trim()).map((line) => line.trimEnd().split(","));
+    if (/[=:]/.test(first)) return null;
+    for (const separator of ",;\t")
+      if (first.includes(separator)) {
+        const table = tableOf(lines.slice(lines.indexOf(first)), separator, fieldOf);
+        if (table) return named(table, "CSV");
+      }
+    return null;
+  }
+
+  // The rows of a table whose first line names the columns, or null if it does not.
+  function tableOf(lines, separator, fieldOf) {
+    const decimal = (line) => (separator === ";" ? line.replaceAll(",", ".") : line);
+    const cells = lines.filter((line) => line.trim()).map((line) => decimal(line).trimEnd().split(separator));
     const columns = cells.shift(), known = Object.keys(entryOf(columns.map((name) => [name, 1]), fieldOf));
     if (!known.some((field) => field !== "step" && field !== "skipped")) return null; // a sentence may have its comma, too
     if (!cells.slice(0, 19).flat().some((cell) => asNumber(cell) !== null)) return null;
     const row = (values) => Object.fromEntries(columns.map((name, i) => [name, values[i]]).filter(([, value]) => value));
-    return named(cells.map(row), "CSV");
+    return cells.map(row);
   }
 
   function readText(lines, fieldOf) {
     const history = new Builder("a training log");
-    const seen = { step: -1, scale: undefined, rank: undefined, counted: 0, total: 0, overflows: 0 };
+    const seen = { step: -1, scale: undefined, rank: undefined, counted: 0, total: 0, overflows: 0, skips: undefined };
     let bar = [-1, 0]; // where the longest progress bar stands, and its end
     let epoch = [-1, 0]; // the last epoch, and the steps before it where they are counted anew
 
     function overflow(scale, left) {
       seen.step = Math.max(seen.step + 1, bar[0]);
       seen.counted += 1;
+      seen.skips = undefined;
       if (history.program === "fairseq") seen.overflows += 1; // its updates count no skipped step
       history.add(seen.step, { scale, skipped: 1 });
       if (left !== undefined) seen.scale = left;
@@ -217,7 +229,9 @@ const Reader = (() => {
       if (entry.scale === 0) entry.scale = PRINTED_AS_ZERO[history.program] ?? 0;
       const step = stepOf(entry.step, longest ? bar[0] : undefined, line);
       if (total && step > seen.step && seen.scale !== undefined) entry.scale ??= seen.scale;
-      seen.step = step;
+      const skips = entry.skipped;
+      if (step === seen.step && skips === seen.skips) delete entry.skipped; // another rank says it again
+      Object.assign(seen, { step, skips });
       seen.scale = entry.scale ?? seen.scale;
       history.add(step, entry);
     }

@@ -8,7 +8,7 @@ from functools import lru_cache
 NAMES = {
     "step": "iteration iterations step steps global_step iter num_updates optimizer_step train_step train_steps _step",
     "scale": "loss_scale grad_scale scale amp_scale scaler_scale loss_scaler_scale fp16_loss_scale cur_scale "
-    "current_loss_scale scaler grad_scaler_scale log2_scale",
+    "current_loss_scale scaler grad_scaler_scale log2_scale gradscale lossscale loss_scaling",
     "norm": "grad_norm gnorm gradient_norm grad_norm_total total_norm global_grad_norm norm grad_l2_norm "
     "grad_2_0_norm_total",
     "loss": "lm_loss loss train_loss training_loss total_loss mlm_loss nll_loss",

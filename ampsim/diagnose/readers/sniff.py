@@ -1,10 +1,13 @@
 """Find out what a file is, and read it."""
 
+import codecs
+import gzip
 import itertools
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, cast
 
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.fields import as_number, entry_of
@@ -18,8 +21,14 @@ LINE = 1 << 20
 """Characters of a line that are looked at: a log of one line must not fill the memory."""
 
 
+SEPARATORS = ",;\t"
+"""Of the columns of a table."""
+UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+"""How a log begins that PowerShell wrote."""
+
+
 class NothingReadError(ValueError):
-    """A file in which nothing of a loss scale, a norm or a loss was found."""
+    """A file in which nothing of a loss scale, a norm or a loss was found, or not in order."""
 
 
 def read_history(path: Path, progress: Callable[[int], object] = lambda _: None) -> History:
@@ -27,23 +36,47 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
 
     Args:
         path: the file of a watched run, a console log, JSON Lines, CSV, ``trainer_state.json``, TensorBoard's events
-            or an offline run of Weights & Biases.
+            or an offline run of Weights & Biases; text may be compressed by gzip.
         progress: is told from time to time how many bytes have been read.
 
     Raises:
         FileNotFoundError, PermissionError; ImportError: a tracker that is not installed; DamagedFileError;
-        NothingReadError: no number of a run in it.
+        NothingReadError: no number of a run in it, or steps in no order.
     """
-    history = _read(path, progress)
+    torn: list[str] = []
+    history = _read(path, progress, torn)
+    history.notes.extend(torn)
     if not len(history.step):
         raise NothingReadError(
-            f"{path}: no loss scale, gradient norm or loss was found; expected lines such as "
+            f"{path}: no loss scale, gradient norm or loss was found{_instead(path)}; expected lines such as "
             "'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
+        )
+    if history.out_of_order:
+        raise NothingReadError(
+            f"{path}: the steps are in no order, as step {history.step[-1]} comes last and they go back "
+            f"{history.went_back} times; expected the lines of one run as they were written; sort them by step, or "
+            "give the log of one rank"
         )
     return history
 
 
-def _read(path: Path, progress: Callable[[int], object]) -> History:
+def _instead(path: Path) -> str:
+    """Return in words what a file has that holds no run; nothing if it is text like any other."""
+    if path.is_dir():
+        return ": the folder has no *tfevents* file and no *.wandb"
+    with path.open("rb") as file:
+        lines = list(itertools.islice(_lines(file, lambda _: None, []), 20))
+    first = next((line for line in lines if line.strip()), "")
+    if not first:
+        return ": the file is empty"
+    if "\0" in first or first.count("\ufffd") * 10 > len(first):
+        return ": the file is no text"
+    if any(first.count(each) and as_number(first.split(each)[-1]) is not None for each in SEPARATORS):
+        return ": the first line of a table names its columns, such as step,loss,scale, and here it has numbers"
+    return ""
+
+
+def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> History:
     if path.is_dir():
         return read_wandb(path) if list(path.glob("*.wandb")) else read_tensorboard(path)
     if "tfevents" in path.name:
@@ -51,7 +84,7 @@ def _read(path: Path, progress: Callable[[int], object]) -> History:
     if path.suffix == ".wandb":
         return read_wandb(path)
     with path.open("rb") as file:
-        lines = _lines(file, progress)
+        lines = _lines(file, progress, torn)
         head = list(itertools.islice(lines, 20))
         if head[0].startswith('{"run":') and _is_own(path):
             return read_own(path)
@@ -61,24 +94,46 @@ def _read(path: Path, progress: Callable[[int], object]) -> History:
             return read_json_lines(source, everything)
         if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
             return read_objects(source, everything)
-        if "," in first and _is_table(first, head):
-            return read_csv(source, everything)
+        for separator in SEPARATORS:
+            if separator in first and _is_table(first, head, separator):
+                return read_csv(source, everything, separator)
         return read_text(source, everything)
 
 
-def _lines(file: IO[bytes], progress: Callable[[int], object]) -> Iterator[str]:
-    """Yield the lines; one that is longer than `LINE` in pieces that end where a number does not."""
-    rest, read = b"", 0
-    while line := file.readline(LINE):
+def _lines(compressed: BinaryIO, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:
+    """Yield the lines; one that is longer than `LINE` in pieces that end where a number does not.
+
+    An archive that is torn is read up to there, and `torn` says so.
+    """
+    rest, read, file = b"", 0, _decoded(compressed)
+    while line := _line(file, torn):
         read += len(line)
         if read >> 22 != (read - len(line)) >> 22:  # every 4 MiB
-            progress(read)
+            progress(compressed.tell())
         line, rest = rest + line, b""
         if len(line) >= LINE and not line.endswith(b"\n"):
             cut = max(line.rfind(mark) for mark in (b"\r", b" ", b","))
             line, rest = line[: cut + 1], line[cut + 1 :][:LINE]
         yield line.decode(errors="replace")
     yield rest.decode(errors="replace")
+
+
+def _decoded(file: BinaryIO) -> BinaryIO:
+    """Return a log's text in UTF-8, or whatever it is if not compressed nor in UTF-16."""
+    begin = file.read(2)
+    file.seek(0)
+    if begin == b"\x1f\x8b":
+        return _decoded(cast("BinaryIO", gzip.open(file)))
+    return cast("BinaryIO", codecs.EncodedFile(file, "utf-8", "utf-16", "replace")) if begin in UTF16 else file
+
+
+def _line(file: BinaryIO, torn: list[str]) -> bytes:
+    """Return the next line, or its first `LINE` characters."""
+    try:
+        return file.readline(LINE)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        torn[:] = [f"The compressed file is torn, and was read up to there ({error})."]
+        return b""
 
 
 def _is_own(path: Path) -> bool:
@@ -96,8 +151,8 @@ def _is_json(line: str) -> bool:
         return False
 
 
-def _is_table(first: str, head: list[str]) -> bool:
+def _is_table(first: str, head: list[str], separator: str) -> bool:
     """Return whether a line names columns, and cells below it are numbers; a sentence may have its comma, too."""
-    named = entry_of(dict.fromkeys(first.split(","), 1.0)).keys() & {"loss", "scale", "norm"}
-    below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(","))
+    named = entry_of(dict.fromkeys(first.split(separator), 1.0)).keys() & {"loss", "scale", "norm"}
+    below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(separator))
     return "=" not in first and ":" not in first and bool(named) and any(as_number(cell) is not None for cell in below)

@@ -32,10 +32,16 @@ def read_json_lines(source: str, lines: Iterable[str]) -> History:
     return builder.finish()
 
 
-def read_csv(source: str, lines: Iterable[str]) -> History:
-    """Return the history of a table whose first line names the columns, such as Lightning's ``metrics.csv``."""
+def read_csv(source: str, lines: Iterable[str], separator: str = ",") -> History:
+    """Return the history of a table whose first line names the columns, such as Lightning's ``metrics.csv``.
+
+    Where semicolons part the columns, a comma is a decimal one.
+    """
     builder, damaged = HistoryBuilder(source, "CSV"), 0
-    rows = csv.DictReader(line.replace("\0", "") for line in lines)
+    plain = (line.replace("\0", "") for line in lines)
+    if separator == ";":
+        plain = (line.replace(",", ".") for line in plain)
+    rows = csv.DictReader(plain, delimiter=separator)
     for number in itertools.count():
         try:
             row = next(rows, None)

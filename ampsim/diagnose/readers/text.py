@@ -14,7 +14,10 @@ from ampsim.diagnose.readers.fields import Entry, entry_of
 _NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
 _PAIR = re.compile(rf"""([A-Za-z_][\w/. -]{{0,80}}+)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.ASCII)
 _STEP = re.compile(r"\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b", re.IGNORECASE)
-_SPACED = re.compile(rf"\b(loss[_ ]scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\s+({_NUMBER})(?=[\s(]|$)", re.ASCII)
+_SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
+_SPACED = re.compile(
+    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|grad[_ ]norm|num_updates|[lL]oss)\s+({_NUMBER})(?=[\s(,;|]|$)", re.ASCII
+)
 _EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -56,6 +59,7 @@ class TextReader:
         self._overflowed = -1  # the last step of which a sentence said so
         self._rank: str | None = None
         self._last_scale: float | None = None
+        self._said_skips: float | None = None  # by the last line with numbers
         self._bar = (-1, 0)  # where the longest progress bar stands, and its end
         self._epoch = (-1, 0)  # the last epoch, and the steps before it where they are counted anew
 
@@ -96,7 +100,10 @@ class TextReader:
         if step == self._overflowed and entry.get("scale") == self._last_scale:
             # Megatron-DeepSpeed ends a step with the scale that the overflow left, and counts no skip
             entry = {name: value for name, value in entry.items() if name not in {"scale", "skipped"}}
-        self._step = step
+        said = entry.get("skipped")
+        if step == self._step and said == self._said_skips:  # another rank says it again
+            entry.pop("skipped", None)
+        self._step, self._said_skips = step, said
         self._last_scale = entry.get("scale", self._last_scale)
         self.builder.add(step, **entry)
 
@@ -125,7 +132,7 @@ class TextReader:
 
     def finish(self) -> History:
         """Return the history of the lines."""
-        if not self._numbered and self._bar[1] == 0 and self._step > 0:
+        if not self._numbered and self._bar[0] <= 0 < self._step:
             self.builder.notes.append("The log has no step numbers: its lines are counted instead.")
         return self.builder.finish()
 
@@ -165,6 +172,7 @@ class TextReader:
 
     def _overflow(self, scale: float) -> None:
         self._step = self._overflowed = max(self._step + 1, self._bar[0])
+        self._said_skips = None
         self._counted_skips += 1
         if self.builder.program == "fairseq":  # its updates count no skipped step
             self._overflows += 1

@@ -216,4 +216,4 @@ def _lie_alike(param: Tensor, *others: Tensor) -> bool:
     return is_dense(param) and all(other.stride() == param.stride() for other in others)
 
 
-leave_alone(sys.modules[__name__])  # loaded where it is first needed, after the package was marked
+leave_alone(sys.modules[__name__], launch=True)  # loaded where first needed, after the package was marked

@@ -244,4 +244,4 @@ def _combine(partials, number, factor, found, BLOCK: tl.constexpr):  # noqa: N80
     tl.store(found + 2, largest)
 
 
-leave_alone(sys.modules[__name__], _triton)  # loaded where it is first needed, after the package was marked
+leave_alone(sys.modules[__name__], _triton, launch=True)  # loaded where first needed, after the package was marked

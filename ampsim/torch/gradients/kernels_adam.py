@@ -179,4 +179,4 @@ def _update(
     _write(v, square, left, BLOCK, WHOLE)
 
 
-leave_alone(sys.modules[__name__])  # loaded where it is first needed, after the package was marked
+leave_alone(sys.modules[__name__], launch=True)  # loaded where first needed, after the package was marked
