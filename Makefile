@@ -93,7 +93,7 @@ $(VENV)/.trackers: $(VENV)/.peers
 # installed. After each stage what there is so far, logs, JUnit files and data, is one archive $(OUT)/gpu-N.tgz. GPU_PY
 # needs torch, numpy, ml_dtypes, hypothesis and pytest; what else is needed is pure Python, and for a machine that has
 # neither it nor a network nor git `make gpu-kit` here puts it into .gpu-kit/, to be copied along with the checkout.
-# Where there is no make, `make -n gpu-1` here prints the commands. `make gpu-dry` tries them all on the CPU.
+# Where there is no make, `bash .gpu-kit/gpu-1.sh` is `make gpu-1 GPU_PY=python3`. `make gpu-dry` tries all on the CPU.
 #
 #   gpu-1   the kernels, every test marked gpu, GPT-2 small, ResNet
 #   gpu-2   torch's sanitizer, JAX, the optimizer on its own stream, collapse, claims
@@ -110,14 +110,17 @@ GPU_SANITIZER ?= TORCH_CUDA_SANITIZER=1
 OUT        ?= build/gpu
 GPU_LOG     = build/$@
 GPU_RUN     = PYTHONPATH=.:.gpu-kit PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 $(GPU_PY)
-GPU_TEST    = $(GPU_RUN) -m pytest -q -p no:cacheprovider --tb=short --show-capture=no -o faulthandler_timeout=120 \
-	-o junit_family=xunit1 -m "$(GPU_ONLY)"
+# A time limit, which `timeout` tells twice, ends the tests as Ctrl-C does: with what has failed, and the JUnit file.
+GPU_PYTEST  = $(GPU_RUN) -c "import pytest, sys; from signal import *; \
+	signal(SIGTERM, lambda *at: [signal(SIGTERM, SIG_IGN), default_int_handler(*at)]); sys.exit(pytest.main())" \
+	-q -p no:cacheprovider --tb=short
+GPU_TEST    = $(GPU_PYTEST) --show-capture=no -o faulthandler_timeout=120 -o junit_family=xunit1 -m "$(GPU_ONLY)"
 GPU_ON      = --device $(GPU_DEVICE) $(GPU_SMOKE)
 AMPSIM_COMMIT ?= $(shell cat .gpu-kit/commit 2>/dev/null)
 export AMPSIM_COMMIT
 
 # (seconds, name, command): a stage, whose log is packed however it ends.
-gpu_stage = { timeout $(1) env $(3) >$(GPU_LOG)/$(2).log 2>&1 || echo "$(2): status $$?" >>$(GPU_LOG)/failed; \
+gpu_stage = { timeout -k 10 $(1) env $(3) >$(GPU_LOG)/$(2).log 2>&1 || echo "$(2): status $$?" >>$(GPU_LOG)/failed; \
 	tail -n 12 $(GPU_LOG)/$(2).log; $(gpu_pack); }
 gpu_pack  = flock build/gpu.lock tar czf $(OUT)/$@.tgz $(GPU_LOG) $$(ls -d $(GPU_DATA) 2>/dev/null)
 # (experiments, options): in one pool of processes; with a second list, of one seed or less work, into a file of its own.
@@ -137,6 +140,9 @@ gpu-kit: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
 	  -c constraints.txt --no-deps roundpipe beartype py-cpuinfo tqdm
 	@git rev-parse HEAD >.gpu-kit/commit
+	@for part in gpu-1 gpu-2 gpu-3; do { \
+	  echo "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 AMPSIM_COMMIT=`cat .gpu-kit/commit`"; \
+	  $(MAKE) --no-print-directory -n $$part GPU_PY=python3 OUT='$$$${OUT:-build/gpu}'; } >.gpu-kit/$$part.sh; done
 
 gpu-1:
 	$(gpu_begin)
@@ -153,8 +159,8 @@ gpu-2:
 	  -k "not graph and not capture and not compile" --junitxml=$(GPU_LOG)/sanitizer.xml tests/torch/test_gpu.py) & \
 	  $(call gpu_stage,140,pool,$(call gpu_run,scale_crash device_claims exponent_heatmap,--jobs 4 --force)); \
 	  $(call gpu_stage,140,static_sweep,$(call gpu_short,static_sweep,--jobs 4 --seeds 0)); wait
-	@$(call gpu_stage,240,jax,JAX_PLATFORMS=$(GPU_JAX) XLA_PYTHON_CLIENT_PREALLOCATE=false HYPOTHESIS_PROFILE=dev $(GPU_RUN) \
-	  -m pytest -q -p no:cacheprovider --tb=short --junitxml=$(GPU_LOG)/jax.xml $(GPU_JAX_TESTS)) & \
+	@$(call gpu_stage,240,jax,JAX_PLATFORMS=$(GPU_JAX) XLA_PYTHON_CLIENT_PREALLOCATE=false HYPOTHESIS_PROFILE=dev \
+	  $(GPU_PYTEST) --junitxml=$(GPU_LOG)/jax.xml $(GPU_JAX_TESTS)) & \
 	  $(call gpu_stage,140,async_depth,$(call gpu_short,async_depth,--jobs 2 --seeds 0)); wait
 	$(gpu_end)
 
@@ -162,9 +168,9 @@ gpu-3:
 	$(gpu_begin)
 	@$(call gpu_stage,180,kernels,$(call gpu_run,kernels,--force))
 	@$(call gpu_stage,130,overhead,$(call gpu_short,overhead,--force --trials 2,overhead_short))
-	@command -v compute-sanitizer >/dev/null || exit 0; $(call gpu_stage,60,memcheck,PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-	  PYTHONPATH=.:.gpu-kit compute-sanitizer --tool memcheck $(GPU_PY) -m pytest -q -p no:cacheprovider -m gpu \
-	  -k "inf_and_nan or tiny" tests/torch/test_kernels.py)
+	@! command -v compute-sanitizer >/dev/null || $(call gpu_stage,60,memcheck,PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+	  PYTHONPATH=.:.gpu-kit compute-sanitizer --tool memcheck --error-exitcode 1 $(GPU_PY) -m pytest -q -p no:cacheprovider \
+	  -m gpu -k "inf_and_nan or tiny" tests/torch/test_kernels.py)
 	@$(call gpu_stage,160,tests,$(GPU_TEST) --junitxml=$(GPU_LOG)/tests.xml $(GPU_TESTS))
 	$(gpu_end)
 

@@ -143,11 +143,16 @@ def test_check_finds_a_module_in_the_folder_it_is_run_in(tmp_path: Path, monkeyp
     [
         (["torch.amp"], "expected module:attribute"),
         (["torch.amp:GradScale"], "did you mean 'GradScaler'"),
-        (["no_such_module:GradScaler"], "no module 'no_such_module'"),
+        (["no_such_module:GradScaler"], "no module 'no_such_module'; run from its folder, or install it"),
+        (["math.py:pi"], "no module 'math.py'; say math:NAME"),
+        (["--loop", "math:pi"], "math has no 'batches'; expected what the loop is fed, as in: batches = [...]"),
         (["math:pi"], "expected a GradScaler class or make(rule)"),
         ([TORCH, "--level", "6"], "level=6: expected 0 to 5"),
         ([TORCH, "--xfail", "skip_budgets"], "did you mean 'skip_budget'"),
-        ([TORCH, "--expect", "no_such_file.json"], "no_such_file.json"),
+        (
+            [TORCH, "--expect", "no_such_file.json"],
+            "no_such_file.json: No such file or directory; expected a JSON file",
+        ),
         ([TORCH, "--expect", "math:pi"], "expected a mapping from checks to reasons"),
         ([TORCH, "--expect", "pyproject.toml"], "--expect pyproject.toml: not JSON"),
         ([TORCH, "--check", "skip_budgets"], "did you mean 'skip_budget'"),

@@ -1,6 +1,7 @@
 """The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -19,10 +20,8 @@ from ampsim.core import dialects
 from ampsim.core.replay.fold import states
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(traces.app, name="traces")
 
 
-@app.command("replay")
 def replay_history(
     dialect: Annotated[
         str, typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False)
@@ -51,13 +50,15 @@ def replay_history(
         out.print(f"raises    {type(error).__name__}: {error}", markup=False)
 
 
-app.command("dialects")(list_dialects)
-app.command("check")(check_target)
-app.command("emit-test")(emit_test)
-app.command("explain")(explain_log)
-app.command("report")(report_run)
-app.command("playground")(write_playground)
-app.command("sweep")(sweep_folder)
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "What did it do to my run?": {"explain": explain_log, "report": report_run, "playground": write_playground},
+    "Is my scaler right?": {"check": check_target, "emit-test": emit_test},
+    "What do scalers do?": {"dialects": list_dialects, "replay": replay_history, "sweep": sweep_folder},
+}
+for _panel, _commands in _PANELS.items():
+    for _name, _function in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_function)
+app.add_typer(traces.app, name="traces", rich_help_panel="What do scalers do?")
 
 
 def _say_version(wanted: bool) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ampsim.testing.kit.result import Judged, Result
 
 
+WITHOUT = "What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all."
 MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
 
 
@@ -83,9 +84,7 @@ def check_target(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(help="A feature that it does not have; again for more.", metavar="FEATURE")
-    ] = None,
+    without: Annotated[list[str] | None, typer.Option(help=WITHOUT, metavar="FEATURE")] = None,
     expect: Annotated[
         str | None,
         typer.Option(
@@ -230,7 +229,13 @@ def _find_loop(target: str) -> tuple[Any, Any]:
     """Return a loop's maker, and its batches from the same module."""
     from ampsim.testing.kit.subject import load
 
-    make, batches = load(target), load(f"{target.partition(':')[0]}:batches")
+    make, module = load(target), target.partition(":")[0]
+    try:
+        batches = load(f"{module}:batches")
+    except ValueError as error:
+        raise ValueError(
+            f"{str(error).partition(';')[0]}; expected what the loop is fed, as in: batches = [...]"
+        ) from error
     return make, batches() if callable(batches) else batches
 
 
@@ -263,6 +268,8 @@ def _expected(text: str | None) -> dict[str, str]:
         raise ValueError(f"--expect {text}: not JSON ({error}); expected {{check: reason}}") from error
     except RecursionError as error:
         raise ValueError(f"--expect {text}: nested too deep; expected {{check: reason}}") from error
+    except OSError as error:
+        raise ValueError(f"--expect {text}: {error.strerror}; expected a JSON file {{check: reason}}") from error
     if not isinstance(found, dict) or not all(isinstance(word, str) for pair in found.items() for word in pair):
         raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
     return found

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.check import MOST, declared_traits
+from ampsim.cli.check import MOST, WITHOUT, declared_traits
 from ampsim.cli.completion import complete_law
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import replacing
@@ -34,9 +34,7 @@ def emit_test(
     ] = None,
     examples: Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories, at most.")] = 60,
     trait: Annotated[list[str] | None, typer.Option(help="As `ampsim check` takes it.", metavar="NAME=VALUE")] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(help="A feature that it does not have; again for more.", metavar="FEATURE")
-    ] = None,
+    without: Annotated[list[str] | None, typer.Option(help=WITHOUT, metavar="FEATURE")] = None,
     time_limit: Annotated[
         float, typer.Option(help="Seconds that the written test may take; 0 is no limit.", min=0, max=MOST)
     ] = 300.0,

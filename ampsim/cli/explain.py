@@ -20,7 +20,8 @@ Log = Annotated[
     Path,
     typer.Argument(
         metavar="LOG",
-        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch.",
+        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch; also "
+        "compressed by gzip. - is standard input.",
         show_default=False,
     ),
 ]
@@ -31,7 +32,10 @@ Page = Annotated[
 
 
 def explain_log(log: Log, html: Page = None) -> None:
-    """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong."""
+    """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong.
+
+    Example: ampsim explain train.log --html page.html
+    """
     from ampsim.diagnose.explain import explain
 
     history = read_log(log)

@@ -8,7 +8,7 @@ import typer
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import DamagedFileError
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Where the page is written.")]
+Output = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
 
 
 def write_playground(output: Output = Path("playground.html")) -> None:
@@ -22,4 +22,4 @@ def write_playground(output: Output = Path("playground.html")) -> None:
         fail(f"{error.filename}: no such file; {cure}")
     except (DamagedFileError, OSError) as error:
         fail(str(error))
-    out.print(str(output), markup=False, soft_wrap=True)
+    out.print(f"wrote {output}", markup=False, soft_wrap=True)

@@ -1,5 +1,8 @@
 """``ampsim report``: one page of HTML that shows what the loss scale did in a run."""
 
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +29,10 @@ Page = Annotated[
 
 
 def report_run(run: Run, page: Page = None) -> None:
-    """Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network."""
+    """Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network.
+
+    Example: ampsim report run.jsonl -o page.html
+    """
     history = read_log(run)
     target = page or (run if run.name else run.resolve()).with_suffix(".html")
     write_page(history, run, target)
@@ -37,6 +43,11 @@ def read_log(log: Path) -> "History":
     """Return the history in a log, with a bar for a large one; a file that cannot be read ends the command."""
     from ampsim.diagnose.readers.sniff import read_history
 
+    if str(log) == "-":
+        with tempfile.NamedTemporaryFile(suffix=" (standard input)") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+            file.flush()
+            return read_log(Path(file.name))
     try:
         size = log.stat().st_size
         with Progress(console=err, transient=True, disable=not err.is_terminal or size < 1 << 24) as progress:

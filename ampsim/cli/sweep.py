@@ -32,7 +32,9 @@ def sweep_folder(
         typer.Option("--set", "-s", help="One or more values, e.g. -s interval=100,2000", metavar="NAME=VALUE,..."),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = os.cpu_count() or 1,
-    to: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="CSV: a line per trace and rule.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="CSV: a line per trace and rule.")
+    ] = None,
 ) -> None:
     """Say what DIALECT would have done over the runs in DIR, at every combination of values.
 

@@ -20,7 +20,9 @@ from ampsim.core.files import DamagedFileError, write_atomically
 from ampsim.core.trace import read
 from ampsim.core.vectors import Outcome, Vector
 
-app = typer.Typer(help="Recorded trajectories of loss scalers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Recorded runs of scalers: check them, export them, judge a program in any language.", no_args_is_help=True
+)
 PAGE = Path(vectors.__file__).with_suffix(".md")
 BEFORE, AFTER = 4, 2
 

@@ -127,7 +127,9 @@ def check_pieces(quirks: object, refill: object) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an 'unknown name' message: the closest known names, or all of them."""
+    """Return the end of an 'unknown name' message: the closest known names, those it is a part of, or all."""
     known = sorted(known)
+    text = str(name).lower()
     close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    close = close or [each for each in known if len(text) > 2 and text in each.lower()][:5]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(known)}"

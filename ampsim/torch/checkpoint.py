@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import weakref
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ampsim.core.arguments import as_int
@@ -12,16 +11,9 @@ from ampsim.core.policies.base import Policy, PolicyState, flatten, unflatten
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import config
-from ampsim.torch.state.version import AnyVersion
 
 Dict = dict[str, Any]  # numbers, lists of numbers and strings; plain pickle and JSON take it
 States = tuple[Any, ...]  # States or PolicyStates: of the next ticket and every newer one
-
-
-def states_of(versions: Sequence[AnyVersion]) -> States:
-    """Return what versions, oldest first, are made of again. Waits for the device."""
-    *older, newest = versions
-    return (*(version.read() for version in older), newest.saved())
 
 
 def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:

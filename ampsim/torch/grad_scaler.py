@@ -90,7 +90,7 @@ class GradScaler(TorchNames):
     ``_rule``        the thread that runs updates           any thread, lock-free
     ``_records``     locked; one record by its holder       any thread
     ``_report``      a thread that steps, locked, whole     any thread, lock-free
-    ``_observers``   `observe`, locked, whole               any thread, lock-free
+    ``_observers``   `observe`, one entry at a time         any thread, lock-free
     ================ ====================================== =======================
 
     Args:
@@ -154,7 +154,7 @@ class GradScaler(TorchNames):
         self._exact_torch = exact_torch
         self._depth = as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
         self._at_min_scale = config.check_at_min_scale(at_min_scale, exact_torch)
-        self._allow_fp16, self._launch = allow_fp16, launch
+        self._allow_fp16 = allow_fp16
         self._fused_step = FusedStep() if config.check_fused_step(fused_step, exact_torch) else None
         if self._enabled:
             self._capturable = config.check_capturable(capturable, self._depth, at_min_scale, launch)
@@ -168,7 +168,7 @@ class GradScaler(TorchNames):
                 self._rule = check_policy(policy, self._depth, exact_torch=exact_torch)
                 self._first = (init(self._rule),)
         self._ranks = None if group is None else self._agreeing(Ranks(group, self._device))
-        self._reset()
+        self._reset(launch)
 
     def _agreeing(self, ranks: Ranks) -> Ranks:
         """Return the ranks, all of which have this scaler's settings and no policy that they could not agree on."""
@@ -181,15 +181,15 @@ class GradScaler(TorchNames):
         ranks.check_equal("GradScaler()", settings)
         return ranks
 
-    def _reset(self) -> None:
+    def _reset(self, launch: Launch | None) -> None:
         self._lock = self._sync.Lock()
-        self._iterations: Iterations[AnyVersion] = Iterations(self._depth, self._launch, sync=self._sync)
+        self._iterations: Iterations[AnyVersion] = Iterations(self._depth, launch, sync=self._sync)
         self._launcher = self._iterations.launcher
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
-        self._observers: tuple[Observer, ...] = ()
-        self._owners: Owners | None = None
+        self._observers: dict[object, Observer] = {}
+        self._owners = Owners()
         if self._depth:
             self._owners = GradientOwners(self._iterations.is_outstanding)
         elif self._enabled and not (self._exact_torch or self._capturable):
@@ -235,10 +235,10 @@ class GradScaler(TorchNames):
             self._iterations.needs_no_ticket("scale")
             if self._iterations.register is None:
                 self._start(output.device)
-            ticket = self._iterations.current()
+            ticket = self._iterations.stepping("scale", None)
         self._scaled = ticket
         scaled = output * ticket.value.scale_on(output.device)
-        if self._owners is not None and scaled.requires_grad:
+        if scaled.requires_grad:
             self._owners.watch(scaled, ticket)
         return scaled
 
@@ -260,13 +260,9 @@ class GradScaler(TorchNames):
 
     def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
         """Divide the gradients by the ticket's scale, in place, and note whether all were finite."""
-        if not self._enabled:
-            return None
-        ticket = self._iterations.stepping("unscale_", ticket)
-        if not self._launcher.here():
-            return self._launcher.call(self.unscale_, optimizer, ticket)
-        self._check_owner(optimizer, ticket)
-        self._holding("unscale_", optimizer, ticket, lambda step: self._told(ticket, step).divide_gradients())
+        if self._enabled:
+            ticket = self._iterations.stepping("unscale_", ticket)
+            self._holding("unscale_", optimizer, ticket, OptimizerStep.divide_gradients)
 
     def unscale_and_clip_(
         self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
@@ -287,12 +283,7 @@ class GradScaler(TorchNames):
             params = [p for group in optimizer.param_groups for p in group["params"]]
             return torch.nn.utils.clip_grad_norm_(params, max_norm)  # type: ignore[arg-type]
         ticket = self._iterations.stepping("unscale_", ticket)
-        if not self._launcher.here():
-            return self._launcher.call(self.unscale_and_clip_, optimizer, max_norm, ticket)
-        self._check_owner(optimizer, ticket)
-        return self._holding(
-            "unscale_", optimizer, ticket, lambda step: self._told(ticket, step).divide_and_clip(max_norm)
-        )
+        return self._holding("unscale_", optimizer, ticket, lambda step: step.divide_and_clip(max_norm))
 
     def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
         """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
@@ -305,63 +296,58 @@ class GradScaler(TorchNames):
         if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
-        if type(self).unscale_ is not GradScaler.unscale_ and not is_fused(optimizer):
-            self._unscale_overridden(optimizer, ticket)
-        if not self._launcher.here():
-            self._launcher.call(self.step, optimizer, *args, ticket=ticket, **kwargs)
-            return None
-        return self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs))
+        overridden = type(self).unscale_ is not GradScaler.unscale_  # then it is called, as torch calls it
+        if overridden and not is_fused(optimizer) and self._records.stage(ticket.index, optimizer) is Stage.READY:
+            self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
+        result = self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs))
+        return result if self._launcher.here() else None
 
     def _take(self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep) -> object:
-        optimizer, record = step.optimizer, step.record
-        record.check_steppable()
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
-            ticket.value.keep(unscale.every_gradient(optimizer))
-        if record.stage is Stage.READY or is_fused(optimizer):
-            self._check_owner(optimizer, ticket)
-        result = self._told(ticket, step).take(args, kwargs)
-        if self._owners is not None:
-            self._owners.release(optimizer)
+            ticket.value.keep(unscale.every_gradient(step.record.optimizer))
+        result = step.take(args, kwargs)
+        self._owners.release(step.record.optimizer)
         with self._lock:
-            self._report = self._report.adding(ticket.index, optimizer, record)
+            self._report = self._report.adding(ticket.index, step.record)
         return result
 
-    def _unscale_overridden(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
-        """Call a subclass's `unscale_` before a step, as torch does; it takes a ticket in loops that pass them."""
-        if self._records.stage(ticket.index, optimizer) is Stage.READY:
-            self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
-
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
-        check = partial(self._iterations.checked, name, ticket)
-        return self._records.holding(
-            ticket.index, optimizer, check, lambda record: work(self._step_of(optimizer, ticket, record))
-        )
+        """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
 
-    def _step_of(self, optimizer: Optimizer, ticket: ScaleTicket, record: Record) -> OptimizerStep:
-        exact, allow_fp16 = self._exact_torch, self._allow_fp16
-        overrides, ranks, fused = self._overrides(), self._ranks, self._fused_step
-        newest = self._iterations.started("step").newest if fused else None
+        def hold() -> T:
+            if is_fused(optimizer) or self._records.stage(ticket.index, optimizer) is Stage.READY:
+                self._owners.check_owner(optimizer, ticket)
+            check = partial(self._iterations.stepping, name, ticket)
+            return self._records.holding(
+                ticket.index, optimizer, check, lambda record: work(self._step_of(ticket, record))
+            )
+
+        return self._launcher.call(hold)
+
+    def _step_of(self, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         return OptimizerStep(
-            optimizer, ticket.value, record, self._rule, exact, allow_fp16, overrides, ranks, fused, newest
+            version=ticket.value,
+            record=record,
+            rule=self._rule,
+            exact_torch=self._exact_torch,
+            allow_fp16=self._allow_fp16,
+            overrides=self._overrides(),
+            show=partial(self._show, ticket, record.optimizer),
+            ranks=self._ranks,
+            fused_step=self._fused_step,
+            newest=self._iterations.started("step").newest if self._fused_step else None,
         )
 
-    def _told(self, ticket: ScaleTicket, step: OptimizerStep) -> OptimizerStep:
-        """Return the step, after observers were told of its gradients if these are scaled still."""
-        if self._observers and step.record.stage is Stage.READY:
-            for observer in self._observers:
-                observer.gradients(ticket, step.optimizer, ticket.value.scale_on(ticket.value.device))
-        return step
-
-    def _check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
-        if self._owners is not None:
-            self._owners.check_owner(optimizer, ticket)
+    def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
+        for observer in list(self._observers.values()):
+            observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
 
     @property
     def last_step(self) -> StepReport:
         """What the newest iteration's steps did: ``.skipped``, ``.skipped_by(optimizer)``."""
         return self._report
 
-    def observe(self, observer: Observer) -> Callable[[], None]:
+    def observe(self, observer: Observer) -> Callable[[], object]:
         """Tell `observer` of every step from now on; return what ends that. Copies and pickles are not observed.
 
         Raises:
@@ -371,14 +357,9 @@ class GradScaler(TorchNames):
             raise ValueError(
                 "a capturable scaler: expected one whose steps run in Python; a graph's replay tells nobody"
             )
-        with self._lock:
-            self._observers = (*self._observers, observer)
-
-        def stop() -> None:
-            with self._lock:
-                self._observers = tuple(each for each in self._observers if each is not observer)
-
-        return stop
+        key = object()
+        self._observers[key] = observer
+        return partial(self._observers.pop, key, None)
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -399,7 +380,7 @@ class GradScaler(TorchNames):
         elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
-        for observer in self._observers:
+        for observer in list(self._observers.values()):
             observer.closing(ended)
         if self._launcher.here():
             self._finish(ended, new_scale, is_async)
@@ -415,8 +396,7 @@ class GradScaler(TorchNames):
             if new_scale is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
-            if self._owners is not None:
-                self._owners.leave(ticket, self._records.of(ticket.index))
+            self._owners.leave(ticket, self._records.of(ticket.index))
 
             def advance(version: AnyVersion) -> AnyVersion:
                 if new_scale is not None:
@@ -426,7 +406,7 @@ class GradScaler(TorchNames):
 
             register.apply(ticket, advance, is_async=is_async)
             found = self._records.close(ticket.index)
-        for observer in self._observers:
+        for observer in list(self._observers.values()):
             observer.closed(ticket, found)
 
     def synchronize(self) -> None:
@@ -443,8 +423,7 @@ class GradScaler(TorchNames):
         """
         if not self._enabled:
             return 1.0
-        if up_to_date:
-            self.synchronize()
+        self._settle(up_to_date)
         register = self._iterations.register
         if register is None:
             scale: float = self._first[-1].newest if up_to_date else self._first[0].scale
@@ -459,68 +438,34 @@ class GradScaler(TorchNames):
         tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
         return tracker
 
-    def is_enabled(self) -> bool:
-        """Tell whether this scaler does anything."""
-        return self._enabled
-
-    # ----------------------------------------------------------------------------------------- constants
-    # On a disabled scaler they do what torch's do: a setter keeps any value, a getter knows only what was set.
-
     def get_growth_factor(self, up_to_date: bool = False) -> float:
         """Return the growth factor; `up_to_date` waits for changes still on their way."""
-        return self._constant("growth_factor", up_to_date)  # type: ignore[no-any-return]
+        self._settle(up_to_date)
+        return self._growth_factor
 
     def get_backoff_factor(self, up_to_date: bool = False) -> float:
         """Return the backoff factor; `up_to_date` waits for changes still on their way."""
-        return self._constant("backoff_factor", up_to_date)  # type: ignore[no-any-return]
+        self._settle(up_to_date)
+        return self._backoff_factor
 
     def get_growth_interval(self, up_to_date: bool = False) -> int:
         """Return the growth interval; `up_to_date` waits for changes still on their way."""
-        return self._constant("growth_interval", up_to_date)  # type: ignore[no-any-return]
+        self._settle(up_to_date)
+        return self._growth_interval
 
-    def set_growth_factor(self, new_factor: float) -> None:
-        """Set the growth factor, in order with updates: on the optimizer's thread where there is one."""
-        self._set_constant("growth_factor", new_factor)
-
-    def set_backoff_factor(self, new_factor: float) -> None:
-        """Set the backoff factor, in order with updates: on the optimizer's thread where there is one."""
-        self._set_constant("backoff_factor", new_factor)
-
-    def set_growth_interval(self, new_interval: int) -> None:
-        """Set the growth interval, in order with updates: on the optimizer's thread where there is one."""
-        self._set_constant("growth_interval", new_interval)
-
-    def _constant(self, name: str, up_to_date: bool) -> Any:
-        if not self._enabled:
-            return getattr(self, f"_{name}")
-        if up_to_date:
+    def _settle(self, up_to_date: bool) -> None:
+        if up_to_date and self._enabled:
             self.synchronize()
-        return getattr(self._rule, name)
-
-    def _set_constant(self, name: str, value: float) -> None:
-        if not self._enabled:
-            setattr(self, f"_{name}", value)
-            return
-        self._changed(name, value)  # refuses here and now
-
-        def change() -> None:
-            self._rule = self._changed(name, value)
-
-        if self._launcher.here():
-            change()
-        else:
-            self._launcher.send(change)
-
-    def _changed(self, name: str, value: float) -> Any:
-        return config.changed(self._rule, exact_torch=self._exact_torch, **{name: value})
 
     # -------------------------------------------------------------------------- saving, loading, the end
 
     def _states(self) -> checkpoint.States:
+        """Return what the versions of the next ticket and every newer one are made of again. Waits for the device."""
         register = self._iterations.register
         if register is None:
             return self._first
-        return checkpoint.states_of(register.pending() if self._depth else (register.newest,))
+        *older, newest = register.pending() if self._depth else (register.newest,)
+        return (*(version.read() for version in older), newest.saved())
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's five keys, and with depth > 0 ``pending``: the scales computed and not yet in force.
@@ -568,8 +513,8 @@ class GradScaler(TorchNames):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._launch = self._ranks = None  # a thread does not travel: the copy works on its caller's
-        self._reset()
+        self._ranks = None
+        self._reset(launch=None)  # a thread does not travel: the copy works on its caller's
 
     def after_fork(self) -> None:
         """Make the locks anew in a child; the optimizer's thread stayed with the parent."""

@@ -32,6 +32,7 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
+from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.torch import checkpoint, config
 from ampsim.torch.state.version import AnyVersion
@@ -113,7 +114,7 @@ class Name:
 
 def _constant(name: str) -> Any:
     def read(scaler: "TorchNames") -> Any:
-        return scaler._constant(name, up_to_date=False)  # noqa: SLF001
+        return getattr(scaler._rule, name)  # noqa: SLF001
 
     def write(scaler: "TorchNames", value: Any) -> None:
         scaler._set_constant(name, value)  # noqa: SLF001
@@ -122,15 +123,17 @@ def _constant(name: str) -> Any:
 
 
 class TorchNames(TorchScaler):
-    """An instance of torch's class, whose ``__init__`` does not run, with its private names; see the module."""
+    """An instance of torch's class, whose ``__init__`` does not run, with its private names; see the module.
+
+    Those of torch's methods that do no more than read or write such a name, `set_growth_factor`, `is_enabled` and the
+    like, are torch's own.
+    """
 
     _iterations: Iterations[AnyVersion]
     _records: StepRecords
     _rule: Any
     _first: checkpoint.States
     _exact_torch: bool
-    _constant: Callable[..., Any]
-    _set_constant: Callable[..., None]
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
     synchronize: Callable[[], None]
@@ -200,14 +203,31 @@ class TorchNames(TorchScaler):
             "_per_optimizer_states replaced: expected it to be read only; update() and load_state_dict() clear it"
         )
 
+    def _set_constant(self, name: str, value: float) -> None:
+        """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
+
+        def changed() -> Rule:
+            return config.changed(self._rule, exact_torch=self._exact_torch, **{name: value})
+
+        def change() -> None:
+            self._rule = changed()
+
+        changed()  # refuses here and now
+
+        launcher = self._iterations.launcher
+        if launcher.here():
+            change()
+        else:
+            launcher.send(change)
+
     _scale = Name(_read_scale, _write_scale)
     _growth_tracker = Name(_read_tracker, _write_tracker)
     _init_scale = Name(_read_first_scale, _write_first_scale)
     _init_growth_tracker = Name(_read_first_tracker, _write_first_tracker)
     _per_optimizer_states = Name(_read_states, _write_states)
-    _growth_factor = _constant("growth_factor")
-    _backoff_factor = _constant("backoff_factor")
-    _growth_interval = _constant("growth_interval")
+    _growth_factor: float = _constant("growth_factor")
+    _backoff_factor: float = _constant("backoff_factor")
+    _growth_interval: int = _constant("growth_interval")
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
         """Make the first scale, on this device."""
@@ -217,11 +237,9 @@ class TorchNames(TorchScaler):
 
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:  # type: ignore[override]
         """Record by device whether the gradients, which stay scaled, are all finite: 0.0 or 1.0, shape ()."""
-        ticket = self._iterations.stepping("_check_inf_per_device", None)
-        found: dict[torch.device, Tensor] = self._holding(
-            "_check_inf_per_device", optimizer, ticket, OptimizerStep.check
-        )
-        return found
+        name = "_check_inf_per_device"
+        ticket = self._iterations.stepping(name, None)
+        return self._holding(name, optimizer, ticket, OptimizerStep.check)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------------------------------- overrides
 

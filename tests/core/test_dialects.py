@@ -30,6 +30,11 @@ def test_a_name_that_is_no_text_is_unknown() -> None:
         dialects.get(3)  # type: ignore[arg-type]
 
 
+def test_a_part_of_a_name_names_the_whole() -> None:
+    with pytest.raises(dialects.UnknownDialectError, match=r"'flax': did you mean 'flax.DynamicScale'"):
+        dialects.get("flax")
+
+
 def test_an_unknown_parameter_names_the_nearest() -> None:
     with pytest.raises(TypeError, match="has no parameter 'hysteresys': did you mean 'hysteresis'"):
         dialects.get("nemo.GradScaler", hysteresys=2)

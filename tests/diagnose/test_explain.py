@@ -69,6 +69,11 @@ def test_the_picture_has_the_scale_and_below_it_the_skips():
     assert sparkline(run(0.0), 9) == []
 
 
+def test_a_pipe_is_explained_too():
+    done = CliRunner().invoke(app, ["explain", "-"], input="step: 1, loss_scale: 8\nstep: 2, loss_scale: 8\n")
+    assert "The scale stood at 8." in done.output
+
+
 LOG = "".join(f"step: {10 * i}, loss_scale: {2.0 ** (20 - i)}\n" for i in range(20))
 
 

@@ -181,6 +181,39 @@ def test_checks_of_what_a_scaler_declares_to_lack_are_not_run():
     assert {result.outcome for result in results} == {"declared"}
 
 
+class Fixed:
+    """A scaler that knows no factors but 2 and 1/2, as most that stand in a trainer of their own."""
+
+    def __init__(self, rule, late=0):
+        assert (rule.growth_factor, rule.backoff_factor) == (2.0, 0.5)
+        self.scale, self.interval, self.clean = rule.init_scale, rule.growth_interval + late, 0
+
+    def update(self, found_inf):
+        self.clean = 0 if found_inf else self.clean + 1
+        grows = self.clean == self.interval and self.scale < 2.0**126
+        self.scale *= 0.5 if found_inf else 2.0 if grows else 1.0
+        self.clean *= self.clean < self.interval
+
+
+def fixed(name, late=0):
+    def make(rule):
+        machine = Fixed(rule, late)
+        return FromFlag(lambda: machine.scale, machine.update)
+
+    CHECKS[name](as_subject(make, Traits(max_scale=2.0**126, without={"factors"})), examples=FEW)
+
+
+def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
+    fixed("overflow_backs_off_once")
+    fixed("growth_waits_for_the_interval")
+    with pytest.raises(AssertionError, match="growth_waits_for_the_interval: did not grow"):
+        fixed("growth_waits_for_the_interval", late=1)
+    with pytest.raises(AssertionError, match=r"scale_stays_normal: the scale fell to 2\*\*-1"):
+        fixed("scale_stays_normal")  # as many overflows as 16 binades take
+    with pytest.raises(AssertionError, match="scale_comes_back: "):
+        fixed("scale_comes_back")
+
+
 def test_a_feature_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"):
         Traits(without={"state_dicts"})

@@ -179,12 +179,12 @@ def closes_after_an_awaited_failure_too(self, ticket, finish, is_async, honest=I
     return honest(self, ticket, finish, True)
 
 
-@mutant(Iterations, "current", SCHEDULES, "test_every_schedule_of_the_drop_in_loop", 0, True)
-def waits_for_a_version_holding_the_records_lock(self, honest=Iterations.current):
+@mutant(Iterations, "stepping", SCHEDULES, "test_every_schedule_of_the_drop_in_loop", 0, True)
+def waits_for_a_version_holding_the_records_lock(self, name, ticket, honest=Iterations.stepping):
     if self.launcher.here():
-        return honest(self)
+        return honest(self, name, ticket)
     with self.launcher.records.lock:
-        return honest(self)
+        return honest(self, name, ticket)
 
 
 @mutant(Iterations, "seen_here", "test_pipelined", "test_get_scale_is_what_the_next_loss_is_multiplied_by", 2)
@@ -227,7 +227,7 @@ def takes_new_scale_by_reference(new_scale, device, rule, *, exact_torch):
 
 @mutant(GradScaler, "_set_constant", INVARIANTS, "test_14_setters_fifo_with_updates")
 def sets_constants_at_once(self, name, value):
-    self._rule = self._changed(name, value)
+    self._rule = config.changed(self._rule, exact_torch=False, **{name: value})
 
 
 @mutant(StepRecords, "outcome", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")
@@ -315,8 +315,8 @@ def plant(each, monkeypatch):
     if each.name == "waits_for_a_version_holding_the_records_lock":  # which is what one lock for all comes to
         reset = GradScaler._reset
 
-        def shares(self):
-            reset(self)
+        def shares(self, launch):
+            reset(self, launch)
             self._launcher.records = self._records
 
         monkeypatch.setattr(GradScaler, "_reset", shares)

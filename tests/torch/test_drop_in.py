@@ -430,6 +430,7 @@ def test_pickles_in_torchs_words_and_goes_on():
     other = pickle.loads(pickle.dumps(scaler))  # noqa: S301
     assert other.state_dict() == scaler.state_dict()
     other.scale(torch.tensor(1.0))
+    other.step(optimizer)
     other.update(2.0)
     assert (other.get_scale(), scaler.get_scale()) == (2.0, 8.0)
 
@@ -826,6 +827,26 @@ def test_difference_15_refuses_no_loop_that_is_right(interval, steps):
     ours, also_ended = two(GradScaler, *steps, interval=interval)
     assert ended is also_ended is None
     assert all(map(same, theirs, ours))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_difference_15_a_call_that_is_refused_leaves_no_record(fused):
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    param = torch.nn.Parameter(torch.zeros(()))
+    left = torch.optim.SGD([param], lr=1.0, fused=fused)
+    _, other = one(scaler, 4.0)
+    scaler.scale(param).backward()
+    scaler.step(other)
+    scaler.step(left)
+    scaler.update()
+    scaler.scale(param).backward()
+    _, other = one(scaler, 8.0)
+    scaler.step(other)
+    scaler.update()
+    for call in (scaler.unscale_, scaler.step):
+        with pytest.raises(RuntimeError, match=re.escape(LEFT)):
+            call(left)
+    copy.deepcopy(scaler)
 
 
 def test_difference_15_knows_parameters_of_any_kind():

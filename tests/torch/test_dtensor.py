@@ -34,7 +34,7 @@ def run(sharded, kind, fused, clips, found, options):
             norm = scaler.unscale_and_clip_(optimizer, 1.0)
             assert type(norm) is torch.Tensor, type(norm)
         scaler.step(optimizer)
-        for flag in scaler._records.outcome(scaler._iterations.current().index).flags:
+        for flag in scaler._records.outcome(scaler._scaled.index).flags:
             assert type(flag) is torch.Tensor, type(flag)
         scaler.update()
         optimizer.zero_grad()

@@ -194,13 +194,17 @@ def optimizer_thread(world: World):
         thread.close()
 
 
-def train(world: World, depth: int = 1, iterations: int = 6) -> list[float]:
-    """A loop with the optimizer on its own thread and stream; gradients are handed over. Returns the scales."""
+def train(world: World, depth: int = 1, iterations: int = 6, *, told: bool = True) -> list[float]:
+    """A loop with the optimizer on its own thread and stream; gradients are handed over. Returns the scales.
+
+    The scaler is `told` of the thread, or is stepped and updated there by tickets alone.
+    """
     master = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([master], lr=0.1, fused=True)
     scales = []
     with optimizer_thread(world) as thread:
-        scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch)
+        launch = thread.launch if told else None
+        scaler = GradScaler("cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=launch)
         for i in range(iterations):
             weight = torch.ones(3, requires_grad=True)  # this iteration's own copy
             ticket = scaler.begin()
@@ -213,19 +217,22 @@ def train(world: World, depth: int = 1, iterations: int = 6) -> list[float]:
                 master.grad = grad
                 scaler.step(optimizer, ticket=ticket)
                 master.grad = None
+                if not told:
+                    scaler.update(ticket=ticket)
 
             weight.grad = None
             thread.launch(step)
             del step
-            scaler.update(ticket=ticket)
+            if told:
+                scaler.update(ticket=ticket)
             del ticket
         scaler.synchronize()
         return scales
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_every_access_is_ordered(world, depth) -> None:
-    scales = train(world, depth)
+@pytest.mark.parametrize(("depth", "told"), [(0, True), (1, True), (2, True), (1, False)])
+def test_every_access_is_ordered(world, depth, told) -> None:
+    scales = train(world, depth, told=told)
     assert not world.wrong, world.wrong[:3]
     assert len(world.streams) == 2  # the caller's and the optimizer's
     flags = [i == 2 for i in range(6)]

@@ -214,7 +214,8 @@ def test_unscale_does_with_the_kernels_what_it_does_without(by_kernels, grads, b
 
 @kernel_on_device
 @given(grads=gradients(), bad=st.sampled_from([None, INF, NAN]), scale=st.sampled_from([2.0**-140, 0.3, 2.0**16]))
-@example(grads=[torch.full((BLOCK + 1,), MAX)], bad=None, scale=0.5)  # finite, but not once divided
+@example(grads=[torch.full((BLOCK,), MAX)], bad=None, scale=0.5)  # finite, but not once divided: in a whole tile,
+@example(grads=[torch.full((3,), MAX)], bad=None, scale=0.5)  # and in a part of one
 @settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_gradients_are_divided_and_their_quotients_checked_in_one_launch(by_kernels, grads, bad, scale) -> None:
     grads = [grad.contiguous().to(DEVICE) for grad in grads]
@@ -224,7 +225,8 @@ def test_gradients_are_divided_and_their_quotients_checked_in_one_launch(by_kern
     inverse = torch.tensor(scale, device=DEVICE).double().reciprocal().float()
     wanted = [(grad.float() * inverse).to(grad.dtype) for grad in grads]
     found, launched = torch.zeros((), device=DEVICE), []
-    with mock.patch.object(unscale, "check", launched.append), mock.patch.object(kernels, "_read", None):
+    reads = mock.patch.object(unscale, "check", lambda *args: launched.append(args))
+    with reads, mock.patch.object(kernels, "_read", None):
         groups = {(grads[0].device, grads[0].dtype): grads}
         unscale.multiply_and_check_(groups, lambda device: inverse, lambda device: found, below_one=True)
     assert not launched

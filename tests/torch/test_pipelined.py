@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import pickle
 import queue
 import threading
 
@@ -14,7 +15,7 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch.pipelined import Pipelined
-from tests.torch.helpers import INF
+from tests.torch.helpers import INF, an_optimizer
 
 RULE = Rule(init_scale=1024.0, growth_interval=2, min_scale=2.0**-126, growth_test=">=")
 
@@ -175,6 +176,17 @@ def test_get_scale_is_what_the_next_loss_is_multiplied_by(depth):
     assert told == pipeline.trajectory(RULE, depth, found_inf)
 
 
+def test_what_a_saved_scaler_shows_before_its_first_use_is_what_the_saved_one_showed():
+    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu", 4.0, growth_interval=2, depth=1)
+    for _ in range(2):
+        scaler.scale(param.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        param.grad = None
+    for each in (scaler, pickle.loads(pickle.dumps(scaler))):  # noqa: S301
+        assert (each.get_scale(), each.get_scale(up_to_date=True), each._get_growth_tracker()) == (4.0, 8.0, 0)
+
+
 def test_a_loop_that_steps_from_its_own_thread_is_served_by_the_other(thread):
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1, launch=thread.launch)
     param = torch.nn.Parameter(torch.zeros(()))
@@ -332,12 +344,22 @@ def test_pipelined_adds_up_microbatches(thread):
     optimizer = torch.optim.SGD(pipelined.parameters(), lr=0.1)
     before = [p.detach().clone() for p in pipelined.parameters()]
     for part in (slice(0, 16), slice(16, 32)):
-        pipelined.forward_backward((inputs[part],), labels[part], lambda out, y: ((out - y) ** 2).mean() / 2)
+        loss = pipelined.forward_backward((inputs[part],), labels[part], lambda out, y: ((out - y) ** 2).mean() / 2)
+        assert not loss.requires_grad  # its graph is let go
     pipelined.step(optimizer.step, is_async=False)
     model, inputs, labels = model_and_data(torch.float32)
     ((model(inputs) - labels) ** 2).mean().backward()
     for old, new, p in zip(before, pipelined.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(new, old - 0.1 * p.grad)
+
+
+def test_pipelined_adds_to_gradients_that_a_step_has_kept(thread):
+    pipelined = Pipelined(torch.nn.Linear(1, 1, bias=False), thread=thread)
+    (master,) = pipelined.parameters()
+    for _ in range(2):
+        pipelined.forward_backward((torch.ones(1, 1),))
+        pipelined.step(list, is_async=False)
+    assert master.grad.item() == 2.0
 
 
 @pytest.mark.parametrize("of_its_own", [True, False])
@@ -368,3 +390,19 @@ def test_pipelined_delivers_what_went_wrong_instead_of_waiting(of_its_own):
     with pytest.raises(RuntimeError, match="without a forward_backward"):
         Pipelined(model, thread=thread).step(list)
     thread.close()
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled"])
+def test_pipelined_waits_for_no_weights_of_a_step_that_was_not_made(how, thread):
+    pipelined, release = Pipelined(torch.nn.Linear(1, 1), depth=0, thread=thread), threading.Event()
+    pipelined.forward_backward((torch.ones(1, 1),))
+    if how == "fails":
+        with pytest.raises(ZeroDivisionError):
+            pipelined.step(lambda: 1 // 0, is_async=False)
+    else:
+        thread.launch(release.wait)
+        pipelined.step(list)
+        thread._queue[-1].job.cancel()
+        release.set()
+    with pytest.raises(ClosedError, match=r"division|the step was cancelled"):
+        pipelined._register.begin(timeout=60)

@@ -22,7 +22,7 @@ few = settings(max_examples=max(10, settings().max_examples // 3))  # an example
 MAKERS: list[Any] = [
     lambda k: Deduplicated(init_scale=2.0**10, growth_interval=2, delay=k),
     lambda k: Probe(init_scale=2.0**10, growth_interval=2, delay=k),
-    lambda k: Ratio(init_scale=2.0**10, growth_interval=2, delay=k, top=2.0**12, threshold=0.3),
+    lambda k: Ratio(init_scale=2.0**10, growth_interval=2, delay=k, top=2.0**12, threshold=0.6),
     lambda k: FloorSchedule(init_scale=2.0**10, growth_interval=2, delay=k, milestones=((4, 2.0**9),)),
     lambda k: Headroom(init_scale=2.0**10, interval=2, delay=k),
     lambda k: LogMax(init_scale=2.0**10, delay=k, beta1=0.5, beta2=0.5),

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 
 from ampsim.core.policies.log_max import LogMax
-from ampsim.torch import GradScaler, roundpipe
+from ampsim.torch import GradScaler, OptimizerThread, roundpipe
 from tests.torch.helpers import INF, told
 
 Theirs = torch.amp.GradScaler
@@ -286,6 +287,13 @@ def calls_of(base, fused, step_early, **options):
 @pytest.mark.parametrize("options", [{}, {"exact_torch": True}])
 def test_an_override_is_called_where_torch_calls_it(options, fused, step_early):
     assert calls_of(GradScaler, fused, step_early, **options) == calls_of(Theirs, fused, step_early)
+
+
+@pytest.mark.parametrize("step_early", [False, True])
+def test_an_override_is_called_as_often_where_another_thread_owns_the_optimizer(step_early):
+    with closing(OptimizerThread()) as thread:
+        ours = calls_of(GradScaler, False, step_early, launch=thread.launch)
+    assert ours == calls_of(Theirs, False, step_early)
 
 
 def test_float16_is_taken_by_an_override_that_takes_it():

@@ -37,7 +37,10 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
         raise ValueError(f"the short test did not end within {limit:g} s; the kit's own check has to show it") from None
     last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
     if "ampsim" in last and "ModuleNotFoundError" in last:
-        raise ValueError(f"what it names imports ampsim ({last}), which an upstream project has not: name the peer")
+        raise ValueError(
+            f"the target imports ampsim ({last}), and the test is for a project that has none; expected a target "
+            "without it, such as the scaler's own class with torch's methods"
+        )
     if not done.returncode:
         raise ValueError("the short test passes: it does not show what the kit's own check sees; report that with it")
     if done.returncode != FAILED and not raises:

@@ -24,6 +24,7 @@ Maker = Callable[..., Scaler]
 CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a Rule, and of torch's scaler
 FEATURES = {
     "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
+    "factors": "a growth factor and a backoff factor other than 2 and 1/2",
     "fused": "fused optimizers, which check and divide in their own kernel",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
@@ -85,10 +86,11 @@ class Traits:
         ]
 
     def possible(self, rule: Rule) -> Rule:
-        """Return `rule` with its first scale moved to within the bounds, and a double out of reach of float32's top."""
+        """Return `rule` as the scaler can follow it: a scale within its bounds, a double's below float32's top."""
         top = self.max_scale or (math.inf if self.scale_dtype == "float32" else 2.0**64)
         within = max(self.min_scale or 0.0, min(top, rule.init_scale))
-        return rule if within == rule.init_scale else rule.replace(init_scale=within)
+        fixed = {"growth_factor": 2.0, "backoff_factor": 0.5} if "factors" in self.without else {}
+        return rule.replace(init_scale=within, **fixed)
 
     def follows(self, rule: Rule) -> Rule:
         """Return the rule that a scaler with these traits follows when it is asked for `rule`."""
@@ -245,7 +247,8 @@ def _import(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ValueError(f"{name}: {error}; install what it needs") from error
-        raise ValueError(f"no module {error.name!r}; run from its folder, or install it") from error
+        cure = f"say {name[:-3]}:NAME" if error.name[-3:] == ".py" else "run from its folder, or install it"
+        raise ValueError(f"no module {error.name!r}; {cure}") from error
     except (Exception, SystemExit) as error:
         call = traceback.extract_tb(error.__traceback__)[-1]
         place = "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"  # its text has one

@@ -42,6 +42,11 @@ class Trial:
         """Return whether the scaler has this one of `FEATURES`: it does not declare to be without."""
         return feature not in self.subject.lacking
 
+    @property
+    def steps_per_16_binades(self) -> int:
+        """How many backoffs, or growths, move the scale where a rule asks for factors of 2^16: 16 if they are fixed."""
+        return 1 if self.has("factors") else 16
+
     # -------------------------------------------------------------------------------------------- driving
 
     def start(self, rule: Rule = RULE, *benches: Bench) -> Scaler:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,8 +26,8 @@ ScaleTicket = Ticket[AnyVersion]
 _TAG = "_ampsim_ticket"  # the note on a gradient of its ticket
 
 
-class Owners(Protocol):
-    """Knows whose gradients an optimizer has."""
+class Owners:
+    """Knows whose gradients an optimizer has. This one knows nothing and refuses nothing, as torch."""
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
         """Note an output that a ticket has scaled, before its backward pass."""
@@ -112,9 +111,6 @@ class GradientOwners(Owners):
         for param in _parameters_of(optimizer).values():
             if (grad := param.grad) is not None:
                 vars(grad).pop(_TAG, None)
-
-    def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
-        """Do nothing: the tags stay, and tell."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,13 +55,13 @@ class Overrides(NamedTuple):
 class OptimizerStep:
     """One optimizer's way through one ticket, for the thread that holds its record."""
 
-    optimizer: Optimizer
     version: AnyVersion
     record: Record
     rule: Rule | Policy
     exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
     allow_fp16: bool
     overrides: Overrides
+    show: Callable[[], None]  # the gradients to observers, before they are divided or checked
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
     newest: AnyVersion | None = None  # what the next update changes, if all goes in order
@@ -84,9 +84,10 @@ class OptimizerStep:
 
     def take(self, args: Args, kwargs: Kwargs) -> object:
         """Step the optimizer, or skip it; divide its gradients before, unless that was done or its kernel does it."""
+        self.record.check_steppable()
         if self.fused_step:
-            self.fused_step.tell_of(self.optimizer)
-        if is_fused(self.optimizer):
+            self.fused_step.tell_of(self.record.optimizer)
+        if is_fused(self.record.optimizer):
             result = self._take_fused(args, kwargs)
         else:
             if self.record.stage is Stage.READY:
@@ -98,6 +99,7 @@ class OptimizerStep:
     def _unscaling(self, work: Callable[[], T]) -> T:
         """Move on to UNSCALED by `work`, or back to the beginning if it fails."""
         self.record.check_unscalable()
+        self.show()
         try:
             result = work()
             self._tell_ranks()
@@ -111,7 +113,7 @@ class OptimizerStep:
         self, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
     ) -> unscale.Groups:
         """Group the gradients, after a policy's look at them."""
-        groups = unscale.gradients(self.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
+        groups = unscale.gradients(self.record.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
         groups = self.ranks.own_part(groups) if self.ranks and not sums else groups
         self.record.observed = self.version.observe(self.rule, groups)
         return groups
@@ -143,7 +145,7 @@ class OptimizerStep:
             unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, self.record.found_on)
 
     def _divide_and_clip(self, max_norm: float | Tensor) -> Tensor:
-        fused, version = is_fused(self.optimizer), self.version
+        fused, version = is_fused(self.record.optimizer), self.version
         groups = self._gradients(allow_fp16=fused or self.allow_fp16, sums=True)
         if not groups:
             return torch.zeros(())
@@ -186,8 +188,9 @@ class OptimizerStep:
 
     def _by_override(self, inverse: Tensor, allow_fp16: bool) -> dict[torch.device, Tensor]:
         """Divide and check by the method of a subclass, called as torch calls it."""
-        assert self.overrides.unscale_grads_ is not None  # noqa: S101 - for the type checker
-        return dict(self.overrides.unscale_grads_(self.optimizer, inverse, torch.zeros_like(inverse), allow_fp16))
+        override, found_inf = self.overrides.unscale_grads_, torch.zeros_like(inverse)
+        assert override is not None  # noqa: S101 - for the type checker
+        return dict(override(self.record.optimizer, inverse, found_inf, allow_fp16))
 
     def _note_narrow(self, groups: unscale.Groups, max_norm: float) -> None:
         """Note gradients that leave a format narrower than float32: their norm does not tell.
@@ -205,23 +208,25 @@ class OptimizerStep:
         if not self.record.found_inf:
             raise refusals.NOTHING_CHECKED.error()
         if self.overrides.maybe_opt_step:
-            return self.overrides.maybe_opt_step(self.optimizer, *args, **kwargs)
+            return self.overrides.maybe_opt_step(self.record.optimizer, *args, **kwargs)
         if sum(flag.item() for flag in self.record.found_inf.values()):
             return None
-        return self.optimizer.step(*args, **kwargs)
+        return self.record.optimizer.step(*args, **kwargs)
 
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
-        unscale.lay_out_for_kernel(self.optimizer)
+        if self.record.stage is Stage.READY:
+            self.show()
+        unscale.lay_out_for_kernel(self.record.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
             self.check()
             scale = self.version.scale_on(record.home)
-        had_state = len(self.optimizer.state)
-        with self.fused_step.replacing(self.optimizer) if self.fused_step else nullcontext():
-            result = _call_fused(self.optimizer, scale, record, args, kwargs)
-        if not self.exact_torch and len(self.optimizer.state) > had_state:
-            self._drop_if_skipped(list(self.optimizer.state)[had_state:])
+        had_state = len(self.record.optimizer.state)
+        with self.fused_step.replacing(self.record.optimizer) if self.fused_step else nullcontext():
+            result = _call_fused(self.record.optimizer, scale, record, args, kwargs)
+        if not self.exact_torch and len(self.record.optimizer.state) > had_state:
+            self._drop_if_skipped(list(self.record.optimizer.state)[had_state:])
         return result
 
     def _drop_if_skipped(self, made: list[Any]) -> None:
@@ -232,13 +237,13 @@ class OptimizerStep:
         """
         if any(flag.item() for flag in self.record.found_inf.values()):
             for param in made:
-                del self.optimizer.state[param]
+                del self.record.optimizer.state[param]
 
     def _check_fused(self, groups: unscale.Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
         """Read norm, flag, divisor and the next state in one launch; None where that is not asked for, or cannot be."""
         if self.fused_step is None or not groups:
             return None
-        checked = self.fused_step.check(self.optimizer, groups, self.version, max_norm, self.newest, self.rule)
+        checked = self.fused_step.check(self.record.optimizer, groups, self.version, max_norm, self.newest, self.rule)
         if checked and checked.following and self.newest:
             self.record.successor = Successor(self.newest, self.rule, checked.found_inf, checked.following)
         return checked

@@ -211,11 +211,11 @@ class StepReport:
     def __bool__(self) -> bool:
         raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
 
-    def adding(self, ticket: int, optimizer: Optimizer, record: Record) -> "StepReport":
+    def adding(self, ticket: int, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
         flags = tuple(_Flag.of(flag) for flag in record.found_inf.values())
         steps = self._all if ticket == self.ticket else []
         del steps[self._count :]  # left by a call that was interrupted
-        steps.append((optimizer, flags))
+        steps.append((record.optimizer, flags))
         return StepReport(ticket, steps, len(steps))

@@ -70,14 +70,10 @@ class Iterations(Generic[V]):
         """Number of the first ticket that a call without a ticket may mean."""
         return 0 if self.launcher.here() else self._requested
 
-    def current(self) -> Ticket[V]:
-        """Return the ticket that a call without one means; begin it if there is none."""
-        return self.started("scale").current(self._waiting)
-
     def stepping(self, name: str, ticket: Ticket[V] | None) -> Ticket[V]:
-        """Return the ticket whose gradients the optimizer has: the one given, if it is outstanding."""
-        self.started(name)
-        return self.current() if ticket is None else self.checked(name, ticket)
+        """Return the ticket that is given, if it is outstanding; else the one that is meant, begun if there is none."""
+        register = self.started(name)
+        return register.current(self._waiting) if ticket is None else self.checked(name, ticket)
 
     def checked(self, name: str, ticket: Ticket[V]) -> Ticket[V]:
         """Return a ticket that was passed; RuntimeError unless it is outstanding."""
@@ -90,7 +86,7 @@ class Iterations(Generic[V]):
 
     def is_outstanding(self, ticket: Ticket[V]) -> bool:
         """Tell whether this ticket is one of ours and was not updated."""
-        return self.register is not None and any(ticket is known for known in self.register.outstanding())
+        return self.register is not None and ticket in self.register.outstanding()
 
     def needs_no_ticket(self, name: str) -> None:
         """Refuse a call without a ticket in a loop that passes them: it would mean another's, or wait for ever."""
@@ -121,7 +117,6 @@ class Iterations(Generic[V]):
 
     def ending(self, ticket: Ticket[V] | None) -> Ticket[V]:
         """Return the ticket that an update closes."""
-        self.started("update")
         if ticket is None:
             self.needs_no_ticket("update")
         return self.stepping("update", ticket)
@@ -153,9 +148,8 @@ class Iterations(Generic[V]):
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
-        if not self.launcher.here():
-            with suppress(ClosedError):  # a closed thread has done what it was given
-                self.launcher.call(lambda: None)  # its end says that the work before it is done
+        with suppress(ClosedError):  # a closed thread has done what it was given
+            self.launcher.call(bool)  # its end says that the work before it is done
         if self.register is not None:
             self.register.check_failed()
 

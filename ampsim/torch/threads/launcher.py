@@ -137,6 +137,8 @@ class Launcher:
 
     def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` there, wait for it, and return its result, which the caller's stream may use."""
+        if self.here():
+            return work(*args, **kwargs)
         return kept(self.send(partial(work, *args, **kwargs)).result())
 
     def after_fork(self, gone: BaseException) -> None:

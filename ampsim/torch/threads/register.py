@@ -199,12 +199,13 @@ class Register(Generic[V]):
 
         One ticket for all who ask at once; and if an interrupt keeps it from its caller, for the next to ask.
         """
+        ticket = self._changed.wait_for(lambda: self._known_or_begun(first))
+        assert ticket is not None  # noqa: S101 - without a timeout it waits until there is one
+        return ticket
 
-        def look() -> Ticket[V] | None:
-            self.check_open()
-            return self.known(first) or self._begin()
-
-        return self._changed.wait_for(look)  # type: ignore[arg-type]  # without a timeout it is a ticket
+    def _known_or_begun(self, first: int) -> Ticket[V] | None:
+        self.check_open()
+        return self.known(first) or self._begin()
 
     def _begin(self) -> Ticket[V] | None:
         """Begin the next ticket if the version that it carries exists."""

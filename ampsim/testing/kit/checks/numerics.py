@@ -24,7 +24,7 @@ def _never_nonfinite(t: Trial, scale: float, size: float, kernel: bool, bad: flo
     """Overflow down to `scale`, then take one step with a gradient of `size`; the parameters stay finite."""
     make = fused if kernel and t.has("fused") else torch.optim.SGD
     t.start(Rule(init_scale=max(scale, 1.0), backoff_factor=2.0**-16), Bench(partial(make, lr=2.0**-10)))
-    while t.loss_scale() > scale and len(t.events) < 9:
+    while t.loss_scale() > scale and len(t.events) < 9 * t.steps_per_16_binades:
         t.overflow()
     (bench,) = t.benches
     bench.put(size, bad)

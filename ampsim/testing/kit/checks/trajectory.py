@@ -61,7 +61,7 @@ def growth_goes_on_when_the_interval_is_lowered(t: Trial, lowered: int, streak: 
 def scale_stays_normal(t: Trial, overflows: int) -> None:
     """However many overflows come, the scale stays positive and normal: at least 2^-126."""
     t.start(Rule(init_scale=1.0, backoff_factor=2.0**-16))
-    (seen, _) = t.observe([True] * overflows)
+    (seen, _) = t.observe([True] * overflows * t.steps_per_16_binades)
     t.require(min(seen.scale) >= 2.0**-126, f"the scale fell to {format_number(min(seen.scale))}")
 
 
@@ -76,7 +76,7 @@ def scale_comes_back(t: Trial, overflows: int, growths: int) -> None:
     """From wherever growths and overflows lead, clean steps raise the scale and an overflow lowers it."""
     t.start(Rule(init_scale=1.0, growth_factor=2.0**16, backoff_factor=2.0**-16, growth_interval=1))
     backoff = [True] * t.traits.hysteresis
-    t.observe([False] * growths + backoff * overflows)
+    t.observe([False] * growths * t.steps_per_16_binades + backoff * overflows * t.steps_per_16_binades)
     before, *_, after = t.observe([False])[0].scale
     top = t.traits.max_scale or 2.0**112
     t.require(after > before or before >= top, f"a clean step led {_from_to(before, after)}")

@@ -1,0 +1,128 @@
+"""What is noted of an optimizer's step, by itself: forgotten whole, reported once, taken for one state alone."""
+
+import pytest
+import torch
+
+from ampsim import Rule, State
+from ampsim.torch import GradScaler
+from ampsim.torch.state.host import HostVersion
+from ampsim.torch.state.version import Successor
+from ampsim.torch.step.optimizer_step import _flag
+from ampsim.torch.step.records import Record, Stage, StepReport
+from ampsim.torch.threads.iterations import Iterations
+from tests.torch.helpers import INF, an_optimizer
+
+ONE, CPU = torch.ones(()), torch.device("cpu")
+
+
+def test_a_record_that_is_forgotten_is_as_new():
+    record = Record(Stage.UNSCALED, folded=ONE, observed=object(), successor=object())
+    record.found_inf = {CPU: ONE}
+    record.forget()
+    assert vars(record) == vars(Record())
+
+
+def test_a_report_that_an_interrupt_kept_from_the_scaler_leaves_nothing_in_the_next():
+    first, lost, second = (an_optimizer()[1] for _ in range(3))
+    report = StepReport().adding(0, first, Record())
+    report.adding(0, lost, Record())
+    assert list(report.adding(0, second, Record())) == [first, second]
+
+
+def test_a_state_that_a_kernel_made_is_taken_for_its_version_rule_and_flag_alone():
+    version, rule = HostVersion(State(4.0)), Rule(4.0)
+    made = Successor(version, rule, ONE, (ONE, ONE))
+    assert made.fits(version, rule, [ONE])
+    assert not made.fits(HostVersion(State(4.0)), rule, [ONE])
+    assert not made.fits(version, Rule(4.0), [ONE])  # a constant was set in between
+    assert not made.fits(version, rule, [ONE, torch.zeros(())])
+
+
+def test_overflows_on_two_devices_are_one_to_a_fused_kernel():
+    record = Record()
+    record.found_inf = {CPU: ONE, torch.device("cpu", 0): ONE}
+    assert _flag(an_optimizer(fused=True)[1], record) == 1.0  # it compares with 1
+
+
+def test_a_forked_child_has_no_lock_of_the_records_that_its_parent_held():
+    scaler = GradScaler("cpu")
+    scaler._records.lock.acquire()
+    scaler.after_fork()
+    assert not scaler._records.lock.locked()
+
+
+def test_of_updates_that_failed_the_oldest_is_the_next_to_be_asked_for():
+    sent = []
+    iterations = Iterations(1, sent.append)
+    register = iterations.start(lambda: (State(1.0),))
+    tickets = [register.begin(), register.begin()]
+
+    def fail():
+        raise ValueError("planted")
+
+    asked = [iterations.ask(ticket, fail, is_async=False) for ticket in tickets]
+    for work in sent[1:]:  # the first notes which thread it runs on
+        work()
+    assert iterations.current() is tickets[0]
+    for job in asked:
+        with pytest.raises(ValueError, match="planted"):
+            job.result()
+
+
+class Observer:
+    """One of many that are equal, and notes whether the scaler may be called from where it is told."""
+
+    def __init__(self, scaler):
+        self.scaler, self.told = scaler, []
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+    def gradients(self, ticket, optimizer, scale):
+        self.told.append(scale.item())
+
+    def closing(self, ticket):
+        self.told.append("closing")
+
+    def closed(self, ticket, found_inf):
+        self.told.append("closed under a lock" if self.scaler._records.lock.locked() else "closed")
+
+
+def test_observers_are_told_apart_and_under_no_lock():
+    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu", init_scale=4.0)
+    stopped, observer = Observer(scaler), Observer(scaler)
+    stop = scaler.observe(stopped)
+    scaler.observe(observer)
+    stop()
+    scaler.scale(param.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert (stopped.told, observer.told) == ([], [4.0, "closing", "closed"])
+
+
+def test_a_step_that_raised_has_not_used_up_its_gradients():
+    class Raises(torch.optim.SGD):
+        def step(self, closure=None):
+            raise OSError("planted")
+
+    param, optimizer = an_optimizer(kind=Raises)
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(OSError, match="planted"):
+        scaler.step(optimizer)
+    scaler.update()
+    with pytest.raises(RuntimeError, match=r"would be divided by the scale 8\.0: expected 1\.0"):
+        scaler.step(optimizer)
+
+
+def test_a_replayed_scaler_that_is_loaded_reports_the_next_step_alone():
+    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu", init_scale=4.0, capturable=True)
+    for grad, skipped in ((INF, True), (4.0, False)):
+        scaler.scale(param.sum())
+        param.grad = torch.full((2,), grad)
+        scaler.step(optimizer)
+        scaler.update()
+        assert (scaler.last_step.skipped, len(list(scaler.last_step))) == (skipped, 1)
+        scaler.load_state_dict(scaler.state_dict())  # tickets are counted from 0 again
