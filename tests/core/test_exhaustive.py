@@ -341,7 +341,8 @@ REFILLS = [
 
 @pytest.mark.parametrize("bounds", RANGES)
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-def test_every_history_of_9_updates_of_every_small_rule(arithmetic, bounds) -> None:
+@pytest.mark.parametrize("length", [7, pytest.param(9, marks=pytest.mark.deep)])
+def test_every_history_of_every_small_rule(arithmetic, bounds, length) -> None:
     kind, growth, backoff = ARITHMETICS[arithmetic]
     start, low, high = RANGES[bounds]
     patience = [(1, frozenset({"growth"})), *product((2, 3), REFILLS)]
@@ -358,7 +359,7 @@ def test_every_history_of_9_updates_of_every_small_rule(arithmetic, bounds) -> N
             delay=delay % 3,  # 17 kinds of patience, 3 delays: every pair occurs
             arithmetic=kind,
         )
-        assert_equal_on_every_history(rule, 9)
+        assert_equal_on_every_history(rule, length)
 
 
 @pytest.mark.parametrize(

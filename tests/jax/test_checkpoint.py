@@ -1,5 +1,6 @@
 """flax's checkpoints keep every field of our states, and refuse a state dict that has lost one."""
 
+import functools
 import importlib
 import subprocess
 import sys
@@ -44,6 +45,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(flax, rule, before, after)
         assert restored.state == expected
 
 
+@functools.cache
 def states() -> dict[str, tuple[object, object]]:
     """Name -> a state that has run, and a fresh one."""
     import optax

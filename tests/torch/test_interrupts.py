@@ -24,7 +24,7 @@ def test_an_interrupt_wherever_cpython_looks_for_one():
 
 
 def test_an_interrupt_at_any_moment():
-    assert strikes("moments", "200", "1") == 200
+    assert strikes("moments", "100", "1") == 100
 
 
 @pytest.mark.deep

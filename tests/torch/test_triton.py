@@ -72,7 +72,7 @@ def test_a_first_use_in_a_capture_is_left_to_torch_and_not_remembered(monkeypatc
 def test_the_kernels_in_tritons_interpreter() -> None:
     """In a process of its own: the interpreter must be chosen before Triton is imported."""
     root = Path(__file__).parents[2]
-    files = [f"tests/torch/test_{name}.py" for name in ("kernels", "adam_kernels", "fused_step")]
+    files = [f"tests/torch/test_{name}.py" for name in ("kernels", "adam_cases", "adam_kernels", "fused_step")]
     files.append("tests/probe/test_kernels.py")
     command = [warm.python(), "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", *files]
     env = os.environ | {"TRITON_INTERPRET": "1"}
