@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from ampsim import Rule, dialects
 from ampsim.cli import app
 from ampsim.cli.program import Program, ProgramError
+from ampsim.cli.traces import _name
 from ampsim.core import vectors
 from ampsim.core.machine import Arithmetic
 from ampsim.core.vectors import Vector, answer
@@ -28,7 +29,8 @@ NODE, CC = shutil.which("node"), shutil.which("cc")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt-get install nodejs")
 needs_cc = pytest.mark.skipif(CC is None, reason="needs a C compiler: apt-get install gcc")
 FEW = ("-d", "mmcv.runner.LossScaler")
-COUNT = sum(vector.dialect == FEW[1] for vector in vectors.make())
+ASKED = [vector for vector in vectors.make() if vector.dialect == FEW[1]]
+COUNT = len(ASKED)
 
 
 def judge(*arguments: str) -> tuple[int, str]:
@@ -148,7 +150,7 @@ BAD = {
     "is killed": ("import os; os.kill(os.getpid(), 9)", ["it ended with signal SIGKILL"]),
     "dies in the middle": (
         "import sys\nfor _ in range(3): input(); print('null', flush=True)",
-        ["it ended with exit status 0", "not asked"],
+        [f"{_name(ASKED[3])}: it ended with exit status 0", "not asked"],
     ),
     "is wrong in form": (EACH + "print('0x1p+10', flush=True)", ["'0x1p+10': Extra data", "expected a JSON list such"]),
     "says too few": (

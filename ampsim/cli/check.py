@@ -24,7 +24,6 @@ from ampsim.core.machine import Rule
 
 if TYPE_CHECKING:
     from ampsim.testing.kit.apart import Begin
-    from ampsim.testing.kit.check import Check
     from ampsim.testing.kit.report import Report
     from ampsim.testing.kit.result import Judged, Result
 
@@ -137,7 +136,7 @@ def check_target(
             elif ranks:
                 judged = _judge_ranks(targets, check, ranks, gradients, without or (), expected)
             else:
-                judged = _judge(targets, _chosen(level, check, expected), declared, examples, expected, limit)
+                judged = _judge(targets, level, check, declared, examples, expected, limit)
             _show(judged, None if stream else form)
             if stream and form:
                 stream.write(_written(judged, form).encode())
@@ -155,12 +154,6 @@ def _limit(given: float | None, examples: int, *, loop: bool) -> float:
     return max(60.0, examples) if given is None else given
 
 
-def _chosen(levels: list[int] | None, names: list[str] | None, expected: Mapping[str, str]) -> "list[Check]":
-    from ampsim.testing.kit import judge  # `kit` first: says what to install if anything is missing
-
-    return judge.chosen(levels, expected, names)
-
-
 def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
@@ -176,7 +169,8 @@ def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, 
 
 def _judge(
     targets: Sequence[str],
-    checks: "Sequence[Check]",
+    levels: Sequence[int] | None,
+    names: Sequence[str] | None,
     declared: Mapping[str, object],
     examples: int,
     expected: Mapping[str, str],
@@ -184,9 +178,10 @@ def _judge(
 ) -> "Report":
     from ampsim.testing.kit.apart import FORKS
     from ampsim.testing.kit.check import warm_up
-    from ampsim.testing.kit.judge import begin_judging
+    from ampsim.testing.kit.judge import begin_judging, chosen
     from ampsim.testing.kit.subject import find
 
+    checks = chosen(levels, expected, names)
     if limit and FORKS:
         warm_up()
     begins = {

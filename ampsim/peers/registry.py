@@ -1,67 +1,39 @@
-"""The names of the peers, and what each stands for."""
+"""The names of the peers, and what each stands for: every class of `frameworks` that has a name of its own."""
 
 import importlib
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ampsim.peers import frameworks
+from ampsim.peers.peer import Peer
+
 if TYPE_CHECKING:
-    from ampsim.peers.peer import Peer
     from ampsim.peers.wire import Remote
 
-REGISTRY: Mapping[str, str] = {  # name of a peer -> module of `frameworks` and class, in alphabetical order
-    "accelerate": "accelerate:Accelerate",
-    "ampsim-jax": "ampsim_jax:AmpsimJax",
-    "ampsim-torch": "ampsim_torch:AmpsimTorch",
-    "bmtrain": "bmtrain:BMTrain",
-    "chainer": "chainer:Chainer",
-    "colossalai": "colossalai:ColossalAI",
-    "composer": "composer:Composer",
-    "deepspeed": "deepspeed:DeepSpeedScaler",
-    "deepspeed-fp16": "deepspeed:Fused",
-    "deepspeed-unfused": "deepspeed:Unfused",
-    "fairscale-layerwise": "fairscale:FairscaleLayerwise",
-    "fairscale-sharded": "fairscale:FairscaleSharded",
-    "fairseq": "fairseq:Fairseq",
-    "flax": "flax:Flax",
-    "jaxamp": "jaxamp:Jaxamp",
-    "jmp": "jmp:Jmp",
-    "jmp-jit": "jmp:JmpJit",
-    "keras-jax": "keras:KerasJax",
-    "keras-tensorflow": "keras:KerasTensorflow",
-    "keras-torch": "keras:KerasTorch",
-    "lightning": "lightning:Lightning",
-    "megatron": "megatron:Megatron",
-    "megatron-chained": "megatron:Chained",
-    "mindspore-amp": "mindspore:MindsporeAmp",
-    "mindspore-cell": "mindspore:MindsporeCell",
-    "mindspore-manager": "mindspore:MindsporeManager",
-    "mmcv": "mmcv:MMCV",
-    "mpx": "mpx:Mpx",
-    "mxnet": "mxnet:Mxnet",
-    "nemo": "nemo:NeMo",
-    "nnabla": "nnabla:Nnabla",
-    "paddle": "paddle:Paddle",
-    "paddle-kernel": "paddle:PaddleKernel",
-    "roundpipe": "roundpipe:RoundPipe",
-    "tensorflow-v1": "tensorflow:TensorflowV1",
-    "tf-keras": "tensorflow:TfKeras",
-    "torch": "torch:Torch",
-    "torch-sharded": "torch:Sharded",
-}
+
+def _found() -> Iterator[type[Peer]]:
+    for file in pkgutil.iter_modules(frameworks.__path__):
+        module = importlib.import_module(f"{frameworks.__name__}.{file.name}")
+        for each in vars(module).values():
+            if isinstance(each, type) and "name" in vars(each) and each.__module__ == module.__name__:
+                yield each
+
+
+REGISTRY = {peer.name: peer for peer in sorted(_found(), key=lambda peer: peer.name)}
+"""The class that drives a peer, whose package need not be there, by the peer's name; in alphabetical order."""
 
 
 def names() -> list[str]:
     """Return the names of all peers, in alphabetical order."""
-    return sorted(REGISTRY)
+    return [*REGISTRY]
 
 
-def load(name: str) -> "type[Peer]":
+def load(name: str) -> type[Peer]:
     """Return the class that drives a peer, whose package need not be there; raise KeyError for an unknown name."""
     if name not in REGISTRY:
         raise KeyError(f"no peer {name!r}; there are {', '.join(names())}")
-    module, _, attribute = REGISTRY[name].partition(":")
-    found: type[Peer] = getattr(importlib.import_module(f"ampsim.peers.frameworks.{module}"), attribute)
-    return found
+    return REGISTRY[name]
 
 
 def connect(name: str, *, limit: float = 60.0, first: float = 600.0) -> "Remote":

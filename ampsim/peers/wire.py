@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,18 +18,6 @@ import ampsim
 from ampsim.peers import environments
 from ampsim.peers.peer import Peer, Step
 
-DESCRIPTION = (
-    "name",
-    "requirement",
-    "environment",
-    "target",
-    "source",
-    "dialect",
-    "constants",
-    "options",
-    "deviations",
-    "patched",
-)
 LINES = 5  # of what the peer printed last, in an error
 
 
@@ -50,7 +39,7 @@ class Remote(Peer):
     def __init__(
         self, peer: type[Peer], *, limit: float = 60.0, first: float = 600.0, python: str | None = None
     ) -> None:
-        for each in DESCRIPTION:
+        for each in get_annotations(Peer):
             setattr(self, each, getattr(peer, each, None))
         self.limit, self.first = limit, first
         self._python = python or environments.python(self.environment)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from ampsim.testing.extras import missing
 
 if TYPE_CHECKING:
+    from ampsim.testing.kit.from_flag import FromFlag as FromFlag
     from ampsim.testing.kit.judge import check_scaler as check_scaler
     from ampsim.testing.kit.judge import check_threads as check_threads
     from ampsim.testing.kit.parametrize import parametrize_with_checks as parametrize_with_checks
-    from ampsim.testing.kit.subject import FromFlag as FromFlag
     from ampsim.testing.kit.subject import Subject as Subject
     from ampsim.testing.kit.subject import Traits as Traits
     from ampsim.testing.loop.judge import check_loop as check_loop
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
 
 _HOMES = {  # public name -> the module that holds it, or that it is
-    "FromFlag": "ampsim.testing.kit.subject",
+    "FromFlag": "ampsim.testing.kit.from_flag",
     "Loop": "ampsim.testing.loop.loop",
     "LoopError": "ampsim.testing.loop.loop",
     "Subject": "ampsim.testing.kit.subject",

@@ -36,7 +36,7 @@ class MissingKeyError(KeyError):
         return str(self.args[0])
 
 
-def from_dict(saved: Dict, rule: Rule | Policy, depth: int, *, exact_torch: bool) -> tuple[Rule | Policy, States]:
+def from_dict(saved: Dict, rule: Rule | Policy, options: config.Options) -> tuple[Rule | Policy, States]:
     """Return the rule and the states of `to_dict`; raise before anything is changed.
 
     Only the newest state's tracker counts: the others are never updated again. Of scales from a deeper scaler, those
@@ -47,14 +47,14 @@ def from_dict(saved: Dict, rule: Rule | Policy, depth: int, *, exact_torch: bool
     if len(saved) == 0:
         raise refusals.EMPTY_STATE_DICT.error()
     missing = [name for name in ("scale", *FIELDS, "_growth_tracker") if name not in saved]
-    if missing and not exact_torch:
+    if missing and not options.exact_torch:
         raise MissingKeyError(
             f"the state dict has no {', '.join(map(repr, missing))}, only {sorted(saved)}: expected all five keys of a "
             "GradScaler's state_dict(); load what it returned"
         )
-    rule = config.changed(rule, exact_torch=exact_torch, **{name: saved[name] for name in FIELDS})
-    scales, tracker = [saved["scale"], *saved.get("pending", ())][-(depth + 1) :], saved["_growth_tracker"]
-    if not exact_torch:
+    rule = config.changed(rule, options, **{name: saved[name] for name in FIELDS})
+    scales, tracker = [saved["scale"], *saved.get("pending", ())][-(options.depth + 1) :], saved["_growth_tracker"]
+    if not options.exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
         tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")
     return rule, tuple(State(scale, tracker) for scale in scales)

@@ -1,15 +1,17 @@
-"""What a GradScaler is constructed with: checks with torch's types and texts where torch has them."""
+"""What a GradScaler is given, when it is made and by calls: checks with torch's types and texts where it has any."""
 
 import dataclasses
 import functools
 import numbers
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, get_args
 
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
 
+from ampsim.core.arguments import as_int, check_choice
 from ampsim.core.formats import FP32
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies.base import Policy
@@ -59,50 +61,80 @@ def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
     return checked
 
 
-def check_at_min_scale(choice: AtMinScale, exact_torch: bool) -> AtMinScale:
-    """Return `choice`; raise ValueError if it is none, or not what torch does where torch is repeated exactly."""
-    if choice not in get_args(AtMinScale):
-        raise ValueError(f"at_min_scale={choice!r}: expected one of {', '.join(map(repr, get_args(AtMinScale)))}")
-    if exact_torch and choice != "clamp":
-        raise ValueError(f"at_min_scale={choice!r} with exact_torch=True: expected one of the two; torch does neither")
-    return choice
+@dataclass(frozen=True)
+class Options:
+    """The settings of a scaler beside its device, its rule and its threads: checked, and never changed."""
+
+    depth: int
+    at_min_scale: AtMinScale
+    exact_torch: bool
+    allow_fp16: bool
+    capturable: bool
+    fused_step: bool
+
+    def __post_init__(self) -> None:
+        depth = as_int("depth", self.depth, 0, "to run synchronously as torch does pass depth=0")
+        object.__setattr__(self, "depth", depth)  # an int, whatever was passed
+        check_choice("at_min_scale", self.at_min_scale, get_args(AtMinScale))
+        if self.exact_torch and self.at_min_scale != "clamp":
+            raise ValueError(
+                f"at_min_scale={self.at_min_scale!r} with exact_torch=True: expected one of the two; torch does neither"
+            )
+        if self.exact_torch and self.fused_step:
+            raise ValueError(
+                "fused_step=True with exact_torch=True: expected one of the two; torch has its own kernels"
+            )
+
+    def check_capturable(self, launch: object) -> None:
+        """Refuse what no graph can do: it replays one iteration, on one stream, and cannot wait for the host."""
+        at_floor = None if self.at_min_scale == "clamp" else self.at_min_scale
+        for name, value, cure in (
+            ("depth", self.depth, "depth=0"),
+            ("launch", launch, "launch=None: one stream must order the iteration"),
+            ("at_min_scale", at_floor, '"clamp", which does not read the scale'),
+        ):
+            if self.capturable and value:
+                raise ValueError(f"capturable=True with {name}={value!r}: expected {cure}")
 
 
-def check_capturable(capturable: bool, depth: int, at_min_scale: AtMinScale, launch: object) -> bool:
-    """Refuse what no graph can do: it replays one iteration, on one stream, and cannot wait for the host."""
-    if not capturable:
-        return False
-    for name, value, cure in (
-        ("depth", depth, "depth=0"),
-        ("launch", launch, "launch=None: one stream must order the iteration"),
-        ("at_min_scale", at_min_scale != "clamp" and at_min_scale, '"clamp", which does not read the scale'),
-    ):
-        if value:
-            raise ValueError(f"capturable=True with {name}={value!r}: expected {cure}")
-    return True
-
-
-def check_fused_step(fused_step: bool, exact_torch: bool) -> bool:
-    """Refuse kernels of ours where torch is repeated exactly: they check gradients once unscaled, and leave them."""
-    if fused_step and exact_torch:
-        raise ValueError("fused_step=True with exact_torch=True: expected one of the two; torch has its own kernels")
-    return fused_step
-
-
-def check_group(rule: Rule | Policy, capturable: bool) -> None:
-    """Refuse what ranks cannot agree on by the largest of what each saw."""
-    if capturable:
+def common_to_ranks(options: Options, rule: Rule | Policy) -> dict[str, object]:
+    """Return what the ranks of a group must have alike; refuse what they cannot agree on by the largest they saw."""
+    if options.capturable:
         raise ValueError("capturable=True with a group: expected one of the two; replays of a collective are untested")
     if isinstance(rule, Policy) and "saturated" in rule.needs:
         raise ValueError(
             f"policy={rule!r} with a group needs the share of saturated elements: expected one that needs found_inf or "
             "amax, as one all-reduce tells the largest of all ranks and no sum; pass another policy"
         )
+    return {name: getattr(options, name) for name in ("depth", "exact_torch", "at_min_scale")} | named(rule)
 
 
 def named(rule: Rule | Policy) -> dict[str, object]:
     """Return the numbers of a rule or a policy by name."""
     return {"policy": type(rule).__name__, **{f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}}
+
+
+Numbers = tuple[float, float, float, int, float | None, float | None]
+DEFAULTS: Numbers = (2.0**16, 2.0, 0.5, 2000, None, None)
+
+
+def check_policy(policy: object, numbers: Numbers, options: Options) -> Policy:
+    """Return a policy; refuse what is none, one with another delay, and constants beside it, which it would ignore."""
+    if (*numbers, options.capturable) != (*DEFAULTS, False):
+        raise ValueError(
+            f"policy= with {(*numbers, options.capturable)}: expected the defaults of init_scale, growth_factor, "
+            "backoff_factor, growth_interval, min_scale, max_scale and capturable; give the numbers to the policy"
+        )
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy={policy!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants")
+    if options.exact_torch:
+        raise ValueError(f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies")
+    if policy.delay != options.depth:
+        raise ValueError(
+            f"delay={policy.delay} with depth={options.depth}: expected them to be equal; "
+            f"pass dataclasses.replace(policy, delay={options.depth})"
+        )
+    return policy
 
 
 def make_rule(
@@ -160,30 +192,28 @@ def bounds_of(rule: Rule) -> tuple[float, float]:
     return rule.min_scale or 0.0, largest if rule.max_scale is None else min(rule.max_scale, largest)
 
 
-def version_class(
-    rule: Rule | Policy, device: torch.device, *, exact_torch: bool, capturable: bool
-) -> type[AnyVersion]:
+def version_class(rule: Rule | Policy, device: torch.device, options: Options) -> type[AnyVersion]:
     """Choose where the state lives: with a policy on the host; for a rule on the host or on the device."""
     if isinstance(rule, Policy):
         return PolicyVersion
-    if capturable:
+    if options.capturable:
         return StaticVersion
-    return HostVersion if device.type == "cpu" and not exact_torch else DeviceVersion
+    return HostVersion if device.type == "cpu" and not options.exact_torch else DeviceVersion
 
 
-def changed(rule: Rule, *, exact_torch: bool, **change: Any) -> Rule:
+def changed(rule: Rule, options: Options, **change: Any) -> Rule:
     """Return the rule with constants changed; `exact_torch` does not check them."""
-    if not exact_torch:
+    if not options.exact_torch:
         return dataclasses.replace(rule, **change)
     return Rule.unchecked(**{**{name: getattr(rule, name) for name in Rule.__dataclass_fields__}, **change})
 
 
-def new_scale_by_value(new_scale: Any, device: str, rule: Rule, *, exact_torch: bool) -> float | torch.Tensor:
+def new_scale_by_value(new_scale: Any, device: str, rule: Rule, options: Options) -> float | torch.Tensor:
     """Take by value now what ``update(new_scale)`` was given; with torch's refusals.
 
     On the CPU it becomes a float; a tensor on another device stays there, copied.
     """
-    if exact_torch:
+    if options.exact_torch:
         return _as_torch_takes_it(new_scale, device)
     if isinstance(new_scale, torch.Tensor):
         _check_tensor(new_scale, device)

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core.arguments import as_int
 from ampsim.core.machine import State, init
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import checkpoint, config
-from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients.collect import every_gradient
 from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
-from ampsim.torch.state.policy import check_constants, check_policy
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
@@ -151,48 +149,37 @@ class GradScaler(TorchNames):
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
-        self._exact_torch = exact_torch
-        self._depth = as_int("depth", depth, 0, "to run synchronously as torch does pass depth=0")
-        self._at_min_scale = config.check_at_min_scale(at_min_scale, exact_torch)
-        self._allow_fp16 = allow_fp16
-        self._fused_step = FusedStep() if config.check_fused_step(fused_step, exact_torch) else None
+        self._options = config.Options(depth, at_min_scale, exact_torch, allow_fp16, capturable, fused_step)
         if self._enabled:
-            self._capturable = config.check_capturable(capturable, self._depth, at_min_scale, launch)
+            self._options.check_capturable(launch)
             numbers = (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale)
             if policy is None:
                 self._rule: Any = config.make_rule(*numbers, exact_torch=exact_torch)
                 # The scale is rounded to float32 when `scale` or `begin` makes the first version, as in torch.
                 self._first: checkpoint.States = (State(init_scale),)
             else:
-                check_constants((*numbers, capturable))
-                self._rule = check_policy(policy, self._depth, exact_torch=exact_torch)
+                self._rule = config.check_policy(policy, numbers, self._options)
                 self._first = (init(self._rule),)
-        self._ranks = None if group is None else self._agreeing(Ranks(group, self._device))
+        self._ranks = None if group is None else Ranks(group, self._device)
+        if self._ranks:
+            common = config.common_to_ranks(self._options, self._rule) if self._enabled else {}
+            self._ranks.check_equal("GradScaler()", {"enabled": self._enabled, **common})
         self._reset(launch)
 
-    def _agreeing(self, ranks: Ranks) -> Ranks:
-        """Return the ranks, all of which have this scaler's settings and no policy that they could not agree on."""
-        settings: dict[str, object] = {"enabled": self._enabled}
-        if self._enabled:
-            config.check_group(self._rule, self._capturable)
-            ranks.joins_amax = "amax" in getattr(self._rule, "needs", ())
-            settings |= {name: getattr(self, f"_{name}") for name in ("depth", "exact_torch", "at_min_scale")}
-            settings |= config.named(self._rule)
-        ranks.check_equal("GradScaler()", settings)
-        return ranks
-
     def _reset(self, launch: Launch | None) -> None:
+        options = self._options
+        self._fused_step = FusedStep() if options.fused_step else None
         self._lock = self._sync.Lock()
-        self._iterations: Iterations[AnyVersion] = Iterations(self._depth, launch, sync=self._sync)
+        self._iterations: Iterations[AnyVersion] = Iterations(options.depth, launch, sync=self._sync)
         self._launcher = self._iterations.launcher
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
         self._report = StepReport()
         self._observers: dict[object, Observer] = {}
         self._owners = Owners()
-        if self._depth:
+        if options.depth:
             self._owners = GradientOwners(self._iterations.is_outstanding)
-        elif self._enabled and not (self._exact_torch or self._capturable):
+        elif self._enabled and not (options.exact_torch or options.capturable):
             self._owners = LeftGradients()
         if self._sync is threading:
             checkpoint.alive.add(self)
@@ -200,7 +187,7 @@ class GradScaler(TorchNames):
     def _start(self, device: torch.device) -> Register[AnyVersion]:
         """Make the first version: on the device of the first output, as torch does; a "cpu" scaler's on the CPU."""
         device = torch.device("cpu") if self._device == "cpu" else device
-        kind = config.version_class(self._rule, device, exact_torch=self._exact_torch, capturable=self._capturable)
+        kind = config.version_class(self._rule, device, self._options)
         return self._iterations.start(lambda: kind.start(self._first, self._rule, device))
 
     def begin(self, timeout: float | None = None) -> ScaleTicket:
@@ -293,7 +280,7 @@ class GradScaler(TorchNames):
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
-        if "closure" in kwargs or (not self._exact_torch and args and callable(args[0])):
+        if "closure" in kwargs or (not self._options.exact_torch and args and callable(args[0])):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
         overridden = type(self).unscale_ is not GradScaler.unscale_  # then it is called, as torch calls it
@@ -304,7 +291,7 @@ class GradScaler(TorchNames):
 
     def _take(self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep) -> object:
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
-            ticket.value.keep(unscale.every_gradient(step.record.optimizer))
+            ticket.value.keep(every_gradient(step.record.optimizer))
         result = step.take(args, kwargs)
         self._owners.release(step.record.optimizer)
         with self._lock:
@@ -315,7 +302,7 @@ class GradScaler(TorchNames):
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
 
         def hold() -> T:
-            if is_fused(optimizer) or self._records.stage(ticket.index, optimizer) is Stage.READY:
+            if self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer):
                 self._owners.check_owner(optimizer, ticket)
             check = partial(self._iterations.stepping, name, ticket)
             return self._records.holding(
@@ -329,8 +316,8 @@ class GradScaler(TorchNames):
             version=ticket.value,
             record=record,
             rule=self._rule,
-            exact_torch=self._exact_torch,
-            allow_fp16=self._allow_fp16,
+            exact_torch=self._options.exact_torch,
+            allow_fp16=self._options.allow_fp16,
             overrides=self._overrides(),
             show=partial(self._show, ticket, record.optimizer),
             ranks=self._ranks,
@@ -339,7 +326,7 @@ class GradScaler(TorchNames):
         )
 
     def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
-        for observer in list(self._observers.values()):
+        for observer in [*self._observers.values()]:
             observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
 
     @property
@@ -353,7 +340,7 @@ class GradScaler(TorchNames):
         Raises:
             ValueError: the scaler is `capturable`: a replayed graph runs none of this.
         """
-        if self._enabled and self._capturable:
+        if self._enabled and self._options.capturable:
             raise ValueError(
                 "a capturable scaler: expected one whose steps run in Python; a graph's replay tells nobody"
             )
@@ -376,11 +363,11 @@ class GradScaler(TorchNames):
         self._iterations.check_thread(ticket)
         register = self._iterations.started("update")
         if new_scale is not None:
-            new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
+            new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
         elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         ended = self._iterations.ending(ticket)
-        for observer in list(self._observers.values()):
+        for observer in [*self._observers.values()]:
             observer.closing(ended)
         if self._launcher.here():
             self._finish(ended, new_scale, is_async)
@@ -401,12 +388,12 @@ class GradScaler(TorchNames):
             def advance(version: AnyVersion) -> AnyVersion:
                 if new_scale is not None:
                     return version.override(rule, new_scale)
-                config.check_floor(self._at_min_scale, rule, version, outcome.flags)
+                config.check_floor(self._options.at_min_scale, rule, version, outcome.flags)
                 return version.next(rule, outcome)
 
             register.apply(ticket, advance, is_async=is_async)
             found = self._records.close(ticket.index)
-        for observer in list(self._observers.values()):
+        for observer in [*self._observers.values()]:
             observer.closed(ticket, found)
 
     def synchronize(self) -> None:
@@ -430,13 +417,6 @@ class GradScaler(TorchNames):
         else:
             scale = (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
         return scale
-
-    def _get_growth_tracker(self) -> int:
-        if not self._enabled:
-            return 0
-        register = self._iterations.register
-        tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
-        return tracker
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
         """Return the growth factor; `up_to_date` waits for changes still on their way."""
@@ -464,7 +444,7 @@ class GradScaler(TorchNames):
         register = self._iterations.register
         if register is None:
             return self._first
-        *older, newest = register.pending() if self._depth else (register.newest,)
+        *older, newest = register.pending() if self._options.depth else (register.newest,)
         return (*(version.read() for version in older), newest.saved())
 
     def state_dict(self) -> dict[str, Any]:
@@ -476,7 +456,7 @@ class GradScaler(TorchNames):
         if not self._enabled:
             return {}
         self.synchronize()
-        return checkpoint.to_dict(self._rule, self._states(), self._depth)
+        return checkpoint.to_dict(self._rule, self._states(), self._options.depth)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
@@ -487,12 +467,12 @@ class GradScaler(TorchNames):
         if not self._enabled:
             return
         self.synchronize()
-        rule, states = checkpoint.from_dict(state_dict, self._rule, self._depth, exact_torch=self._exact_torch)
+        rule, states = checkpoint.from_dict(state_dict, self._rule, self._options)
         if self._ranks:
             self._ranks.check_equal("load_state_dict", {**config.named(rule), "states": states})
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": StepRecords(sync=self._sync)}
-        if self._capturable:
+        if self._options.capturable:
             changed["_report"] = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
         else:
             changed |= {"_scaled": None, "_report": StepReport()}
@@ -528,13 +508,4 @@ class GradScaler(TorchNames):
 
 
 _NO_TICKET: ScaleTicket = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
-_PICKLED = {
-    "_device",
-    "_enabled",
-    "_at_min_scale",
-    "_exact_torch",
-    "_depth",
-    "_allow_fp16",
-    "_capturable",
-    "_fused_step",
-} | {f"_{name}" for name in ("rule", "first", *FIELDS)}
+_PICKLED = {f"_{name}" for name in ("device", "enabled", "options", "rule", "first", *FIELDS)}

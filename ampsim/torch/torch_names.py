@@ -133,7 +133,7 @@ class TorchNames(TorchScaler):
     _records: StepRecords
     _rule: Any
     _first: checkpoint.States
-    _exact_torch: bool
+    _options: config.Options
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
     synchronize: Callable[[], None]
@@ -150,7 +150,7 @@ class TorchNames(TorchScaler):
         """Do what ``update(new_scale)`` does in an iteration of nothing else; RuntimeError while one runs."""
         if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
             new_scale = float(new_scale)
-        new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, exact_torch=self._exact_torch)
+        new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
         register = self._iterations.register or self._start(torch.device(self._device))
         self.synchronize()
         if register.outstanding():
@@ -172,18 +172,6 @@ class TorchNames(TorchScaler):
             'load_state_dict(state_dict() | {"_growth_tracker": ...}) between iterations'
         )
 
-    def _read_first_scale(self) -> float:
-        return self._first[0].scale  # type: ignore[no-any-return]
-
-    def _write_first_scale(self, scale: float) -> None:
-        self._write_first(scale=float(scale))
-
-    def _read_first_tracker(self) -> int:
-        return self._first[-1].growth_tracker  # type: ignore[no-any-return]
-
-    def _write_first_tracker(self, tracker: int) -> None:
-        self._write_first(_growth_tracker=tracker)
-
     def _write_first(self, **change: float) -> None:
         if self._iterations.register is not None or isinstance(self._rule, Policy):
             raise RuntimeError(
@@ -195,7 +183,9 @@ class TorchNames(TorchScaler):
     def _read_states(self) -> defaultdict[int, OptimizerState]:
         states: defaultdict[int, OptimizerState] = defaultdict(_ready)
         for key, record in self._records.by_id().items():
-            states[key] = OptimizerState(stage=OptState(record.stage.value), found_inf_per_device=record.found_inf)
+            states[key] = OptimizerState(
+                stage=OptState(record.stage.value), found_inf_per_device=dict(record.found_inf)
+            )
         return states
 
     def _write_states(self, _: Any) -> Never:
@@ -207,7 +197,7 @@ class TorchNames(TorchScaler):
         """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
 
         def changed() -> Rule:
-            return config.changed(self._rule, exact_torch=self._exact_torch, **{name: value})
+            return config.changed(self._rule, self._options, **{name: value})
 
         def change() -> None:
             self._rule = changed()
@@ -222,12 +212,21 @@ class TorchNames(TorchScaler):
 
     _scale = Name(_read_scale, _write_scale)
     _growth_tracker = Name(_read_tracker, _write_tracker)
-    _init_scale = Name(_read_first_scale, _write_first_scale)
-    _init_growth_tracker = Name(_read_first_tracker, _write_first_tracker)
+    _init_scale = Name(lambda self: self._first[0].scale, lambda self, scale: self._write_first(scale=float(scale)))
+    _init_growth_tracker = Name(
+        lambda self: self._first[-1].growth_tracker, lambda self, tracker: self._write_first(_growth_tracker=tracker)
+    )
     _per_optimizer_states = Name(_read_states, _write_states)
     _growth_factor: float = _constant("growth_factor")
     _backoff_factor: float = _constant("backoff_factor")
     _growth_interval: int = _constant("growth_interval")
+
+    def _get_growth_tracker(self) -> int:
+        if not self._enabled:
+            return 0
+        register = self._iterations.register
+        tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
+        return tracker
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
         """Make the first scale, on this device."""

@@ -1,6 +1,8 @@
 """Dialects: names, parameters, refusals, and what each reproduces of its framework."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,11 @@ def test_an_unknown_dialect_names_the_nearest() -> None:
 def test_a_name_that_is_no_text_is_unknown() -> None:
     with pytest.raises(dialects.UnknownDialectError, match=r"unknown dialect 3: expected one of apex"):
         dialects.get(3)  # type: ignore[arg-type]
+
+
+def test_the_readme_counts_the_dialects() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    assert re.findall(r"(\d+) of them, reproduced", text) == [str(len(dialects.ALL))]
 
 
 def test_a_part_of_a_name_names_the_whole() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ampsim.diagnose import history
-from ampsim.diagnose.history import Change, HistoryBuilder
+from ampsim.diagnose.history import Change, HistoryBuilder, Sample
 
 SCALES = st.lists(st.sampled_from([math.nan, 1.0, 2.0, 4.0]), max_size=40)
 
@@ -28,6 +28,9 @@ def test_merging_keeps_every_change_and_every_skip(scales, entries):
     assert merged.changes == [Change(a, b, old, new) for (a, old), (b, new) in pairs if old != new]
     assert len(merged.step) < entries + 1
     assert merged.skipped.sum() == len(scales) // 2
+    parts = [scales[before + 1 : last + 1] for before, last in itertools.pairwise([-1, *merged.step])]
+    lasts = [next((scale for scale in reversed(part) if not math.isnan(scale)), math.nan) for part in parts]
+    np.testing.assert_equal(merged.scale, lasts)
     assert np.all(np.diff(merged.step) > 0)
     if scales:
         assert merged.step[-1] == len(scales) - 1
@@ -38,8 +41,11 @@ def test_a_run_that_went_back_has_its_steps_once():
     builder = HistoryBuilder("-", "test")
     for step, scale in [(0, 4.0), (1, 4.0), (2, 2.0), (3, 1.0), (2, 4.0), (3, 8.0)]:
         builder.add(step, scale=scale, skipped=0)
+        builder.samples.append(Sample(step, {}))
+        builder.alarms.append((step, "alarm"))
     found = builder.finish()
-    assert found.step.tolist() == [0, 1, 2, 3]
+    assert found.step.tolist() == [sample.step for sample in found.samples] == [0, 1, 2, 3]
+    assert [step for step, _ in found.alarms] == [0, 1, 2, 3]
     assert found.scale.tolist() == [4.0, 4.0, 4.0, 8.0]
     assert found.changes == [Change(2, 3, 4.0, 8.0)]
     assert "went back" in found.notes[0]

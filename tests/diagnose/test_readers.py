@@ -10,6 +10,7 @@ import pytest
 from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.readers import run as own
 from ampsim.diagnose.readers import sniff, tables
+from ampsim.diagnose.readers.fields import entry_of
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.run_file import RunFile, pack_counts
 
@@ -318,3 +319,8 @@ def test_steps_in_no_order_are_refused_and_a_run_started_often_is_not(tmp_path):
 @pytest.mark.parametrize(("name", "text", "expected"), PROGRAMS)
 def test_what_programs_write(tmp_path, name, text, expected):
     assert columns(read(tmp_path, text, name)) == expected
+
+
+def test_a_logarithm_that_is_no_scales_is_no_error():
+    assert entry_of({"log2_scale": 10.0, "loss": 1.0}) == {"scale": 1024.0, "loss": 1.0}
+    assert entry_of({"log2_scale": 5000.0}) == {"scale": 2.0**1023}

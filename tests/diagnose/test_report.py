@@ -192,10 +192,12 @@ def test_what_cannot_be_read_or_written_is_a_sentence(recorded, tmp_path):
     assert code == 2
     assert "no loss scale, gradient norm or loss was found" in said
     before = recorded.read_bytes()
-    code, said = run("report", recorded, "-o", recorded)
-    assert code == 2
-    assert "expected another name for the page" in said
-    assert recorded.read_bytes() == before
+    (tmp_path / "link.html").symlink_to(recorded)
+    for page in (recorded, tmp_path / "link.html"):
+        code, said = run("report", recorded, "-o", page)
+        assert code == 2
+        assert "expected another name for the page" in said
+        assert recorded.read_bytes() == before
     code, said = run("report", recorded, "-o", tmp_path / "no" / "page.html")
     assert code == 2
     assert "expected a place where a page can be written" in said

@@ -1,6 +1,8 @@
 """Files that TensorBoard's and Weights & Biases' own packages wrote say what the run's own file says."""
 
+import io
 import math
+import struct
 import warnings
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from ampsim.diagnose.explain import explain
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
+from ampsim.diagnose.readers.trackers import _log_records
 from ampsim.watch import watch
 
 HOW = "pip install -c constraints.txt -e '.[trackers]'"
@@ -132,3 +135,12 @@ def test_events_without_a_number_of_a_run_are_a_sentence(tmp_path, writer):
     writer.close()
     with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss was found"):
         read_history(tmp_path / "events")
+
+
+def test_a_record_may_begin_in_the_last_seven_bytes_of_a_block():
+    def part(kind, data):
+        return struct.pack("<IHB", 0, len(data), kind) + data
+
+    first = bytes(32768 - 3 * 7)  # behind the file's own 7 bytes and its header it leaves room for a header alone
+    file = io.BytesIO(bytes(7) + part(1, first) + part(2, b"") + part(4, b"last"))
+    assert list(_log_records(file)) == [first, b"last"]

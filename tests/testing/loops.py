@@ -15,126 +15,96 @@ __all__ = ["ADAM", "FUSED", "RIGHT", "SGD", "Trainer", "batches", "cut", "loss_o
 RIGHT = {}
 
 
-def right(make):
-    RIGHT[make.__name__] = make
+def looping(step, optimizer=SGD, setup=lambda t: None, **loop):
+    """A maker of loops that take this step, given a `Trainer` and a batch; `setup` names what else training carries."""
+
+    def make(scaler):
+        t = Trainer(scaler, optimizer)
+        setup(t)
+        return Loop(partial(step, t), t.state, **{"logged": lambda: t.logs, **loop})
+
+    make.__name__ = getattr(step, "__name__", "loop")
     return make
 
 
-@right
-def sgd(scaler):
-    trainer = Trainer(scaler)
+def right(*args, **loop):
+    """Register a loop by its step, as `looping` takes it."""
 
-    def step(batch):
-        trainer.backward(batch)
-        trainer.update()
+    def register(step):
+        RIGHT[step.__name__] = looping(step, *args, **loop)
+        return RIGHT[step.__name__]
 
-    return Loop(step, trainer.state)
-
-
-@right
-def fused(scaler):
-    trainer = Trainer(scaler, FUSED)
-
-    def step(batch):
-        trainer.logs["loss"] = trainer.backward(batch)
-        trainer.update()
-
-    return Loop(step, trainer.state, logged=lambda: trainer.logs)
+    return register
 
 
-@right
-def averaged_and_scheduled(scaler):
-    trainer = Trainer(scaler, ADAM)
-    ema, scheduler = trainer.average(), trainer.schedule()
-    steps = trainer.carry("steps", torch.zeros(()))
-
-    def step(batch):
-        trainer.backward(batch)
-        if trainer.update():
-            scheduler.step()
-            ema.update_parameters(trainer.model)
-            steps.add_(1)
-
-    return Loop(step, trainer.state)
+def accumulate(t, batch, steps=1):
+    """Add the scaled gradients of a batch, whole or in parts, to those of as many steps."""
+    for part in parts(batch):
+        t.scaler.scale(loss_of(t.model, part) / len(parts(batch)) / steps).backward()
 
 
-@right
-def accumulating(scaler):
+@right()
+def sgd(t, batch):
+    t.backward(batch)
+    t.update()
+
+
+@right(FUSED)
+def fused(t, batch):
+    t.logs["loss"] = t.backward(batch)
+    t.update()
+
+
+def averages(t):
+    t.average(), t.schedule(), t.carry("steps", torch.zeros(()))
+
+
+@right(ADAM, averages)
+def averaged_and_scheduled(t, batch):
+    t.backward(batch)
+    if t.update():
+        t.state["scheduler"].step()
+        t.state["ema"].update_parameters(t.model)
+        t.state["steps"].add_(1)
+
+
+@right(setup=lambda t: vars(t).update(seen=0), split=cut)
+def accumulating(t, batch):
     """Steps after every second batch, and takes micro-batches, too."""
-    trainer = Trainer(scaler)
-    seen = 0
-
-    def step(batch):
-        nonlocal seen
-        if seen % 2 == 0:
-            trainer.optimizer.zero_grad()
-        for part in parts(batch):
-            scaler.scale(loss_of(trainer.model, part) / len(parts(batch)) / 2).backward()
-        seen += 1
-        if seen % 2 == 0:
-            trainer.update()
-
-    return Loop(step, trainer.state, split=cut)
+    if t.seen % 2 == 0:
+        t.optimizer.zero_grad()
+    accumulate(t, batch, 2)
+    t.seen += 1
+    if t.seen % 2 == 0:
+        t.update()
 
 
-@right
-def splitting(scaler):
-    trainer = Trainer(scaler, ADAM)
-
-    def step(batch):
-        trainer.optimizer.zero_grad()
-        for part in parts(batch):
-            scaler.scale(loss_of(trainer.model, part) / len(parts(batch))).backward()
-        trainer.update()
-
-    return Loop(step, trainer.state, split=cut)
+@right(ADAM, split=cut)
+def splitting(t, batch):
+    t.optimizer.zero_grad()
+    accumulate(t, batch)
+    t.update()
 
 
-@right
-def two_optimizers(scaler):
-    trainer = Trainer(scaler)
-    first, last = trainer.model[0], trainer.model[2]
-    one = torch.optim.SGD(first.parameters(), lr=0.1)
-    two = torch.optim.Adam(last.parameters(), lr=0.01)
-
-    def step(batch):
-        trainer.model.zero_grad()
-        scaler.scale(loss_of(trainer.model, batch)).backward()
-        scaler.step(one)
-        scaler.step(two)
-        scaler.update()
-
-    return Loop(step, {"model": trainer.model, "one": one, "two": two})
+def two(t):
+    t.optimizer = t.carry("optimizer", torch.optim.SGD(t.model[0].parameters(), lr=0.1))
+    t.carry("two", torch.optim.Adam(t.model[2].parameters(), lr=0.01))
 
 
-@right
-def clipping(scaler):
-    trainer = Trainer(scaler, ADAM)
-
-    def step(batch):
-        loss = trainer.backward(batch)
-        scaler.unscale_(trainer.optimizer)
-        norm = nn.utils.clip_grad_norm_(trainer.params(), 0.1)
-        trainer.update()
-        trainer.logs.update(loss=loss, norm=norm)
-
-    return Loop(step, trainer.state, logged=lambda: trainer.logs)
+@right(setup=two)
+def two_optimizers(t, batch):
+    t.model.zero_grad()
+    t.backward(batch)
+    t.scaler.step(t.state["two"])
+    t.update()
 
 
-@right
-def normed_and_dropped(scaler):
-    """Has batch-norm, whose statistics a skipped forward pass may move, and dropout."""
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(batch):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model, batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return Loop(step, {"model": model, "optimizer": optimizer})
+@right(ADAM)
+def clipping(t, batch):
+    t.logs["loss"] = t.backward(batch)
+    t.scaler.unscale_(t.optimizer)
+    t.logs["norm"] = nn.utils.clip_grad_norm_(t.params(), 0.1)
+    t.update()
 
 
 def plain(model, optimizer, **loop):
@@ -188,10 +158,12 @@ RIGHT["dropped"] = plain(
 RIGHT["normed"] = plain(
     lambda: nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)), partial(SGD, lr=1.0), split=cut
 )
+RIGHT["normed_and_dropped"] = plain(  # whose statistics a skipped forward pass may move
+    lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)), partial(SGD, lr=0.1)
+)
 RIGHT["embedding"] = plain(Embedding, partial(torch.optim.SGD, lr=0.1))
 
 
-@right
 def adversarial(scaler):
     """Updates twice per batch, and leaves gradients where the next step clears them: those of one bias add up to 0."""
     torch.manual_seed(0)
@@ -212,17 +184,20 @@ def adversarial(scaler):
     return Loop(step, {"one": one, "other": other, "first": first, "second": second})
 
 
-@right
-def drawing(scaler):
+RIGHT["adversarial"] = adversarial
+
+
+def draws(t):
+    t.draw = torch.Generator().manual_seed(3)
+    t.carry("data", t.draw.get_state)
+
+
+@right(setup=draws)
+def drawing(t, batch):
     """Has a generator of its own, which goes on in a skipped step as the data does."""
-    trainer, draw = Trainer(scaler), torch.Generator().manual_seed(3)
-
-    def step(batch):
-        data, target = batch
-        trainer.backward((data + torch.randn(data.shape, generator=draw), target))
-        trainer.update()
-
-    return Loop(step, {**trainer.state, "data": draw.get_state})
+    data, target = batch
+    t.backward((data + torch.randn(data.shape, generator=t.draw), target))
+    t.update()
 
 
 class Wrapper(torch.optim.Optimizer):
@@ -242,13 +217,7 @@ class Wrapper(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state)
 
 
-@right
-def wrapped(scaler):
-    trainer = Trainer(scaler)
-    trainer.state["optimizer"] = Wrapper(trainer.optimizer)
-
-    def step(batch):
-        trainer.backward(batch)
-        trainer.update()
-
-    return Loop(step, trainer.state)
+@right(setup=lambda t: t.carry("optimizer", Wrapper(t.optimizer)))
+def wrapped(t, batch):
+    t.backward(batch)
+    t.update()

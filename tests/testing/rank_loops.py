@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ampsim.testing import Loop
 from ampsim.torch import GradScaler
 from experiments.bugs.trainer import ADAM, SGD
-from tests.testing.loops import Trainer, cut, loss_of, parts
+from tests.testing.loops import Trainer, accumulate, cut, loss_of, parts
 
 RIGHT, WRONG = {}, {}
 
@@ -36,8 +36,7 @@ def looping(optimizer=SGD, said=""):
 def backward(t, batch):
     """Leave scaled gradients of the mean over micro-batches."""
     t.optimizer.zero_grad()
-    for part in parts(batch):
-        t.scaler.scale(loss_of(t.model, part) / len(parts(batch))).backward()
+    accumulate(t, batch)
 
 
 def mean(t, group):
@@ -114,8 +113,7 @@ def accumulating(scaler, group=None):
         nonlocal batches
         if batches % 2 == 0:
             t.optimizer.zero_grad()
-        for part in parts(batch):
-            scaler.scale(loss_of(t.model, part) / len(parts(batch)) / 2).backward()
+        accumulate(t, batch, 2)
         batches += 1
         if batches % 2 == 0:
             mean(t, group)

@@ -1,15 +1,10 @@
 """`ampsim check` as a command: what hangs, ends its process or cannot be loaded is named, and the rest goes on."""
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from tests import warm
-
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from tests.testing.programs import checked
 
 Results = dict[str, tuple[int, str]]
 SCALERS = """
@@ -65,14 +60,6 @@ MODULES = {
     "misspelt": "def f(:",
     "endless": "import threading; threading.Event().wait()",
 }
-RUNS = """
-import json, sys
-from typer.testing import CliRunner
-from ampsim.cli import app
-for arguments in json.loads(sys.argv[1]):
-    result = CliRunner().invoke(app, ["check", *arguments])
-    print(json.dumps([result.exit_code, result.output]), flush=True)
-"""
 CHECKS = ["--check", "pickling_is_invisible", "--check", "a_state_dict_is_a_snapshot", "-n", "5"]
 HANGS = ["scalers:Deadlocks", "scalers:CatchesAll"]
 ENDS = {  # what is said of pickling
@@ -96,19 +83,11 @@ UNLOADABLE = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Exit status and output, by target; one process for all, as torch takes seconds to import."""
-    folder = tmp_path_factory.mktemp("folder")
-    for name, text in MODULES.items():
-        (folder / f"{name}.py").write_text(text)
+    """Exit status and output, by target."""
     runs = {target: [target, "--time-limit", "1" if target == "endless:X" else "30"] for target in UNLOADABLE}
     runs |= {"hang": [*HANGS, *CHECKS, "--time-limit", "5"], "end": [*ENDS, *CHECKS]}
     runs |= {"expected": ["scalers:Exits", *CHECKS, "--xfail", "pickling_is_invisible"]}
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(  # noqa: S603
-        [warm.python(), "-c", RUNS, json.dumps([*runs.values()])],
-        capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    return dict(zip(runs, map(json.loads, done.stdout.splitlines()), strict=True))
+    return checked(tmp_path_factory.mktemp("folder"), MODULES, runs)
 
 
 @pytest.mark.parametrize("target", UNLOADABLE)

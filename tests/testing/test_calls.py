@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.testing.conductor.runs import run
+from ampsim.testing.conductor import run
 from tests.examples import examples
 from tests.testing.programs import REAL, outcome_of
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.testing import conductor
-from ampsim.testing.conductor.runs import (
+from ampsim.testing.conductor import (
     Conductor,
     FailingScheduleError,
     Program,

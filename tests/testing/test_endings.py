@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ampsim.testing.conductor.runs import Conductor, DeadlockError, LivelockError, Program, attempt, explore, run
+from ampsim.testing.conductor import Conductor, DeadlockError, LivelockError, Program, attempt, explore, run
 from tests.testing.programs import nothing_special
 
 

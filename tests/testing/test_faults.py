@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampsim.testing.conductor.runs import Conductor, DeadlockError, Run, attempt, explore, run
+from ampsim.testing.conductor import Conductor, DeadlockError, Run, attempt, explore, run
 
 
 def guarded(c: Conductor) -> list[str]:

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim import init, update  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from tests.core.test_laws import backs_off_twice, decays_when_clean, grows_on_overflow, never_backs_off  # noqa: E402
+from tests.core.test_laws import decays_when_clean, never_backs_off  # noqa: E402
 from tests.testing.strangers import WRONG  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
 
@@ -46,11 +46,6 @@ def ignores_its_floor(rule, before, flag, after):
 # -------------------------------------------------------------------------------- bugs of what is around it
 
 
-class SkipsAlways(TorchScaler):
-    def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
-        return None
-
-
 class UnscalesAfterStep(TorchScaler):
     def unscale_(self, optimizer):
         if self._per_optimizer_states[id(optimizer)]["stage"].value != 2:
@@ -70,16 +65,6 @@ class StepsWithoutGradients(TorchScaler):
         return super().step(optimizer, *args, **kwargs)
 
 
-class AllowsFloat16(TorchScaler):
-    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
-
-
-class TakesClosures(TorchScaler):
-    def step(self, optimizer, *args, closure=None, **kwargs):
-        return super().step(optimizer, *args, *filter(None, [closure]), **kwargs)
-
-
 class ScalesNumbers(TorchScaler):
     def scale(self, outputs):
         return outputs * self.get_scale() if isinstance(outputs, float) else super().scale(outputs)
@@ -89,17 +74,6 @@ class TakesAnyFactor(TorchScaler):
     def __init__(self, device, init_scale, growth_factor, backoff_factor, growth_interval):
         super().__init__(device, init_scale, growth_interval=growth_interval)
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
-
-
-class ChecksTheLastGroup(TorchScaler):
-    """A loop variable that outlives its loop."""
-
-    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        grads = [param.grad for param in optimizer.param_groups[-1]["params"] if param.grad is not None]
-        for tensor in found.values():
-            tensor.fill_(float(not all(grad.isfinite().all() for grad in grads)))
-        return found
 
 
 class StartsTheGradientAnew(TorchScaler):
@@ -120,26 +94,10 @@ def _leaves(node):
     return [leaf for inner, _ in node.next_functions for leaf in _leaves(inner)]
 
 
-class RemembersOneOptimizer(TorchScaler):
-    """What belongs to a call is kept on the scaler, where another thread's call finds it."""
-
-    def unscale_(self, optimizer):
-        self._now = optimizer
-        super().unscale_(optimizer)
-
-    def step(self, optimizer, *args, **kwargs):
-        return super().step(self._now, *args, **kwargs)
-
-
 class LoadsOnlyIfUsed(TorchScaler):
     def load_state_dict(self, state_dict):
         if self._scale is not None:
             super().load_state_dict(state_dict)
-
-
-class SavesItsTensor(TorchScaler):
-    def state_dict(self):
-        return {**super().state_dict(), "scale": self.get_scale() if self._scale is None else self._scale}
 
 
 class SavesAnObject(TorchScaler):
@@ -147,43 +105,23 @@ class SavesAnObject(TorchScaler):
         return {**super().state_dict(), "saved_by": Path()}
 
 
-class UnscalesInBfloat16(TorchScaler):
-    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-        for param in optimizer.param_groups[0]["params"]:
-            if param.grad is not None:
-                param.grad = param.grad.bfloat16().to(param.dtype)
-        return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-
-
-# check -> the planted bugs that it names. What torch itself fails is in `known.TORCH`, and test_kit.py sees it fail.
+# check -> the planted bugs that it names, where no stranger's small change is named by it.
+# What torch itself fails is in `known.TORCH`, and test_kit.py sees it fail.
 KILLS = {
-    "overflow_backs_off_once": [flagged(backs_off_twice), theirs.UpdatesInsideStep],
-    "overflow_never_raises_the_scale": [flagged(grows_on_overflow)],
     "overflow_restarts_the_streak": [theirs.KeepsTheStreakOnOverflow],
-    "clean_step_keeps_the_scale": [flagged(decays_when_clean)],
-    "growth_waits_for_the_interval": [theirs.GrowsOneLate],
-    "growth_multiplies_by_the_growth_factor": [theirs.GrowsByTheInverseOfBackoff, theirs.CreepsUpOnCleanSteps],
     "clean_step_counts_once": [theirs.GrowsOneLate],
-    "scale_stays_finite": [theirs.GrowsToInf],
     "scale_stays_within_bounds": [flagged(ignores_its_floor, min_scale=1.0)],
     "skip_budget": [flagged(never_backs_off)],
     "descends_only_by_skipping": [flagged(decays_when_clean)],
-    "skipped_step_changes_nothing": [theirs.StepsAlthoughItOverflowed, theirs.SkipsByZeroingGradients],
-    "clean_step_is_taken": [SkipsAlways],
     "get_scale_is_what_scale_multiplies_by": [theirs.RoundsTheScaleForTheLoss],
     "scale_is_exact_float32": [theirs.RoundsFactorsFirst, theirs.HoldsTheScaleInFloat64],
     "loss_is_multiplied_by_the_scale": [theirs.RoundsTheScaleForTheLoss],
-    "step_returns_what_the_optimizer_returns": [theirs.StepReturnsNothing],
-    "setters_take_effect": [theirs.IgnoresTheBackoffSetter],
-    "override_keeps_the_streak": [theirs.ResetsTheStreakOnOverride],
     "unscaling_twice_is_refused": [theirs.UnscalesTwice],
     "unscaling_after_step_is_refused": [UnscalesAfterStep],
     "stepping_twice_is_refused": [theirs.StepsTwice],
     "calls_before_the_first_scale_are_refused": [HasItsScaleAtOnce],
     "a_step_without_gradients_is_refused": [StepsWithoutGradients],
     "an_update_without_a_step_is_refused": [theirs.UpdatesWithoutAnyCheck],
-    "float16_gradients_are_refused": [AllowsFloat16],
-    "a_keyword_closure_is_refused": [TakesClosures],
     "what_is_no_loss_is_refused": [ScalesNumbers],
     "factors_that_do_not_move_the_scale_are_refused": [TakesAnyFactor],
     "any_calls_do_what_torchs_do": [
@@ -192,24 +130,10 @@ KILLS = {
         theirs.UnscalesTwice,
         theirs.StepsTwice,
     ],
-    "any_optimizer_overflow_backs_off": [
-        theirs.ForgetsTheSecondOptimizer,
-        theirs.BacksOffOncePerOptimizer,
-        theirs.CountsEachOptimizer,
-    ],
-    "skip_is_per_optimizer": [theirs.SkipsEveryOptimizer],
-    "overflow_in_any_parameter_group_skips": [ChecksTheLastGroup],
     "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew],
-    "two_threads_step_two_optimizers": [RemembersOneOptimizer],
-    "resume_is_invisible": [theirs.LosesTheStreakOnLoad],
     "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed],
-    "pickling_is_invisible": [theirs.LosesTheStreakWhenPickled],
-    "a_state_dict_is_a_snapshot": [SavesItsTensor],
     "a_state_dict_loads_without_running_code": [SavesAnObject],
     "never_steps_on_nonfinite": [theirs.FusedStepsAlthoughItOverflowed, theirs.StepsAlthoughItOverflowed],
-    "finds_every_nonfinite": [theirs.MissesNaN, theirs.MissesNegativeInf, theirs.ChecksOnlyTheFirstElement],
-    "unscaling_by_a_power_of_two_is_exact": [UnscalesInBfloat16],
-    "unscale_divides_by_the_scale_of_the_loss": [theirs.UnscalesByTheNextScale],
     "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed],
 }
 CHECKS = {check.name: check for check in judge.chosen()}

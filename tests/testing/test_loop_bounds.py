@@ -1,9 +1,6 @@
 """A loop that hangs, or ends its process, is named with its law and the others go on; bad input is a sentence."""
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +8,8 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws  # noqa: E402
 from ampsim.testing.loop.judge import judge_loop  # noqa: E402
-from tests import warm  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
+from tests.testing.programs import checked  # noqa: E402
 
 LOOPS = """
 import os, signal, sys, threading, torch
@@ -55,17 +52,6 @@ is_killed = looping(lambda: os.kill(os.getpid(), signal.SIGKILL))
 endless, quits_at_once = looping(nothing, wait), looping(nothing, lambda: sys.exit(4))
 exits_at_once, raises = looping(nothing, lambda: os._exit(4)), looping(lambda: 1 / 0)
 """
-RUNS = """
-import json, sys
-import ampsim.testing.loop.backends.torch
-from ampsim.testing.kit.check import warm_up
-from typer.testing import CliRunner
-from ampsim.cli import app
-warm_up()  # torch's first step takes seconds, which are no loop's
-for arguments in json.loads(sys.argv[1]):
-    result = CliRunner().invoke(app, ["check", "--loop", *arguments])
-    print(json.dumps([result.exit_code, result.output]), flush=True)
-"""
 SKIPPED = "skipped_step_never_happened"
 LAWS = ["--law", SKIPPED, "-k", "it_learns"]
 ENDS = {  # what is said of the skipped step
@@ -86,21 +72,15 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """Exit status and output, by name; one process for all, as torch takes seconds to import."""
-    folder = tmp_path_factory.mktemp("folder")
-    (folder / "loops.py").write_text(LOOPS)
-    (folder / "broken.py").write_text("raise RuntimeError('not today')")
+    """Exit status and output, by name."""
     runs = {target: [target, *LAWS, "--time-limit", "8"] for target in REFUSED}
     runs |= {"end": [*ENDS, *LAWS, "--time-limit", "8"]}
     runs |= {"expected": ["loops:exits", *LAWS, "--xfail", SKIPPED]}
     runs |= {"killed in vain": ["loops:exits_at_once", *LAWS]}
     runs |= {"json": ["loops:right", "loops:quits", *LAWS, "--report", "json"]}
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(  # noqa: S603
-        [warm.python(), "-c", RUNS, json.dumps([*runs.values()])],
-        capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    return dict(zip(runs, map(json.loads, done.stdout.splitlines()), strict=True))
+    modules = {"loops": LOOPS, "broken": "raise RuntimeError('not today')"}
+    runs = {name: ["--loop", *arguments] for name, arguments in runs.items()}
+    return checked(tmp_path_factory.mktemp("folder"), modules, runs)
 
 
 def test_what_hangs_or_ends_is_named_with_its_law_and_the_others_go_on(results: dict[str, tuple[int, str]]) -> None:

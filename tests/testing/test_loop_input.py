@@ -12,21 +12,10 @@ from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
 from ampsim.testing.loop.judge import judge_loop
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
-from tests.testing.loops import RIGHT, Trainer, batches, loss_of, sgd
+from tests.testing.loops import RIGHT, Trainer, batches, looping, loss_of, sgd
 
 SHARED = nn.Linear(3, 1)
 CALLS = []
-
-
-def looping(step, *, state=None, logged=None):
-    """A maker of loops that take this step, and carry this beside the model and the optimizer."""
-
-    def make(scaler):
-        trainer = Trainer(scaler)
-        carried = trainer.state if state is None else state(trainer)
-        return Loop(partial(step, trainer), carried, logged=logged)
-
-    return make
 
 
 def good(t, batch):
@@ -67,9 +56,9 @@ REFUSED = {
     "differs from run to run": (looping(with_noise), "step is not the same twice, after batch 0: model.0.weight"),
     "shares a model": (shared, "make is not the same twice, before the first batch: model.weight"),
     "ignores the scaler": (ignoring, "the scaler was never used"),
-    "carries nothing": (looping(good, state=lambda t: {}), "state is empty"),
+    "carries nothing": (looping(good, setup=lambda t: t.state.clear()), "state is empty"),
     "carries what is no array": (
-        looping(good, state=lambda t: {"cfg": "adam"}),
+        looping(good, setup=lambda t: t.carry("cfg", "adam")),
         "cfg is of type str: expected what has",
     ),
     "logs what is no array": (looping(good, logged=lambda: {"note": "x"}), "logged.note is of type str"),
@@ -221,7 +210,7 @@ def test_a_number_that_cannot_be_loaded_is_not_accused():
 
 
 def test_what_state_does_not_name_is_not_accused():
-    held = outcomes(looping(good, state=lambda t: {"weight": t.model[0].weight}))
+    held = outcomes(looping(good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight})))
     assert {outcome for outcome, _ in held.values()} == {"passed", "declared"}
     assert held["resume_is_invisible"][1].startswith("training carries more than state names")
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pytest
 from hypothesis import find, settings
 
-from ampsim.testing.conductor.runs import (
+from ampsim.testing.conductor import (
     Conductor,
     DeadlockError,
     FailingScheduleError,

@@ -7,8 +7,7 @@ from types import FrameType
 
 import pytest
 
-from ampsim.testing.conductor import scheduler
-from ampsim.testing.conductor.runs import Conductor, attempt, run
+from ampsim.testing.conductor import Conductor, attempt, run, scheduler
 from tests.testing.programs import nothing_special
 
 in_main_thread = pytest.mark.skipif(

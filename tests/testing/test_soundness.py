@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampsim.testing.conductor.runs import Conductor, attempt
+from ampsim.testing.conductor import Conductor, attempt
 
 OPS = ("read", "write", "acquire", "release", "try", "put", "get", "look", "set", "clear", "wait", "is_set", "timed")
 NOTED = {"read", "try", "get", "look", "is_set", "timed"}  # operations whose results are outcomes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ampsim.testing.conductor.runs import Conductor, run, schedules
+from ampsim.testing.conductor import Conductor, run, schedules
 from tests.examples import examples
 from tests.testing.programs import REAL, outcome_of, outcomes
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ampsim.testing.conductor.runs import Conductor, explore, run
+from ampsim.testing.conductor import Conductor, explore, run
 from tests.testing.programs import outcomes
 
 

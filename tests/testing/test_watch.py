@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing.conductor import sync
-from ampsim.testing.conductor.runs import Conductor, FailingScheduleError, Program, attempt, explore, run
+from ampsim.testing.conductor import Conductor, FailingScheduleError, Program, attempt, explore, run, sync
 from tests.testing.programs import together
 
 

@@ -192,9 +192,14 @@ def sharded_scaler_of_torch():
 
 def refusals():
     differ = "ValueError: GradScaler() with {0} on rank 0, {1} on rank 1: expected the same on all ranks"
-    for option, values in (("depth", (0, 2)), ("growth_interval", (5, 7)), ("enabled", (True, False))):
+    for option, values in (
+        ("depth", (0, 2)),
+        ("growth_interval", (5, 7)),
+        ("enabled", (True, False)),
+        ("at_min_scale", ("clamp", "warn")),
+    ):
         text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
-        assert text.startswith(differ.format(*(f"{option}={value}" for value in values))), text
+        assert text.startswith(differ.format(*(f"{option}={value!r}" for value in values))), text
     assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7: expected a process group with")
     needy = refusal(lambda: GradScaler("cpu", policy=Ratio(), group="world"))
     assert "needs the share of saturated elements: expected one that needs found_inf or amax" in needy, needy

@@ -428,7 +428,7 @@ def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
         loop.eager(1.0)
     assert loops[0].bits() == loops[1].bits()
     assert type(loops[1].scaler._iterations.register.newest) is StaticVersion
-    assert copy.deepcopy(loops[1].scaler)._capturable
+    assert copy.deepcopy(loops[1].scaler)._options.capturable
 
 
 def test_a_load_that_raises_has_changed_nothing() -> None:

@@ -221,13 +221,13 @@ def writes_a_published_scale(self, rule, outcome, honest=DeviceVersion.next):
 
 
 @mutant(config, "new_scale_by_value", INVARIANTS, "test_13_new_scale_captured_by_value", False)
-def takes_new_scale_by_reference(new_scale, device, rule, *, exact_torch):
+def takes_new_scale_by_reference(new_scale, device, rule, options):
     return new_scale
 
 
 @mutant(GradScaler, "_set_constant", INVARIANTS, "test_14_setters_fifo_with_updates")
 def sets_constants_at_once(self, name, value):
-    self._rule = config.changed(self._rule, exact_torch=False, **{name: value})
+    self._rule = config.changed(self._rule, self._options, **{name: value})
 
 
 @mutant(StepRecords, "outcome", INVARIANTS, "test_10_found_inf_stays_with_its_ticket")

@@ -79,6 +79,8 @@ def test_a_new_scale_on_a_device_is_bounded_without_being_read(new, becomes):
     # on the host it is refused; here its value could be known only by waiting
     rule = Rule(8.0, min_scale=2.0, max_scale=64.0)
     assert on_device(State(8.0), rule).override(rule, torch.tensor([new])).read().scale == becomes
+    floored = rule.replace(max_scale=None)
+    assert on_device(State(8.0), floored).override(floored, torch.tensor(NAN)).read().scale == 8.0
 
 
 def test_a_scale_is_copied_once_to_each_device_that_asks_or_filled_in_there_each_time():

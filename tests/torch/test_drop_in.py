@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
 from tests.examples import examples
 from tests.torch import lockstep
-from tests.torch.helpers import INF, NAN, told
+from tests.torch.helpers import INF, NAN, an_optimizer, told
 
 EXAMPLES = examples(ms=28, least=100)  # three machines
 
@@ -868,6 +869,34 @@ def test_difference_15_knows_parameters_of_any_kind():
     del param, optimizer
     gc.collect()
     assert len(scaler._owners._known) == 1
+
+
+class Noted(torch.autograd.Function):
+    """The identity; its graph lives as long as its context does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        Noted.context = weakref.ref(ctx)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@pytest.mark.parametrize("options", [{}, {"depth": 1}, {"exact_torch": True}, {"capturable": True}], ids=str)
+def test_no_graph_outlives_its_loss(options):
+    """Torch warns of a backward pass on another stream than that of the graph in which a parameter was first used."""
+    param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
+    scaler = GradScaler("cpu", init_scale=4.0, **options)
+    loss = scaler.scale(Noted.apply(param).sum())
+    loss.backward()
+    scaler.loss_value(loss)
+    scaler.unscale_and_clip_(optimizer, 1.0)
+    scaler.step(optimizer)
+    assert Noted.context() is not None
+    del loss
+    assert Noted.context() is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import copy
 import math
 import os
 import threading
+import warnings
 from contextlib import contextmanager
 
 import pytest
@@ -472,6 +473,19 @@ WAITS = [
     (clipped_here, {}),
 ]
 names = [f"{loop.__name__}-{options}" for loop, options in WAITS]
+
+
+def test_the_mode_in_which_waits_raise_is_put_back_and_torchs_warning_of_it_is_no_error(monkeypatch) -> None:
+    modes = []
+
+    def set_mode(mode) -> None:
+        modes.append(mode)
+        warnings.warn("Synchronization debug mode is a prototype feature", UserWarning, stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with pytest.raises(ZeroDivisionError), no_waits("cuda"):
+        _ = 1 / 0
+    assert modes == ["error", "default"]
 
 
 @on_both

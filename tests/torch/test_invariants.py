@@ -385,7 +385,7 @@ def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
         scaler.scale(param.sum(), ticket=second).backward()
     param.grad = None
     scaler.scale(param.sum(), ticket=second).backward()
-    for use in (scaler.unscale_, scaler.step):
+    for use in (scaler.unscale_, scaler.step, partial(scaler.unscale_and_clip_, max_norm=1.0)):
         with pytest.raises(RuntimeError, match="gradients of ticket 1 would be unscaled by ticket 0"):
             use(optimizer, ticket=first)
 

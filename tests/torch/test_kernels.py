@@ -200,10 +200,10 @@ def test_unscale_does_with_the_kernels_what_it_does_without(by_kernels, grads, b
     at = torch.tensor(scale, device=DEVICE)
     wanted = wide(grads) / scale
     norm, flag = unscale.norm_and_check(groups, at.double().reciprocal().float())
-    found = torch.zeros((), device=DEVICE)
-    unscale.check(groups, lambda device: found)
-    narrow = unscale.check_unscaled(groups, lambda device: at)
-    assert found.item() == (not np.isfinite(wide(grads)).all())
+    found, narrow = unscale.FoundInf(), unscale.FoundInf()
+    unscale.check(groups, found)
+    unscale.check_unscaled(groups, lambda device: at, narrow)
+    assert [f.item() for f in found.values()] == [float(not np.isfinite(wide(grads)).all())]
     top = torch.finfo(grads[0].dtype).max
     assert [f.item() for f in narrow.values()] == [float(not (np.abs(wanted) <= top).all())]
     if scale >= 2.0**-126:  # below, the reciprocal is inf in float32
@@ -224,13 +224,13 @@ def test_gradients_are_divided_and_their_quotients_checked_in_one_launch(by_kern
             grad.view(-1)[0] = bad
     inverse = torch.tensor(scale, device=DEVICE).double().reciprocal().float()
     wanted = [(grad.float() * inverse).to(grad.dtype) for grad in grads]
-    found, launched = torch.zeros((), device=DEVICE), []
+    found, launched = unscale.FoundInf(), []
     reads = mock.patch.object(unscale, "check", lambda *args: launched.append(args))
     with reads, mock.patch.object(kernels, "_read", None):
         groups = {(grads[0].device, grads[0].dtype): grads}
-        unscale.multiply_and_check_(groups, lambda device: inverse, lambda device: found, below_one=True)
+        unscale.multiply_and_check_(groups, lambda device: inverse, found, below_one=True)
     assert not launched
-    assert found.item() == (not all(product.isfinite().all() for product in wanted))
+    assert [f.item() for f in found.values()] == [float(not all(product.isfinite().all() for product in wanted))]
     if not (INTERPRETED and grads[0].dtype is torch.bfloat16):  # which the interpreter rounds towards zero
         given, expected = ([each.nan_to_num(nan=3.0).float() for each in some] for some in (grads, wanted))
         assert bits(*given) == bits(*expected)

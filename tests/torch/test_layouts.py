@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ampsim.torch import GradScaler
-from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients import collect
 from tests.torch.helpers import bits, run_script
 
 SCALE = 1024.0
@@ -138,7 +138,7 @@ def test_gradients_are_grouped_by_device_and_dtype():
     params = [torch.nn.Parameter(torch.ones(2, device=device, dtype=dtype)) for device, dtype in places]
     for param in params:
         param.grad = torch.ones_like(param)
-    groups = unscale.gradients(torch.optim.SGD(params), allow_fp16=False)
+    groups = collect.gradients(torch.optim.SGD(params), allow_fp16=False)
     assert {(str(device), dtype): len(grads) for (device, dtype), grads in groups.items()} == Counter(places)
     assert all((grad.device, grad.dtype) == key for key, grads in groups.items() for grad in grads)
 
@@ -146,5 +146,5 @@ def test_gradients_are_grouped_by_device_and_dtype():
 def test_a_gradient_on_another_device_is_left_as_it_lies() -> None:
     param = torch.nn.Parameter(torch.ones(2, 3, device="meta"))
     param.grad = grad = torch.ones(3, 2, device="meta").t()
-    unscale.lay_out_for_kernel(torch.optim.SGD([param]))
+    collect.lay_out_for_kernel(torch.optim.SGD([param]))
     assert param.grad is grad

@@ -23,10 +23,10 @@ def test_a_record_that_is_forgotten_is_as_new():
 
 
 def test_a_report_that_an_interrupt_kept_from_the_scaler_leaves_nothing_in_the_next():
-    first, lost, second = (an_optimizer()[1] for _ in range(3))
-    report = StepReport().adding(0, first, Record())
-    report.adding(0, lost, Record())
-    assert list(report.adding(0, second, Record())) == [first, second]
+    first, lost, second = (Record(optimizer=object()) for _ in range(3))
+    report = StepReport().adding(0, first)
+    report.adding(0, lost)
+    assert list(report.adding(0, second)) == [first.optimizer, second.optimizer]
 
 
 def test_a_state_that_a_kernel_made_is_taken_for_its_version_rule_and_flag_alone():
@@ -63,7 +63,7 @@ def test_of_updates_that_failed_the_oldest_is_the_next_to_be_asked_for():
     asked = [iterations.ask(ticket, fail, is_async=False) for ticket in tickets]
     for work in sent[1:]:  # the first notes which thread it runs on
         work()
-    assert iterations.current() is tickets[0]
+    assert iterations.stepping("step", None) is tickets[0]
     for job in asked:
         with pytest.raises(ValueError, match="planted"):
             job.result()
@@ -102,11 +102,34 @@ def test_observers_are_told_apart_and_under_no_lock():
     assert (stopped.told, observer.told) == ([], [4.0, "closing", "closed"])
 
 
-def test_a_step_that_raised_has_not_used_up_its_gradients():
-    class Raises(torch.optim.SGD):
-        def step(self, closure=None):
-            raise OSError("planted")
+def test_an_optimizer_of_others_is_told_of_no_overflow_where_torchs_own_need_no_word():
+    class Theirs(torch.optim.SGD):
+        pass
 
+    (record := Record()).found_on(CPU)
+    assert _flag(an_optimizer(fused=True)[1], record) is None
+    assert _flag(an_optimizer(kind=Theirs)[1], record) == 0.0
+
+
+class Raises(torch.optim.SGD):
+    """An optimizer whose step fails."""
+
+    def step(self, closure=None):
+        raise OSError("planted")
+
+
+def test_a_fused_step_that_raised_leaves_the_optimizer_its_own_scale():
+    param, optimizer = an_optimizer(kind=Raises)
+    optimizer._step_supports_amp_scaling, optimizer.grad_scale = True, ONE
+    scaler = GradScaler("cpu", init_scale=4.0)
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(OSError, match="planted"):
+        scaler.step(optimizer)
+    assert optimizer.grad_scale is ONE
+    assert not hasattr(optimizer, "found_inf")
+
+
+def test_a_step_that_raised_has_not_used_up_its_gradients():
     param, optimizer = an_optimizer(kind=Raises)
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
     scaler.scale(param.sum()).backward()
@@ -126,3 +149,18 @@ def test_a_replayed_scaler_that_is_loaded_reports_the_next_step_alone():
         scaler.update()
         assert (scaler.last_step.skipped, len(list(scaler.last_step))) == (skipped, 1)
         scaler.load_state_dict(scaler.state_dict())  # tickets are counted from 0 again
+
+
+def test_a_scaler_that_is_loaded_is_used_without_tickets_again_and_holds_a_float32():
+    scaler = GradScaler("cpu", init_scale=0.1, depth=1)
+    scaler.begin()
+    assert scaler.get_scale() == torch.tensor(0.1).item()
+    scaler.load_state_dict(GradScaler("cpu", init_scale=8.0, depth=1).state_dict())
+    assert scaler.scale(ONE) == 8.0
+
+
+def test_a_disabled_scaler_clips_to_the_norm_of_all_groups():
+    params = [torch.nn.Parameter(torch.zeros(())) for _ in range(2)]
+    params[0].grad, params[1].grad = torch.tensor(3.0), torch.tensor(4.0)
+    optimizer = torch.optim.SGD([{"params": [param]} for param in params])
+    assert GradScaler("cpu", enabled=False).unscale_and_clip_(optimizer, 1.0) == 5.0

@@ -6,6 +6,7 @@ import math
 import pickle
 import platform
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,7 @@ from ampsim import Rule, replay
 from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import read_run, records, unpack_counts
 from ampsim.watch import watch
+from ampsim.watch.sinks import _scalars
 from ampsim.watch.step import Step
 from ampsim.watch.writer import Writer
 from tests.examples import examples
@@ -183,13 +185,21 @@ def test_bfloat16_that_rounds_every_step_away_is_told(tmp_path):
     assert param.eq(1).all()
 
 
+def _is_free(lock):
+    return lock.acquire(blocking=False) and lock.release() is None
+
+
 @pytest.mark.parametrize("kind", ["torch", "ours"])
 def test_on_skip_and_skipped_say_it_in_time(tmp_path, kind):
     seen, model = [], make()
     optimizer, scaler = OPTIMIZERS["fused"](model.parameters()), SCALERS[kind]()
-    with watch(
-        model, optimizer, scaler, to=tmp_path / "run.jsonl", on_skip=lambda record: seen.append(record["step"])
-    ) as run:
+
+    def on_skip(record):
+        seen.append(record["step"])
+        with ThreadPoolExecutor(1) as other:  # which may wait for a thread that writes
+            assert other.submit(_is_free, run._writer._lock).result()
+
+    with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl", on_skip=on_skip) as run:
         said = []
         for bad in (False, True, False):
             optimizer.zero_grad()
@@ -399,3 +409,8 @@ def test_a_closed_run_is_forgotten(tmp_path):
     gc.collect()
     assert forgotten() is None
     assert scaler.is_enabled()
+
+
+def test_a_scale_of_zero_has_no_logarithm():
+    assert _scalars({"step": 0, "scale": 0.0}) == {"scale": 0.0}
+    assert _scalars({"step": 0, "scale": 8.0}) == {"scale": 8.0, "log2_scale": 3.0}

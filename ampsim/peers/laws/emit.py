@@ -11,19 +11,28 @@ import json
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from ampsim.peers import environments
-from ampsim.peers.laws.driver import Driver
 from ampsim.peers.laws.judging import Verdict
+from ampsim.peers.laws.trial import Driver
 from ampsim.peers.peer import Peer
 
 WIDTH = 100
 LIMIT = 600.0  # s per test, most of which its framework takes to load
 _ABOUT = {*inspect.get_annotations(Peer)}  # what describes a peer
 _STEP = 'Step = namedtuple("Step", "used stepped unscaled scale")'
+_SCALER = """class Scaler:
+    def __init__(self, **constants):
+        self.steps, self.peer = [], {}()
+        self.peer.start(**constants)
+
+    def __getattr__(self, name):  # a peer may have an iterate, too
+        return getattr(self.peer, name)
+"""
 _RUN = """
 import json, sys
 for source in json.load(sys.stdin):
@@ -108,13 +117,8 @@ def pieces_of(peer: type[Peer]) -> list[str]:
 
 def _definition(name: str, module: ModuleType) -> tuple[ast.stmt | None, ModuleType]:
     """Return what defines a name at the top of a module, or of the module of ampsim that it is imported from."""
-    for node in ast.parse(inspect.getsource(module)).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if getattr(node, "name", None) == name or any(
-            isinstance(each, ast.Name) and each.id == name for each in targets
-        ):
+    for node in _statements(module):
+        if getattr(node, "name", None) == name or name in _targets(node):
             return node, module
         if isinstance(node, ast.ImportFrom) and _is_of_peers(node):
             for alias in node.names:
@@ -173,34 +177,28 @@ def _names(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
+def _statements(module: ModuleType) -> list[ast.stmt]:
+    return ast.parse(inspect.getsource(module)).body
+
+
 def _imports(peer: type[Peer], body: str) -> Iterator[str]:
     """Yield the import lines, of modules that a peer's class comes from, whose names are used."""
     used = _names(ast.parse(body))
-    for module in {each.__module__ for each in peer.__mro__} | set(_modules(peer)):
-        if module.startswith("ampsim."):
-            for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
-                if isinstance(node, ast.Import | ast.ImportFrom) and "ampsim" not in ast.unparse(node):
-                    kept = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
-                    if kept:
-                        node.names = kept
-                        yield ast.unparse(node)
-
-
-def _modules(peer: type[Peer]) -> Iterator[str]:
-    for node in ast.parse(inspect.getsource(importlib.import_module(peer.__module__))).body:
+    modules = {each.__module__ for each in peer.__mro__ if each.__module__.startswith("ampsim.")}
+    for node in _statements(sys.modules[peer.__module__]):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ampsim.peers.frameworks."):
-            yield str(node.module)
+            modules.add(str(node.module))
+    for node in (node for module in modules for node in _statements(sys.modules[module])):
+        if isinstance(node, ast.Import | ast.ImportFrom) and "ampsim" not in ast.unparse(node):
+            node.names = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
+            if node.names:
+                yield ast.unparse(node)
 
 
 def _driver(peer: type[Peer]) -> str:
     """Return the class of the test: the peer's, and what the law does with it."""
     wanted = [inspect.getsource(getattr(Driver, name)) for name in ("iterate", "train", "feed", "take")]
-    made = f"    def __init__(self, **constants):\n        self.steps, self.peer = [], {peer.__name__}()\n"
-    made += "        self.peer.start(**constants)\n"
-    made += (
-        "    def __getattr__(self, name):\n        return getattr(self.peer, name)\n"  # a peer may have an iterate, too
-    )
-    tree = ast.parse("\n".join(["class Scaler:", made, *wanted]))
+    tree = ast.parse("\n".join([_SCALER.format(peer.__name__), *wanted]))
     return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
 
 
@@ -210,10 +208,7 @@ def pruned(pieces: Sequence[str], test: str) -> list[str]:
     # A class within a method is one of the package's, whose methods the package calls.
     methods = [(node, each) for node in trees if isinstance(node, ast.ClassDef)
                for each in node.body if isinstance(each, ast.FunctionDef)]  # fmt: skip
-    kept, todo = (
-        {"__init__"},
-        [ast.parse(test), *(tree for tree in trees if not isinstance(tree, ast.ClassDef))],
-    )
+    kept, todo = {"__init__"}, [ast.parse(test), *(tree for tree in trees if not isinstance(tree, ast.ClassDef))]
     todo.extend(each for _, each in methods if each.name == "__init__")
     while todo:
         used = {node.attr for node in ast.walk(todo.pop()) if isinstance(node, ast.Attribute)}

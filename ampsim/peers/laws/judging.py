@@ -43,10 +43,7 @@ def judge(peer: Peer, law: Law, *, examples: int = EXAMPLES) -> Verdict:
     """
     asked = _Asked(peer, law)
     try:
-        if law.draws:
-            drawing.run(asked.example, tuple(law.draws.items()), law.found, examples)
-        else:
-            asked.example()
+        drawing.run(asked.example, tuple(law.draws.items()), law.found, examples)
     except PeerLostError as error:
         return Verdict(law, "trouble", str(error), trial=asked.last)
     except (BrokenError, RaisedError) as error:

@@ -1,10 +1,11 @@
 """A law: one sentence, and a function over a `Trial` that fails where it does not hold."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis.strategies import SearchStrategy
+
+from ampsim.testing.kit.result import law_of
 
 EXAMPLES = 12
 
@@ -41,9 +42,8 @@ def law(
     """Make a law of a function of a `Trial` and of what `draws` draws; see `Law` for the rest."""
 
     def register(function: Callable[..., None]) -> Law:
-        sentence = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         name = function.__name__
-        LAWS[name] = Law(name, sentence, function, draws, found, choice, words)
+        LAWS[name] = Law(name, law_of(function), function, draws, found, choice, words)
         return LAWS[name]
 
     return register

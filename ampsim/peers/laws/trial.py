@@ -8,7 +8,6 @@ from typing import Any
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
-from ampsim.peers.laws.driver import Driver
 from ampsim.peers.peer import Peer, Step
 from ampsim.peers.wire import PeerLostError, PeerRaisedError
 from ampsim.testing.kit.result import BrokenError
@@ -140,6 +139,35 @@ class Trial:
             return dialects.get(self.peer.dialect, **{**self.peer.options, **named}) if self.peer.dialect else None
         except (TypeError, ValueError):
             return None
+
+
+class Driver:
+    """Iterations, each kept in `steps`, in words that a law and its test share: their text stands in the test."""
+
+    steps: list[Any]
+
+    def iterate(self, *flags: bool) -> None:
+        """Go through one iteration per flag, whose gradients have an infinity where it is true."""
+        for found_inf in flags:
+            self.take(1.0, float("inf") if found_inf else 1.0, 1.0)
+
+    def train(self, *gradients: float) -> None:
+        """Go through one iteration with these gradients of the loss, scaled as the loss is."""
+        self.take(*[self.scale_loss(gradient) for gradient in gradients])
+
+    def feed(self, *scaled: float) -> None:
+        """Go through one iteration with these gradients of the scaled loss."""
+        self.take(*scaled)
+
+    def take(self, *scaled: float) -> None:
+        """Go through one iteration, and keep it."""
+        self.steps.append(self.step(scaled))
+
+    def scale_loss(self, loss: float) -> float:
+        raise NotImplementedError
+
+    def step(self, scaled: tuple[float, ...]) -> Any:
+        raise NotImplementedError
 
 
 class Scaler(Driver):

@@ -2,18 +2,9 @@
 
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError
-from ampsim.testing.conductor.runs import (
-    Chooser,
-    Conductor,
-    FailingScheduleError,
-    Run,
-    attempt,
-    explore,
-    one_core,
-    pct,
-    run,
-    schedules,
-)
+from ampsim.testing.conductor.runs import Conductor, FailingScheduleError, Program, Run, attempt, explore, run
+from ampsim.testing.conductor.schedules import Chooser, pct, schedules
+from ampsim.testing.conductor.task import one_core
 
 __all__ = [
     "Chooser",
@@ -21,6 +12,7 @@ __all__ = [
     "DeadlockError",
     "FailingScheduleError",
     "LivelockError",
+    "Program",
     "Run",
     "attempt",
     "explore",

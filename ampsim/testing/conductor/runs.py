@@ -54,18 +54,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ampsim.testing.conductor import sync as _sync
 from ampsim.testing.conductor import watch as _watch
-from ampsim.testing.conductor.deadlock import DeadlockError as DeadlockError
-from ampsim.testing.conductor.deadlock import LivelockError as LivelockError
-from ampsim.testing.conductor.deadlock import Step as Step
-from ampsim.testing.conductor.deadlock import StuckError as StuckError
-from ampsim.testing.conductor.deadlock import replay, story
+from ampsim.testing.conductor.deadlock import Step, StuckError, replay, story
 from ampsim.testing.conductor.scheduler import Scheduler, activate
-from ampsim.testing.conductor.schedules import Chooser as Chooser
-from ampsim.testing.conductor.schedules import Schedule as Schedule
-from ampsim.testing.conductor.schedules import chooser
-from ampsim.testing.conductor.schedules import pct as pct
-from ampsim.testing.conductor.schedules import schedules as schedules
-from ampsim.testing.conductor.task import one_core as one_core
+from ampsim.testing.conductor.schedules import Schedule, chooser
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +66,6 @@ AnySchedule = Mapping[int, int] | Schedule
 Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
 Faults = Mapping[int, str]  # step -> the name of the task that it meets
 KEEP_RUNNING: Mapping[int, int] = MappingProxyType({})
-NO_FAULTS: Faults = MappingProxyType({})
 
 
 class Conductor:
@@ -180,7 +170,7 @@ class FailingScheduleError(AssertionError):
 
 
 class Options(TypedDict, total=False):
-    """The options of `attempt`."""
+    """The options of `attempt`; without them a run has at most 10,000 steps and no faults."""
 
     max_steps: int
     crash_at: Faults
@@ -188,9 +178,7 @@ class Options(TypedDict, total=False):
     crash_frees_locks: bool
 
 
-def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps: int = 10_000,
-            crash_at: Faults = NO_FAULTS, interrupt_at: Faults = NO_FAULTS,
-            crash_frees_locks: bool = False) -> Run:  # fmt: skip
+def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
     ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
@@ -200,7 +188,7 @@ def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, *, max_steps
 
     Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main task.
     """
-    scheduler = Scheduler(chooser(schedule), max_steps, crash_at, interrupt_at, crash_frees_locks)
+    scheduler = Scheduler(chooser(schedule), **options)
     activate(scheduler)
     value = scheduler.perform(lambda: program(Conductor(scheduler)))
     if scheduler.signal is not None:

@@ -21,7 +21,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError, Step, StuckError, replay, story, table
 from ampsim.testing.conductor.task import AbandonedError, Task
@@ -30,14 +30,17 @@ Chooser = Callable[[int, Sequence[str]], int]
 """From a step and the names of those who can go on to the index of the one who does."""
 
 
+NO_FAULTS: Mapping[int, str] = MappingProxyType({})
+
+
 class Scheduler:
     """One run: who holds the baton, what was decided, and how it ended. It is used once."""
 
-    def __init__(self, choose: Chooser, max_steps: int, crash_at: Mapping[int, str],
-                 interrupt_at: Mapping[int, str], free_locks: bool) -> None:  # fmt: skip
+    def __init__(self, choose: Chooser, max_steps: int = 10_000, crash_at: Mapping[int, str] = NO_FAULTS,
+                 interrupt_at: Mapping[int, str] = NO_FAULTS, crash_frees_locks: bool = False) -> None:  # fmt: skip
         self.choose = choose
         self.max_steps = max_steps
-        self.crash_at, self.interrupt_at, self.free_locks = crash_at, interrupt_at, free_locks
+        self.crash_at, self.interrupt_at, self.crash_frees_locks = crash_at, interrupt_at, crash_frees_locks
         self.tasks: list[Task] = []
         self.live = 0  # tasks that the run waits for: neither daemon nor gone
         self.steps: list[tuple[str, str, object, str]] = []
@@ -177,7 +180,7 @@ class Scheduler:
                     continue
                 task.crashed = True
                 self.live -= not task.daemon
-                for lock in [*task.holds] if self.free_locks else []:
+                for lock in [*task.holds] if self.crash_frees_locks else []:
                     lock.drop()
 
     def _end(self, stuck: StuckError | None) -> Task:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ampsim.core.torch_model import refusals
-from ampsim.testing.emit.case import ITERATE, OPTIMIZER, Case, number, sequence, template
+from ampsim.testing.emit.case import ITERATE, OPTIMIZER, TEMPLATES, Case, iterates, number, sequence, template
 
 HELD = ("param.tolist()", "param.grad.tolist()")
 UNSCALE, STEP, UPDATE = "scaler.unscale_(optimizer)", "scaler.step(optimizer)", "scaler.update()"
@@ -28,16 +28,17 @@ def loss_is_multiplied_by_the_scale(case: Case) -> Sequence[str]:
 
 @template
 def skip_is_reported(case: Case) -> Sequence[str]:
-    fused = case.drawn["kernel"] and case.trial.has("fused")
+    optimizer = "AdamW([param], lr=0.125, fused=True)" if case.is_fused else "SGD([param], lr=0.001)"
     return (
         "param = torch.nn.Parameter(torch.ones(3))",
-        f"optimizer = torch.optim.{'AdamW([param], lr=0.125, fused=True)' if fused else 'SGD([param], lr=0.001)'}",
+        f"optimizer = torch.optim.{optimizer}",
         ITERATE,
         case.scaler,
-        f"for found_inf in {sequence(case.drawn['found_inf'])}:",
-        "    iterate(found_inf)",
-        '    assert hasattr(scaler, "last_step"), "nothing tells whether the step was skipped"',
-        "    assert bool(scaler.last_step.skipped) == found_inf",
+        *iterates(
+            case.drawn["found_inf"],
+            '    assert hasattr(scaler, "last_step"), "nothing tells whether the step was skipped"',
+            "    assert bool(scaler.last_step.skipped) == found_inf",
+        ),
     )
 
 
@@ -59,20 +60,21 @@ def step_returns_what_the_optimizer_returns(case: Case) -> Sequence[str]:
 
 # ------------------------------------------------------------------------------------------- what is refused
 
-
-@template
-def unscaling_twice_is_refused(case: Case) -> Sequence[str]:
-    return *case.ready, UNSCALE, case.refused(UNSCALE, refusals.UNSCALED_TWICE, *HELD)
-
-
-@template
-def unscaling_after_step_is_refused(case: Case) -> Sequence[str]:
-    return *case.ready, STEP, case.refused(UNSCALE, refusals.UNSCALED_LATE, *HELD)
+REFUSED = {  # check -> what comes before with clean gradients, the call that is refused, and how torch refuses it
+    "unscaling_twice_is_refused": ((UNSCALE,), UNSCALE, refusals.UNSCALED_TWICE),
+    "unscaling_after_step_is_refused": ((STEP,), UNSCALE, refusals.UNSCALED_LATE),
+    "stepping_twice_is_refused": ((STEP,), STEP, refusals.STEPPED_TWICE),
+    "a_keyword_closure_is_refused": ((), "scaler.step(optimizer, closure=lambda: 5.0)", refusals.CLOSURE),
+    "a_positional_closure_is_refused": ((), "scaler.step(optimizer, lambda: 5.0)", refusals.CLOSURE),
+}
 
 
-@template
-def stepping_twice_is_refused(case: Case) -> Sequence[str]:
-    return *case.ready, STEP, case.refused(STEP, refusals.STEPPED_TWICE, *HELD)
+def _refused(case: Case) -> Sequence[str]:
+    before, call, refusal = REFUSED[case.check.name]
+    return *case.ready, *before, case.refused(call, refusal, *HELD)
+
+
+TEMPLATES |= dict.fromkeys(REFUSED, _refused)
 
 
 @template
@@ -109,16 +111,6 @@ def float16_gradients_are_refused(case: Case) -> Sequence[str]:
         "param.grad = torch.ones_like(param)",
         case.refused(UNSCALE, refusals.FLOAT16, *HELD),
     )
-
-
-@template
-def a_keyword_closure_is_refused(case: Case) -> Sequence[str]:
-    return *case.ready, case.refused("scaler.step(optimizer, closure=lambda: 5.0)", refusals.CLOSURE, *HELD)
-
-
-@template
-def a_positional_closure_is_refused(case: Case) -> Sequence[str]:
-    return *case.ready, case.refused("scaler.step(optimizer, lambda: 5.0)", refusals.CLOSURE, *HELD)
 
 
 @template
@@ -172,14 +164,12 @@ def overflow_in_any_micro_batch_skips(case: Case) -> Sequence[str]:
 @template
 def overflow_that_is_unscaled_backs_off(case: Case) -> Sequence[str]:
     which, steps = case.drawn["which"], case.drawn["steps"]
-    _, after = case.expected([True, False])
     lines = [TWO, case.scaler, "scale = float(scaler.scale(torch.ones(())))"]
     for i, (param, optimizer, stepped) in enumerate(zip(("one", "two"), ("first", "second"), steps, strict=True)):
         lines.append(f"{param}.grad = torch.tensor([scale, scale, {'math.inf' if i == which else 'scale'}])")
         lines.append(f"scaler.unscale_({optimizer})")
         lines += [f"scaler.step({optimizer})"] if stepped else []
-    shown = [f"assert float(scaler.scale(torch.ones(()))) == {number(after)}"]
-    return *lines, UPDATE, *([] if case.trial.traits.delay else shown)
+    return *lines, UPDATE, *case.backed_off()
 
 
 @template

@@ -51,14 +51,12 @@ class Case:
         check: the one that failed.
         trial: the example that failed, as far as it came.
         drawn: what was drawn for it, by name.
-        seen: the first line of the failure's text, without the check's name.
     """
 
     peer: Peer
     check: Check
     trial: Trial
     drawn: Mapping[str, Any]
-    seen: str
 
     def make(self, rule: Rule | None = None, *, enabled: bool = True) -> str:
         """Return an expression for a scaler of a rule; None is the one that the trial asked for."""
@@ -92,6 +90,22 @@ class Case:
             state = update(self.rule, state, flag)
         return scales
 
+    def backed_off(self, indent: str = "") -> list[str]:
+        """Return the line that asks for the scale after an overflow; none where it is used later."""
+        _, after = self.expected([True, False])
+        seen = f"{indent}assert float(scaler.scale(torch.ones(()))) == {number(after)}"
+        return [] if self.trial.traits.delay else [seen]
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the optimizer that was drawn divides and skips in its own kernel."""
+        return bool(self.drawn["kernel"] and self.trial.has("fused"))
+
+    @property
+    def unscale(self) -> list[str]:
+        """The line that calls `unscale_`, where it was drawn and may be."""
+        return ["scaler.unscale_(optimizer)"] if self.drawn["unscales"] and self.trial.has("unscale_") else []
+
     def refused(self, call: str, refusal: Refusal, *held: str) -> str:
         """Return lines that ask for a refusal, a drop-in's in torch's words, which changes none of `held`."""
         lines = [f"before = [{', '.join(held)}]"] if held else []
@@ -100,6 +114,11 @@ class Case:
         if exact:
             lines.append(f"assert repr(caught.exception) == {f'{refusal.kind.__name__}({refusal.text!r})'!r}")
         return "\n".join(lines + [f"assert [{', '.join(held)}] == before"] * bool(held))
+
+
+def iterates(found: Sequence[bool], *more: str) -> list[str]:
+    """Return the lines that run an iteration per flag, and `more` after each."""
+    return [f"for found_inf in {sequence(found)}:", "    iterate(found_inf)", *more]
 
 
 Template = Callable[[Case], Sequence[str]]

@@ -2,22 +2,26 @@
 
 from collections.abc import Sequence
 
-from ampsim.core.machine import Rule
-from ampsim.testing.emit.case import ITERATE, OPTIMIZER, Case, sequence, template
+from ampsim.testing.emit.case import ITERATE, OPTIMIZER, Case, iterates, sequence, template
+from ampsim.testing.kit.strategies import OTHER
 from ampsim.testing.kit.trial import RULE
 
-OTHER = Rule(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)  # a checkpoint overrides it
+LOAD = ["resumed.load_state_dict(scaler.state_dict())"]
+
+
+def _other(case: Case) -> str:
+    """Return a scaler of other constants, which a checkpoint overrides."""
+    return case.make(case.trial.traits.possible(OTHER))
 
 
 def _resumed(case: Case, load: Sequence[str], start: Sequence[str] = (), *, before: Sequence[bool] = ()) -> list[str]:
     after = sequence([*case.drawn["after"], *[False] * (case.trial.traits.delay + 1)])
-    trained = [f"for found_inf in {sequence(before)}:", "    iterate(found_inf)"] if before else []
     return [
         OPTIMIZER,
         ITERATE,
         *start,
         case.scaler,
-        *trained,
+        *(iterates(before) if before else []),
         *load,
         f"after = {after}",
         "expected = [iterate(found_inf) for found_inf in after]",
@@ -28,16 +32,13 @@ def _resumed(case: Case, load: Sequence[str], start: Sequence[str] = (), *, befo
 
 @template
 def resume_is_invisible(case: Case) -> Sequence[str]:
-    other = case.make(case.trial.traits.possible(OTHER))
     used = ["iterate(False)"] if case.drawn["used"] else []
-    start, load = [f"scaler = resumed = {other}", *used], ["resumed.load_state_dict(scaler.state_dict())"]
-    return _resumed(case, load, start, before=case.drawn["before"])
+    return _resumed(case, LOAD, [f"scaler = resumed = {_other(case)}", *used], before=case.drawn["before"])
 
 
 @template
 def resume_before_first_use_is_invisible(case: Case) -> Sequence[str]:
-    start = [f"resumed = {case.make(case.trial.traits.possible(OTHER))}"]
-    return _resumed(case, ["resumed.load_state_dict(scaler.state_dict())"], start)
+    return _resumed(case, LOAD, [f"resumed = {_other(case)}"])
 
 
 @template
@@ -46,19 +47,13 @@ def pickling_is_invisible(case: Case) -> Sequence[str]:
 
 
 def _trained(case: Case) -> Sequence[str]:
-    run = [f"for found_inf in {sequence(case.drawn['before'])}:", "    iterate(found_inf)"]
-    return OPTIMIZER, ITERATE, case.scaler, *run, "saved = scaler.state_dict()"
+    return OPTIMIZER, ITERATE, case.scaler, *iterates(case.drawn["before"]), "saved = scaler.state_dict()"
 
 
 @template
 def a_state_dict_is_a_snapshot(case: Case) -> Sequence[str]:
-    return (
-        *_trained(case),
-        "before = repr(saved)",
-        f"for found_inf in {sequence(case.drawn['after'])}:",
-        "    iterate(found_inf)",
-        "assert repr(saved) == before",
-    )
+    after = iterates(case.drawn["after"])
+    return *_trained(case), "before = repr(saved)", *after, "assert repr(saved) == before"
 
 
 @template
@@ -74,14 +69,13 @@ def a_state_dict_loads_without_running_code(case: Case) -> Sequence[str]:
 
 @template
 def a_refused_state_dict_changes_nothing(case: Case) -> Sequence[str]:
-    possible = case.trial.traits.possible
     return (
         OPTIMIZER,
         ITERATE,
-        f"scaler = {case.make(possible(OTHER))}",
+        f"scaler = {_other(case)}",
         "iterate(False)",
         "before = scaler.state_dict()",
-        f"other = {case.make(possible(RULE))}.state_dict()",
+        f"other = {case.make(case.trial.traits.possible(RULE))}.state_dict()",
         f'del other["{case.drawn["missing"]}"]',
         "with TestCase().assertRaises(Exception):",
         "    scaler.load_state_dict(other)",

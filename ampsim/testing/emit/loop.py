@@ -11,7 +11,7 @@ import numpy as np
 from ampsim.testing.emit.case import number
 from ampsim.testing.emit.text import Text, written
 from ampsim.testing.kit.subject import load
-from ampsim.testing.loop.judge import chosen, judge_loop
+from ampsim.testing.loop.judge import chosen, judge_loop, shrink
 from ampsim.testing.loop.law import HIDDEN, SAVING, Broken, Law
 from ampsim.testing.loop.laws import resume, skipped, splitting
 from ampsim.testing.loop.laws.scale import PLANS
@@ -27,20 +27,17 @@ sys.modules["ampsim.testing"] = SimpleNamespace(Loop=Loop)  # so that make can b
 """
 START = """
 def start(scale=2.0**8, growth_interval=2**30):
-    seed(0)
+    {seed}(0)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
-    return make(scaler), scaler
+    return {make}(scaler), scaler
 """
 TRAIN = """
-def train(loop, *places):
+def train(loop, *places{split}):
     for place in places:
-        seed(1 + place)
-        loop.step(copy.deepcopy(batches[place]))
+        {seed}(1 + place)
+        loop.step({batch})
 """
-IN_PARTS = "loop.split(copy.deepcopy(batches[place]), 2) if split else copy.deepcopy(batches[place])"
-SPOIL = """def spoil(param):
-    (param.grad.mul_ if param.grad.is_sparse else param.grad.fill_)(math.inf)
-"""
+SPOILT = "(param.grad.mul_ if param.grad.is_sparse else param.grad.fill_)(math.inf)"
 HOOK = "param.register_post_accumulate_grad_hook(spoil)"
 
 
@@ -133,42 +130,38 @@ def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
     except LoopError as error:
         raise ValueError(f"{target}: {error}") from error
     lines = TEMPLATES[name](case)
+    head = _head(case, module, path, f"batches{'()' * callable(batches)}", "\n".join(lines))
     cause = next((line.split(None, 1)[1] for line in result.text.splitlines() if line.startswith("  cause ")), "")
     seen = result.text.partition("\n")[0].removeprefix(f"{name}: ")
-    head = _head(case, f"from {module} import batches, {path}", "\n".join(lines))
-    if callable(batches):
-        head = [line.replace("batches[place]", "batches()[place]") for line in head]
-    head = [line.replace("make(scaler)", f"{path}(scaler)") for line in head]
     return written(Text(name, seen, law.law, law.issue, cause), ["import torch"], lines, head), False
 
 
 def _shortest(law: Law, make: Make, given: Sequence[Any]) -> Case:
-    """Leave out one batch at a time, as `judge.shrink` does, but keep those behind the failure: they make its place."""
-    batches: Sequence[Batch] = [Batch(place, data) for place, data in enumerate(given)]
-    broken: Any = law(make, batches)
-    for batch in batches[::-1] if law.shrinks else ():
-        fewer = [each for each in batches if each is not batch]
-        try:
-            verdict = law(make, fewer) if fewer else None
-        except LoopError:
-            continue
-        if isinstance(verdict, Broken):
-            batches, broken = fewer, verdict
+    """Return the counterexample on as few batches as can be."""
+    batches = [Batch(place, data) for place, data in enumerate(given)]
+    broken = law.function(make, batches)
+    left, broken = shrink(law, make, batches, broken, ends_there=False)
     shown = cause_of(law.name, broken)[1] or (broken.differences[0] if broken.differences else None)
-    return Case(make, play(make, batches, 1.0), batches, broken, shown)
+    return Case(make, play(make, left, 1.0), left, broken, shown)
 
 
-def _head(case: Case, imported: str, lines: str) -> list[str]:
+def _head(case: Case, module: str, make: str, batches: str, lines: str) -> list[str]:
     """Return what stands before the test: what makes a loop, and what trains it under the kit's seeds."""
-    train = TRAIN
-    if "split=True" in lines:
-        train = TRAIN.replace("*places", "*places, split=False").replace("copy.deepcopy(batches[place])", IN_PARTS)
-    parts = [STAND_IN.strip("\n"), f"{imported}  # noqa: E402", "\n", START, train]
-    drawn = _generators(case)
-    if not drawn:
-        return [part.replace("seed(", "torch.manual_seed(") for part in parts]
+    drawn, batch = _generators(case), f"copy.deepcopy({batches}[place])"
     seeds = "\n".join(f"    {each}(number)" for each in ("torch.manual_seed", *drawn))
-    return [*parts[:3], f"def seed(number):\n{seeds}\n", *parts[3:]]
+    seed, splits = "seed" if drawn else "torch.manual_seed", "split=True" in lines
+    return [
+        STAND_IN.strip("\n"),
+        f"from {module} import batches, {make}  # noqa: E402",
+        "\n",
+        *([f"def seed(number):\n{seeds}\n"] if drawn else []),
+        START.format(seed=seed, make=make),
+        TRAIN.format(
+            seed=seed,
+            split=", split=False" * splits,
+            batch=f"loop.split({batch}, 2) if split else {batch}" if splits else batch,
+        ),
+    ]
 
 
 def _generators(case: Case) -> list[str]:
@@ -196,10 +189,8 @@ def _scale(case: Case) -> Sequence[str]:
 
 def _skipped(case: Case) -> Sequence[str]:
     groups = iterations(case.make, case.batches)
-    before, bad, after = (
-        [batch for group in part for batch in group] for part in skipped.parts(groups, len(groups) // 2)
-    )
-    begun = [SPOIL, "loop, scaler = start()", f"train(loop, {_places(before)})"]
+    before, bad, after = skipped.parts(groups)
+    begun = ["def spoil(param):", f"    {SPOILT}\n", "loop, scaler = start()", f"train(loop, {_places(before)})"]
     if case.broken.pattern != HIDDEN:
         return (
             *begun,
@@ -229,7 +220,7 @@ def _skipped(case: Case) -> Sequence[str]:
 
 def _resume(case: Case) -> Sequence[str]:
     groups, state = iterations(case.make, case.batches), case.run.loop.state
-    before, after = ([batch for group in part for batch in group] for part in resume.halves(groups))
+    before, after = resume.halves(groups)
     start = f"start(growth_interval={resume.GROWTH_INTERVAL})"
     begun = [f"loop, scaler = {start}", f"train(loop, {_places(before)})"]
     names = [key for key, value in state.items() if hasattr(value, "load_state_dict")]
@@ -258,7 +249,7 @@ def _splitting(case: Case) -> Sequence[str]:
         return (
             "def spoil(passes, param):",
             f"    if next(passes) == {found[1]}:  # of the micro-batches",
-            "        (param.grad.mul_ if param.grad.is_sparse else param.grad.fill_)(math.inf)\n",
+            f"        {SPOILT}\n",
             "loop, scaler = start()",
             f"for param in {case.parameters}:",
             "    param.register_post_accumulate_grad_hook(partial(spoil, itertools.count()))",

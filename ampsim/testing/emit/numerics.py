@@ -2,18 +2,14 @@
 
 from collections.abc import Sequence
 
-from ampsim.testing.emit.case import ITERATE, Case, number, sequence, template
+from ampsim.testing.emit.case import ITERATE, Case, iterates, number, sequence, template
 
 STEP = "scaler.step(optimizer)"
 READ = "scale = float(scaler.scale(torch.ones(())))"
 
 
-def _fused(case: Case) -> bool:
-    return bool(case.drawn["kernel"] and case.trial.has("fused"))
-
-
 def _optimizer(case: Case, params: str, lr: str) -> str:
-    kind = f"AdamW({params}, lr={lr}, fused=True)" if _fused(case) else f"SGD({params}, lr={lr})"
+    kind = f"AdamW({params}, lr={lr}, fused=True)" if case.is_fused else f"SGD({params}, lr={lr})"
     return f"optimizer = torch.optim.{kind}"
 
 
@@ -55,8 +51,6 @@ def finds_every_nonfinite(case: Case) -> Sequence[str]:
     shapes = [(37,), (3, 2), (255, 257), ()]
     kinds = [dtypes[i % len(dtypes)] for i in range(len(shapes))]
     place = int(where * ([37, 6, 255 * 257, 1][which] - 1))
-    _, after = case.expected([True, False])
-    shown = [] if case.trial.traits.delay else [f"assert float(scaler.scale(torch.ones(()))) == {number(after)}"]
     return (
         f"shapes, dtypes = {shapes}, [{', '.join(map(str, kinds))}]",
         "params = [torch.nn.Parameter(torch.ones(each, dtype=kind)) for each, kind in zip(shapes, dtypes)]",
@@ -69,18 +63,15 @@ def finds_every_nonfinite(case: Case) -> Sequence[str]:
         STEP,
         'assert all((param == 1.0).all() for param in params), "the optimizer stepped"',
         "scaler.update()",
-        *shown,
+        *case.backed_off(),
     )
 
 
 @template
 def sparse_gradients_are_checked(case: Case) -> Sequence[str]:
     bad, which = case.drawn["bad"], case.drawn["which"]
-    _, after = case.expected([True, False])
-    read = f"    assert float(scaler.scale(torch.ones(()))) == {number(after)}"
     spoil = [f"params[{which}].grad._values()[1, 1] = {number(bad)}"] if bad is not None else []
-    backs_off = ["    scaler.update()", *([] if case.trial.traits.delay else [read])]
-    moves = ["    expected[[1, 3]] = -2.0"]
+    backs_off = ["    scaler.update()", *case.backed_off("    ")]
     return (
         "params, expected = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)], torch.ones(4, 2)",
         "optimizer = torch.optim.SGD(params, lr=1.0)",
@@ -95,7 +86,7 @@ def sparse_gradients_are_checked(case: Case) -> Sequence[str]:
         "except Exception:  # sparse gradients may be refused",
         "    pass",
         "else:",
-        *(moves if bad is None else backs_off),
+        *(["    expected[[1, 3]] = -2.0"] if bad is None else backs_off),
         "assert all(torch.equal(param, expected) for param in params), params",
     )
 
@@ -116,9 +107,7 @@ def unscaling_by_a_power_of_two_is_exact(case: Case) -> Sequence[str]:
 
 @template
 def unscale_divides_by_the_scale_of_the_loss(case: Case) -> Sequence[str]:
-    unscale = ["scaler.unscale_(optimizer)"] if case.drawn["unscales"] and case.trial.has("unscale_") else []
-    found = case.drawn["found_inf"]
-    run = [f"for found_inf in {sequence(found)}:", "    iterate(found_inf)"] if found else []
+    run = iterates(found) if (found := case.drawn["found_inf"]) else []
     return (
         "param = torch.nn.Parameter(torch.ones(3))",
         "optimizer = torch.optim.SGD([param], lr=1.0)",
@@ -127,7 +116,7 @@ def unscale_divides_by_the_scale_of_the_loss(case: Case) -> Sequence[str]:
         *run,
         "param.grad, before = None, param.detach().clone()",
         "scaler.scale((3 * param).sum()).backward()",
-        *unscale,
+        *case.unscale,
         STEP,
         "seen = (before - param)[0].item()",
         "assert math.isclose(seen, 3.0, rel_tol=1e-5), seen",
@@ -157,7 +146,6 @@ def fused_agrees_with_unfused(case: Case) -> Sequence[str]:
 @template
 def fused_steps_follow_strides(case: Case) -> Sequence[str]:
     memory = "torch.zeros(2, 6)[:, ::2]" if case.drawn["wide"] else "torch.zeros(3, 2).t()"
-    unscale = ["scaler.unscale_(optimizer)"] if case.drawn["unscales"] and case.trial.has("unscale_") else []
     return (
         "param = torch.nn.Parameter(torch.ones(2, 3))",
         "optimizer = torch.optim.SGD([param], lr=1.0, fused=True)",
@@ -165,7 +153,7 @@ def fused_steps_follow_strides(case: Case) -> Sequence[str]:
         READ,
         "true = torch.arange(6.0).reshape(2, 3)",
         f"param.grad = {memory}.copy_(true * scale)  # lies in memory otherwise than param",
-        *unscale,
+        *case.unscale,
         "expected = 1.0 - true",
         "try:",
         f"    {STEP}",

@@ -6,7 +6,8 @@ from typing import Any
 
 from ampsim.core.machine import Rule
 from ampsim.testing.emit.case import Peer, number
-from ampsim.testing.kit.subject import CONSTANTS, FromFlag, Subject, arguments_of
+from ampsim.testing.kit.from_flag import FromFlag
+from ampsim.testing.kit.subject import CONSTANTS, Subject, arguments_of
 
 FLAX = Peer(
     "import jax.numpy as jnp\nfrom flax.training.dynamic_scale import DynamicScale",

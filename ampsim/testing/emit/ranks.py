@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ampsim.testing import conductor
 from ampsim.testing.emit.text import Text, written
+from ampsim.testing.kit.result import Judged
 from ampsim.testing.ranks.judge import STEPS, chosen
-from ampsim.testing.ranks.laws import Law, Played
-from ampsim.testing.ranks.scenario import Make, Overflows, Scenario, scenarios
+from ampsim.testing.ranks.scenario import Life, Make, Overflows, Scenario, scenarios
 from ampsim.testing.ranks.subject import find
 from ampsim.testing.ranks.threads import Play
 
@@ -50,25 +50,29 @@ RESUME = """if number == resumes:
     scaler.load_state_dict(saved[0])"""
 RAISED = "_, errors = run({history})", "assert not any(errors), errors"
 AGREED = "(first, *others), _ = run({history})", "for seen in others:", "    assert seen == first"
-TEMPLATES: dict[str, tuple[str, Sequence[str]]] = {  # what is put down after an update, and the test
-    "nobody_waits_for_ever": ("None", RAISED),
-    "no_rank_raises": ("None", RAISED),
-    "a_rank_without_gradients_takes_part": ("None", RAISED),
+TEMPLATES: dict[str, tuple[str, str, Sequence[str]]] = {  # what others call it; what is put down per update; the test
+    "nobody_waits_for_ever": ("hang all_reduce overflow", "None", RAISED),
+    "no_rank_raises": ("raises error on ranks", "None", RAISED),
+    "a_rank_without_gradients_takes_part": ("no gradients on a rank", "None", RAISED),
     "no_rank_steps_on_an_overflow": (
+        "steps on inf, only one rank skips",
         "[] if {empty} else moved",
         ("ranks, _ = run({history})", "for seen in ranks:", "    assert not any({skipped})"),
     ),
     "parameters_stay_finite": (
+        "inf nan parameters after step",
         "all(bool(param.isfinite().all()) for param in params)",
         ("ranks, _ = run({history})", "for seen in ranks:", "    assert all(seen)"),
     ),
-    "verdicts_agree": ("moved", AGREED),
+    "verdicts_agree": ("one rank skips step, others do not", "moved", AGREED),
     "clean_steps_are_taken": (
+        "skips step without inf",
         "moved",
         ("ranks, _ = run({history})", "for seen in ranks:", "    assert all(all(seen[i]) for i in {clean})"),
     ),
-    "scales_agree": ("(used, scaler.get_scale(), scaler.state_dict())", AGREED),
+    "scales_agree": ("scale differs between ranks", "(used, scaler.get_scale(), scaler.state_dict())", AGREED),
     "step_counts_agree": (
+        "optimizer step count differs between ranks",
         '[int(each.state[param]["step"]) if each.state else 0 for param, each in zip(params, optimizers)], moved',
         (
             "ranks, _ = run({history})",
@@ -78,28 +82,15 @@ TEMPLATES: dict[str, tuple[str, Sequence[str]]] = {  # what is put down after an
         ),
     ),
     "one_overflow_on_ranks_is_one_overflow": (
+        "scale backs off once per rank",
         "scaler.get_scale()",
         ("ranks, _ = run({history})", "expected, _ = run({joined})", "assert ranks == expected"),
     ),
     "resume_with_one_ranks_file_is_invisible": (
+        "load_state_dict on ranks",
         "scaler.get_scale()",
         ("ranks, _ = run({history}, {resumes})", "expected, _ = run({history}, 0)", "assert ranks == expected"),
     ),
-}
-
-
-SEARCH = {  # what others would call it
-    "nobody_waits_for_ever": "hang all_reduce overflow",
-    "no_rank_raises": "raises error on ranks",
-    "a_rank_without_gradients_takes_part": "no gradients on a rank",
-    "no_rank_steps_on_an_overflow": "steps on inf, only one rank skips",
-    "parameters_stay_finite": "inf nan parameters after step",
-    "verdicts_agree": "one rank skips step, others do not",
-    "clean_steps_are_taken": "skips step without inf",
-    "scales_agree": "scale differs between ranks",
-    "step_counts_agree": "optimizer step count differs between ranks",
-    "one_overflow_on_ranks_is_one_overflow": "scale backs off once per rank",
-    "resume_with_one_ranks_file_is_invisible": "load_state_dict on ranks",
 }
 
 
@@ -124,7 +115,8 @@ def emit_rank_test(name: str, target: str, ranks: int) -> tuple[str, bool]:
     scenario, seen = found
     module, _, path = target.partition(":")
     imported = f"from {module} import {path.partition('.')[0]}"
-    search = f"To search upstream first: {path} found_inf {'fused ' * bool(scenario.kernel)}{SEARCH[name]}."
+    words, _, _ = TEMPLATES[name]
+    search = f"To search upstream first: {path} found_inf {'fused ' * bool(scenario.kernel)}{words}."
     issue = law.issue if module.partition(".")[0] in law.issue else ""
     about = Text(name, seen, law.law, issue, f"{search}, {'fused ' * bool(scenario.kernel)}all_reduce, distributed.")
     return written(
@@ -132,7 +124,7 @@ def emit_rank_test(name: str, target: str, ranks: int) -> tuple[str, bool]:
     ), False
 
 
-def _shortest(law: Law, make: Make, ranks: int) -> tuple[Scenario, str] | None:
+def _shortest(law: Judged, make: Make, ranks: int) -> tuple[Scenario, str] | None:
     """Return the shortest history, of the first scenario, that breaks the law among threads, and what is seen then."""
     with conductor.one_core():
         for scenario in scenarios(ranks):
@@ -153,9 +145,9 @@ def _shortened(scenario: Scenario) -> Iterator[Scenario]:
                 yield replace(scenario, overflows=part)
 
 
-def _broken(law: Law, make: Make, ranks: int, scenario: Scenario) -> str:
+def _broken(law: Judged, make: Make, ranks: int, scenario: Scenario) -> str:
     """Return how a scenario breaks the law, which may ask for others beside it."""
-    played: Played = {}
+    played: dict[Scenario, Sequence[Life]] = {}
     for each in (
         scenario.joined(ranks), replace(scenario, resumes=0), replace(scenario, empty=frozenset()), scenario
     ):  # fmt: skip
@@ -166,9 +158,9 @@ def _broken(law: Law, make: Make, ranks: int, scenario: Scenario) -> str:
     return law.function(scenario, played[scenario], played) or ""
 
 
-def _train(law: Law, scenario: Scenario, ranks: int, make: str) -> str:
+def _train(law: Judged, scenario: Scenario, ranks: int, make: str) -> str:
     """Return what a rank does, and what starts the ranks."""
-    record = TEMPLATES[law.name][0]
+    _, record, _ = TEMPLATES[law.name]
     optimizer = OPTIMIZERS[scenario.kernel]
     if law.name == "step_counts_agree" and not scenario.kernel:
         optimizer = "torch.optim.AdamW([param], lr=0.125)"  # which counts
@@ -203,7 +195,7 @@ def _train(law: Law, scenario: Scenario, ranks: int, make: str) -> str:
     )
 
 
-def _test(law: Law, scenario: Scenario, ranks: int) -> list[str]:
+def _test(law: Judged, scenario: Scenario, ranks: int) -> list[str]:
     skipped = [
         f"seen[{number}][{i}]"
         for number, overflows in enumerate(scenario.overflows)
@@ -217,7 +209,7 @@ def _test(law: Law, scenario: Scenario, ranks: int) -> list[str]:
         "skipped": f"[{', '.join(skipped)}]",
         "clean": clean,
     }
-    return [line.format(**words) for line in TEMPLATES[law.name][1]]
+    return [line.format(**words) for line in TEMPLATES[law.name][-1]]
 
 
 def _history(overflows: Sequence[Overflows]) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 
 from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS
 from ampsim.core.machine import init, override, update
-from ampsim.testing.emit.case import OPTIMIZER, TEMPLATES, Case, hexadecimal, number, sequence, template
+from ampsim.testing.emit.case import OPTIMIZER, TEMPLATES, Case, hexadecimal, iterates, number, sequence, template
 
 STREAK = ("overflow_restarts_the_streak", "clean_step_counts_once")  # seen in the scale once it grows
 THREE = """params = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
@@ -104,8 +104,7 @@ def scale_comes_back(case: Case) -> Sequence[str]:
     top, floor = traits.max_scale or 2.0**112, traits.min_scale or 0.0
     return (
         *_driven(case),
-        f"for found_inf in {sequence(start)}:",
-        "    iterate(found_inf)",
+        *iterates(start),
         f"before, *_, raised = [iterate(found_inf) for found_inf in {sequence([False, *settle, False])}]",
         f"assert raised > before or before >= {number(top)}, (before, raised)",
         f"before, *_, lowered = [iterate(found_inf) for found_inf in {sequence([*overflow, *settle, False])}]",
@@ -115,12 +114,8 @@ def scale_comes_back(case: Case) -> Sequence[str]:
 
 @template
 def get_scale_is_what_scale_multiplies_by(case: Case) -> Sequence[str]:
-    return (
-        *_driven(case),
-        f"for found_inf in {sequence(case.drawn['found_inf'])}:",
-        "    iterate(found_inf)",
-        "    assert torch.tensor(scaler.get_scale(), dtype=torch.float32) == scaler.scale(torch.ones(()))",
-    )
+    same = "    assert torch.tensor(scaler.get_scale(), dtype=torch.float32) == scaler.scale(torch.ones(()))"
+    return *_driven(case), *iterates(case.drawn["found_inf"], same)
 
 
 @template
@@ -144,8 +139,7 @@ def override_keeps_the_streak(case: Case) -> Sequence[str]:
         state = update(rule, state, flag)
     return (
         *_driven(case),
-        f"for found_inf in {sequence(before)}:",
-        "    iterate(found_inf)",
+        *iterates(before),
         "scaler.scale(torch.ones(()))",
         f"scaler.update({number(new)})",
         f"scales = [iterate(found_inf) for found_inf in {sequence(after)}]",

@@ -43,7 +43,7 @@ def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **decla
     seen, trial, drawn = _shortest(check, subject, examples)
     if not seen:
         raise ValueError(f"{law} holds for {target}: there is nothing to emit")
-    case = Case(peer, check, trial, drawn, seen)
+    case = Case(peer, check, trial, drawn)
     raises = seen.startswith("raised ") or " raised " in seen
     about = Text(law, seen, check.law, check.issue)
     return written(about, peer.imports.splitlines(), TEMPLATES[law](case)), raises

@@ -54,7 +54,7 @@ def judge_apart(begin: Begin, checks: Sequence[Judged], *, name: str, limit: flo
     """
     left = [*checks]
     while left:
-        with _child(begin, [check.name for check in left], limit) as (process, answers):
+        with child(_serve, begin, [check.name for check in left], limit) as (process, answers):
             loaded = _next_answer(process, answers, limit)
             if loaded.outcome != "passed":
                 raise ValueError(f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text)
@@ -69,10 +69,10 @@ def judge_apart(begin: Begin, checks: Sequence[Judged], *, name: str, limit: flo
 
 
 @contextmanager
-def _child(begin: Begin, names: Sequence[str], limit: float) -> Iterator[tuple[BaseProcess, Connection]]:
-    """Start a child, and end it whatever it does."""
+def child(serve: Callable[..., None], *args: object) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Start a child that calls `serve`, at last with its end of a pipe, and end it whatever it does."""
     answers, mouth = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_serve, args=(begin, names, limit, mouth))
+    process = CONTEXT.Process(target=serve, args=(*args, mouth))
     process.start()
     mouth.close()  # so that the child's end is the only one, and its death is seen
     try:

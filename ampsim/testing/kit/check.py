@@ -5,7 +5,6 @@ it takes beside the trial hypothesis draws, always the same for the same check, 
 """
 
 import gc
-import inspect
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from hypothesis.strategies import SearchStrategy, just
 
 from ampsim.testing.kit import examples as drawing
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
-from ampsim.testing.kit.result import BrokenError, described
+from ampsim.testing.kit.result import BrokenError, Judged, described, law_of
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.kit.trial import Bench, Trial
 
@@ -26,29 +25,19 @@ EXAMPLES = 60
 _TESTING = str(Path(__file__).parents[1])
 
 
-@dataclass(frozen=True)
-class Check:
-    """One law, as something that can be run on a scaler.
+@dataclass(frozen=True, kw_only=True)
+class Check(Judged):
+    """One law, as something that can be run on a scaler: its function drives a `Trial`; its level is one of `LEVELS`.
 
     Attributes:
-        name: the law's, and what a report and `--check` call it.
-        level: index into `LEVELS`.
-        law: what must be true, in one sentence.
-        function: drives a `Trial` and fails where the law does not hold.
-        issue: address of a public report of a scaler that broke this law.
         needs: names in `subject.FEATURES`: what a scaler may declare not to have, so that the check is not run.
         draws: strategies, by the function's parameters.
         found: what broke a scaler once and is drawn too rarely to wait for; comes first, however few examples are
             drawn.
     """
 
-    name: str
-    level: int
-    law: str = field(repr=False)
-    function: Callable[..., None] = field(repr=False)
-    issue: str = field(default="", repr=False)
     needs: tuple[str, ...] = field(default=(), repr=False)
-    draws: Mapping[str, SearchStrategy[object]] | None = field(default=None, repr=False)
+    draws: Mapping[str, SearchStrategy[object]] = field(default_factory=dict, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
 
     def __call__(
@@ -85,21 +74,13 @@ class Check:
 
         try:
             with alarm(time_limit(examples) if limit is None else limit):
-                if self.draws:
-                    drawing.run(example, tuple(self.draws.items()), self.found, examples)
-                else:
-                    example()
+                drawing.run(example, tuple(self.draws.items()), self.found, examples)
         except BrokenError as error:
             raise BrokenError(self._message(failed[0], error)) from None
         except (Exception, SystemExit, OverdueError) as error:
             message = self._message(failed[0], error)
             kind = AssertionError if isinstance(error, OverdueError) else RaisedError
             raise kind(message) from error.with_traceback(_theirs(error.__traceback__))
-
-    @property
-    def group(self) -> str:
-        """The heading that it stands under in a report; its first word stands in a table."""
-        return f"L{self.level} {LEVELS[self.level]}"
 
     def lacks(self, subject: Subject) -> str:
         """Return which of the features that this check needs a scaler lacks; '' if none."""
@@ -185,11 +166,11 @@ def check(
     """
 
     def register(function: Callable[..., None], name: str = "", law: str = "") -> Check:
-        name, law = name or function.__name__, law or inspect.getdoc(function) or ""
-        first = law.split("\n\n")[0].replace("\n", " ")
-        need = tuple(needs.split())
-        CHECKS[name] = Check(name, level, first, function, address(issue), need, draws, found)
-        return CHECKS[name]
+        made = Check(
+            name=name or function.__name__, law=law or law_of(function), function=function, issue=address(issue),
+            level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()), draws=draws, found=found,
+        )  # fmt: skip
+        return CHECKS.setdefault(made.name, made)
 
     return register
 

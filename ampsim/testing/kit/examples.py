@@ -30,12 +30,15 @@ def run(example: Callable[..., None], draws: Draws, found: Sequence[Drawn], coun
 
     Args:
         example: takes what `draws` names; the last one that it fails is the shortest.
-        draws: strategies.
+        draws: strategies; where there are none there is one example.
         found: examples that come first, and are as short as they can be.
         count: examples to draw, at most.
     """
     for drawn in found:
         example(**drawn)
+    if not draws:
+        example()
+        return
     passed = set()
     try:
         for name, drawn in drawn_by(draws, count).items():

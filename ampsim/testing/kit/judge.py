@@ -4,23 +4,16 @@ A scaler's intended differences are its `Traits`; the checks that ask for what i
 run. A failure that is known is expected by name, with a reason and a link, and strictly: an expected failure
 that passes is a finding, and so is an exception where a broken law was expected. A reason that begins with
 ``raised``, as the failure does, expects the exception.
-
->>> import torch
->>> from ampsim.testing import check_scaler, known
->>> results = check_scaler(torch.amp.GradScaler, levels=[0], examples=10)
->>> {result.outcome for result in results}
-{'passed'}
->>> check_scaler(torch.amp.GradScaler, levels=[5], examples=10, expected_failed_checks=known.TORCH)[0].check.name
-'scale_stays_normal'
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ampsim.core.arguments import as_int, nearest
+from ampsim.core.arguments import as_int
+from ampsim.testing.kit import result
 from ampsim.testing.kit.alarm import OverdueError
 from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, failure_of
 from ampsim.testing.kit.checks import CHECKS
-from ampsim.testing.kit.result import Outcome, Result
+from ampsim.testing.kit.result import Outcome, Result, without_findings
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 
 THREADS = LEVELS.index("threads")
@@ -33,11 +26,9 @@ def chosen(
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
-    for name in (*(expected or ()), *(names or ())):
-        if name not in CHECKS:
-            raise ValueError(f"no check {name!r}; {nearest(name, CHECKS)}")
-    every = sorted(CHECKS.values(), key=lambda each: each.level)
-    return [each for each in every if (not levels or each.level in levels) and (not names or each.name in names)]
+    result.chosen(CHECKS, expected or (), "check")
+    named = sorted(result.chosen(CHECKS, names or None, "check"), key=lambda each: each.level)
+    return [each for each in named if not levels or each.level in levels]
 
 
 def judge(
@@ -109,11 +100,7 @@ def check_scaler(
     __tracebackhide__ = True  # for pytest
     expected = expected_failed_checks or {}
     subject, checks = as_subject(target, traits), chosen(levels, expected)
-    results = [*judge(subject, checks, examples=examples, expected=expected, limit=limit)]
-    findings = [result.text for result in results if result.is_finding]
-    if findings:
-        raise AssertionError("\n\n".join(findings))
-    return results
+    return without_findings(judge(subject, checks, examples=examples, expected=expected, limit=limit))
 
 
 def check_threads(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule
 
+OTHER = Rule(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)  # a checkpoint overrides it
 BAD = (math.inf, -math.inf, math.nan)
 CLEAN = (False, False, False)
 FLAGS = st.lists(  # which of three optimizers overflow; often none, so that the scale grows

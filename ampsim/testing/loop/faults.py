@@ -1,10 +1,15 @@
-"""Which backward passes are to have an inf."""
+"""Which backward passes are to have an inf, and runs whose losses let them in."""
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.state import differences
 
 
 @dataclass
@@ -24,16 +29,36 @@ class Faults:
         self.passes += 1
         return np.float32(np.inf if self.wanted(self.passes - 1) else 1.0)
 
+
+FAULTS = Faults()  # one for all runs, as compiled programs know it
+
+
+class FaultyRun(Run):
+    """A run whose losses go through `FAULTS`, which tells that its scaler was used; updates show in that's state."""
+
+    _passes = False
+
+    @property
+    def used(self) -> bool:
+        return self._passes or bool(self.found)
+
+    def step(self, data: Any) -> None:
+        before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
+        self._train(data)
+        self._passes |= passes < FAULTS.passes
+        if differences(before, self.scaler_arrays()):
+            self.found.append(self.scale < scale)
+
+    @abstractmethod
+    def _train(self, data: Any) -> None:
+        """Train on what one batch holds."""
+
     @contextmanager
-    def planted(self, only: int | None) -> Iterator[dict[str, int]]:
-        """Make every pass faulty, or this one; the mapping has their number in the end, if there were any."""
+    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
         found: dict[str, int] = {}
-        self.passes, self.wanted = 0, lambda index: only in (None, index)
+        FAULTS.passes, FAULTS.wanted = 0, lambda index: only in (None, index)
         try:
             yield found
         finally:
-            self.wanted = lambda _: False
-            found |= {"loss": self.passes} if self.passes else {}
-
-
-FAULTS = Faults()  # one for all runs, as compiled programs know it
+            FAULTS.wanted = lambda _: False
+            found |= {"loss": FAULTS.passes} if FAULTS.passes else {}

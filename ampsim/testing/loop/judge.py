@@ -1,28 +1,11 @@
-"""Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report.
+"""Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report."""
 
->>> import torch
->>> from ampsim.testing import Loop, check_loop
->>> def make(scaler):
-...     torch.manual_seed(0)
-...     model = torch.nn.Linear(2, 1)
-...     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
-...     def step(batch):
-...         optimizer.zero_grad()
-...         scaler.scale(model(batch).square().mean()).backward()
-...         optimizer.step()  # where scaler.step(optimizer) and scaler.update() were meant
-...     return Loop(step, {"model": model, "optimizer": optimizer})
->>> check_loop(make, torch.ones(3, 4, 2))  # doctest: +ELLIPSIS
-Traceback (most recent call last):
-    ...
-AssertionError: scale_is_invisible: model.weight[0, 0] is ...
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ampsim.core.arguments import nearest
+from ampsim.testing.kit import result
 from ampsim.testing.kit.alarm import OverdueError, alarm, place
-from ampsim.testing.kit.result import Outcome, Result, described
+from ampsim.testing.kit.result import Outcome, Result, described, settled, without_findings
 from ampsim.testing.loop.law import Broken, Law, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
@@ -79,19 +62,12 @@ def check_loop(
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    results = [*judge_loop(make, batches, laws, expected=expected_failed_laws, limit=limit)]
-    findings = [result.text for result in results if result.is_finding]
-    if findings:
-        raise AssertionError("\n\n".join(findings))
-    return results
+    return without_findings(judge_loop(make, batches, laws, expected=expected_failed_laws, limit=limit))
 
 
-def chosen(laws: Iterable[str] | None = None) -> list[Law]:
+def chosen(laws: Collection[str] | None = None) -> list[Law]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    names = {*LAWS} if laws is None else {*laws}
-    for name in sorted(names - {*LAWS}):
-        raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
-    return [law for name, law in LAWS.items() if name in names]
+    return result.chosen(LAWS, laws)
 
 
 def judge_loop(
@@ -171,7 +147,7 @@ def _judge(
 ) -> tuple[Outcome, str, bool]:
     try:
         with alarm(limit):
-            verdict = law(make, batches)
+            verdict = law.function(make, batches)
     except OverdueError as error:
         return "failed", described(law, str(error), [("where", place(error))]), True
     except LoopError as error:
@@ -180,31 +156,33 @@ def _judge(
         raise LoopError(f"{law.name}: {error}") from error.__cause__
     if isinstance(verdict, NotAsked):
         return "declared", verdict.reason, False
-    if verdict is None:
-        surprise = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
-        return ("passed", "", False) if reason is None else ("surprise", surprise, False)
-    if reason is not None:
-        return "expected", reason, False
+    if verdict is None or reason is not None:
+        return *settled(law, None if verdict is None else verdict.where, reason), False
     with alarm(limit):
         shortest = shrink(law, make, batches, verdict)
     return "failed", message(law, *shortest), False
 
 
-def shrink(law: Law, make: Make, batches: Sequence[Batch], broken: Broken) -> tuple[Sequence[Batch], Broken]:
-    """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time."""
-    batches = batches[: broken.step + 1]
+def shrink(
+    law: Law, make: Make, batches: Sequence[Batch], broken: Broken, *, ends_there: bool = True
+) -> tuple[Sequence[Batch], Broken]:
+    """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time.
+
+    Unless it `ends_there`, it has those behind the failure, too: they make its place.
+    """
+    batches = batches[: broken.step + 1] if ends_there else batches
     for batch in batches[::-1] if law.shrinks else ():
         fewer = [each for each in batches if each is not batch]
         if not fewer:
             break
         try:
-            verdict = law(make, fewer)
+            verdict = law.function(make, fewer)
         except LoopError:
             continue
         except OverdueError:
             break
         if isinstance(verdict, Broken):
-            batches, broken = fewer[: verdict.step + 1], verdict
+            batches, broken = fewer[: verdict.step + 1] if ends_there else fewer, verdict
     return batches, broken
 
 

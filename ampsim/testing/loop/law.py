@@ -1,9 +1,9 @@
 """A law of training loops, and what breaking it looks like."""
 
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from ampsim.testing.kit.result import Judged, law_of
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
@@ -51,25 +51,16 @@ class NotAsked:
 Verdict = Broken | NotAsked | None
 
 
-@dataclass(frozen=True)
-class Law:
-    """One law: its name, what must be true, and a function that looks for a counterexample.
+@dataclass(frozen=True, kw_only=True)
+class Law(Judged):
+    """One law, whose function says how it is broken on batches, why it is not asked, or None if it holds.
 
     Attributes:
         shrinks: whether a counterexample may be looked for in fewer batches.
     """
 
-    name: str
-    law: str = field(repr=False)
-    function: Callable[[Make, Sequence[Batch]], Verdict] = field(repr=False)
-    issue: str = ""
+    group: str = "loop"
     shrinks: bool = True
-    level = 0
-    group = "loop"
-
-    def __call__(self, make: Make, batches: Sequence[Batch]) -> Verdict:
-        """Return how the law is broken on these batches, why it is not asked, or None if it holds."""
-        return self.function(make, batches)
 
 
 def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Verdict]], Law]:
@@ -81,7 +72,6 @@ def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequen
     """
 
     def register(function: Callable[[Make, Sequence[Batch]], Verdict]) -> Law:
-        statement = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        return Law(function.__name__, statement, function, issue, shrinks)
+        return Law(name=function.__name__, law=law_of(function), function=function, issue=issue, shrinks=shrinks)
 
     return register

@@ -1,7 +1,10 @@
 """The loop under test: what a user's function makes, and what is wrong with it before any law is asked."""
 
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -34,3 +37,20 @@ class Loop:
     split: Callable[[Any, int], Any] | None = None
     save: Callable[..., Any] | None = None
     load: Callable[[Any], object] | None = None
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Say where an exception of the user's code was raised; its own traceback stays above as the cause."""
+    try:
+        yield
+    except LoopError:
+        raise
+    except (Exception, SystemExit) as error:
+        theirs = [call for call in traceback.extract_tb(error.__traceback__) if _is_theirs(call.filename)]
+        at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
+        raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}") from error
+
+
+def _is_theirs(filename: str) -> bool:
+    return "site-packages" not in filename and Path(__file__).parent not in Path(filename).parents

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.loop import Loop, LoopError
+from ampsim.testing.loop.loop import Loop, LoopError, told
 from ampsim.testing.loop.state import Array, State, snapshot
-from ampsim.testing.loop.told import told
 
 
 class Run(ABC):
@@ -41,7 +40,7 @@ class Run(ABC):
         """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""
         with told("state or logged"):
             self.states.append(snapshot(Loop(self.loop.step, self.loop.state) if first else self.loop, self.unpack))
-            self.scalers.append({f"scaler.{key}": np.array(value) for key, value in self.scaler_state().items()})
+            self.scalers.append(self.scaler_arrays())
 
     def overflows(self, step: int) -> bool:
         """Return whether an update in this step found an inf."""
@@ -79,6 +78,10 @@ class Run(ABC):
     @abstractmethod
     def scaler_state(self) -> Mapping[str, Any]:
         """Return what the scaler carries, as numbers by name."""
+
+    def scaler_arrays(self) -> State:
+        """Return the same as arrays, by names that no state has."""
+        return {f"scaler.{key}": np.array(value) for key, value in self.scaler_state().items()}
 
     @abstractmethod
     def unpack(self, value: Any) -> Any:

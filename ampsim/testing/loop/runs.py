@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
-from ampsim.testing.loop.loop import Loop, LoopError
+from ampsim.testing.loop.loop import Loop, LoopError, told
 from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.told import told
 
 Make = Callable[..., Loop]  # make(scaler), or make(scaler, group=None)
 NEVER = 2**30  # a growth interval that no run reaches

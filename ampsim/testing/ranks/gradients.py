@@ -4,8 +4,8 @@ By hand every rank has what a scaler would see under a wrapper, and threads can 
 DistributedDataParallel and FSDP2's fully_shard, whose gradients are DTensors.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -17,16 +17,17 @@ from ampsim.testing.kit.bench import Bench, Optimizer
 INF = float("inf")
 
 
-class World(Protocol):
-    """A rank with its way to the others."""
+class World:
+    """A rank with its way to the others.
 
-    rank: int
-    size: int
-    group: Any  # a torch.distributed.ProcessGroup
+    Attributes:
+        rank, size: its number, and how many there are.
+        group: a torch.distributed.ProcessGroup.
+        first: returns what rank 0 passes; every rank calls it.
+    """
 
-    def first(self, value: object) -> Any:
-        """Return what rank 0 passes; every rank calls it."""
-        ...
+    def __init__(self, group: Any, first: Callable[[object], Any]) -> None:
+        self.rank, self.size, self.group, self.first = group.rank(), group.size(), group, first
 
 
 class Sharded(Bench):

@@ -15,14 +15,14 @@ AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iter
 ...
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ampsim.core.arguments import as_int, nearest
 from ampsim.testing import conductor
-from ampsim.testing.kit.result import Outcome, Result
+from ampsim.testing.kit import result
+from ampsim.testing.kit.result import Judged, Result, described, settled, without_findings
 from ampsim.testing.ranks.gradients import Gradients, bench_of
-from ampsim.testing.ranks.laws import LAWS, Law, Lives, Played
+from ampsim.testing.ranks.laws import LAWS, Lives, Played
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
 from ampsim.testing.ranks.threads import Play
@@ -30,14 +30,6 @@ from ampsim.testing.ranks.threads import Play
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
 FEATURES = {"fused", "unscale_", "state_dict", "optimizers"}  # that a scaler may be without
-
-
-class Broken(NamedTuple):
-    """A law that is broken: where, and what was seen."""
-
-    scenario: Scenario
-    seen: str
-    where: str
 
 
 def check_ranks(
@@ -73,16 +65,12 @@ def check_ranks(
         ValueError: fewer than 2 ranks, or no such law.
     """
     __tracebackhide__ = True  # for pytest
-    results = [
-        *judge_ranks(
+    return without_findings(
+        judge_ranks(
             make, ranks, gradients, without=without, laws=laws, expected=expected_failed_laws, processes=processes,
             limit=limit,
         )
-    ]  # fmt: skip
-    findings = [result.text for result in results if result.is_finding]
-    if findings:
-        raise AssertionError("\n\n".join(findings))
-    return results
+    )  # fmt: skip
 
 
 def judge_ranks(
@@ -101,7 +89,7 @@ def judge_ranks(
     if not bench_of(gradients).on_threads and not processes:
         raise ValueError(f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it")
     asked, expected, lacks = chosen(laws), expected or {}, {*without}
-    chosen([*expected])
+    chosen(expected)
     for name in sorted(lacks - FEATURES):
         raise ValueError(f"without={name!r}; {nearest(name, FEATURES)}")
     todo = [
@@ -111,35 +99,21 @@ def judge_ranks(
         and not (each.resumes and "state_dict" in lacks)
         and not (each.optimizers > 1 and "optimizers" in lacks)
     ]
-    broken: dict[str, Broken] = {}
+    failures: dict[str, str] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, limit if processes else 0.0):
         for law in asked:
-            if law.name not in broken and (seen := law.function(new, played[new], played)):
-                broken[law.name] = Broken(new, seen, where)
-        if len(broken) == len(asked):
+            if law.name not in failures and (seen := law.function(new, played[new], played)):
+                failures[law.name] = described(law, seen, [*new.story(ranks), ("seen on", where)])
+        if len(failures) == len(asked):
             break
+    name = getattr(make, "__qualname__", "scaler")
     for law in asked:
-        yield Result(
-            law, getattr(make, "__qualname__", "scaler"), *_outcome(law, broken.get(law.name), ranks, expected)
-        )
+        yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
 
 
-def chosen(names: Sequence[str] | None) -> list[Law]:
+def chosen(names: Collection[str] | None) -> list[Judged]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    for name in names or ():
-        if name not in LAWS:
-            raise ValueError(f"no law {name!r}; {nearest(name, LAWS)}")
-    return [law for law in LAWS.values() if names is None or law.name in names]
-
-
-def _outcome(law: Law, found: Broken | None, ranks: int, expected: Mapping[str, str]) -> tuple[Outcome, str]:
-    reason = expected.get(law.name)
-    if found is None:
-        surprise = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
-        return ("passed", "") if reason is None else ("surprise", surprise)
-    if reason is not None:
-        return "expected", reason
-    return "failed", law.describe(found.seen, [*found.scenario.story(ranks), ("seen on", found.where)])
+    return result.chosen(LAWS, names)
 
 
 def _plays(

@@ -1,10 +1,10 @@
 """What must be true of ranks that train together. Each law looks at what every rank was seen to do."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ampsim.testing.kit.check import address
+from ampsim.testing.kit.result import Judged, law_of
 from ampsim.testing.ranks.scenario import Life, Scenario, Seen
 
 Lives = Sequence[Life]  # by rank
@@ -12,33 +12,15 @@ Played = dict[Scenario, Lives]
 Function = Callable[[Scenario, Lives, Played], str | None]
 
 
-@dataclass(frozen=True)
-class Law:
-    """A law of ranks: its function returns what breaks it in a scenario, or None."""
-
-    name: str
-    law: str = field(repr=False)
-    function: Function = field(repr=False)
-    issue: str = field(default="", repr=False)
-    level = 6
-    group = "L6 ranks"
-
-    def describe(self, seen: str, story: Sequence[tuple[str, str]]) -> str:
-        """Write what was seen under the law's name, then the law, the story and the issue."""
-        lines = [("law", self.law), *story, ("issue", self.issue)]
-        return "\n".join([f"{self.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+LAWS: dict[str, Judged] = {}
 
 
-LAWS: dict[str, Law] = {}
+def law(issue: str = "") -> Callable[[Function], Judged]:
+    """Register a law of ranks, whose function returns what breaks it in a scenario, or None."""
 
-
-def law(issue: str = "") -> Callable[[Function], Law]:
-    """Register a law: its name and the first paragraph of its docstring are the function's."""
-
-    def register(function: Function) -> Law:
-        statement = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-        name = function.__name__
-        LAWS[name] = Law(name, statement, function, address(issue))
+    def register(function: Function) -> Judged:
+        name, text, group = function.__name__, law_of(function), "L6 ranks"
+        LAWS[name] = Judged(name=name, law=text, function=function, issue=address(issue), level=6, group=group)
         return LAWS[name]
 
     return register

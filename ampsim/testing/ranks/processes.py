@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,24 +18,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ampsim.testing.kit.apart import CONTEXT, GRACE
-from ampsim.testing.ranks.gradients import Gradients
+from ampsim.testing.kit.apart import GRACE, child
+from ampsim.testing.ranks.gradients import Gradients, World
 from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
 
 _ALONE = ("Connection closed", "Connection reset", "Timed out", "timed out", "Broken pipe")  # gloo's words
-
-
-class Process:
-    """A rank that is a process, with its way to the others."""
-
-    def __init__(self) -> None:
-        self.rank, self.size, self.group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
-
-    def first(self, value: object) -> Any:
-        """Return what rank 0 passes."""
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
 
 
 def play_all(
@@ -49,31 +37,18 @@ def play_all(
         gradients: whether every rank has its own or all have the mean.
         limit: seconds per collective, and per scenario.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [_start(make, scenarios, rank, size, gradients, limit, folder) for rank in range(size)]
-        played: dict[Scenario, list[Life]] = {}
-        try:
-            for scenario in scenarios:
-                played[scenario] = [_next_life(answers, limit) for _, answers in ranks]
-                if any(life is _HUNG for life in played[scenario]):
-                    break
-        finally:
-            for process, answers in ranks:
-                process.kill()
-                process.join()
-                answers.close()
+    played: dict[Scenario, list[Life]] = {}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
+        given = make, scenarios, size, gradients, limit, folder
+        ranks = [started.enter_context(child(_serve, rank, *given)) for rank in range(size)]
+        for scenario in scenarios:
+            played[scenario] = [_next_life(answers, limit) for _, answers in ranks]
+            if any(life is _HUNG for life in played[scenario]):
+                break
     return played
 
 
 _HUNG = Life(error="did not end", waits="")
-
-
-def _start(make: Make, scenarios: Sequence[Scenario], rank: int, size: int, *rest: Any) -> tuple[Any, Connection]:
-    answers, mouth = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_serve, args=(make, scenarios, rank, size, *rest, mouth))
-    process.start()
-    mouth.close()
-    return process, answers
 
 
 def _next_life(answers: Connection, limit: float) -> Life:
@@ -87,9 +62,9 @@ def _next_life(answers: Connection, limit: float) -> Life:
 
 
 def _serve(
+    rank: int,
     make: Make,
     scenarios: Sequence[Scenario],
-    rank: int,
     size: int,
     gradients: Gradients,
     limit: float,
@@ -104,7 +79,7 @@ def _serve(
             place, wait = Path(folder, str(number)).as_uri(), timedelta(seconds=limit)
             dist.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=wait)
             dist.barrier()  # nobody leaves while another one is still connecting
-            play(make, Process(), scenario, gradients, life)
+            play(make, World(dist.group.WORLD, _first), scenario, gradients, life)
         except (Exception, SystemExit) as error:
             if any(word in str(error) for word in _ALONE):
                 life.waits = _place(error)
@@ -113,6 +88,13 @@ def _serve(
         if dist.is_initialized():
             dist.destroy_process_group()
         mouth.send(life)
+
+
+def _first(value: object) -> Any:
+    """Return what rank 0 passes."""
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def _place(error: BaseException) -> str:

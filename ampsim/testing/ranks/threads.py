@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ampsim.testing import conductor
 from ampsim.testing.conductor.locks import Primitive
 from ampsim.testing.conductor.watch import replace
-from ampsim.testing.ranks.gradients import Gradients
+from ampsim.testing.ranks.gradients import Gradients, World
 from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
 
 OPERATIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -153,17 +153,6 @@ class Group(dist.ProcessGroup):
         return "threads"
 
 
-class Thread:
-    """A rank that is a thread, with its way to the others."""
-
-    def __init__(self, group: Group) -> None:
-        self.rank, self.size, self.group = group.rank(), group.size(), group
-
-    def first(self, value: object) -> Any:
-        """Return what rank 0 passes."""
-        return self.group.share("share", value)[0]
-
-
 def live_together(c: conductor.Conductor, size: int, meetings: Meetings, live: Callable[[Group], object]) -> None:
     """Give every rank a thread to live in, and its group, which is torch.distributed's default one there."""
     here = threading.local()
@@ -213,7 +202,7 @@ class Play:
         live_together(c, self._size, self._meetings, self._live)
 
     def _live(self, group: Group) -> None:
-        life, world = self._lives[group.rank()], Thread(group)
+        life, world = self._lives[group.rank()], World(group, lambda value: group.share("share", value)[0])
         try:
             play(self._make, world, self._scenario, self._gradients, life)
         except Exception as error:  # what a scaler raises on one rank is no end of the others

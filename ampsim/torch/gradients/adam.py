@@ -24,8 +24,8 @@ from ampsim._triton import INTERPRETED, NewAddressesError, is_dense, runs, tl
 from ampsim.core.machine import Rule
 from ampsim.torch.dynamo import leave_alone
 from ampsim.torch.gradients import kernels, kernels_adam
+from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.kernels import DTYPES, Numbers, Sent
-from ampsim.torch.gradients.unscale import Groups
 
 PART = 1024  # elements of a tile that one program of `adam` steps, 8 per thread
 STEP_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # what is fused is written as fma

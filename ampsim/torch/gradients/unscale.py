@@ -6,21 +6,20 @@ fused optimizer one read, for norm and check together, is enough: the rest is fo
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from ampsim.core.torch_model import refusals
+from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, sum_of_squares
 
 if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Read
 
 T = TypeVar("T")
-Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
+OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
 
 EXACT_CHECK = {"cpu"}
 """Where torch's own check looks at gradients as they are. On CUDA it rounds float64 to float32 first."""
@@ -28,156 +27,86 @@ KERNEL_DEVICES = {"cuda"}
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
-def gradients(
-    optimizer: Optimizer, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
-) -> Groups:
-    """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
+class FoundInf(dict[torch.device, Tensor]):
+    """The flags of gradients by device, 1.0 if any was inf or NaN, else 0.0; (), float32, made when first asked for."""
 
-    Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients, and
-    with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
-    see the sum. Those that are not go into `uncoalesced` too.
-    """
-    groups: Groups = {}
-    device = dtype = None
-    grads: list[Tensor] = []
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
-                device, dtype = grad.device, grad.dtype
-                if not allow_fp16 and dtype is torch.float16:
-                    raise refusals.FLOAT16.error()
-                grads = groups.setdefault((device, dtype), [])
-            if grad.is_sparse:
-                if sums or dtype is torch.float16:
-                    param.grad = grad = grad.coalesce()
-                elif uncoalesced is not None and not grad.is_coalesced():
-                    uncoalesced.append(grad)
-                grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
-            grads.append(grad)
-    return groups
+    def __missing__(self, device: torch.device) -> Tensor:
+        self[device] = flag = torch.zeros((), dtype=torch.float32, device=device)
+        return flag
 
-
-def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Iterate over an optimizer's gradients; of a sparse one, over its parts."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is not None:
-                yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
-
-
-def lay_out_for_kernel(optimizer: Optimizer) -> None:
-    """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
-
-    torch's fused kernels on the CPU look at no strides: they read and write as many elements as there are, one
-    after the other from the first address. Costs nothing per element unless a gradient must be copied.
-    """
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None or (grad.is_contiguous() and param.is_contiguous()) or not _lies_on_host(grad):
-                continue
-            param.grad = _laid_out(grad, param)
+    def join(self, flag: Tensor) -> None:
+        """Set the flag of a device to 1 if this one is; where there is none yet, this one becomes it."""
+        device = flag.device
+        self[device] = torch.maximum(self[device], flag) if device in self else flag
 
 
 @torch.no_grad()
-def _laid_out(grad: Tensor, param: Tensor) -> Tensor:
-    """Return a gradient that lies in memory as its parameter does."""
-    if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
-        raise refusals.OVERLAPS.error()
-    dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
-    if dense.stride() != param.stride():
-        raise RuntimeError(
-            f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
-            "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
-            "contiguous(), or pass fused=False"
-        )
-    return grad if grad.stride() == dense.stride() else dense.copy_(grad)
+def check_and_multiply_(groups: Groups, inverse_on: OnDevice, found: FoundInf) -> None:
+    """Do what torch's kernel does: multiply by the inverse scale in place; set a flag to 1 if any was not finite.
 
-
-_OVERLAPS = 1  # what torch says of memory that overlaps for certain; it gives up on some views that do
-
-
-def _lies_on_host(grad: Tensor) -> bool:
-    return grad.layout is torch.strided and grad.device.type == "cpu"
-
-
-@torch.no_grad()
-def check_and_multiply_(
-    groups: Groups, inverse_on: Callable[[torch.device], Tensor], found_on: Callable[[torch.device], Tensor]
-) -> None:
-    """Do what torch's kernel does: multiply by the inverse scale in place; set found_inf to 1 if any was not finite.
-
-    found_inf has shape (), float32. The check is of the gradients as they come in, that is scaled. On CUDA the kernel
-    takes a float64 gradient beyond float32 for inf, and no bfloat16.
+    The check is of the gradients as they come in, that is scaled. On CUDA the kernel takes a float64 gradient beyond
+    float32 for inf, and no bfloat16.
     """
     for (device, _), grads in groups.items():
-        torch._amp_foreach_non_finite_check_and_unscale_(grads, found_on(device), inverse_on(device))
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found[device], inverse_on(device))
 
 
 @torch.no_grad()
-def multiply_and_check_(
-    groups: Groups,
-    inverse_on: Callable[[torch.device], Tensor],
-    found_on: Callable[[torch.device], Tensor],
-    *,
-    below_one: bool,
-) -> None:
-    """Multiply by the inverse scale in place; set found_inf to 1 if any product is not finite in its own dtype.
+def multiply_and_check_(groups: Groups, inverse_on: OnDevice, found: FoundInf, *, below_one: bool) -> None:
+    """Multiply by the inverse scale in place; set a flag to 1 if any product is not finite in its own dtype.
 
     That is so of every gradient that was not finite. On CUDA one read and write. On the CPU torch's kernel, and one
     more read where the scale may be below one, so that a finite gradient may have left its format.
     """
     for (device, dtype), grads in groups.items():
         group = {(device, dtype): grads}
-        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse_on(device), found_on(device)):
+        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse_on(device), found[device]):
             continue
         if device.type in EXACT_CHECK:
-            check_and_multiply_(group, inverse_on, found_on)
+            check_and_multiply_(group, inverse_on, found)
         else:
             multiply_(group, inverse_on)
         if below_one or device.type not in EXACT_CHECK:
-            check(group, found_on)
+            check(group, found)
 
 
 @torch.no_grad()
-def check(groups: Groups, found_on: Callable[[torch.device], Tensor]) -> None:
-    """Set found_inf to 1 if any gradient is not finite; leaves the gradients as they are.
+def check(groups: Groups, found: FoundInf) -> None:
+    """Set a flag to 1 if any gradient is not finite; leaves the gradients as they are.
 
     One read where it can be: on the CPU a finite sum has finite terms. If it is not, it may have
     overflowed, and torch's kernel looks again; it reads and writes, with an inverse scale of 1. Where all gradients
     are small it looks at once: what it writes is in the cache still.
     """
     for (device, dtype), grads in groups.items():
-        found = found_on(device)
         if read := _read_on_cuda(grads):
-            torch.maximum(found, read.found_inf, out=found)
+            found.join(read.found_inf)
         elif device.type not in EXACT_CHECK:
-            torch.maximum(found, _is_not_finite(largest(grads), dtype), out=found)
-        elif are_small(grads) or not (on_host(device, dtype) and math.isfinite(finite_if_all_are(grads))):
-            one = torch.ones((), device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
+            found.join(_is_not_finite(largest(grads), dtype))
+        elif not are_small(grads) and on_host(device, dtype) and math.isfinite(finite_if_all_are(grads)):
+            found.join(torch.zeros((), device=device))
+        else:
+            check_and_multiply_({(device, dtype): grads}, ones_on, found)
 
 
 @torch.no_grad()
-def check_unscaled(groups: Groups, scale_on: Callable[[torch.device], Tensor]) -> dict[torch.device, Tensor]:
-    """Return by device 1.0 if any gradient divided by the scale is not finite in its own dtype, else 0.0; (), float32.
+def check_unscaled(groups: Groups, scale_on: OnDevice, found: FoundInf) -> None:
+    """Set a flag to 1 if any gradient divided by the scale is not finite in its own dtype; leaves them as they are.
 
     One read. max|g| / S is finite exactly if every g / S is, because rounding is monotonic. NaN and inf pass
     through.
     """
-    flags: dict[torch.device, Tensor] = {}
     for (device, dtype), grads in groups.items():
         scale = scale_on(device)
         if on_host(device, dtype) and math.sqrt(sum_of_squares(grads)) < SAFE * scale.item():
-            flag = torch.zeros((), device=device)
+            found.join(torch.zeros((), device=device))
         else:
-            flag = _is_not_finite(largest(grads) / scale, dtype)
-        flags[device] = torch.maximum(flags[device], flag) if device in flags else flag
-    return flags
+            found.join(_is_not_finite(largest(grads) / scale, dtype))
+
+
+def ones_on(device: torch.device) -> Tensor:
+    """Return 1.0 on a device, shape (), float32: the inverse scale of gradients that are only looked at."""
+    return torch.ones((), device=device)
 
 
 @torch.no_grad()
@@ -305,7 +234,7 @@ def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
 
 
 @torch.no_grad()
-def multiply_(groups: Groups, factor_on: Callable[[torch.device], Tensor]) -> None:
+def multiply_(groups: Groups, factor_on: OnDevice) -> None:
     """Multiply every gradient in place by a float32 number."""
     for (device, dtype), grads in groups.items():
         factor = factor_on(device)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ampsim.core.machine import State, override, update
 from ampsim.core.policies.base import Observation, Policy, PolicyState
 from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.state.host import HostScale, any_found
 from ampsim.torch.state.version import DeviceObservation, Outcome
 
@@ -46,7 +47,7 @@ class PolicyVersion(HostScale[Policy, PolicyState]):
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     @torch.no_grad()
-    def observe(self, rule: Policy, groups: unscale.Groups) -> DeviceObservation | None:
+    def observe(self, rule: Policy, groups: Groups) -> DeviceObservation | None:
         """Read of gradients that are still scaled what the policy needs; one more read, or none."""
         if not (rule.needs and groups):
             return None
@@ -75,26 +76,3 @@ def combined(policy: Policy, found: bool, observed: list[DeviceObservation]) -> 
     elements = sum(one.elements for one in observed)
     top = sum(float(one.at_top.item()) for one in observed if one.at_top is not None)
     return Observation(found, amax, top / max(1, elements))
-
-
-def check_policy(policy: object, depth: int, *, exact_torch: bool) -> Policy:
-    """Return a policy for this depth; refuse what is none and what has another delay."""
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy={policy!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants")
-    if exact_torch:
-        raise ValueError(f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies")
-    if policy.delay != depth:
-        raise ValueError(
-            f"delay={policy.delay} with depth={depth}: expected them to be equal; "
-            f"pass dataclasses.replace(policy, delay={depth})"
-        )
-    return policy
-
-
-def check_constants(given: tuple[object, ...]) -> None:
-    """Refuse constants beside a policy: they would be ignored."""
-    if given != (2.0**16, 2.0, 0.5, 2000, None, None, False):
-        raise ValueError(
-            f"policy= with {given}: expected the defaults of init_scale, growth_factor, backoff_factor, "
-            "growth_interval, min_scale, max_scale and capturable; give the numbers to the policy"
-        )

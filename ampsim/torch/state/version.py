@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ampsim.torch.gradients.unscale import Groups
+from ampsim.torch.gradients.collect import Groups
 
 M = TypeVar("M", contravariant=True)  # what the next version is made by: a Rule or a Policy
 S = TypeVar("S")  # what a version is made of: a State or a PolicyState

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
-from ampsim.torch.gradients.unscale import KERNEL_DEVICES, Groups, copied
+from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.unscale import KERNEL_DEVICES, copied
 from ampsim.torch.state.version import AnyVersion
 
 if TYPE_CHECKING:

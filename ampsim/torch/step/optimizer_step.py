@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
-from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients import collect, unscale
+from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.version import AnyVersion, Successor
 from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.ranks import Ranks
@@ -109,20 +111,18 @@ class OptimizerStep:
             raise
         return result
 
-    def _gradients(
-        self, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
-    ) -> unscale.Groups:
+    def _gradients(self, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None) -> Groups:
         """Group the gradients, after a policy's look at them."""
-        groups = unscale.gradients(self.record.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
+        groups = collect.gradients(self.record.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
         groups = self.ranks.own_part(groups) if self.ranks and not sums else groups
         self.record.observed = self.version.observe(self.rule, groups)
         return groups
 
     def _tell_ranks(self) -> None:
         if self.ranks:
-            self.ranks.begin_to_agree(self.record)
+            self.ranks.begin_to_agree(self.record, joins_amax="amax" in getattr(self.rule, "needs", ()))
 
-    def check(self) -> dict[torch.device, Tensor]:
+    def check(self) -> FoundInf:
         """Note whether all gradients, still scaled, are finite; return the flags."""
         self.record.found_inf = self._check_for_kernel()
         self._tell_ranks()
@@ -135,14 +135,14 @@ class OptimizerStep:
         if overridden is not None:
             self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
             if not self.exact_torch and self.version.may_be_below_one:
-                unscale.check(groups, self.record.found_on)  # a finite gradient may have left its format just now
+                unscale.check(groups, self.record.found_inf)  # a finite gradient may have left its format just now
         elif self.exact_torch:
-            unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_on)
+            unscale.check_and_multiply_(groups, self.version.inverse_on, self.record.found_inf)
         else:
             below_one = self.version.may_be_below_one
-            unscale.multiply_and_check_(groups, self.version.inverse_on, self.record.found_on, below_one=below_one)
+            unscale.multiply_and_check_(groups, self.version.inverse_on, self.record.found_inf, below_one=below_one)
         for grad in () if self.exact_torch else uncoalesced:  # the optimizer adds its duplicates up
-            unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, self.record.found_on)
+            unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, self.record.found_inf)
 
     def _divide_and_clip(self, max_norm: float | Tensor) -> Tensor:
         fused, version = is_fused(self.record.optimizer), self.version
@@ -162,7 +162,7 @@ class OptimizerStep:
         self._note_narrow(groups, math.inf if isinstance(max_norm, Tensor) else max_norm)
         if isinstance(max_norm, Tensor):
             max_norm = max_norm.to(home, torch.float32, non_blocking=home.type != "cpu")
-            self.record.found_inf[home] = torch.maximum(self.record.found_inf[home], (~(max_norm >= 0)).float())
+            self.record.found_inf.join((~(max_norm >= 0)).float())
         # torch's clip: g * min(1, max_norm / (norm + 1e-6)), here in one product with 1 / scale
         clip = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         if fused:
@@ -172,7 +172,7 @@ class OptimizerStep:
             unscale.multiply_(groups, lambda device: unscale.copied(factor, device))
         return norm
 
-    def _fold_on_host(self, groups: unscale.Groups, max_norm: float, home: torch.device) -> Tensor | None:
+    def _fold_on_host(self, groups: Groups, max_norm: float, home: torch.device) -> Tensor | None:
         """Do `divide_and_clip` with Python's numbers; None where they would be a wait, or do not suffice.
 
         Right after a read of all gradients nothing else is in the cache, and each operation on a tensor takes 10 us.
@@ -186,13 +186,13 @@ class OptimizerStep:
         self.record.found_inf[home] = torch.zeros((), device=home)
         return torch.tensor(number, dtype=torch.float32, device=home)
 
-    def _by_override(self, inverse: Tensor, allow_fp16: bool) -> dict[torch.device, Tensor]:
+    def _by_override(self, inverse: Tensor, allow_fp16: bool) -> FoundInf:
         """Divide and check by the method of a subclass, called as torch calls it."""
         override, found_inf = self.overrides.unscale_grads_, torch.zeros_like(inverse)
         assert override is not None  # noqa: S101 - for the type checker
-        return dict(override(self.record.optimizer, inverse, found_inf, allow_fp16))
+        return FoundInf(override(self.record.optimizer, inverse, found_inf, allow_fp16))
 
-    def _note_narrow(self, groups: unscale.Groups, max_norm: float) -> None:
+    def _note_narrow(self, groups: Groups, max_norm: float) -> None:
         """Note gradients that leave a format narrower than float32: their norm does not tell.
 
         A clipped gradient is at most `max_norm`, so that only a clip to more than the format holds needs another
@@ -200,8 +200,7 @@ class OptimizerStep:
         """
         narrow = {key: grads for key, grads in groups.items() if max_norm > torch.finfo(key[1]).max}
         if narrow and self.version.may_be_below_one:
-            for device, flag in unscale.check_unscaled(narrow, self.version.scale_on).items():
-                self.record.found_inf[device] = torch.maximum(self.record.found_on(device), flag)
+            unscale.check_unscaled(narrow, self.version.scale_on, self.record.found_inf)
 
     def _take_plain(self, args: Args, kwargs: Kwargs) -> object:
         """Call ``optimizer.step`` unless a flag is set. Reads the flags: waits for their devices."""
@@ -217,7 +216,7 @@ class OptimizerStep:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
         if self.record.stage is Stage.READY:
             self.show()
-        unscale.lay_out_for_kernel(self.record.optimizer)
+        collect.lay_out_for_kernel(self.record.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
             self.check()
@@ -239,7 +238,7 @@ class OptimizerStep:
             for param in made:
                 del self.record.optimizer.state[param]
 
-    def _check_fused(self, groups: unscale.Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
+    def _check_fused(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
         """Read norm, flag, divisor and the next state in one launch; None where that is not asked for, or cannot be."""
         if self.fused_step is None or not groups:
             return None
@@ -248,20 +247,20 @@ class OptimizerStep:
             self.record.successor = Successor(self.newest, self.rule, checked.found_inf, checked.following)
         return checked
 
-    def _check_for_kernel(self) -> dict[torch.device, Tensor]:
+    def _check_for_kernel(self) -> FoundInf:
         groups = self._gradients(allow_fp16=True)
         if self.overrides.unscale_grads_:
             return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
         if checked := self._check_fused(groups):
-            return {checked.found_inf.device: checked.found_inf}
-        if not self.exact_torch and self.version.may_be_below_one:
-            return unscale.check_unscaled(groups, self.version.scale_on)
-        found = Record()
+            return FoundInf({checked.found_inf.device: checked.found_inf})
+        found = FoundInf()
         if self.exact_torch:
-            unscale.check_and_multiply_(groups, lambda device: torch.ones((), device=device), found.found_on)
+            unscale.check_and_multiply_(groups, unscale.ones_on, found)
+        elif self.version.may_be_below_one:
+            unscale.check_unscaled(groups, self.version.scale_on, found)
         else:
-            unscale.check(groups, found.found_on)
-        return found.found_inf
+            unscale.check(groups, found)
+        return found
 
 
 def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:

@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ampsim.torch.gradients.unscale import Groups
+from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.version import DeviceObservation
-from ampsim.torch.step.records import Flags, Record
+from ampsim.torch.step.records import Record
 
 
 class Ranks:
@@ -21,7 +22,6 @@ class Ranks:
 
     def __init__(self, group: Any, device: str) -> None:
         self._group, self._device = _checked(group), torch.device(device)
-        self.joins_amax = False  # for a policy that needs it
         self._members = set(dist.get_process_group_ranks(self._group))
 
     def check_equal(self, call: str, mine: dict[str, object]) -> None:
@@ -35,7 +35,7 @@ class Ranks:
                 told = ", ".join(f"{name}={value} on rank {rank}" for rank, value in enumerate(values))
                 raise ValueError(f"{call} with {told}: expected the same on all ranks of the group; pass the same")
 
-    def begin_to_agree(self, record: Record) -> None:
+    def begin_to_agree(self, record: Record, *, joins_amax: bool) -> None:
         """Let the record tell what all ranks found in this optimizer's gradients, as soon as somebody asks it.
 
         One all-reduce of one float32, or with amax, the largest of all ranks, of two float64. Of the flags the largest,
@@ -45,20 +45,20 @@ class Ranks:
         device = home if home.type == self._device.type else self._device
         flags = [flag.to(device, non_blocking=True) for flag in record.found_inf.values()]
         found = flags[0] if len(flags) == 1 else torch.stack([*flags, torch.zeros((), device=device)]).amax()
-        if self.joins_amax:
+        if joins_amax:
             seen = record.observed
             amax = torch.zeros((), device=device) if seen is None else seen.amax.to(device)
             found = torch.stack([found.double(), amax.double().nan_to_num(torch.inf, torch.inf)])
         with _missing("found_inf"):
             work = dist.all_reduce(found, dist.ReduceOp.MAX, self._group, async_op=True)
 
-        def joined() -> Flags:
+        def joined() -> FoundInf:
             with _missing("found_inf"):
                 work.wait()
-            flag = (found[0].float() if self.joins_amax else found).to(home, non_blocking=True)
-            if self.joins_amax:
+            flag = (found[0].float() if joins_amax else found).to(home, non_blocking=True)
+            if joins_amax:
                 record.observed = DeviceObservation(found[1], None, 0)
-            return {flag.device: flag}
+            return FoundInf({flag.device: flag})
 
         record.expect(joined)
 

@@ -12,29 +12,29 @@ from torch.optim import Optimizer
 
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
+from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.device import event_on
 from ampsim.torch.state.version import DeviceObservation, Outcome, Successor
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
-Flags = dict[torch.device, Tensor]  # (), float32, 0.0 or 1.0
 
 
 @dataclass(eq=False)
 class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
+    optimizer: Any  # an Optimizer; kept alive while there is a record, so that no other takes over its id
     stage: Stage = Stage.READY
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     successor: Successor | None = None  # what an update by these gradients alone makes
     is_held: bool = False  # some thread unscales or steps this optimizer now
-    optimizer: Any = None  # an Optimizer; kept alive while there is a record, so that no other takes over its id
-    _flags: Flags = field(default_factory=dict)
-    _expected: Callable[[], Flags] | None = None  # waits for what takes their place
+    _flags: FoundInf = field(default_factory=FoundInf)
+    _expected: Callable[[], FoundInf] | None = None  # waits for what takes their place
 
     @property
-    def found_inf(self) -> Flags:
+    def found_inf(self) -> FoundInf:
         """What is known of the gradients, by device. Waits for other ranks, if they were asked."""
         if self._expected is not None:
             self._flags = self._expected()
@@ -42,18 +42,12 @@ class Record:
         return self._flags
 
     @found_inf.setter
-    def found_inf(self, flags: Flags) -> None:
+    def found_inf(self, flags: FoundInf) -> None:
         self._flags, self._expected = flags, None
 
-    def expect(self, flags: Callable[[], Flags]) -> None:
+    def expect(self, flags: Callable[[], FoundInf]) -> None:
         """Take the place of `found_inf` by what a call returns, which is made when somebody looks."""
         self._expected = flags
-
-    def found_on(self, device: torch.device) -> Tensor:
-        """Return this optimizer's flag on a device, made when it is first asked for."""
-        if device not in self.found_inf:
-            self.found_inf[device] = torch.zeros((), dtype=torch.float32, device=device)
-        return self.found_inf[device]
 
     @property
     def home(self) -> torch.device:
@@ -74,7 +68,7 @@ class Record:
 
     def forget(self) -> None:
         """Return to the beginning, after an unscale that failed."""
-        self.found_inf = {}
+        self.found_inf = FoundInf()
         self.stage, self.folded, self.observed, self.successor = Stage.READY, None, None, None
 
 
@@ -104,7 +98,7 @@ class StepRecords:
         try:
             with self.lock:
                 check()
-                record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer=optimizer))
+                record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer))
                 if record.is_held:
                     raise RuntimeError(
                         f"another thread unscales or steps this {type(optimizer).__name__} just now: expected one "
@@ -145,9 +139,7 @@ class StepRecords:
         """
         records = self._records.get(ticket, {}).values()
         self._records = {other: kept for other, kept in self._records.items() if other > ticket}
-        return [
-            (record.optimizer, list(record.found_inf.values())) for record in records if record.optimizer is not None
-        ]
+        return [(record.optimizer, list(record.found_inf.values())) for record in records]
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
@@ -182,14 +174,12 @@ class StepReport:
     """
 
     ticket: int = -1  # of the iteration it is about
-    # shared with later reports
-    _all: list[tuple[Optimizer, tuple["_Flag", ...]]] = field(default_factory=list, repr=False)
-    _count: int = field(
-        default=0, repr=False
-    )  # those at the list's beginning are ours: a copy for each would take quadratic time
+    _all: list[tuple[Optimizer, tuple[_Flag, ...]]] = field(default_factory=list, repr=False)
+    """Shared with later reports: a copy for each would take quadratic time."""
+    _count: int = field(default=0, repr=False)  # those at the list's beginning are ours
 
     @property
-    def _steps(self) -> Iterator[tuple[Optimizer, tuple["_Flag", ...]]]:
+    def _steps(self) -> Iterator[tuple[Optimizer, tuple[_Flag, ...]]]:
         return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:

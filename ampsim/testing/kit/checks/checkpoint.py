@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule
 from ampsim.testing.kit.check import check
-from ampsim.testing.kit.strategies import histories, rules
+from ampsim.testing.kit.strategies import OTHER, histories, rules
 from ampsim.testing.kit.subject import CONSTANTS, Scaler
 from ampsim.testing.kit.trial import RULE, Trial
-
-OTHER = Rule(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)  # a checkpoint overrides it
 
 
 def _resumes(t: Trial, resumed: Scaler, after: list[bool]) -> None:

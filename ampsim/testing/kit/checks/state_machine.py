@@ -6,6 +6,7 @@ from typing import Any
 from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS, History, Update
 from ampsim.core.machine import Rule
 from ampsim.testing.kit.check import check
+from ampsim.testing.kit.result import law_of
 from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.trial import Trial
 
@@ -37,7 +38,7 @@ def _register(law: Callable[[Any], str | None], parts: Callable[[History, list[i
 
     name = law.__name__
     make = check(0, issue=ISSUES.get(name, ""), found=FOUND.get(name, ()), rule=rules(), found_inf=histories())
-    make(holds, name=name, law=law.__doc__)
+    make(holds, name=name, law=law_of(law))
 
 
 for _update_law in UPDATE_LAWS:

@@ -10,7 +10,6 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import AutocastKwargs
 
 from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.adapters.checkpoint import loaded, saved
 from ampsim.testing.loop.loop import Loop
 
 batches = tiny.batches()
@@ -45,15 +44,9 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False
                     schedule.step()
                     optimizer.zero_grad()
 
-    def save() -> dict[str, bytes]:
-        return saved(lambda folder: accelerator.save_state(str(folder)))
-
-    def load(files: dict[str, bytes]) -> None:
-        loaded(files, lambda folder: accelerator.load_state(str(folder)))
-
     names = ("optimizer", "schedule", "second_optimizer", "second_schedule")
     state = {"model": model, **dict(zip(names, prepared, strict=False))}
-    return Loop(step, state, lambda: logs, tiny.cut, save, load)
+    return Loop(step, state, lambda: logs, tiny.cut, *tiny.in_folder(accelerator.save_state, accelerator.load_state))
 
 
 make_fused, make_two = partial(make, fused=True), partial(make, two=True)

@@ -9,7 +9,6 @@ import torch
 from torch.distributed import HashStore, init_process_group, is_initialized  # type: ignore[attr-defined]
 
 from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.adapters.checkpoint import loaded, saved
 from ampsim.testing.loop.loop import Loop
 
 batches = tiny.batches()
@@ -40,16 +39,10 @@ def make(scaler: torch.amp.GradScaler) -> Loop:
             engine.backward(logs["loss"])
             engine.step()
 
-    def save() -> dict[str, bytes]:
-        return saved(lambda folder: engine.save_checkpoint(str(folder)))
-
-    def load(files: dict[str, bytes]) -> None:
-        loaded(files, lambda folder: engine.load_checkpoint(str(folder)))
-
     state = {
         "model": net,
         "optimizer": optimizer,
         "schedule": schedule,
         "steps": lambda: engine.global_steps - engine.skipped_steps,
     }
-    return Loop(step, state, lambda: logs, tiny.cut, save, load)
+    return Loop(step, state, lambda: logs, tiny.cut, *tiny.in_folder(engine.save_checkpoint, engine.load_checkpoint))

@@ -8,7 +8,6 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.adapters.checkpoint import loaded, saved
 from ampsim.testing.loop.loop import Loop
 
 batches = tiny.batches()
@@ -41,12 +40,12 @@ def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) 
         trainer.fit(module, tiny.loader(tiny.parts(batch)))
 
     def save() -> tuple[int, dict[str, bytes]]:
-        return trainer.current_epoch, saved(lambda folder: trainer.save_checkpoint(folder / "last.ckpt"))
+        return trainer.current_epoch, tiny.saved(lambda folder: trainer.save_checkpoint(folder / "last.ckpt"))
 
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
         trainer.fit_loop.max_epochs, files = checkpoint  # it loads, and then has no epoch left to train
         none = tiny.loader([])
-        loaded(files, lambda folder: trainer.fit(module, none, ckpt_path=folder / "last.ckpt", weights_only=False))
+        tiny.loaded(files, lambda folder: trainer.fit(module, none, ckpt_path=folder / "last.ckpt", weights_only=False))
 
     state = {
         "module": module,

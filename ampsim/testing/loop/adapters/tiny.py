@@ -1,6 +1,8 @@
-"""The model and the data that frameworks on torch are tried on: float32, seeded, and small."""
+"""The model and the data that frameworks on torch are tried on, float32, seeded, and small; and their checkpoints."""
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,3 +51,26 @@ def loader(given: Sequence[Any]) -> DataLoader[Any]:
 def parts(batch: Any) -> Sequence[Any]:
     """Return the micro-batches of which a step is to be made: those of the list, or the batch as the only one."""
     return batch if isinstance(batch, list) else [batch]
+
+
+def saved(write: Callable[[Path], object]) -> dict[str, bytes]:
+    """Return what a function writes into the folder that it is given: bytes by relative path."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def loaded(files: Mapping[str, bytes], read: Callable[[Path], object]) -> None:
+    """Call a function with a folder in which these files lie."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        read(Path(folder))
+
+
+def in_folder(write: Callable[[str], object], read: Callable[[str], object]) -> tuple[Callable[..., Any], ...]:
+    """Return `save` and `load` of a Loop, by a framework's functions of a folder's name."""
+    return lambda: saved(lambda folder: write(str(folder))), lambda files: loaded(files, lambda f: read(str(f)))

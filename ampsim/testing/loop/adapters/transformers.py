@@ -11,7 +11,6 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from ampsim.testing.loop.adapters import accelerate, tiny
-from ampsim.testing.loop.adapters.checkpoint import loaded, saved
 from ampsim.testing.loop.loop import Loop
 
 batches = [{"data": data, "labels": labels} for data, labels in tiny.batches()]
@@ -38,8 +37,8 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
 
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
         nonlocal before
-        before, files = checkpoint
-        loaded(files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir()))))  # and no more
+        before, files = checkpoint  # it loads, and trains no more
+        tiny.loaded(files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir()))))
 
     def logged() -> dict[str, float]:
         return {name: each[name] for each in trainer.state.log_history for name in LOGGED if name in each}
@@ -50,7 +49,7 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
         "schedule": trainer.lr_scheduler,
         "global_step": lambda: before + trainer.state.global_step,
     }
-    return Loop(step, state, logged, cut, lambda: (before, saved(write)), load)
+    return Loop(step, state, logged, cut, lambda: (before, tiny.saved(write)), load)
 
 
 def cut(batch: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]:

@@ -3,8 +3,8 @@
 A mutable module, as flax.nnx has it, may be a part of the state.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,15 +15,14 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from ampsim.testing.loop.backends.jax_exact import watched
 from ampsim.testing.loop.backends.jax_faults import make_scale
-from ampsim.testing.loop.faults import FAULTS
+from ampsim.testing.loop.faults import FaultyRun
 from ampsim.testing.loop.loop import Loop, LoopError
-from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.state import State, differences, snapshot
+from ampsim.testing.loop.state import State, snapshot
 
 TRAINED = {"params", "model"}  # what a parameter's name holds
 
 
-class JaxRun(Run):
+class JaxRun(FaultyRun):
     """A run of a loop that was given a loss scale of ampsim, flax or jmp, which it carries in its state."""
 
     traces = False  # instead of running a step: enough to see the types of numbers, and quick
@@ -36,14 +35,12 @@ class JaxRun(Run):
             self.scaler = make_scale(wanted, scale, growth_interval)
         except TypeError as error:
             raise LoopError(f"make takes a {error}") from error
-        self._passes = False
 
-    def step(self, data: Any) -> None:
+    def _train(self, data: Any) -> None:
         if self.traces:
             with suppress(TypeError):  # of a step that cannot be traced as a whole
                 jax.eval_shape(lambda *args: self.loop.step(*args), self.loop.state, data)  # a new one is traced anew
                 return
-        before, scale, passes = self._numbers(), self.scale, FAULTS.passes
         after = self.loop.step(self.loop.state, data)
         state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)
         if not isinstance(state, Mapping):
@@ -53,13 +50,6 @@ class JaxRun(Run):
             )
         jax.block_until_ready(state)  # type: ignore[no-untyped-call]
         self.loop = replace(self.loop, state=state, logged=(lambda: logged[0]) if logged else self.loop.logged)
-        self._passes |= passes < FAULTS.passes
-        if differences(before, self._numbers()):
-            self.found.append(self.scale < scale)
-
-    @property
-    def used(self) -> bool:
-        return self._passes or bool(self.found)
 
     @property
     def scale(self) -> float:
@@ -75,7 +65,8 @@ class JaxRun(Run):
         self.loop = replace(self.loop, state=jax.tree.map(change, self.loop.state, is_leaf=self._is_scaler))
 
     def scaler_state(self) -> Mapping[str, Any]:
-        return self._numbers()
+        leaves = tree_flatten_with_path(self._carried())[0]
+        return {keystr(path, simple=True, separator="."): np.array(leaf) for path, leaf in leaves}
 
     def unpack(self, value: Any) -> Any:
         if self._is_scaler(value):
@@ -94,11 +85,6 @@ class JaxRun(Run):
             for name, array in state.items()
             if TRAINED & {*name.split(".")} and jax.numpy.issubdtype(array.dtype, jax.numpy.inexact)
         }
-
-    @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        with FAULTS.planted(only) as passes:
-            yield passes
 
     def save(self) -> Any:
         if self.loop.save:
@@ -140,7 +126,3 @@ class JaxRun(Run):
         if not found:
             raise LoopError("the scaler that make is given is not in state: expected it there, and step to update it")
         return found[0]
-
-    def _numbers(self) -> State:
-        leaves = tree_flatten_with_path(self._carried())[0]
-        return {keystr(path, simple=True, separator="."): np.array(leaf) for path, leaf in leaves}

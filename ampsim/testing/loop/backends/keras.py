@@ -5,22 +5,20 @@ State names what has ``variables``: models and optimizers, which are built.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from ampsim.testing.loop.faults import FAULTS
+from ampsim.testing.loop.faults import FaultyRun
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import Array
 
 HALF = ("float16", "bfloat16")
 
 
-class KerasRun(Run):
+class KerasRun(FaultyRun):
     """A run of a loop that makes its optimizer with the class that it was given."""
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
@@ -42,23 +40,13 @@ class KerasRun(Run):
                 return super().scale_loss(fallible(loss))
 
         self.scaler = Fallible
-        self._passes = False
 
     @staticmethod
     def seed(number: int) -> None:
         keras.utils.set_random_seed(number)
 
-    def step(self, data: Any) -> None:
-        before, passes = self.scaler_state(), FAULTS.passes
+    def _train(self, data: Any) -> None:
         self.loop.step(data)
-        after = self.scaler_state()
-        self._passes |= passes < FAULTS.passes
-        if before != after:
-            self.found.append(after["dynamic_scale"] < before["dynamic_scale"])
-
-    @property
-    def used(self) -> bool:
-        return self._passes or bool(self.found)
 
     @property
     def scale(self) -> float:
@@ -88,11 +76,6 @@ class KerasRun(Run):
             for place, each in enumerate(value.variables)
             if each.trainable
         }
-
-    @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        with FAULTS.planted(only) as passes:
-            yield passes
 
     def save(self) -> Any:
         if self.loop.save:

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Sequence
+from itertools import chain
 
 from ampsim.testing.loop.law import SAVING, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.loop import told
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, State, differences
-from ampsim.testing.loop.told import told
 
 SCALE, GROWTH_INTERVAL = 2.0**8, 3  # so that a scaler which is not saved shows in its tracker or its scale
 
@@ -21,7 +22,7 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     groups = iterations(make, batches)
     if len(groups) < 2:
         return NotAsked("fewer than 2 batches after which the scaler is updated")
-    before, after = ([b for group in part for b in group] for part in halves(groups))
+    before, after = halves(groups)
     run = advance(begin(make, SCALE, GROWTH_INTERVAL), before)
     with told("save"):
         checkpoint = copy.deepcopy(run.save())
@@ -46,9 +47,10 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     return None
 
 
-def halves(groups: list[Sequence[Batch]]) -> tuple[list[Sequence[Batch]], list[Sequence[Batch]]]:
-    """Return the groups before saving and those after it."""
-    return groups[: len(groups) // 2], groups[len(groups) // 2 :]
+def halves(groups: list[Sequence[Batch]]) -> tuple[list[Batch], list[Batch]]:
+    """Return the batches before saving and those after it."""
+    middle = len(groups) // 2
+    return [*chain(*groups[:middle])], [*chain(*groups[middle:])]
 
 
 def _carried(run: Run, index: int) -> State:

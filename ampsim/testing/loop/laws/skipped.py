@@ -1,6 +1,7 @@
 """A skipped step never happened."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -29,8 +30,7 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
     groups = iterations(make, batches)
     if len(groups) < 2:
         return _moves_alone(make, batches) or NotAsked("fewer than 2 batches after which the scaler is updated")
-    middle = len(groups) // 2
-    before, skipped, after = ([b for group in part for b in group] for part in parts(groups, middle))
+    before, skipped, after = parts(groups)
     run = advance(begin(make, SCALE), before)
     with run.planting() as passes:
         advance(run, skipped)
@@ -74,9 +74,10 @@ def _compare(make: Make, batches: Sequence[Batch], run: Run, before: list[Batch]
     return Broken(f"after batch {after[-1].place}", _last(batches, after), found, pattern=HIDDEN)
 
 
-def parts(groups: list[Sequence[Batch]], middle: int) -> tuple[list[Sequence[Batch]], ...]:
-    """Return what comes before the skipped group, that group, and the one after it."""
-    return groups[:middle], [groups[middle]], groups[middle + 1 :][:1]
+def parts(groups: list[Sequence[Batch]]) -> tuple[list[Batch], ...]:
+    """Return the batches before the group in the middle, which is skipped, of that group, and of the one after it."""
+    middle = len(groups) // 2
+    return [*chain(*groups[:middle])], [*groups[middle]], [*chain(*groups[middle + 1 :][:1])]
 
 
 def _carried(left: State, right: State, *, logged: bool) -> list[Difference]:

@@ -1,0 +1,75 @@
+"""The adapter of a scaler that is only told whether an iteration overflowed."""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ampsim.testing.kit.subject import FEATURES
+
+if TYPE_CHECKING:
+    import torch
+
+
+class FromFlag:
+    """torch's methods around a scaler that is only told whether an iteration overflowed.
+
+    For scalers that are a state machine and leave the gradients to others: `scale` returns the loss scale, and
+    `update` is called with found_inf once per iteration. Divides, then checks; refuses nothing.
+
+    >>> from ampsim import Rule, init, update
+    >>> import torch
+    >>> class Mine:
+    ...     def __init__(self, rule):
+    ...         self.rule, self.state = rule, init(rule)
+    ...     def update_scale(self, overflow):
+    ...         self.state = update(self.rule, self.state, overflow)
+    >>> def make(rule):
+    ...     mine = Mine(rule)
+    ...     return FromFlag(lambda: mine.state.scale, mine.update_scale)
+    >>> make(Rule(init_scale=4.0)).scale(torch.tensor(2.0))
+    tensor(8.)
+    """
+
+    without = frozenset({*FEATURES} - {"fused", "step_value", "unscale_"})
+    """The features that a scaler with this adapter lacks: the kit reads them here."""
+
+    def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
+        self._scale, self._update = scale, update
+        self._used = 1.0  # what the last loss was multiplied by
+        self._found: dict[torch.optim.Optimizer, bool] = {}  # optimizer -> whether a gradient was inf or NaN
+
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+        return float(self._scale())
+
+    def scale(self, outputs: Any) -> Any:
+        """Multiply a loss, or each of a list or tuple of losses, by the scale."""
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)(map(self.scale, outputs))
+        self._used, torch = self.get_scale(), sys.modules.get("torch")
+        if torch is not None and isinstance(outputs, torch.Tensor):
+            return outputs * torch.tensor(self._used, dtype=torch.float32)
+        return outputs * np.float32(self._used)
+
+    def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
+        """Divide the gradients by what the loss was multiplied by, and note whether all are finite."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        grads = [param.grad for param in params if param.grad is not None]
+        with np.errstate(invalid="ignore"):
+            for grad in grads:
+                grad /= self._used
+        self._found[optimizer] = not all(bool((abs(grad) < math.inf).all()) for grad in grads)
+
+    def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
+        """Step unless a gradient of this optimizer was inf or NaN."""
+        if optimizer not in self._found:
+            self.unscale_(optimizer)
+        return None if self._found[optimizer] else optimizer.step(*args, **kwargs)
+
+    def update(self) -> None:
+        """Update the scaler with whether any optimizer of this iteration had an inf or NaN."""
+        found, self._found = self._found, {}
+        self._update(any(found.values()))

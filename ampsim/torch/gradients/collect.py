@@ -1,0 +1,84 @@
+"""An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampsim.core.torch_model import refusals
+
+Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
+
+_OVERLAPS = 1  # what torch says of memory that overlaps for certain; it gives up on some views that do
+
+
+def gradients(
+    optimizer: Optimizer, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
+) -> Groups:
+    """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
+
+    Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients, and
+    with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
+    see the sum. Those that are not go into `uncoalesced` too.
+    """
+    groups: Groups = {}
+    device = dtype = None
+    grads: list[Tensor] = []
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
+                device, dtype = grad.device, grad.dtype
+                if not allow_fp16 and dtype is torch.float16:
+                    raise refusals.FLOAT16.error()
+                grads = groups.setdefault((device, dtype), [])
+            if grad.is_sparse:
+                if sums or dtype is torch.float16:
+                    param.grad = grad = grad.coalesce()
+                elif uncoalesced is not None and not grad.is_coalesced():
+                    uncoalesced.append(grad)
+                grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
+            grads.append(grad)
+    return groups
+
+
+def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Iterate over an optimizer's gradients; of a sparse one, over its parts."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
+
+
+def lay_out_for_kernel(optimizer: Optimizer) -> None:
+    """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
+
+    torch's fused kernels on the CPU look at no strides: they read and write as many elements as there are, one
+    after the other from the first address. Costs nothing per element unless a gradient must be copied.
+    """
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None or (grad.is_contiguous() and param.is_contiguous()):
+                continue
+            if grad.layout is torch.strided and grad.device.type == "cpu":
+                param.grad = _laid_out(grad, param)
+
+
+@torch.no_grad()
+def _laid_out(grad: Tensor, param: Tensor) -> Tensor:
+    """Return a gradient that lies in memory as its parameter does."""
+    if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
+        raise refusals.OVERLAPS.error()
+    dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
+    if dense.stride() != param.stride():
+        raise RuntimeError(
+            f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
+            "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
+            "contiguous(), or pass fused=False"
+        )
+    return grad if grad.stride() == dense.stride() else dense.copy_(grad)
