@@ -132,10 +132,8 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 def compiled(kernel: Kernel, arm: Arm) -> Any:
     """Return what Triton makes of a kernel; its cache is an empty one."""
     function = getattr(kernel.module, arm.kernel)
-    dtype = arm.dtype if kernel.module is probe else getattr(_triton.tl, arm.dtype)
-    constants = {
-        name: value for name, value in ({"dtype": dtype} | {**kernel.constants}).items() if name in function.arg_names
-    }
+    given = {"dtype": getattr(_triton.tl, arm.dtype), **kernel.constants}
+    constants = {name: value for name, value in given.items() if name in function.arg_names}
     types = TYPES | {"partials": kernel.partials} | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "fp32") for name in function.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(function.arg_names) if name in ALIGNED}

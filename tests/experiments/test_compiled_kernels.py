@@ -1,4 +1,4 @@
-"""What the committed machine code says of the kernels: eight words per element by 16 bytes at once, and who spills."""
+"""What the committed machine code says of the kernels: eight words per element by 16 bytes at once, and none spills."""
 
 import pytest
 
@@ -8,13 +8,19 @@ from figures import results
 DATA = results.load("compiled_kernels").records
 SIZES = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}  # of a gradient, in words
 # of whole tiles, in gradients' and other words: what is read, what is written
-MOVED = {"check": ((1, 0), (0, 0)), "adam": ((1, 3), (0, 3)), "_read": ((1, 0), (0, 0)), "_multiply": ((1, 0), (1, 0))}
+MOVED = {
+    "check": ((1, 0), (0, 0)),
+    "adam": ((1, 3), (0, 3)),
+    "_read": ((1, 0), (0, 0)),
+    "_multiply": ((1, 0), (1, 0)),
+    "_count": ((1, 1 / 16), (0, 0)),  # searches a table of 256 tensors
+}
 
 
 @pytest.mark.parametrize("row", DATA, ids=lambda row: row["arm"])
-def test_only_the_probe_spills_and_the_words_are_those_of_the_docstrings(row) -> None:
+def test_none_spills_and_the_words_are_those_of_the_docstrings(row) -> None:
     kernel, size = row["settings"]["kernel"], SIZES[row["settings"]["dtype"]]
-    assert row["spilled"] <= (96 if kernel == "_count" else 0)  # bytes per thread, by `maxnreg`
+    assert not row["spilled"]
     if kernel in MOVED:
         loads, stores = (grads * size + others for grads, others in MOVED[kernel])
         assert row["words"] == {"loads": loads, "stores": stores}

@@ -11,12 +11,13 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ampsim._triton import tl
 from ampsim.probe import Histogram, kernels
 from ampsim.probe.binades import BINS
 from ampsim.probe.kernels import BLOCK
 from tests.examples import examples
 from tests.probe.helpers import EVERY_16, HALVES, random_bits, reference, same
-from tests.torch.helpers import DEVICE, compiles, kernel_on_device, ptx_of
+from tests.torch.helpers import DEVICE, compiled, compiles, kernel_on_device
 
 few = settings(max_examples=min(settings.default.max_examples, 20))  # the interpreter takes milliseconds a tile
 
@@ -33,11 +34,11 @@ def check(*tensors: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_16_bit_pattern(dtype: torch.dtype) -> None:
     values = EVERY_16.view(dtype)
-    check(values, *values.split(5003))  # without inf and NaN in most parts, so that `largest` is compared
+    check(values, *values.split(20011))  # without inf and NaN in most parts, so that `largest` is compared
 
 
 @kernel_on_device
-@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 7])
+@pytest.mark.parametrize("size", [1, BLOCK - 1, 2 * BLOCK + 7])
 def test_random_float32_bit_patterns(size: int) -> None:
     check(random_bits(size, size))
 
@@ -75,7 +76,7 @@ def test_one_kind_of_element_alone() -> None:
 
 
 @kernel_on_device
-@pytest.mark.parametrize("apart", [0, 28, 29, 30, 31, 100, 253])
+@pytest.mark.parametrize("apart", [0, 30, 31, 32, 62, 253])
 def test_elements_that_lie_far_apart(apart: int) -> None:
     pair = [2.0**127, -(2.0 ** (127 - apart))]
     check(torch.tensor(pair), torch.tensor([*pair, 0.0, 2.0**-140] * 300), torch.tensor(pair * (BLOCK // 2 + 1)))
@@ -103,23 +104,13 @@ def test_each_tile_finds_its_tensor(sizes: list[int]) -> None:
 
 @compiles
 @pytest.mark.parametrize(("capability", "dtype"), [(80, "float16"), (90, "float32"), (90, "bfloat16")])
-def test_a_gpu_counts_in_shared_memory_and_flushes_nothing(capability: int, dtype: str) -> None:
+def test_a_gpu_adds_in_registers_and_flushes_nothing(capability: int, dtype: str) -> None:
     """Compiled, not run: no GPU is needed. A flush of subnormals to zero would lose the smallest gradients."""
-    constants = {"dtype": dtype, "TENSORS": 256, "BLOCK": BLOCK}
+    constants = {"dtype": getattr(tl, dtype), "TENSORS": 256, "BLOCK": BLOCK}
     signature = {"tensors": "*i64", "counts": "*i64", **dict.fromkeys(constants, "constexpr")}
-    ptx = ptx_of(kernels, "_count", signature, constants, capability)
-    assert re.search(r"atom\.\S*shared\S*\.add", ptx)
-    assert re.search(r"(red|atom)\.global\S*\.add\.u64", ptx)  # Triton 3.6 writes the second
-    assert not re.search(r"f64|\.ftz", ptx)
-
-
-@compiles
-def test_most_tiles_are_counted_in_32_bins() -> None:
-    constants = {"dtype": "float32", "TENSORS": 4, "BLOCK": BLOCK}
-    signature = {"tensors": "*i64", "counts": "*i64", **dict.fromkeys(constants, "constexpr")}
-    found = re.findall(
-        r"^( *).*tt\.histogram.* -> tensor<(\d+)x", ptx_of(kernels, "_count", signature, constants, 90, "ttir"), re.M
-    )
-    outermost = min(len(indent) for indent, _ in found)
-    assert [bins for indent, bins in found if len(indent) == outermost] == ["32"]
-    assert sorted(int(bins) for _, bins in found) == [32, 32, 256]
+    stages = compiled(kernels._count, signature, constants, capability, kernels.OPTIONS)
+    threads = 32 * kernels.OPTIONS["num_warps"]
+    moved = re.findall(r"ttg\.convert_layout.* -> tensor<([\dx]+)x", stages["ttgir"])
+    assert all(math.prod(map(int, shape.split("x"))) <= threads for shape in moved)  # at most one word per thread
+    assert re.search(r"(red|atom)\.global\S*\.add\.u64", stages["ptx"])  # Triton 3.6 writes the second
+    assert not re.search(r"f64|\.ftz|vote|atom\S*\.shared", stages["ptx"])
