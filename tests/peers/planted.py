@@ -112,6 +112,11 @@ class LooksAtTheFirst(Right):
         return not math.isfinite(scaled[0]) or any(map(math.isnan, scaled))
 
 
+class SeesNaNInTheFirst(Right):
+    def overflows(self, scaled: Sequence[float], unscaled: Sequence[float]) -> bool:
+        return any(map(math.isinf, scaled)) or math.isnan(scaled[0])
+
+
 class PassesNaN(Right):
     def overflows(self, scaled: Sequence[float], unscaled: Sequence[float]) -> bool:
         return max(map(abs, (*scaled, *unscaled))) == math.inf
@@ -230,7 +235,7 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
     "unscaling_gives_the_gradient_back": (DividesByTheNew,),
     "unscaling_rounds_once": (DividesByHalfPrecision,),
     "overflow_is_never_stepped_into": (PassesMinusInf, LooksAtTheFirst),
-    "nan_is_an_overflow": (PassesNaN,),
+    "nan_is_an_overflow": (PassesNaN, SeesNaNInTheFirst),
     "finite_gradients_are_never_skipped": (SumsFirst,),
     "scale_below_one_hides_no_overflow": (LooksBeforeItDivides,),
     "subnormal_scales_apply_nothing_infinite": (LooksBeforeItDivides,),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampsim.peers.peer import Peer
-from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote
+from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote, _Process
 
 INF, NAN = float("inf"), float("nan")
 
@@ -106,3 +106,10 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
             remote.scale()
     remote.start(factor=3.0)
     assert remote.scale() == 3.0
+
+
+def test_of_what_a_lost_peer_printed_the_last_lines_are_told(tmp_path: Path) -> None:
+    process = object.__new__(_Process)
+    process.name, process.printed = "planted", tmp_path / "printed"
+    process.printed.write_text("\n".join(map(str, range(9))))
+    assert str(process._lost("hung")) == "planted hung; it printed last:" + "".join(f"\n  {n}" for n in range(4, 9))

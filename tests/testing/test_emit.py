@@ -148,7 +148,7 @@ def test_a_target_that_needs_ampsim_is_said_to(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "adapted.py").write_text("from ampsim.testing import FromFlag\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ValueError, match=r"what it names imports ampsim .*, which an upstream project has not: name the"
+        ValueError, match=r"the target imports ampsim .*, and the test is for a project that has none; expected a"
     ):
         require_failure("from adapted import make\ndef test_x(): make()", raises=False, limit=0)
 
