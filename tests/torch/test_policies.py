@@ -82,6 +82,7 @@ def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Observation:
 @few
 @given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), st.sampled_from(KINDS), histories)
 @example(MAKERS[2], 0, "plain", [(1.0, 1.0)] * 7)  # saturated: exactly at the top
+@example(MAKERS[2], 0, "plain", [(-7.0, 0.0)] * 3)  # half of the elements are, which is not enough
 def test_the_scales_are_the_policys_replay(make: Any, k: int, kind: str, history: Any) -> None:
     """Depth k and delay k: iteration i uses what replay of delay k has in force before update i."""
     loop = Loop(make(k), kind.split()[0], clip="clip" in kind)
