@@ -344,6 +344,8 @@ def test_deviation_float64_needs_x64() -> None:
 def test_deviation_counts_are_int32() -> None:
     with pytest.raises(ValueError, match=r"^growth_interval=2147483648: expected at most 2\*\*31 - 1"):
         LossScale.create(Rule(growth_interval=2**31))
+    with pytest.raises(ValueError, match=r"^hysteresis=2147483648: expected at most 2\*\*31 - 1"):
+        LossScale.create(Rule(hysteresis=2**31))
 
 
 def test_every_deviation_has_its_test() -> None:
@@ -358,22 +360,24 @@ def test_every_deviation_has_its_test() -> None:
     ("state", "text"),
     [
         (State(1.0, memory=(("a", 1),)), "expected a state without quirks' memory"),
-        (State(1.0, pending=(1.0,)), "^1 pending scales with delay=0: expected at most 0"),
+        (State(1.0, pending=(1.0, 1.0)), "^2 pending scales with delay=1: expected at most 1"),
         (State(-1.0), r"^scale=-1.0: expected a number >= 0 that float32 holds"),
-        (State(0.1), r"^scale=0.1: expected a number >= 0 that float32 holds"),
+        (State(1.0, pending=(0.1,)), r"^scale=0.1: expected a number >= 0 that float32 holds"),
         (State(1.0, 0, 1), "^overflow_tracker=1 with hysteresis=1: expected 0"),
         (State(1.0, 2**40), "^growth_tracker=1099511627776: expected a count that int32 holds"),
     ],
 )
 def test_states_that_do_not_fit_are_refused(state, text) -> None:
     with pytest.raises(ValueError, match=text):
-        LossScale.from_state(Rule(), state)
+        LossScale.from_state(Rule(delay=1), state)
 
 
-def test_nan_once_loaded_stays() -> None:
+def test_nan_once_loaded_stays_and_inf_does_not_pass_a_maximum() -> None:
     scaler = LossScale.from_state(Rule(max_scale=2.0**20, min_scale=1.0, growth_interval=1), State(math.nan))
     assert math.isnan(scaler.update(True).loss_scale)
     assert math.isnan(scaler.update(False).loss_scale)
+    inf = LossScale.from_state(scaler.rule, State(math.inf))
+    assert [inf.update(flag).loss_scale for flag in (True, False)] == [math.inf, 2.0**20]
 
 
 @pytest.mark.parametrize("rule", [None, "torch", 2.0**16], ids=str)
