@@ -244,6 +244,14 @@ class BeginsApart(Right):
         super().__init__(group, 1024.0 * (1 + group.rank()))
 
 
+class WillGrowApart(Right):
+    """The scales are still the same, and what the ranks save is not."""
+
+    def __init__(self, group):
+        super().__init__(group)
+        self.set_growth_interval(1000 + group.rank())
+
+
 class SkipsAfterASkip(Right):
     """A flag that is kept for the next collective is not cleared."""
 
@@ -298,6 +306,7 @@ WRONG = {
     LoadsOnRankZero: "resume_with_one_ranks_file_is_invisible",
     LosesTheStreakOnLoad: "resume_with_one_ranks_file_is_invisible",
     BeginsApart: "scales_agree",
+    WillGrowApart: "scales_agree",
     SkipsAfterASkip: "clean_steps_are_taken",
     StepsTwiceOnTheLastRank: "step_counts_agree",
 }
