@@ -1,4 +1,4 @@
-"""A loss scaler that owes torch's neither a text nor a line, and 48 wrong ones, each a small change of it."""
+"""A loss scaler that owes torch's neither a text nor a line, and 54 wrong ones, each a small change of it."""
 
 import math
 from types import SimpleNamespace
@@ -311,6 +311,12 @@ class DoesNotCheckSparse(Stranger):
         return not grad.is_sparse and super().is_bad(grad)
 
 
+class ChecksOneSparseGradient(Stranger):
+    def overflows(self, params):
+        first, *_ = [param for param in params if param.grad.is_sparse] or [None]
+        return super().overflows([param for param in params if param is first or not param.grad.is_sparse])
+
+
 class ChecksEvery64th(Stranger):
     def is_bad(self, grad):
         return super().is_bad(grad if grad.is_sparse or grad.numel() < 64 else grad.reshape(-1)[::64])
@@ -356,6 +362,21 @@ class FlushesSubnormals(Stranger):
         return grad if grad.is_sparse else torch.where(grad.abs() < 2.0**-126, 0.0, grad)
 
 
+class UnscalesByTheScaleOfTheMoment(Stranger):
+    """Its step knows what the loss was multiplied by, and its unscale_ does not."""
+
+    stepping = False
+
+    def step(self, optimizer, *args, **kwargs):
+        self.stepping = True
+        value = super().step(optimizer, *args, **kwargs)
+        self.stepping = False
+        return value
+
+    def divisor(self):
+        return self.used if self.stepping else self.now[0]
+
+
 class DividesTwice(Stranger):
     def take(self, optimizer):
         for param in self.params(optimizer):
@@ -396,6 +417,20 @@ class ScalesAlthoughDisabled(Stranger):
 class StepsAlthoughItOverflowed(Stranger):
     def skip(self, optimizer):
         return optimizer.step()
+
+
+class StepsByWhatIsFinite(Stranger):
+    def skip(self, optimizer):
+        for param in self.params(optimizer):
+            param.grad.nan_to_num_(0.0, 0.0, 0.0)
+        return optimizer.step()
+
+
+class DividesBeforeItRefuses(Stranger):
+    def unscale_(self, optimizer):
+        if self.on and self.entry(optimizer).found is not None:
+            self.find(optimizer)
+        super().unscale_(optimizer)
 
 
 class NeverSteps(Stranger):
@@ -449,6 +484,12 @@ class DoesNotLoadTheInterval(Stranger):
         super().load_state_dict({**saved, "every": self.interval})
 
 
+class LoadsBeforeItsFirstUseOnly(Stranger):
+    def load_state_dict(self, saved):
+        if self.used is None:
+            super().load_state_dict(saved)
+
+
 class SavesWhatGoesOn(Stranger):
     def state_dict(self):
         self.live = getattr(self, "live", {})
@@ -476,6 +517,17 @@ class SharesAFlag(Stranger):
         if self.on and self.seen.get(id(optimizer)):
             self.seen[id(optimizer)].found = self.flag
         return super().step(optimizer, *args, **kwargs)
+
+
+class SkipsByASharedFlag(Stranger):
+    """Its updates know of each optimizer's overflow, and its steps of what was looked at last."""
+
+    def find(self, optimizer):
+        self.flag = super().find(optimizer)
+        return self.flag
+
+    def take(self, optimizer):
+        return None if self.flag else super().take(optimizer)
 
 
 class LosesAnEntry(Stranger):
@@ -517,6 +569,7 @@ WRONG = {  # -> the check that names it
     FiniteBySum: "clean_step_keeps_the_scale",
     FiniteByNorm: "clean_step_keeps_the_scale",
     DoesNotCheckSparse: "sparse_gradients_are_checked",
+    ChecksOneSparseGradient: "sparse_gradients_are_checked",
     ChecksEvery64th: "finds_every_nonfinite",
     ForgetsWhatWasNotStepped: "overflow_that_is_unscaled_backs_off",
     BacksOffPerOptimizer: "any_optimizer_overflow_backs_off",
@@ -525,11 +578,14 @@ WRONG = {  # -> the check that names it
     DividesThroughFloat16: "unscaling_by_a_power_of_two_is_exact",
     ReciprocalInFloat16: "unscaling_by_a_power_of_two_is_exact",
     FlushesSubnormals: "unscaling_by_a_power_of_two_is_exact",
+    UnscalesByTheScaleOfTheMoment: "an_update_between_two_steps_divides_nothing_wrong",
     DividesTwice: "unscale_divides_by_the_scale_of_the_loss",
     SkipAdvancesTheOptimizer: "skipped_step_changes_nothing",
     UpdatesAtTheFirstStep: "optimizers_of_one_loss_see_one_scale",
     ScalesAlthoughDisabled: "disabled_passes_everything_through",
     StepsAlthoughItOverflowed: "skipped_step_changes_nothing",
+    StepsByWhatIsFinite: "never_steps_on_nonfinite",
+    DividesBeforeItRefuses: "unscaling_twice_is_refused",
     NeverSteps: "clean_step_is_taken",
     StepReturnsNothing: "step_returns_what_the_optimizer_returns",
     SkipsAll: "skip_is_per_optimizer",
@@ -539,9 +595,11 @@ WRONG = {  # -> the check that names it
     KnowsOptimizersById: "optimizers_are_told_apart",
     DoesNotSaveTheStreak: "resume_is_invisible",
     DoesNotLoadTheInterval: "resume_is_invisible",
+    LoadsBeforeItsFirstUseOnly: "resume_is_invisible",
     SavesWhatGoesOn: "a_state_dict_is_a_snapshot",
     LosesTheStreakWhenPickled: "pickling_is_invisible",
     SharesAFlag: "two_threads_step_two_optimizers",
+    SkipsByASharedFlag: "two_threads_step_two_optimizers",
     LosesAnEntry: "two_threads_step_two_optimizers",
     SavesHalfOfAnUpdate: "a_state_dict_is_never_torn",
 }

@@ -82,8 +82,16 @@ class StartsTheGradientAnew(TorchScaler):
     def scale(self, outputs):
         scaled = super().scale(outputs)
         for leaf in _leaves(scaled.grad_fn):
-            leaf.grad = None
+            leaf.grad = None if self.forgets(leaf.grad) else leaf.grad
         return scaled
+
+    def forgets(self, grad):
+        return True
+
+
+class ForgetsABadMicroBatch(StartsTheGradientAnew):
+    def forgets(self, grad):
+        return grad is not None and not grad.isfinite().all()
 
 
 def _leaves(node):
@@ -92,6 +100,21 @@ def _leaves(node):
     if hasattr(node, "variable"):
         return [node.variable]
     return [leaf for inner, _ in node.next_functions for leaf in _leaves(inner)]
+
+
+class DividesWhatIsUnscaledInAFusedStep(TorchScaler):
+    def step(self, optimizer, *args, **kwargs):
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            self._per_optimizer_states[id(optimizer)]["stage"] = torch.amp.grad_scaler.OptState.READY
+        return super().step(optimizer, *args, **kwargs)
+
+
+class RefusesGapsInGradients(TorchScaler):
+    def step(self, optimizer, *args, **kwargs):
+        for param in optimizer.param_groups[0]["params"]:
+            if param.grad.untyped_storage().nbytes() > param.grad.nbytes:
+                raise RuntimeError("a gradient with gaps")
+        return super().step(optimizer, *args, **kwargs)
 
 
 class LoadsOnlyIfUsed(TorchScaler):
@@ -130,11 +153,12 @@ KILLS = {
         theirs.UnscalesTwice,
         theirs.StepsTwice,
     ],
-    "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew],
+    "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew, ForgetsABadMicroBatch],
     "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed],
     "a_state_dict_loads_without_running_code": [SavesAnObject],
     "never_steps_on_nonfinite": [theirs.FusedStepsAlthoughItOverflowed, theirs.StepsAlthoughItOverflowed],
-    "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed],
+    "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed, DividesWhatIsUnscaledInAFusedStep],
+    "fused_steps_follow_strides": [RefusesGapsInGradients],
 }
 CHECKS = {check.name: check for check in judge.chosen()}
 

@@ -29,8 +29,8 @@ def findings(target, examples=FEW):
     return {each.check.name for each in judge.judge(target, judge.chosen(), examples=examples) if each.is_finding}
 
 
-def test_48_wrong_scalers_are_rebuilt():
-    assert len(WRONG) == 48  # test_kit_mutants.py sees each of them fail
+def test_54_wrong_scalers_are_rebuilt():
+    assert len(WRONG) == 54  # test_kit_mutants.py sees each of them fail
 
 
 def test_a_right_scaler_in_its_own_words_passes():
@@ -208,6 +208,11 @@ def test_an_expected_failure_is_expected_by_its_kind():
 
     assert outcome("loses the streak") == "failed"
     assert outcome("raised ZeroDivisionError: not yet") == "expected"
+
+
+def test_an_expected_failure_that_passes_is_a_finding_whatever_its_reason():
+    (result,) = judge.judge(Stranger, [CHECKS["skip_budget"]], examples=FEW, expected={"skip_budget": ""})
+    assert result.outcome == "surprise"
 
 
 class OppositeLocks(torch.amp.GradScaler):
