@@ -73,7 +73,7 @@ TEMPLATES: dict[str, tuple[str, str, Sequence[str]]] = {  # what others call it;
     "scales_agree": ("scale differs between ranks", "(used, scaler.get_scale(), scaler.state_dict())", AGREED),
     "step_counts_agree": (
         "optimizer step count differs between ranks",
-        '[int(each.state[param]["step"]) if each.state else 0 for param, each in zip(params, optimizers)], moved',
+        '([int(each.state[param]["step"]) if each.state else 0 for param, each in zip(params, optimizers)], moved)',
         (
             "ranks, _ = run({history})",
             "for seen in ranks:",
