@@ -120,7 +120,6 @@ class _Process:
             (home / "peers").symlink_to(ours / "peers")
         self.printed = Path(self.folder.name, "printed")
         self.socket, theirs = socket.socketpair()
-        self.rest = b""
         variables = {"OMP_NUM_THREADS": "1", **os.environ, **environments.variables(environment)}
         with theirs, self.printed.open("wb") as sink:
             self.process = subprocess.Popen(  # noqa: S603
@@ -148,8 +147,8 @@ class _Process:
         raise self._lost(f"answered {request['call']} by {line[:80]!r}; expected a JSON object with value or raised")
 
     def _line(self, call: str, limit: float) -> bytes:
-        until = time.monotonic() + limit
-        while b"\n" not in self.rest:
+        line, until = b"", time.monotonic() + limit
+        while b"\n" not in line:
             ready, _, _ = select.select([self.socket], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise self._lost(f"did not answer {call} within {limit:g} s")
@@ -159,9 +158,8 @@ class _Process:
                 piece = b""
             if not piece:
                 raise self._lost(f"{self._ending()} in {call}")
-            self.rest += piece
-        line, _, self.rest = self.rest.partition(b"\n")
-        return line
+            line += piece
+        return line.partition(b"\n")[0]
 
     def _ending(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

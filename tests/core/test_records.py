@@ -211,7 +211,7 @@ def test_a_run_killed_twice_keeps_what_both_parts_finished(tmp_path: Path) -> No
         part.write_bytes(whole[:length])
         journal = records.Journal(path, IDENTITY)
         assert part.read_bytes() == whole[: whole.rindex(b"\n", 0, length) + 1]  # the torn line is gone
-        journal.append("later", ROWS[0])
+        journal.append("later", {"loss": (0.5, 1.0)})  # a list, once it is read
         assert records.Journal(path, IDENTITY).done == journal.done
 
 

@@ -9,7 +9,7 @@ from experiments.runner import made_here
 
 ORIGIN = {
     "config": {"steps": 1}, "inputs_sha256": {}, "commit": "a" * 40, "dirty": False, "source_sha256": "s",
-    "versions": {"python": "3.12.1", "torch": "2.13.0", "flax": "1"}, "device": {"name": "a CPU"},
+    "versions": {"python": "3.12.1", "torch": "2.13.0", "numpy": "1"}, "device": {"name": "a CPU"},
 }  # fmt: skip
 
 
@@ -39,6 +39,7 @@ def test_the_comparison_counts_equal_records_and_names_the_other_machine(tmp_pat
     write(path, [{"a": 1.0}, {"a": 2.0}])
     equal = [{"settings": {"k": 1}, "a": 1.0}, {"settings": {"k": 1}, "a": 2.0}]
     assert before(path).compare(equal) == "equal to the data of aaaaaaaaaaaa to the last bit"
+    assert before(path).compare([*equal, {"a": 3.0}]).startswith("differs: 2 of 2 records equal those of aaaaaaaaaaaa")
     off = [{"a": 1.0}, {"a": 2.0000000000000004}]
     assert before(path).compare(off) == "differs: 1 of 2 records equal those of aaaaaaaaaaaa, made on a CPU"
 
@@ -50,6 +51,7 @@ def test_the_comparison_counts_equal_records_and_names_the_other_machine(tmp_pat
         ({"commit": "b" * 40, "device": {"name": "another CPU"}}, True),
         ({"versions": {"python": "3.13.0", "torch": "2.13.0", "wandb": "2"}}, True),  # not of what both have
         ({"versions": {"python": "3.12.1", "torch": "2.12.0"}}, False),
+        ({"versions": {"python": "3.12.1", "numpy": "2"}}, False),
         ({"source_sha256": "t"}, False),
         ({"dirty": True}, True),
     ],

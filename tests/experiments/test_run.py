@@ -167,20 +167,21 @@ def test_damaged_data_is_named_and_not_overwritten(path: Path, capsys: pytest.Ca
     assert path.read_text() == "{}\n"
 
 
-def test_a_failed_unit_exits_with_1_and_the_others_go_on_and_are_kept(
+def test_failed_units_exit_with_1_and_the_others_go_on_and_are_kept(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
-        no_room = broken_by(lambda: MemoryError("no room for 3 numbers\nand more about it"), 1, 0)
-        patch.setattr(Experiment("tiny").module, "run", no_room)
+        for seed in (0, 1):
+            no_room = broken_by(lambda: MemoryError("no room for 3 numbers\nand more about it"), 1, seed)
+            patch.setattr(Experiment("tiny").module, "run", no_room)
         assert run(path) == 1
     error = capsys.readouterr().err
     assert "power 1, seed 0 failed, the others go on: MemoryError: no room for 3 numbers; expected enough" in error
-    assert "1 of 4 units failed: power 1, seed 0. The others are kept in " in error
+    assert "2 of 4 units failed: power 1, seed 0; power 1, seed 1. The others are kept in " in error
     assert "Traceback" in error
     assert not path.exists()
     assert run(path) == 0
-    assert "resumed, 3 of 4" in capsys.readouterr().out
+    assert "resumed, 2 of 4" in capsys.readouterr().out
     run(path.with_name("unbroken.jsonl"))
     assert timeless(path) == timeless(path.with_name("unbroken.jsonl"))
 
@@ -219,23 +220,25 @@ def test_an_out_that_is_no_file_is_refused(
     assert f"tiny: error: out={out}: expected a file, not a {kind}; pass --out FILE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("room", "kept"), [(2, 3), (4, 4)])  # of a third unit only the confirmation is missing
 def test_a_full_disk_is_a_sentence_and_what_was_finished_is_kept(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: int, kept: int, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    room = iter([None, None])  # for two units
+    units = iter([None] * room)
 
     def fsync(handle: int) -> None:
-        if next(room, handle):
+        if next(units, handle):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         assert run(path) == 1
     error = capsys.readouterr().err
-    assert "tiny: error: [Errno 28] No space left on device: expected" in error
+    assert "tiny: error: [Errno 28] No space left on device: " in error
+    assert "expected data and output that can be written" in error
     assert "Traceback" not in error
     assert run(path) == 0
-    assert "resumed, 3 of 4" in capsys.readouterr().out  # of the third only the confirmation is missing
+    assert f"resumed, {kept} of 4" in capsys.readouterr().out
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,18 @@ def test_a_shard_goes_on_where_it_was_stopped_and_is_reused_only_by_the_same_run
     assert "mean of" not in text  # a table is of the whole
     assert run(folder, "--shard", "1/2", "--force") == 0
     assert run(folder, "--shard", "1/2", "--factor", "7") == 0
+    monkeypatch.setattr(module, "inputs", lambda: {"digits": "another file"})
+    assert run(folder, "--shard", "1/2", "--factor", "7") == 0
     assert "reused" not in capsys.readouterr().out
+
+
+def test_a_whole_is_of_uncommitted_changes_if_one_of_its_shards_is(folder: Path) -> None:
+    files = shards(folder, 2)
+    for file, dirty in zip(files, (False, True), strict=True):
+        origin, rows = records.read(file)
+        records.write(file, {**origin, "dirty": dirty}, rows)
+    assert merge(*files) == 0
+    assert records.read_provenance(folder / "x.jsonl")["dirty"] is True
 
 
 def test_shards_of_everything_make_the_committed_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -226,6 +226,20 @@ class SharesItsStreak(Right):
         return after
 
 
+class StartsLowAfterAnOverflow(Right):
+    overflowed = False
+
+    def start(self, **constants: Any) -> None:
+        super().start(**constants)
+        if type(self).overflowed:
+            self.now = State(self.now.scale / 2)
+        type(self).overflowed = False
+
+    def after(self, found_inf: bool) -> State:
+        type(self).overflowed |= found_inf
+        return super().after(found_inf)
+
+
 PLANTED: dict[str, tuple[type[Right], ...]] = {
     "initial_scale_is_honoured": (StartsElsewhere,),
     "factors_are_honoured": (IgnoresFactors,),
@@ -250,5 +264,5 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
     "powers_of_two_stay_powers_of_two": (Saturates,),
     "saved_state_has_the_scale": (SavesTheDefault,),
     "saved_state_goes_on_alike": (SavesNoStreak, SavesNoPatience),
-    "new_scaler_is_fresh": (SharesItsStreak,),
+    "new_scaler_is_fresh": (SharesItsStreak, StartsLowAfterAnOverflow),
 }

@@ -1,5 +1,7 @@
 """A right peer keeps every law; each planted bug dies by its law, and what it shows is a test that fails."""
 
+from collections.abc import Sequence
+from random import Random
 from types import MappingProxyType
 from typing import Any
 
@@ -9,9 +11,11 @@ from ampsim.core import dialects
 from ampsim.core.machine import Rule, State, init
 from ampsim.peers import load, names
 from ampsim.peers.laws import LAWS, judge
-from ampsim.peers.laws.drift import drift
+from ampsim.peers.laws.drift import drawn_setting, drift, run
 from ampsim.peers.laws.emit import emitted, prove, pruned
-from ampsim.peers.laws.trial import fields
+from ampsim.peers.laws.trial import NotApplicableError, Trial, fields
+from ampsim.peers.peer import Step
+from ampsim.peers.wire import PeerLostError
 from tests.peers.planted import PLANTED, Right
 
 EXAMPLES = 15
@@ -36,6 +40,32 @@ def test_every_law_has_a_planted_bug() -> None:
     assert PLANTED.keys() == LAWS.keys() - {"giving_up_is_said_again"}
 
 
+class Ends(Right):
+    asked = 0
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        self.asked += 1
+        raise PeerLostError("it ended")
+
+
+def test_a_peer_that_was_lost_is_trouble_and_not_asked_again() -> None:
+    peer = Ends()
+    verdict = judge(peer, LAWS["nan_is_an_overflow"], examples=EXAMPLES)
+    assert (verdict.outcome, verdict.seen, peer.asked) == ("trouble", "it ended", 1)
+
+
+class OneFactor(Right):
+    constants = MappingProxyType({"scale_factor": "factor"})
+
+
+def test_one_factor_is_of_growth_and_of_backoff() -> None:
+    settings = [drawn_setting(OneFactor(), Random(seed)) for seed in range(9)]  # noqa: S311  no secret
+    assert {each["growth_factor"] * each["backoff_factor"] for each in settings} == {1.0}
+    assert len({each["growth_factor"] for each in settings}) > 2
+    with pytest.raises(NotApplicableError, match="growth and backoff have one factor"):
+        Trial(OneFactor()).constants({"growth_factor": 2.0, "backoff_factor": 0.25})
+
+
 @pytest.mark.parametrize("name", names())
 def test_deviations_and_constants_name_what_there_is(name: str) -> None:
     peer = load(name)
@@ -57,6 +87,17 @@ class Torch(Right):
         self.now = init(self.following)
 
 
+class GivesUp(Right):
+    """The reference machine by DeepSpeed's rule, which gives up at its minimum."""
+
+    dialect = "deepspeed.DynamicLossScaler"
+    constants = MappingProxyType({"init_scale": "init"})
+
+    def start(self, **constants: Any) -> None:
+        self.following = dialects.get(self.dialect, init=constants["init_scale"])
+        self.now = init(self.following)
+
+
 class GrowsEarly(Torch):
     def after(self, found_inf: bool) -> State:
         after = super().after(found_inf)
@@ -68,6 +109,11 @@ def test_a_dialect_that_differs_drifts() -> None:
     assert (same.differing, same.refused, same.first) == (0, 0, "")
     assert differs.differing > 10
     assert "the package" in differs.first
+
+
+def test_of_who_gives_up_the_scales_before_are_compared() -> None:
+    used, followed = run(GivesUp(), {"init_scale": 4.0}, [True] * 9)
+    assert used == followed == [4.0, 4.0, 2.0, None]
 
 
 @pytest.mark.peer("torch")

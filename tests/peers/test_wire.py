@@ -106,6 +106,8 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
             remote.scale()
     remote.start(factor=3.0)
     assert remote.scale() == 3.0
+    remote.limit = 0.0  # which is of calls: a start has the first one's
+    remote.start(factor=4.0)
 
 
 def test_of_what_a_lost_peer_printed_the_last_lines_are_told(tmp_path: Path) -> None:

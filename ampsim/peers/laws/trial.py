@@ -44,7 +44,7 @@ class Trial:
         self.lines: list[str] = []
         self.scalers: dict[str, Scaler] = {}
         self.claim = ""
-        self._flags: tuple[str, Sequence[bool]] | None = None
+        self._flags: Sequence[bool] = ()  # of the last line that is iterations
         self._rule = dialects.get(peer.dialect, **peer.options) if peer.dialect else Rule()
 
     @property
@@ -101,10 +101,10 @@ class Trial:
 
     def note_flags(self, name: str, flags: Sequence[bool]) -> None:
         """Add iterations; those of one scaler in a row become one line."""
-        if self._flags and self._flags[0] == name and self.lines[-1].startswith(f"{name}.iterate("):
-            flags = (*self._flags[1], *flags)
+        if self.lines[-1].startswith(f"{name}.iterate("):
+            flags = (*self._flags, *flags)
             self.lines.pop()
-        self._flags = (name, flags)
+        self._flags = flags
         self.lines.append(f"{name}.iterate({runs(flags)})")
 
     def ask(self, call: Callable[[], Any]) -> Any:
