@@ -271,6 +271,20 @@ class StepsTwiceOnTheLastRank(Right):
         return result
 
 
+class ForgetsItsSteps(Right):
+    """Counts of steps are cleared with the flags, on one rank."""
+
+    def update(self, new_scale=None):
+        super().update(new_scale)
+        for state in self.stepped.state.values() if self.ranks.rank() else ():
+            if "step" in state:
+                state["step"].zero_()
+
+    def step(self, optimizer, *args, **kwargs):
+        self.stepped = optimizer
+        return super().step(optimizer, *args, **kwargs)
+
+
 class LooksAtItsShard(Right):
     """For DTensors: each rank looks at the part that it has, and asks nobody."""
 
@@ -309,6 +323,7 @@ WRONG = {
     WillGrowApart: "scales_agree",
     SkipsAfterASkip: "clean_steps_are_taken",
     StepsTwiceOnTheLastRank: "step_counts_agree",
+    ForgetsItsSteps: "step_counts_agree",
 }
 
 
