@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import Loop, check_loop
-from ampsim.testing.loop.judge import LAWS, judge_loop
-from experiments.bugs.loops import BUGS
-from tests.testing.loops import RIGHT, Trainer, accumulate, batches, cut, looping, loss_of, parts
+from ampsim.testing import Loop, check_loop  # noqa: E402
+from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
+from experiments.bugs.loops import BUGS  # noqa: E402
+from tests.testing.loops import RIGHT, Trainer, accumulate, batches, cut, looping, loss_of, parts  # noqa: E402
 
 
 @pytest.mark.parametrize("name", RIGHT)
