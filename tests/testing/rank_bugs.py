@@ -179,6 +179,20 @@ class CountsOverflowingRanks(Right):
         self._scale *= 0.5 ** max(0.0, float(self.count) - 1)
 
 
+class CountsARankWithoutGradients(Right):
+    """An overflow lowers the scale once more where a rank has no gradients."""
+
+    def agree(self, optimizer, found):
+        self.empty = torch.tensor(float(all(p.grad is None for g in optimizer.param_groups for p in g["params"])))
+        dist.all_reduce(self.empty, self.op, self.ranks)
+        super().agree(optimizer, found)
+
+    def update(self, new_scale=None):
+        twice = bool(self.empty) and any(map(bool, self.flags()))
+        super().update(new_scale)
+        self._scale *= 0.5**twice
+
+
 class CountsOptimizers(Right):
     """The scale falls once per optimizer that overflows."""
 
@@ -271,6 +285,20 @@ class StepsTwiceOnTheLastRank(Right):
         return result
 
 
+class ForgetsItsSteps(Right):
+    """Counts of steps are cleared with the flags, on one rank."""
+
+    def update(self, new_scale=None):
+        super().update(new_scale)
+        for state in self.stepped.state.values() if self.ranks.rank() else ():
+            if "step" in state:
+                state["step"].zero_()
+
+    def step(self, optimizer, *args, **kwargs):
+        self.stepped = optimizer
+        return super().step(optimizer, *args, **kwargs)
+
+
 class LooksAtItsShard(Right):
     """For DTensors: each rank looks at the part that it has, and asks nobody."""
 
@@ -298,6 +326,7 @@ WRONG = {
     ReducesBeforeAllLooked: "no_rank_steps_on_an_overflow",
     HearsRankZeroOnly: "no_rank_steps_on_an_overflow",
     CountsOverflowingRanks: "one_overflow_on_ranks_is_one_overflow",
+    CountsARankWithoutGradients: "one_overflow_on_ranks_is_one_overflow",
     CountsOptimizers: "one_overflow_on_ranks_is_one_overflow",
     UpdatesOnRankZero: "scales_agree",
     LeavesAfterASkip: "nobody_waits_for_ever",
@@ -309,6 +338,7 @@ WRONG = {
     WillGrowApart: "scales_agree",
     SkipsAfterASkip: "clean_steps_are_taken",
     StepsTwiceOnTheLastRank: "step_counts_agree",
+    ForgetsItsSteps: "step_counts_agree",
 }
 
 
