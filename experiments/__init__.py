@@ -6,9 +6,21 @@ those whose data is missing or stale. Each writes `experiments/data/<device>/<st
 """
 
 import os
+import platform
 
 # Read when torch or JAX is first imported, hence here. One thread: with more, the sums of native fp16 products come
 # out in another order and on shared cores a step takes ten times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic cuBLAS asks for
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of a card from torch
+
+# torch, MKL and numpy choose kernels by what the processor can do and by who made it, and so the order of sums. These
+# give the same bits on any x86-64 processor with AVX2: `python -m experiments bits`. AMPSIM_KERNELS=own: as installed.
+KERNELS = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "COMPATIBLE",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+}
+if os.environ.setdefault("AMPSIM_KERNELS", "common") == "common" and platform.machine() in ("x86_64", "AMD64"):
+    os.environ |= KERNELS
