@@ -6,8 +6,9 @@
 #   make test           the test suite
 #   make deep           the long versions of the tests, and the mutants
 #   make mutants        a sample of one-line bugs: which test sees each (tests/mutation)
-#   make reproduce      every CPU experiment, the figures, the paper
-#   make data           every CPU experiment
+#   make reproduce      every CPU experiment, the figures and the paper, anew in build/here; how they stand to the
+#                       committed ones, of which it changes none
+#   make data           every CPU experiment, in place of the committed data
 #   make figures        the figures, of the data; make figures-check fails where a committed one is another
 #   make paper          the paper, of the data; make paper-check fails where the committed one is another
 #   make peers          other projects' scalers, each in an environment of its own below .peers (ampsim.peers)
@@ -27,7 +28,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce plan data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants peers clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants peers clean
 .DEFAULT_GOAL := help
 
 help:
@@ -41,15 +42,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-reproduce: plan data figures paper
-	@echo "data in experiments/data/, figures in figures/ (look at figures/README.md), the paper in paper/ampsim.pdf"
+# It ends well wherever everything ran: claims that this processor's data does not bear out are its result.
+reproduce: $(STAMP)
+	@echo "three parts, all in build/here: the experiments, which say how long they take; then the figures and the paper"
+	$(PY) -m experiments all --reproduce
+	$(PY) -m figures --data build/here/data/cpu --out build/here/figures
+	$(PY) -m paper --here
+	@$(PY) -m experiments records
+	@$(PY) -m experiments claims
+	@echo "data in build/here/data/, figures in build/here/figures/ (README.md shows them), paper build/here/paper/ampsim.pdf"
 
-plan: $(STAMP)
-	@echo "three parts: the experiments, which say how long they take; then the figures and the paper"
-
-# A data file that a run repeats to the last bit stays as it is: afterwards `git status` names what measures time.
+# A data file that this machine repeats to the last bit stays as it is.
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
+	$(PY) -m experiments adopt
 
 bench: $(VENV)/.trackers
 	$(PY) -m experiments.overhead --force
@@ -199,5 +205,5 @@ peers: $(VENV)/.peers $(VENV)/.clients
 	$(PY) -m ampsim.peers
 
 clean:
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis $(filter-out build/here,$(wildcard build/*)) *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

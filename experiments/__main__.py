@@ -2,6 +2,9 @@
 
 `merge FILE...` makes whole data files of those that `--shard I/N` wrote, on one machine or on many.
 `new STEM` writes a small experiment and its figure, to be changed into one's own.
+`records [--data DIR]` compares what `make reproduce` made here with the committed data, `adopt` puts it in its place.
+`claims [--data DIR]` judges every claim of gallery and paper by the committed data, and by that of a folder.
+`bits` says whether this processor gives the bits that the committed data are made of; `--json [NAME]` prints them.
 `python -m experiments STEM [options]` is the same as `python -m experiments.STEM [options]`; several run in one pool.
 """
 
@@ -9,20 +12,29 @@ import difflib
 import itertools
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from rich.console import Console
+
+from ampsim import records
 from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
-from experiments.runner import everything, shards, template
+from experiments.runner import everything, provenance, reproduced, shards, template
 from experiments.runner.cli import main as run_one
 from experiments.runner.cli import refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
+from figures import verdicts
 
 USAGE = (
     "usage: python -m experiments [all | STEM...] "
     "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce]\n"
     "       [--on ray|auto|ray://HOST:PORT] [--shard I/N] [--help]\n"
     "       python -m experiments merge FILE...\n"
-    "       python -m experiments new STEM"
+    "       python -m experiments new STEM\n"
+    "       python -m experiments records [--data DIR]\n"
+    "       python -m experiments adopt [--data DIR]\n"
+    "       python -m experiments claims [--data DIR]\n"
+    "       python -m experiments bits [--json [NAME]]"
 )
 
 
@@ -40,6 +52,10 @@ def main(argv: Sequence[str]) -> int:
         return new(options)
     if name == "merge":
         return merge(options)
+    if name in ("records", "adopt", "claims"):
+        return reproduction(name, options)
+    if name == "bits":
+        return compare_bits(options)
     named = list(itertools.takewhile(lambda word: word in stems(), argv))
     if len(named) > 1:
         return everything.main(argv[len(named) :], named)
@@ -71,6 +87,48 @@ def merge(names: Sequence[str]) -> int:
         print("\n".join(shards.merge(names)))
     except (UsageError, BusyError, DamagedFileError, OSError) as error:
         return refuse("experiments merge", error)
+    return 0
+
+
+def reproduction(name: str, options: Sequence[str]) -> int:
+    """Compare, adopt or judge the data of a folder, which is that of a reproduction where none is named."""
+    if options and (options[0] != "--data" or len(options) != 2):
+        print(f"experiments: error: {' '.join(options)!r}: expected {name} [--data DIR]", file=sys.stderr)
+        return 2
+    folder = Path(options[1]) if options else reproduced.folder()
+    console = Console(width=max(120, Console().width), highlight=False)
+    try:
+        if name == "records":
+            console.print(reproduced.table(folder), markup=False)
+        elif name == "adopt":
+            print("\n".join(reproduced.adopt(folder)))
+        else:
+            judged = list(verdicts.judge_all(folder if options or folder.exists() else None))
+            console.print(verdicts.table(judged), markup=False)
+            print(known_before(folder) if options or folder.exists() else "no data of this machine")
+    except (UsageError, BusyError, DamagedFileError, OSError) as error:
+        return refuse(f"experiments {name}", error)
+    return 0
+
+
+def known_before(folder: Path) -> str:
+    """Return how many files of a folder were made when the claims were already what they are."""
+    found = [records.read_provenance(path) for path in sorted(folder.glob("*.jsonl"))]
+    frozen = sum(origin.get("claims_sha256") == provenance.claims_sha256() for origin in found)
+    return f"{folder}: {frozen} of {len(found)} files were made after the claims had their present form"
+
+
+def compare_bits(options: Sequence[str]) -> int:
+    """Print how the digests of this processor stand to those on record, or with `--json` the line for the record."""
+    from experiments.runner import bits  # it loads torch
+
+    if options[:1] == ["--json"] and len(options) < 3:
+        print(records.encode(bits.line(*options[1:])))
+    elif options:
+        print(f"experiments: error: {' '.join(options)!r}: expected bits [--json [NAME]]", file=sys.stderr)
+        return 2
+    else:
+        print("\n".join(bits.compare(bits.digests())))
     return 0
 
 

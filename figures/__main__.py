@@ -1,12 +1,14 @@
 """Renders the figures, and the gallery of all: `python -m figures [--check] [STEM ...]`.
 
 `--check` renders to a temporary folder and compares the bytes with the committed files; exit 1 names those that
-differ. `STEM --data FILE` draws a figure from a data file of your own, beside that file. Exit 2: wrong use.
+differ. `STEM --data FILE` draws a figure from a data file of your own, beside that file. `--data FOLDER --out FOLDER`
+draws those named, or all with a gallery, of a folder; of committed data what it lacks. Exit 2: wrong use.
 """
 
 import argparse
 import difflib
 import importlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -62,10 +64,15 @@ def main(argv: Sequence[str]) -> int:
             expected = ", ".join(allowed)
             print(f"figures: error: {name!r}: expected one of {expected}; did you mean {near!r}?", file=sys.stderr)
             return 2
-    if (given.data and (given.check or len(given.stems) != 1)) or (given.out and not given.data):
-        print(f"figures: error: {' '.join(argv)}: expected STEM --data FILE [--out FOLDER]", file=sys.stderr)
+    folder = bool(given.data and given.data.is_dir())
+    wrong = given.check or not given.out if folder else given.data and (given.check or len(given.stems) != 1)
+    if wrong or (given.out and not given.data):
+        expected = "[STEM ...] --data FOLDER --out FOLDER" if folder else "STEM --data FILE [--out FOLDER]"
+        print(f"figures: error: {' '.join(argv)}: expected {expected}", file=sys.stderr)
         return 2
     try:
+        if folder:
+            return render_folder(given.stems or stems(), given.data, given.out)
         if given.data:
             return render_own(given.stems[0], given.data, given.out or given.data.parent)
         return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
@@ -83,14 +90,32 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("stems", nargs="*", metavar="STEM", help="figures; all if none is named")
     made.add_argument("--check", action="store_true", help="compare with the committed figures")
-    made.add_argument("--data", type=Path, metavar="FILE", help="data of your own; the figure is written beside it")
-    made.add_argument("--out", type=Path, metavar="FOLDER", help="where the figure of --data goes instead")
+    made.add_argument("--data", type=Path, metavar="FILE", help="data of your own, a file or a folder")
+    made.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where figures of --data go; beside a file if not given"
+    )
     return made
 
 
 def render_own(stem: str, file: Path, folder: Path) -> int:
     """Draw one figure from a data file of one's own."""
     print(f"figures: {', '.join(map(str, render_file(stem, file, folder)))}")
+    return 0
+
+
+def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
+    """Write the figures of a folder's data; for one that this data has nothing to draw of, the committed one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, stem in enumerate(names, start=1):
+        try:
+            said = ", ".join(path.name for path in render(stem, folder, data, results.CPU))
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            for path in _style.HERE.glob(f"{stem}.[sph][vdt][gfm]*"):
+                shutil.copy(path, folder)
+            said = f"{stem}: NOT DRAWN, the committed one stands for it: {type(error).__name__}: {error}"
+        print(f"figures: {number} of {len(names)}: {said}", flush=True)
+    if list(names) == stems():
+        _gallery.write(folder, names, data, results.CPU)
     return 0
 
 

@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import _style, claims, results
+from figures import _style, results, verdicts
+from figures.claims import CLAIMS
 
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -32,28 +34,35 @@ in `collapse_run`'s data; `python -m figures.screenshot` takes it anew.
 """
 
 
-def page(stems: Sequence[str]) -> str:
-    """Return the gallery of these figures, in Markdown; those that no section names come last."""
+def page(stems: Sequence[str], *data: Path, folder: Path = _style.HERE) -> str:
+    """Return the gallery of these figures, in Markdown; those that no section names come last.
+
+    Args:
+        stems: the figures.
+        data: folders of data files, as for `rendering.render`.
+        folder: where the page will lie, for its links.
+    """
     others = sorted(set(stems) - {stem for part in SECTIONS.values() for stem in part})
     parts = [HEAD]
     for title, members in {**SECTIONS, "Others": others}.items():
         shown = [stem for stem in members if stem in stems]
-        parts += [f"## {title}\n", *map(entry, shown)] if shown else []
-    parts.append(claims.table())
+        parts += [f"## {title}\n", *(entry(stem, folder, *data) for stem in shown)] if shown else []
+    parts.append(trials(*data))
     return "\n".join(parts)
 
 
-def entry(stem: str) -> str:
+def entry(stem: str, folder: Path, *data: Path) -> str:
     """Return the part of the gallery on one figure."""
     module = importlib.import_module(f"figures.{stem}")
     caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
-    names = [stem if data.name == "cpu" else f"{stem}.{data.name}" for data in results.folders(module.DATA)]
+    devices = [] if data else [place.name for place in results.folders(module.DATA) if place.name != "cpu"]
+    names = [stem, *(f"{stem}.{device}" for device in devices)]
     lines += [*(f"![{caption}]({name}.svg)\n" for name in names), f"{caption}\n"]
     if hasattr(module, "markdown"):
-        lines.append(module.markdown(*[results.load(name) for name in module.DATA]))
-    lines += [source(name) for name in module.DATA] or ["Drawn from `ampsim.core` by enumeration.\n"]
+        lines.append(module.markdown(*[results.load(name, *data) for name in module.DATA]))
+    lines += [source(name, folder, *data) for name in module.DATA] or ["Drawn from `ampsim.core` by enumeration.\n"]
     return "\n".join(lines)
 
 
@@ -63,19 +72,34 @@ def question(stem: str) -> str:
     return " ".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].split())
 
 
-def source(stem: str) -> str:
+def source(stem: str, folder: Path, *data: Path) -> str:
     """Return command, data file, device and seeds."""
-    run = results.load(stem)
+    run = results.load(stem, *data)
     seeds = len(run.seeds)
-    path = f"experiments/data/cpu/{stem}.jsonl"
+    path, link = (Path(os.path.relpath(run.path, place)).as_posix() for place in (_style.HERE.parent, folder))
     return (
-        f"`python -m experiments.{stem}` → [`{path}`](../{path}): "
+        f"`python -m experiments.{stem}` → [`{path}`]({link}): "
         f"{len(run.records)} records, {seeds} seed{'s' * (seeds > 1)}, {run.device}.\n"
     )
 
 
-def write(folder: Path, stems: Sequence[str]) -> Path:
-    """Write the gallery; returns its path."""
+def trials(*data: Path) -> str:
+    """Return what became of the claims that had been tried before, as a table in Markdown."""
+    lines = [
+        "## What trials had said, and what the data says\n",
+        "Now: the mean over the seeds of the data file (lowest to highest).\n",
+        "| claim | trial | now | the trial is | data |",
+        "|---|---|---|---|---|",
+    ]
+    for claim in filter(lambda claim: claim.trial, CLAIMS.values()):
+        found = verdicts.judge(claim, *data)
+        said = claim.verdict if found.holds else "the claim does not hold"
+        lines.append(f"| {claim.sentence} | {claim.trial} | {found.now} | **{said}** | `{claim.stem}` |")
+    return "\n".join(lines) + "\n"
+
+
+def write(folder: Path, stems: Sequence[str], *data: Path) -> Path:
+    """Write the gallery of the committed data, or of other folders; returns its path."""
     path = folder / NAME
-    path.write_text(page(stems), encoding="utf-8")
+    path.write_text(page(stems, *data, folder=folder if data else _style.HERE), encoding="utf-8")
     return path

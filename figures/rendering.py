@@ -12,30 +12,36 @@ from figures import _style, results
 from figures.results import Result
 
 
-def render(stem: str, folder: Path, data: Path = results.CPU) -> list[Path]:
-    """Draw one figure from the data files in `data`, and return the files written to `folder`.
+def render(stem: str, folder: Path, *data: Path) -> list[Path]:
+    """Draw one figure, and return the files written to `folder`.
 
     They are named ``<stem>.svg`` and ``<stem>.pdf``, with ``<stem>.html`` where the figure has a page, and
-    ``<stem>.<device>.svg`` where `data` is not the CPU's.
+    ``<stem>.<device>.svg`` where the first of `data` is not the CPU's.
+
+    Args:
+        stem: the figure's name.
+        folder: where its files go.
+        data: folders of data files, each asked where those before it lack a file; the CPU's if none is named.
     """
+    data = data or (results.CPU,)
     with _style.style(), uncollected():
-        figure = draw(stem, data)
-        name = stem if data.name == "cpu" else f"{stem}.{data.name}"
-        return [*_style.save(figure, folder, name), *write_page(stem, folder / f"{name}.html", data)]
+        figure = draw(stem, *data)
+        name = stem if data[0].name == "cpu" else f"{stem}.{data[0].name}"
+        return [*_style.save(figure, folder, name), *write_page(stem, folder / f"{name}.html", *data)]
 
 
-def write_page(stem: str, path: Path, data: Path) -> list[Path]:
+def write_page(stem: str, path: Path, *data: Path) -> list[Path]:
     """Write the page of a figure that has one, and return its path."""
     module = importlib.import_module(f"figures.{stem}")
     if not hasattr(module, "page"):
         return []
-    path.write_text(module.page(*[results.load(name, data) for name in module.DATA]), encoding="utf-8")
+    path.write_text(module.page(*[results.load(name, *data) for name in module.DATA]), encoding="utf-8")
     return [path]
 
 
-def draw(stem: str, data: Path = results.CPU) -> Figure:
+def draw(stem: str, *data: Path) -> Figure:
     """Return one figure, with the name of the device in its corner."""
-    return draw_results(stem, [results.load(name, data) for name in importlib.import_module(f"figures.{stem}").DATA])
+    return draw_results(stem, [results.load(name, *data) for name in importlib.import_module(f"figures.{stem}").DATA])
 
 
 def draw_results(stem: str, runs: Sequence[Result]) -> Figure:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampsim import records
+from ampsim.core import trace
 from ampsim.records import Record
 
 Value = TypeVar("Value")
@@ -23,6 +24,7 @@ Array = NDArray[np.float64]
 Setting = str | int | float | bool | tuple[float, ...] | None
 DATA = Path(__file__).parent.parent / "experiments" / "data"  # one folder per device
 CPU = DATA / "cpu"
+TRACES = Path(__file__).parent.parent / "tests" / "traces"
 CLASSES = ("zero", "subnormal", "normal", "overflow")  # what fp16 made of an element
 
 
@@ -203,17 +205,39 @@ def common(values: Iterable[Value]) -> Value:
     return first
 
 
-def load(stem: str, folder: Path = CPU) -> Result:
-    """Read the data file of an experiment.
+def load(stem: str, *folders: Path) -> Result:
+    """Read the data file of an experiment, from the first of the folders that has it; from the CPU's if none is named.
+
+    "traces" is what recorded traces of other frameworks' scalers say, the same in every folder.
 
     Raises:
         FileNotFoundError: no such file; the message says which command makes it.
         ampsim.records.DamagedFileError: it cannot be read as written.
     """
-    path = folder / f"{stem}.jsonl"
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file; `python -m experiments.{stem}` makes it")
-    return read(path, stem)
+    if stem == "traces":
+        return traces()
+    paths = [folder / f"{stem}.jsonl" for folder in folders or (CPU,)]
+    for path in paths:
+        if path.exists():
+            return read(path, stem)
+    raise FileNotFoundError(f"{paths[0]}: no such file; `python -m experiments.{stem}` makes it")
+
+
+def traces(folder: Path = TRACES) -> Result:
+    """Return the traces recorded from other frameworks' scalers, each with whether the reference machine repeats it.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    found = tuple(
+        {"system": t.system, "sequence": path.stem, "updates": len(t.found_inf), "repeated": t.mismatch() is None}
+        for path in sorted(folder.glob("*.jsonl"))
+        for t in trace.read(path)
+    )
+    if not found:
+        raise FileNotFoundError("tests/traces: no traces; restore the folder from version control")
+    origin: Record = {"script": "tests/core/test_trace.py", "device": {"name": "any"}, "seeds": [], "commit": None}
+    return Result("traces", folder, origin, found)
 
 
 def read(path: Path, *stems: str) -> Result:
@@ -231,9 +255,15 @@ def read(path: Path, *stems: str) -> Result:
 
 
 def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:
-    """Return the folders of the devices that have these data files: the CPU's always, others where none is missing."""
-    others = sorted(path for path in root.iterdir() if path.is_dir() and path.name != "cpu") if stems else []
+    """Return the folders of the devices that have these data files: the CPU's always, cards' where none is missing."""
+    cards = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("cpu"))
+    others = sorted(cards) if stems else []
     return [root / "cpu", *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems))]
+
+
+def processors(root: Path = DATA) -> list[Path]:
+    """Return the folders of all processors that have committed data: that which the text is about, then others."""
+    return [root / "cpu", *sorted(path for path in root.glob("cpu-*") if path.is_dir())]
 
 
 def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:

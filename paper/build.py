@@ -10,12 +10,13 @@ from pathlib import Path
 
 import typst
 
+from ampsim import records
 from paper import ledger, lint, sources
 from paper.ledger import Book, Declared, Formula
 from paper.lint import Use, Uses
 from paper.sources import ROOT, PaperError
 
-KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "ends")
+KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "ends", "marks")
 
 
 def declared(root: Path = ROOT) -> Declared:
@@ -34,12 +35,13 @@ def declared(root: Path = ROOT) -> Declared:
     )
 
 
-def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
+def build(root: Path = ROOT, *, draft: bool = False, here: str = "") -> dict[str, bytes]:
     """Return the paper's files, by their path from the root: the ledger and the PDF. Only the ledger is written.
 
     Args:
         root: the checkout, or a folder with copies of ``paper``, ``figures``, ``tests`` and ``experiments/data``.
         draft: build with stale data and say so at the top of each page, instead of refusing.
+        here: of which machine the data is, for the top of each page; sentences that it does not bear out are marked.
 
     Raises:
         PaperError: with all that is wrong, each with its file.
@@ -47,10 +49,10 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
     said = declared(root)
     wrong = [*lint.digits(root), *lint.swallowed(root), *lint.bounds(ledger.forms(said), root)]
     try:
-        book = ledger.collect(said, root)
+        book = ledger.collect(said, root, strict=not here)
     except PaperError as error:
         raise PaperError("\n".join([*wrong, str(error)])) from None
-    old = sources.stale(book["sources"], root)
+    old = [] if here else sources.stale(book["sources"], root)
     if not draft:
         wrong += old
     if wrong:
@@ -59,9 +61,9 @@ def build(root: Path = ROOT, *, draft: bool = False) -> dict[str, bytes]:
     target = root / "paper" / "numbers.json"
     if not target.exists() or target.read_bytes() != text:
         target.write_bytes(text)
-    pdf = compile_text(root, "DRAFT: some data is stale" if old else "")
+    pdf = compile_text(root, "DRAFT: some data is stale" if old else here)
     uses = used(root)
-    if left := [*ledger.unused(book, uses), *lint.references(uses, root), *lint.length(uses)]:
+    if not here and (left := [*ledger.unused(book, uses), *lint.references(uses, root), *lint.length(uses)]):
         raise PaperError("\n".join(left))
     return {"paper/numbers.json": text, "paper/ampsim.pdf": pdf}
 
@@ -102,6 +104,30 @@ def used(root: Path) -> Uses:
     for value in json.loads(found):
         kinds[value["kind"]].append(value)
     return kinds
+
+
+def build_here(data: Path, figures: Path) -> dict[str, bytes]:
+    """Build in a copy of the paper with other data and figures, and committed ones where these lack some.
+
+    Returns:
+        The paper's files, and as `marks` the names of the claims whose sentences are marked, one per line.
+
+    Args:
+        data: a folder of data files of this machine.
+        figures: a folder of figures that were drawn from them.
+    """
+    with tempfile.TemporaryDirectory(prefix="ampsim-paper-") as name:
+        root = Path(name)
+        copy(ROOT, root)
+        for path in [*(ROOT / "figures").glob("*.[sp][vd][gf]"), *figures.glob("*.[sp][vd][gf]")]:
+            shutil.copy(path, root / "figures")
+        for path in data.glob("*.jsonl"):
+            shutil.copy(path, root / sources.DATA)
+        names = {records.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
+        files = build(root, here=f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}")
+        sources.load.cache_clear()  # the folder goes
+        marks = dict.fromkeys(use["name"] for use in used(root)["marks"])
+        return files | {"marks": "\n".join(marks).encode()}
 
 
 def check(root: Path = ROOT) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ampsim import records
-from ampsim.core import trace
 from figures import results
 from figures.results import Result
 
@@ -28,30 +27,10 @@ def load(stem: str, root: Path = ROOT) -> Result:
     Raises:
         PaperError: no such file, or one that cannot be read.
     """
-    if stem == "traces":
-        return traces(root)
     try:
-        return results.load(stem, root / DATA)
+        return results.traces(root / TRACES) if stem == "traces" else results.load(stem, root / DATA)
     except (FileNotFoundError, records.DamagedFileError) as error:
         raise PaperError(str(error).replace(f"{root}/", "")) from None
-
-
-def traces(root: Path) -> Result:
-    """Return the traces recorded from other frameworks' scalers, each with whether the reference machine repeats it."""
-    found = tuple(
-        {"system": t.system, "sequence": path.stem, "updates": len(t.found_inf), "repeated": t.mismatch() is None}
-        for path in sorted((root / TRACES).glob("*.jsonl"))
-        for t in trace.read(path)
-    )
-    if not found:
-        raise PaperError(f"{TRACES}: no traces; restore the folder from version control")
-    provenance: records.Record = {
-        "script": "tests/core/test_trace.py",
-        "device": {"name": "any"},
-        "seeds": [],
-        "commit": None,
-    }
-    return Result("traces", root / TRACES, provenance, found)
 
 
 def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:

@@ -12,6 +12,7 @@ from tests import warm
 
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("AMPSIM_KERNELS", "own")  # tests are of what users have; data is made with the common kernels
 
 LOCKSTEP_STEPS = 25  # rules an example
 _COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}

@@ -96,11 +96,13 @@ FLOORS = {
     "ampsim/diagnose/playground": {"numpy", "ampsim.core", "ampsim.records", "ampsim.diagnose"},
     "ampsim/diagnose/readers/trackers.py": {"tensorboard", "wandb", "ampsim.diagnose"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},
+    "experiments/__main__.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # a command, above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
     "experiments/compiled_kernels.py": {"ampsim", "experiments", "rich", "triton"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
+    "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
     "figures/atlas_page.py": {"ampsim.diagnose.page", "figures"},
     "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "ampsim.records", "ampsim.run_file", "figures"},
     "paper": {
@@ -109,10 +111,11 @@ FLOORS = {
         "figures.claims",
         "figures.quantities",
         "figures.results",
+        "figures.verdicts",
         "paper",
         "typst",
     },
-    "paper/build.py": {"figures.rendering", "paper", "typst"},
+    "paper/build.py": {"ampsim.records", "figures.rendering", "paper", "typst"},
     "paper/sources.py": {"ampsim.core", "ampsim.records", "experiments.runner.provenance", "figures.results"},
 }
 

@@ -1,9 +1,11 @@
 """The command line of an experiment: `Options` and the experiment's `Config`, field by field."""
 
 import dataclasses
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from rich.console import Console
 from ampsim import records
 from ampsim.core.files import BusyError
 from ampsim.core.output import run_command
+from experiments import KERNELS
 from experiments.runner import device, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
@@ -39,13 +42,29 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
 def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show: bool = False) -> Outcome:
     """Run one experiment; an error becomes its message and an exit status."""
     try:
-        run = parse(stem, argv)
-        outcome = execute(run, workers, bar)
+        with kernels(own=not Experiment(stem).repeats):
+            run = parse(stem, argv)
+            outcome = execute(run, workers, bar)
     except (UsageError, BusyError, records.DamagedFileError, UnitsFailedError, OSError) as error:
         return Outcome(refuse(stem, error), "failed")
     if show and outcome.status == 0 and not (run.options.smoke or run.options.shard):
         print_table(run)
     return outcome
+
+
+@contextmanager
+def kernels(*, own: bool) -> Iterator[None]:
+    """Have workers that start now use the kernels of this processor, as its users do, where `own`: time is measured."""
+    before = dict(os.environ)
+    if own and os.environ.get("AMPSIM_KERNELS") != "own":
+        os.environ["AMPSIM_KERNELS"] = "own"
+        for name in KERNELS:
+            os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def refuse(name: str, error: Exception) -> int:
@@ -92,7 +111,9 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     options.ask(device.require, options.device, allowed)
     require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)
-    return Run(experiment, config, options, path, list(argv), committed=not (parsed.out or options.smoke))
+    elsewhere = options.reproduce and not (parsed.out or options.smoke)
+    reference = experiment.data(path.parent.name) if elsewhere else path
+    return Run(experiment, config, options, path, list(argv), reference)
 
 
 def require_file(out: Path | None) -> None:
@@ -102,15 +123,21 @@ def require_file(out: Path | None) -> None:
         raise UsageError(f"out={out}: expected a file, not a {kind}; pass --out FILE.jsonl")
 
 
+def data_path(experiment: Experiment, options: Options) -> Path:
+    """Return the file for the default settings: the committed one, or that of a reproduction."""
+    slug = options.ask(device.slug, options.device)
+    return experiment.data_here(slug) if options.reproduce else experiment.data(slug)
+
+
 def default_path(experiment: Experiment, config: Config, options: Options) -> Path:
-    """Return the committed file for the default settings, a new temporary one for a smoke run.
+    """Return the file for the default settings, committed or made here; a new temporary one for a smoke run.
 
     Raises:
         UsageError: other settings, which would replace the committed data.
     """
     if options.smoke:
         return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{experiment.stem}.jsonl"
-    path = experiment.data(options.ask(device.slug, options.device))
+    path = data_path(experiment, options)
     for name, wanted in dataclasses.asdict(experiment.module.Config()).items():
         if (value := getattr(config, name)) != wanted:
             raise UsageError(

@@ -1,10 +1,5 @@
-"""Which data files the runs in this folder made, and whether they repeat what was there before.
+"""The data that was there before a run: whether today's records repeat it, and whether its file may stay."""
 
-Data is committed, so a fresh clone has it already. `--reproduce` reuses only what was made here: a mark
-beside the data, which git ignores, holds the sha256 of the file that a run has written, or found to be equal.
-"""
-
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +7,6 @@ from pathlib import Path
 from ampsim import records
 from ampsim.records import Record
 from experiments.runner.provenance import IDENTITY
-
-
-def mark(path: Path) -> None:
-    """Note that a run in this folder wrote `path`, or what equals it."""
-    _mark_of(path).write_text(_digest(path) + "\n")
-
-
-def is_marked(path: Path) -> bool:
-    """Return whether `path` is what a run in this folder wrote."""
-    return path.exists() and _mark_of(path).exists() and _mark_of(path).read_text().strip() == _digest(path)
-
-
-def _mark_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.made-here")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -44,10 +21,13 @@ class Earlier:
         """The commit that made it, in twelve digits."""
         return (self.origin.get("commit") or "no commit")[:12]
 
+    def equal(self, rows: Sequence[Record]) -> int:
+        """Return how many records are as before, to the last bit; `settings` are no result."""
+        return sum(_results(a) == _results(b) for a, b in zip(self.rows, rows, strict=False))
+
     def compare(self, rows: Sequence[Record]) -> str:
-        """Return one sentence: how many records are as before, to the last bit; `settings` are no result."""
-        pairs = zip(self.rows, rows, strict=False)
-        same = sum(_results(a) == _results(b) for a, b in pairs)
+        """Return one sentence: how many records are as before."""
+        same = self.equal(rows)
         if same == len(self.rows) == len(rows):
             return f"equal to the data of {self.commit} to the last bit"
         device = self.origin.get("device", {}).get("name", "an unknown device")
@@ -95,13 +75,18 @@ def is_of(path: Path, origin: Record) -> bool:
     return all(there.get(name) == origin[name] for name in IDENTITY)
 
 
-def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | None, *, committed: bool) -> bool:
-    """Write a finished file, unless it says the same already and its provenance is still true; return whether."""
+def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | None) -> bool:
+    """Write a finished file, unless it says the same already and its provenance is still true; return whether.
+
+    Args:
+        path: of the file.
+        origin: the provenance.
+        rows: the records.
+        before: what the file held, if it is to stay where that says the same.
+    """
     written = before is None or not before.keeps(origin, rows)
     if written:
         records.write(path, origin, rows)
-    if committed:
-        mark(path)
     return written
 
 

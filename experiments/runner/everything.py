@@ -3,7 +3,6 @@
 Worker processes stay from one experiment to the next; what measures time has new ones.
 """
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 
@@ -12,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ampsim import records
-from experiments.runner import device, made_here
-from experiments.runner.cli import STYLE, attempt, refuse
+from experiments.runner import device
+from experiments.runner.cli import STYLE, attempt, data_path, refuse
 from experiments.runner.execute import Options, Outcome
 from experiments.runner.experiment import CURE, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
@@ -46,7 +45,7 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
             if ended[stem].status and not named:
                 break
     Console(width=max(120, Console().width), highlight=False).print(table, markup=False)
-    written = [stem for stem, outcome in ended.items() if outcome.written]  # what `git status` names
+    written = [stem for stem, outcome in ended.items() if outcome.written]
     print(f"{len(ended) - len(written)} data files stay as they were; written: {', '.join(written) or 'none'}")
     return max((outcome.status for outcome in ended.values()), default=0)
 
@@ -60,12 +59,12 @@ def why_not(experiment: Experiment, name: str) -> str:
 
 
 def seconds(experiment: Experiment, options: Options) -> float:
-    """Return how long an experiment will take, which is what its committed data took; 0 if that data is reused."""
+    """Return how long an experiment will take, which is what its committed data took; 0 if there is data to reuse."""
     if options.smoke:
         return 1.0
-    path = experiment.data(options.ask(device.slug, options.device))
-    if not options.force and (made_here.is_marked(path) if options.reproduce else path.exists()):
+    if not options.force and data_path(experiment, options).exists():
         return 0.0
+    path = experiment.data(options.ask(device.slug, options.device))
     taken = records.read_provenance(path).get("unit_seconds", UNKNOWN) if path.exists() else UNKNOWN
     parts = options.part.total if options.part else 1
     return float(taken) / parts / (options.processes if experiment.repeats else 1)
@@ -86,10 +85,5 @@ def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers, bar: 
     """Run one experiment, in new workers if it measures time: other threads and settings of XLA would be measured."""
     if experiment.repeats:
         return attempt(experiment.stem, argv, workers, bar)
-    environment = dict(os.environ)
     with Workers() as own:
-        try:
-            return attempt(experiment.stem, argv, own, bar)
-        finally:
-            os.environ.clear()
-            os.environ |= environment
+        return attempt(experiment.stem, argv, own, bar)

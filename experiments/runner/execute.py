@@ -13,7 +13,7 @@ from typing import Literal, ParamSpec, TypeVar
 from ampsim import records
 from ampsim.core.files import sole_writer
 from ampsim.records import Record
-from experiments.runner import made_here, on_ray, pool, provenance
+from experiments.runner import earlier, on_ray, pool, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
 from experiments.runner.progress import Bar
 from experiments.runner.shards import Shard
@@ -34,7 +34,7 @@ class Options:
     smoke: bool = False  # a few steps, into a temporary folder
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
     force: bool = False  # run again although the data is up to date
-    reproduce: bool = False  # reuse only data that was made in this folder
+    reproduce: bool = False  # into build/here, and say whether the records equal the committed ones
     on: str | None = None  # ray: a cluster on this machine; auto, or ray://HOST:PORT: one that runs
     shard: str | None = None  # I/N: every N-th unit from the I-th, into a file of its own, for `experiments merge`
 
@@ -72,7 +72,7 @@ class Run:
     options: Options
     path: Path
     argv: list[str]
-    committed: bool  # whether the path is that of the data that is committed
+    reference: Path  # the data that the records are compared with: what stood at `path`, or the committed file
 
     @property
     def stem(self) -> str:
@@ -92,23 +92,27 @@ class Outcome:
 def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
     config, inputs = run.config.plain(), run.experiment.inputs()
-    wanted = run.options.force or (run.options.reproduce and not made_here.is_marked(run.path))
-    before = made_here.earlier(run.path, config, inputs, replaced=wanted)
-    if before and not wanted:
+    elsewhere = run.reference != run.path
+    before = earlier.earlier(run.reference, config, inputs, replaced=run.options.force or elsewhere)
+    if before and not (run.options.force or elsewhere):
         dirty = " + changes" * bool(before.origin.get("dirty"))
         print(f"{run.stem}: reused, {len(before.rows)} units, from {before.commit}{dirty}")
         if before.origin.get("source_sha256") != provenance.source_sha256(run.stem):
             print(f"{run.stem}: its source has changed since; --force runs it again")
         return Outcome(0, "reused")
-    machine = run.options.ask(provenance.machine, run.options.device)
+    machine = (
+        run.options.ask(provenance.machine, run.options.device)
+        if run.options.on
+        else workers.ask(provenance.machine, run.options.device, processes=run.options.processes)
+    )
     origin = provenance.collect(run.stem, run.argv, config, inputs, machine)
     units: Sequence[Unit] = run.experiment.units(run.config)
     if shard := run.options.part:
-        run, units, before = replace(run, path=shard.beside(run.path), committed=False), shard.cut(units), None
+        run, units, before = replace(run, path=shard.beside(run.path)), shard.cut(units), None
         origin["shard"] = list(shard)
-        if not run.options.force and made_here.is_of(run.path, origin):
-            print(f"{run.stem}: shard {shard} reused, {len(units)} units")
-            return Outcome(0, "reused")
+    if (shard or elsewhere) and not run.options.force and earlier.is_of(run.path, origin):
+        print(f"{run.stem}: {f'shard {shard} ' * bool(shard)}reused, {len(units)} units, from {run.path}")
+        return Outcome(0, "reused")
     with sole_writer(run.path):
         return fill(run, units, origin, before, workers, bar)
 
@@ -117,7 +121,7 @@ def fill(
     run: Run,
     units: Sequence[Unit],
     origin: Record,
-    before: made_here.Earlier | None,
+    before: earlier.Earlier | None,
     workers: pool.Workers,
     bar: Bar,
 ) -> Outcome:
@@ -136,7 +140,7 @@ def fill(
     done = [journal.done[unit.key] for unit in units]
     rows = [value["record"] for value in done]
     origin |= {"date": provenance.now(), "unit_seconds": math.fsum(value["seconds"] for value in done)}
-    written = made_here.write(run.path, origin, rows, before, committed=run.committed)
+    written = earlier.write(run.path, origin, rows, before if run.reference == run.path else None)
     journal.part.unlink()
     text = before.compare(rows) if before else "made for the first time"
     text = text if run.experiment.repeats else "measured anew"

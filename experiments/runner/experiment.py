@@ -24,6 +24,7 @@ from ampsim import records
 
 FOLDER = Path(__file__).parent.parent
 DATA = FOLDER / "data"
+HERE = FOLDER.parent / "build" / "here"  # what a reproduction makes on this machine
 CURE = "pip install -c constraints.txt 'ampsim[experiments,peers,trackers]'"
 T = TypeVar("T")
 
@@ -88,6 +89,10 @@ class Experiment:
     def data(self, device: str) -> Path:
         """Return the data file that is committed, of a device as it is called in a path."""
         return FOLDER / "data" / device / f"{self.stem}.jsonl"
+
+    def data_here(self, device: str) -> Path:
+        """Return the data file that a reproduction writes, and git ignores."""
+        return HERE / "data" / device / f"{self.stem}.jsonl"
 
     @cached_property
     def tree(self) -> ast.Module:

@@ -161,7 +161,7 @@ def _connect(on: str, processes: int) -> Any:
         return ray
     address = os.environ.get("RAY_ADDRESS", "local") if on == "ray" else on
     local = {"num_cpus": processes, "include_dashboard": False} if address == "local" else {}
-    settings = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG")}
+    settings = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "AMPSIM_KERNELS")}
     code = {"working_dir": str(provenance.ROOT), "excludes": LEFT_OUT, "env_vars": settings}
     try:
         _reach(address)

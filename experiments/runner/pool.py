@@ -5,15 +5,15 @@ the worker ends at its next message; if a worker is killed, the parent reads end
 Nothing polls.
 """
 
+import os
 import signal
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from ampsim.records import Record
 from experiments.runner.experiment import Config, Experiment, Unit
@@ -21,6 +21,7 @@ from experiments.runner.experiment import Config, Experiment, Unit
 TICK_EVERY = 25  # steps between two messages about a unit under way
 
 OnStep = Callable[[str, int], None]
+T = TypeVar("T")
 
 
 class Job(NamedTuple):
@@ -37,7 +38,14 @@ class Done(NamedTuple):
 
     unit: Unit
     record: Record
-    seconds: float
+    seconds: float  # of CPU time, that of processes which the unit started and waited for included
+
+
+class Call(NamedTuple):
+    """A function that a worker is to call."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
 
 
 class Failed(NamedTuple):
@@ -50,7 +58,7 @@ class Failed(NamedTuple):
 
 def run(job: Job, on_step: OnStep) -> Done | Failed:
     """Run one unit in this process; an exception is a result."""
-    start = time.monotonic()
+    start = cpu_seconds()
 
     def tick(step: int) -> None:
         if step % TICK_EVERY == 0:
@@ -63,7 +71,12 @@ def run(job: Job, on_step: OnStep) -> Done | Failed:
         raise  # the parent is gone
     except Exception as error:
         return Failed(job.unit, _reason(error), traceback.format_exc())
-    return Done(job.unit, record, time.monotonic() - start)
+    return Done(job.unit, record, cpu_seconds() - start)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process so far, and of those that it started and waited for."""
+    return sum(os.times()[:4])
 
 
 def _reason(error: Exception) -> str:
@@ -120,6 +133,16 @@ class Workers:
             worker.process.kill()  # it holds nothing: what it did is with us
             worker.process.join()
 
+    def ask(self, function: Callable[..., T], *args: object, processes: int) -> T:
+        """Return what a function says where units run: in a worker, or with one process in this one."""
+        if processes == 1:
+            return function(*args)
+        worker = self._idle.pop() if self._idle else Worker.start()
+        worker.pipe.send(Call(function, args))
+        answer = worker.pipe.recv()
+        self._idle.append(worker)
+        return cast("T", answer)
+
     def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Done | Failed]:
         """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
         if processes == 1:
@@ -148,6 +171,10 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     try:
         while True:
-            pipe.send(run(pipe.recv(), lambda unit, step: pipe.send((unit, step))))
+            asked = pipe.recv()
+            if isinstance(asked, Call):
+                pipe.send(asked.function(*asked.args))
+            else:
+                pipe.send(run(asked, lambda unit, step: pipe.send((unit, step))))
     except (EOFError, OSError):
         return  # the parent is gone

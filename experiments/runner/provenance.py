@@ -32,6 +32,7 @@ def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str
         "commit": commit,
         "dirty": None if commit is None or changes is None else bool(changes),
         "source_sha256": source_sha256(stem),
+        "claims_sha256": claims_sha256(),
         "config": config,
         "seeds": list(config["seeds"]),
         "inputs_sha256": dict(inputs),
@@ -41,12 +42,16 @@ def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str
 
 def machine(name: str) -> Record:
     """Return what stands for the machine that computes with the device `name`, which this process is on."""
+    from experiments.runner import bits  # it loads torch
+
     return {
         "versions": versions(),
         "platform": platform.platform(),
         "cpu": device.cpu_name(),
         "device": device.describe(name),
         "threads": int(os.environ["OMP_NUM_THREADS"]),
+        "kernels": bits.settings(),
+        "bits": bits.digest(),
     }
 
 
@@ -86,6 +91,14 @@ def source_sha256(stem: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(sources(Experiment(stem).path)):
         digest.update(f"{path.parent.name}/{path.name}\0{essence(ast.parse(path.read_bytes()))}\0".encode())
+    return digest.hexdigest()
+
+
+def claims_sha256() -> str:
+    """Return the sha256 of the claims, and of the quantities that they judge: data made later was not known to them."""
+    digest = hashlib.sha256()
+    for name in ("claims.py", "quantities.py"):
+        digest.update(essence(ast.parse((ROOT / "figures" / name).read_bytes())).encode())
     return digest.hexdigest()
 
 

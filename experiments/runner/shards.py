@@ -13,8 +13,8 @@ from typing import NamedTuple, Self, TypeVar
 from ampsim import records
 from ampsim.core.files import sole_writer
 from ampsim.records import Record
-from experiments.runner import made_here
-from experiments.runner.experiment import Experiment, UsageError
+from experiments.runner import earlier
+from experiments.runner.experiment import UsageError
 from experiments.runner.provenance import IDENTITY
 
 T = TypeVar("T")
@@ -114,10 +114,9 @@ def _merge(path: Path, group: Sequence[Part]) -> str:
     turns = itertools.zip_longest(*(part.rows for part in group))
     rows = [row for turn in turns for row in turn if row is not None]
     origin = _origin([part.origin for part in group])
-    committed = path == Experiment(path.stem).data(path.parent.name)
     with sole_writer(path):
-        before = made_here.earlier(path, origin["config"], origin["inputs_sha256"])
-        written = made_here.write(path, origin, rows, before, committed=committed)
+        before = earlier.earlier(path, origin["config"], origin["inputs_sha256"])
+        written = earlier.write(path, origin, rows, before)
     return f"{path}: {len(rows)} units of {len(group)} shards{'' if written else ', which it held already'}"
 
 

@@ -82,6 +82,7 @@ NUMBERS: dict[str, Number] = {
     "resnet.global.dynamic": resnet(lambda run: run.arm("global dynamic").mean("test_loss")),
     "resnet.static.worst": resnet(lambda run: run.arm("static 2^16").max("test_loss")),
     "crash.seeds": crash(lambda run: len(run.seeds), "words"),
+    "crash.03": crash(lambda run: run.arm("fp16 lr=0.03").known("crash_step"), "words"),
     "crash.035": crash(lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
     "crash.04": crash(lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
     "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),

@@ -25,6 +25,7 @@ def torch_settings_back() -> Iterator[None]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of experiments with one in it, in the place of ours."""
     monkeypatch.setattr(experiment, "FOLDER", tmp_path)
+    monkeypatch.setattr(experiment, "HERE", tmp_path / "build" / "here")
     monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(tmp_path)])
     tiny.write(tmp_path, "tiny")
     yield tmp_path

@@ -1,11 +1,11 @@
-"""`--reproduce` runs what was not made here, though it is up to date, and says whether it repeats."""
+"""How a run stands to the data that was there before."""
 
 from pathlib import Path
 
 import pytest
 
 from ampsim import records
-from experiments.runner import made_here
+from experiments.runner import earlier
 
 ORIGIN = {
     "config": {"steps": 1}, "inputs_sha256": {}, "commit": "a" * 40, "dirty": False, "source_sha256": "s",
@@ -17,21 +17,10 @@ def write(path: Path, rows: list[dict[str, object]], **origin: object) -> None:
     records.write(path, {**ORIGIN, **origin}, rows)
 
 
-def before(path: Path) -> made_here.Earlier:
-    found = made_here.earlier(path, {"steps": 1}, {})
+def before(path: Path) -> earlier.Earlier:
+    found = earlier.earlier(path, {"steps": 1}, {})
     assert found is not None
     return found
-
-
-def test_a_file_is_marked_until_it_changes(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    assert not made_here.is_marked(path)
-    write(path, [{"a": 1}])
-    assert not made_here.is_marked(path)  # as in a clone: the file is there, the mark is not
-    made_here.mark(path)
-    assert made_here.is_marked(path)
-    write(path, [{"a": 2}])
-    assert not made_here.is_marked(path)
 
 
 def test_the_comparison_counts_equal_records_and_names_the_other_machine(tmp_path: Path) -> None:
@@ -75,12 +64,12 @@ def test_data_from_uncommitted_changes_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [{"steps": 2}, None])
 def test_another_question_is_not_compared(tmp_path: Path, config: object) -> None:
     path = tmp_path / "x.jsonl"
-    assert made_here.earlier(path, config, {}) is None
+    assert earlier.earlier(path, config, {}) is None
     write(path, [{"a": 1}])
-    assert made_here.earlier(path, config, {}) is None
+    assert earlier.earlier(path, config, {}) is None
 
 
 def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("{")
-    assert made_here.earlier(path, {"steps": 1}, {}) is None
+    assert earlier.earlier(path, {"steps": 1}, {}) is None

@@ -1,10 +1,13 @@
 """The runner, tried on experiments that take no time; what every real experiment keeps is in test_contract.py."""
 
 import ast
+import contextlib
 import errno
 import hashlib
+import io
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +16,11 @@ from typing import Any
 
 import pytest
 
+import experiments
 from ampsim import records
 from experiments import runner
 from experiments.__main__ import main as experiments_main
-from experiments.runner import device, everything, execute, pool, provenance
+from experiments.runner import cli, device, everything, execute, pool, provenance
 from experiments.runner.experiment import Experiment, stems
 from tests.experiments import tiny
 
@@ -82,6 +86,7 @@ def test_a_record_names_its_unit_and_settings_and_the_provenance_what_made_it(pa
     assert rows[1] == {"arm": "power 1", "seed": 1, "settings": {"power": 1}, "loss": [1.1] * 3}
     wanted = {"script", "argv", "commit", "dirty", "config", "seeds", "inputs_sha256", "versions", "platform"}
     assert wanted | {"cpu", "device", "threads", "date", "unit_seconds", "source_sha256"} <= origin.keys()
+    assert {"claims_sha256", "kernels", "bits"} <= origin.keys()
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
 
 
@@ -371,29 +376,54 @@ def everything_in_this_process(argv: list[str]) -> int:
     return everything.main([*argv, "--jobs", "1"])
 
 
-def test_reproduce_says_what_it_does_and_leaves_untouched_what_is_equal(
+def test_reproduce_says_what_it_does_and_leaves_the_committed_data_alone(
     three: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = three / "data" / "cpu"
+    data, here = three / "data" / "cpu", three / "build" / "here" / "data" / "cpu"
     assert everything_in_this_process([]) == 0
     text = capsys.readouterr().out
     assert text.startswith("2 experiments with 1 worker processes, about 2 minutes")
     assert "left out: poor, needs no_such_package: pip install" in text
     assert "made for the first time" in text
-    for mark in data.glob(".*"):
-        mark.unlink()  # as in a clone
-    committed = {path.stem: path.read_bytes() for path in data.glob("*.jsonl")}
+    committed = {path.name: path.read_bytes() for path in data.iterdir()}
     monkeypatch.setattr(provenance, "now", lambda: "later")
     assert everything_in_this_process(["--reproduce"]) == 0
     text = capsys.readouterr().out
     assert "equal to the data of" in text
     assert "measured anew" in text
-    assert "1 data files stay as they were; written: clock" in text
-    assert (data / "tiny.jsonl").read_bytes() == committed["tiny"]
-    assert (data / "clock.jsonl").read_bytes() != committed["clock"]
-    assert not list(data.glob("*.part"))
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == committed
+    assert {path.name for path in here.iterdir()} == {"tiny.jsonl", "clock.jsonl"}
     assert everything_in_this_process(["--reproduce"]) == 0
     assert "2 are up to date" in capsys.readouterr().out
+    shown = tables("records")
+    assert "1 of the 1 files that can be compared are equal" in shown
+    assert re.search(r"clock +│ +4 │ +0 │ measures time", shown)
+    (here / "tiny.jsonl").write_bytes((here / "tiny.jsonl").read_bytes().replace(b"1.01", b"1.5"))  # another processor
+    shown = tables("records")
+    assert "0 of the 1 files that can be compared are equal" in shown
+    assert re.search(r"tiny +│ +4 │ +3 │ differs", shown)
+    assert tables("adopt").splitlines() == ["clock: written", "tiny: written"]
+    assert records.read(data / "tiny.jsonl") == records.read(here / "tiny.jsonl")
+
+
+def test_a_reproduction_is_resumed_and_its_data_made_anew_where_the_source_has_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment("tiny").module, "run", broken_by(KeyboardInterrupt, 1, 1))
+        assert everything_in_this_process(["--reproduce"]) == 130
+    assert everything_in_this_process(["--reproduce"]) == 0
+    assert "tiny: resumed, 1 of 4 units are done" in capsys.readouterr().out
+    monkeypatch.setattr(provenance, "source_sha256", lambda stem: "other")
+    assert everything_in_this_process(["--reproduce"]) == 0
+    assert "4 units in 0 s" in capsys.readouterr().out
+
+
+def tables(*argv: str) -> str:
+    """Return what a command about a reproduction prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert experiments_main(argv) == 0
+    return out.getvalue()
 
 
 def test_equal_records_of_another_source_are_written_anew(
@@ -437,25 +467,27 @@ def test_all_leaves_out_what_does_not_run_on_the_device(
     assert "left out: tiny, does not run on cuda" in capsys.readouterr().out
 
 
-def test_what_measures_time_has_its_own_workers_and_leaves_no_environment(
+def test_what_measures_time_has_its_own_workers_and_kernels_and_leaves_no_environment(
     three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
 
-    def attempt(stem: str, argv: object, workers: pool.Workers, slot: object) -> execute.Outcome:
-        seen[stem] = workers
+    def run(run: execute.Run, workers: pool.Workers, bar: object) -> execute.Outcome:
+        seen[run.stem] = workers, os.environ["AMPSIM_KERNELS"], "MKL_CBWR" in os.environ
         os.environ["AMPSIM_LEFT"] = "behind"
         return execute.Outcome(0, "")
 
-    monkeypatch.setattr(everything, "attempt", attempt)
+    monkeypatch.setattr(cli, "execute", run)
+    for name, value in {"AMPSIM_KERNELS": "common", **experiments.KERNELS}.items():
+        monkeypatch.setenv(name, value)
     with pool.Workers() as workers:
         for stem in ("tiny", "clock"):
-            monkeypatch.delenv("AMPSIM_LEFT", raising=False)
             everything.run_one(Experiment(stem), [], workers, None)
-            assert ("AMPSIM_LEFT" in os.environ) == (stem == "tiny")
-    assert seen["tiny"] is workers
-    assert seen["clock"] is not workers
-    monkeypatch.delenv("AMPSIM_LEFT", raising=False)
+            assert "AMPSIM_LEFT" not in os.environ
+    assert seen["tiny"] == (workers, "common", True)
+    assert seen["clock"][0] is not workers
+    assert seen["clock"][1:] == ("own", False)
+    assert os.environ["MKL_CBWR"] == "COMPATIBLE"
 
 
 # ------------------------------------------------------------------------------------------------ workers

@@ -151,11 +151,32 @@ def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureF
     assert "poor.jsonl: scale_crash needs what it lacks; " in error("scale_crash", str(tmp_path / "poor.jsonl"))
     assert "text.jsonl, line 1: not JSON" in error("spikes", str(tmp_path / "text.jsonl"))
     assert "No such file" in error("spikes", str(tmp_path / "none.jsonl"))
-    assert "Is a directory" in error("spikes", str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"poor.jsonl", "text.jsonl"}
     for argv in (["--data", crash], ["spikes", "--out", "x"], ["spikes", "--check", "--data", crash]):
         assert cli.main(argv) == 2
         assert "expected STEM --data FILE" in capsys.readouterr().err
+    assert cli.main(["spikes", "--data", str(tmp_path)]) == 2  # a folder's figures would lie among data
+    assert "expected [STEM ...] --data FOLDER --out FOLDER" in capsys.readouterr().err
+
+
+def test_a_folder_is_drawn_where_one_asks_and_what_its_data_does_not_allow_is_the_committed_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "cpu", tmp_path / "out"
+    for stem, kept in (("spikes", 10), ("scale_crash", 3)):
+        provenance, rows = records.read(results.CPU / f"{stem}.jsonl")
+        records.write(data / f"{stem}.jsonl", {**provenance, "device": {"type": "cpu", "name": "mine"}}, rows[:kept])
+    assert cli.main(["spikes", "scale_crash", "state_machine", "--data", str(data), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 3: scale_crash: NOT DRAWN, the committed one stands for it: ValueError" in said
+    assert [same(out / name) for name in ("scale_crash.svg", "state_machine.pdf", "spikes.svg")] == [True, True, False]
+    page = _gallery.page(["spikes", "overhead"], data, results.CPU, folder=out)
+    assert f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/spikes.jsonl`](../cpu/spikes.jsonl): 10 records" in page
+    assert "experiments/data/cpu/overhead.jsonl" in page
+
+
+def same(path: Path) -> bool:
+    return path.read_bytes() == (_style.HERE / path.name).read_bytes()
 
 
 def test_check_of_the_committed_figures_is_good(capsys: pytest.CaptureFixture[str]) -> None:

@@ -413,7 +413,7 @@ def test_nothing_but_what_was_read_is_cited() -> None:
 def test_wrong_use_from_the_shell_says_what_was_expected() -> None:
     done = subprocess.run([sys.executable, "-m", "paper", "--chek"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "'--chek': expected --check, --draft or nothing" in done.stderr
+    assert "'--chek': expected --check, --draft, --here or nothing" in done.stderr
 
 
 def test_formats() -> None:

@@ -1,0 +1,82 @@
+"""What a reproduction made on this machine, in `build/here`: how it stands to the committed data, and its adoption."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+
+from ampsim import records
+from experiments.runner import earlier, experiment
+from experiments.runner.experiment import Experiment, UsageError, stems
+
+
+def folder() -> Path:
+    """Return where the data of this machine's processor is."""
+    return experiment.HERE / "data" / "cpu"
+
+
+class Comparison(NamedTuple):
+    """One data file made here, beside the committed one."""
+
+    stem: str
+    equal: int  # records, to the last bit
+    total: int  # records
+    committed: str  # where the committed data was made; empty: there is none that answers the same question
+    repeats: bool  # whether an equal processor would give equal records: no time is measured
+
+    @property
+    def verdict(self) -> str:
+        """What there is to say, in a word or two."""
+        if not self.repeats:
+            return "measures time"
+        if not self.committed:
+            return "nothing to compare with"
+        return "equal" if self.equal == self.total else "differs"
+
+
+def compare(folder: Path) -> Iterator[Comparison]:
+    """Yield how each data file of a folder stands to the committed one of the same experiment and device.
+
+    Raises:
+        UsageError: no such folder.
+        ampsim.records.DamagedFileError: a file of the folder cannot be read.
+    """
+    for path in _files(folder):
+        asked, (origin, rows) = Experiment(path.stem), records.read(path)
+        old = earlier.earlier(asked.data("cpu"), origin["config"], origin["inputs_sha256"])
+        device = str(old.origin["device"]["name"]) if old else ""
+        yield Comparison(path.stem, old.equal(rows) if old else 0, len(rows), device, asked.repeats)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the data files of experiments; no journals, no shards."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: expected a folder of data files; `make reproduce` makes build/here/data/cpu")
+    return [path for path in sorted(folder.glob("*.jsonl")) if path.stem in stems()]
+
+
+def table(folder: Path) -> Table:
+    """Return the comparison as a table, with the sum in its caption."""
+    found = list(compare(folder))
+    shown = Table("experiment", "records", "equal to the last bit", "", "committed data made on", title="Records")
+    for column in (1, 2):
+        shown.columns[column].justify = "right"
+    for row in found:
+        shown.add_row(row.stem, str(row.total), str(row.equal), row.verdict, row.committed)
+    asked = [row for row in found if row.repeats and row.committed]
+    equal = sum(row.equal == row.total for row in asked)
+    shown.caption = f"{equal} of the {len(asked)} files that can be compared are equal, record by record"
+    return shown
+
+
+def adopt(folder: Path) -> Iterator[str]:
+    """Put what a reproduction made in the place of the committed data; yield a sentence per file.
+
+    What equals the committed file, and whose provenance still holds, stays as it is.
+    """
+    for path in _files(folder):
+        target, (origin, rows) = Experiment(path.stem).data("cpu"), records.read(path)
+        before = earlier.earlier(target, origin["config"], origin["inputs_sha256"])
+        written = earlier.write(target, origin, rows, before)
+        yield f"{path.stem}: {'written' if written else 'stays as it is'}"

@@ -1,0 +1,73 @@
+"""Every claim, judged by the committed data of each processor and by data of one's own: a table for the terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+
+from ampsim.records import DamagedFileError
+from figures import results
+from figures.claims import CLAIMS, Claim
+
+HERE = "here"
+
+
+class Verdict(NamedTuple):
+    """An answer of one data file to a claim."""
+
+    now: str  # the numbers in words; where it could not be judged, why
+    holds: bool | None  # None: it could not be judged
+
+
+class Judged(NamedTuple):
+    """A claim with its verdicts, by the name of the folder that the data came from."""
+
+    name: str
+    claim: Claim
+    verdicts: Mapping[str, Verdict]
+
+
+def judge(claim: Claim, *data: Path) -> Verdict:
+    """Return what the data says of a claim, the committed if no folder is named; no answer is a verdict too."""
+    try:
+        found = claim.judge(results.load(claim.stem, *data))
+    except FileNotFoundError:
+        return Verdict("not run", None)
+    except (DamagedFileError, LookupError, TypeError, ArithmeticError, ValueError, AttributeError) as error:
+        return Verdict(f"cannot be judged: {type(error).__name__}: {error}"[:100], None)
+    return Verdict(found.now, found.holds)
+
+
+def judge_all(own: Path | None = None) -> Iterator[Judged]:
+    """Yield every claim, judged by each committed folder of a processor, and as `here` by a folder of one's own."""
+    folders = {folder.name: folder for folder in results.processors()} | ({HERE: own} if own else {})
+    for name, claim in CLAIMS.items():
+        yield Judged(name, claim, {label: judge(claim, folder) for label, folder in folders.items()})
+
+
+def table(judged: Sequence[Judged]) -> Table:
+    """Return the claims with the committed number, the number here, and on which data each holds."""
+    labels = list(judged[0].verdicts)
+    own = HERE in labels
+    shown = Table(title="Claims", show_lines=True)
+    for column in ("claim", "committed number", *["number here"] * own, *(f"holds: {label}" for label in labels)):
+        shown.add_column(column, max_width=9 if column.startswith("holds") else None, overflow="fold")
+    for row in judged:
+        committed = row.verdicts[labels[0]].now
+        here = [row.verdicts[HERE].now if row.verdicts[HERE].now != committed else "the same"] if own else []
+        marks = ({True: "yes", False: "NO", None: "-"}[row.verdicts[label].holds] for label in labels)
+        shown.add_row(f"{row.name}: {row.claim.sentence}", committed, *here, *marks)
+    shown.caption = "\n".join(summary(judged, label) for label in labels)
+    return shown
+
+
+def summary(judged: Sequence[Judged], label: str) -> str:
+    """Return in words how many claims hold on one folder's data, and the names of those that do not."""
+    found = {row.name: row.verdicts[label] for row in judged}
+    asked = [name for name, verdict in found.items() if verdict.holds is not None]
+    broken = [name for name in asked if not found[name].holds]
+    unclear = [name for name, verdict in found.items() if verdict.now.startswith("cannot be judged")]
+    text = f"{label}: {len(asked) - len(broken)} of the {len(asked)} claims that can be judged hold"
+    text += f"; not {', '.join(broken)}" if broken else ""
+    return text + (f"; {', '.join(unclear)} cannot be judged" if unclear else "")

@@ -1,0 +1,94 @@
+"""A reproduction on a processor whose data is other ends well, says what does not hold there, and changes nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ampsim import records
+from ampsim.records import Record
+from experiments.runner import provenance
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A git checkout of what is in the working tree."""
+    git(ROOT, "rev-parse")
+    names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tmp_path / name)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a", "commit", "--quiet", "-m", "all")
+    return tmp_path
+
+
+def git(folder: Path, *argv: str) -> str:
+    command = ["git", *argv]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        pytest.skip(f"needs git and a checkout: {done.stderr}")
+    return done.stdout
+
+
+def run(checkout: Path, *argv: str) -> tuple[int, str]:
+    command, environment = [sys.executable, "-m", *argv], {**os.environ, "PYTHONPATH": str(checkout)}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.returncode, done.stdout + done.stderr
+
+
+def plant(source: Path, target: Path, change: Callable[[Record], object]) -> None:
+    """Write a data file with its records changed, made on another processor."""
+    origin, rows = records.read(source)
+    for row in rows:
+        change(row)
+    origin |= {"device": {"type": "cpu", "name": "another processor"}, "claims_sha256": provenance.claims_sha256()}
+    records.write(target, origin, rows)
+
+
+def silence(row: Record) -> None:
+    """Let no signal ever give an alarm, so that the claim of false alarms fails."""
+    row["alarms"] = dict.fromkeys(row["alarms"], None)
+
+
+def never(row: Record) -> None:
+    """Let no run leave the plateau, which leaves a number of the paper nothing to average."""
+    row["left_plateau"] = None
+
+
+def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(checkout: Path) -> None:
+    committed, here = checkout / "experiments" / "data" / "cpu", checkout / "build" / "here" / "data" / "cpu"
+    plant(committed / "crash_signals.jsonl", here / "crash_signals.jsonl", silence)
+    plant(committed / "init_scale.jsonl", here / "init_scale.jsonl", never)
+    plant(committed / "spikes.jsonl", here / "spikes.jsonl", lambda row: None)
+    figures = ("figures", "crash_signals", "init_scale", "--data", str(here), "--out", "build/here/figures")
+    status, said = run(checkout, *figures)
+    assert status == 0, said
+    status, said = run(checkout, "paper", "--here")
+    assert status == 0, said
+    assert "sentences that do not hold here are marked: signals" in said
+    book = json.loads((checkout / "build" / "here" / "paper" / "numbers.json").read_text())
+    assert [name for name, claim in book["claims"].items() if not claim["holds"]] == ["signals"]
+    assert book["numbers"]["init.0.20"]["text"] == "?"
+    status, said = run(checkout, "experiments", "records")
+    assert status == 0, said
+    assert "1 of the 3 files that can be compared are equal" in said
+    status, said = run(checkout, "experiments", "claims")
+    assert status == 0, said
+    assert "here: 3 of the 4 claims that can be judged hold; not signals" in said
+    assert f"{here}: 3 of 3 files were made after the claims had their present form" in said
+    assert git(checkout, "status", "--porcelain") == ""
+    # The committed paper still refuses such data.
+    shutil.copy(here / "crash_signals.jsonl", committed)
+    status, said = run(checkout, "paper", "--check")
+    assert status == 1
+    assert "claim 'signals': no longer true of crash_signals.jsonl" in said
