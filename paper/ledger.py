@@ -134,9 +134,9 @@ def _noting(wrong: list[str], prefix: str = "") -> Iterator[None]:
 
 
 def origins(declared: Declared, root: Path = ROOT) -> list[records.Record]:
-    """Return the headers of all data files that are read; nothing of a file that cannot be read, which is refused."""
+    """Return the headers of the files of `sources.DATA` that are read; one that cannot be read is refused elsewhere."""
     found = []
-    for stem in sorted(_stems(declared, root) - {"traces"}):
+    for stem in sorted(stem for stem in _stems(declared, root) - {"traces"} if "@" not in stem):
         with contextlib.suppress(PaperError):
             found.append(sources.load(stem, root).provenance)
     return found

@@ -24,21 +24,28 @@ class PaperError(ValueError):
 def load(stem: str, root: Path = ROOT) -> Result:
     """Return what a stem's numbers are functions of: its data file, or for "traces" what these hold.
 
+    A stem may name another folder of data: `scale_crash@cpu-amd-epyc`.
+
     Raises:
         PaperError: no such file, or one that cannot be read.
     """
     try:
-        return results.traces(root / TRACES) if stem == "traces" else results.load(stem, root / DATA)
+        name, _, folder = stem.partition("@")
+        data = (root / DATA).with_name(folder or DATA.name)
+        return results.traces(root / TRACES) if stem == "traces" else results.load(name, data)
     except (FileNotFoundError, records.DamagedFileError) as error:
         raise PaperError(str(error).replace(f"{root}/", "")) from None
 
 
 def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Name the data files that their experiments would not write today, each with the reason and the cure."""
+    """Name the data files that their experiments would not write today, each with the reason and the cure.
+
+    Those of other folders are what an experiment wrote once, and stay.
+    """
     from experiments.runner import provenance  # it loads what runs experiments
 
     return [
         f"{DATA / stem}.jsonl: stale, {why}; `python -m experiments.{stem} --force`"
         for stem in stems
-        if stem != "traces" and (why := provenance.why_stale(stem, load(stem, root).provenance))
+        if stem != "traces" and "@" not in stem and (why := provenance.why_stale(stem, load(stem, root).provenance))
     ]

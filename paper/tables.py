@@ -13,6 +13,7 @@ from figures.results import Result
 from paper import lint
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
+from paper.numbers import processors
 from paper.numbers.training import elements, zeros
 from paper.printed import escaped
 from paper.syntax import conditions
@@ -109,28 +110,28 @@ def _dialects() -> Table:
 # what each experiment is for, and how a rerun is compared
 ARTEFACT = (
     ("theory", "@sec-theory", "exact"),
-    ("theory_real", "@sec-theory", "same CPU"),
-    ("formats", "@sec-theory", "same CPU"),
+    ("theory_real", "@sec-theory", "kernels"),
+    ("formats", "@sec-theory", "kernels"),
     ("threads", "@sec-async", "verdict"),
     ("threads_loss", "@sec-async", "verdict"),
-    ("staleness", "@sec-depth", "exact; same CPU"),
+    ("staleness", "@sec-depth", "exact; kernels"),
     ("adversary", "@sec-field", "exact"),
-    ("exponent_heatmap", "@sec-where", "same CPU"),
-    ("sigmoid_underflow", "@sec-sigmoid", "same CPU"),
-    ("gpt_fp16", "@sec-gpt", "same CPU"),
-    ("growth_interval", "@sec-interval", "same CPU"),
-    ("init_scale", "@sec-interval", "same CPU"),
-    ("overflow_storm", "@sec-crash", "same CPU"),
-    ("spikes", "@sec-crash", "same CPU"),
-    ("crash_signals", "@sec-crash", "same CPU"),
-    ("scale_crash", "@sec-crash", "same CPU"),
-    ("policies", "@sec-policies", "same CPU"),
-    ("policies_closed", "@sec-policies", "same CPU"),
-    ("resnet_fp16", "@sec-gpt", "same CPU"),
-    ("static_sweep", "@sec-gpt", "same CPU"),
-    ("async_depth", "@sec-depth", "same CPU"),
-    ("replay_fidelity", "@sec-replay", "same CPU"),
-    ("gradient_histogram", "@sec-gpt", "same CPU"),
+    ("exponent_heatmap", "@sec-where", "kernels"),
+    ("sigmoid_underflow", "@sec-sigmoid", "kernels"),
+    ("gpt_fp16", "@sec-gpt", "kernels"),
+    ("growth_interval", "@sec-interval", "kernels"),
+    ("init_scale", "@sec-interval", "kernels"),
+    ("overflow_storm", "@sec-crash", "kernels"),
+    ("spikes", "@sec-crash", "kernels"),
+    ("crash_signals", "@sec-crash", "kernels"),
+    ("scale_crash", "@sec-crash", "kernels"),
+    ("policies", "@sec-policies", "kernels"),
+    ("policies_closed", "@sec-policies", "kernels"),
+    ("resnet_fp16", "@sec-gpt", "kernels"),
+    ("static_sweep", "@sec-gpt", "kernels"),
+    ("async_depth", "@sec-depth", "kernels"),
+    ("replay_fidelity", "@sec-replay", "kernels"),
+    ("gradient_histogram", "@sec-gpt", "kernels"),
     ("conformance", "@sec-field", "exact"),
     ("device_claims", "@sec-limits", "exact"),
     ("overhead", "@sec-performance", "clock"),
@@ -138,12 +139,12 @@ ARTEFACT = (
     ("replay_speed", "@sec-replay", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
     ("ranks", "@sec-field", "exact; clock"),
-    ("ranks_training", "@sec-field", "same CPU"),
+    ("ranks_training", "@sec-field", "kernels"),
     ("loops", "@sec-field", "exact; clock"),
-    ("collapse_run", "@sec-crash", "same CPU"),
+    ("collapse_run", "@sec-crash", "kernels"),
     ("public_runs", "@sec-crash", "exact"),
     ("interop", "@sec-reproduce", "exact"),
-    ("explain_faults", "@sec-limits", "same CPU"),
+    ("explain_faults", "@sec-limits", "kernels"),
 )
 
 
@@ -194,4 +195,5 @@ TABLES = {
     "held": _held(),
     "dialects": _dialects(),
     "artefact": _artefact(),
+    "processors": processors.table(),
 }
