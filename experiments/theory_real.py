@@ -65,10 +65,11 @@ def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[i
     optimizer = torch.optim.SGD(task.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     log = []
     for step in arm.train(task, optimizer, config.steps):
-        largest = step.gradient.abs().max().item() if arm == loop.FP32 else largest_gradient(task, step.batch)
-        log.append((step.scale, largest, not step.found_inf, step.loss))
+        if step.number >= config.warmup:
+            largest = step.gradient.abs().max().item() if arm == loop.FP32 else largest_gradient(task, step.batch)
+            log.append((step.scale, largest, not step.found_inf, step.loss))
         tick(step.number + 1)
-    return record(log[config.warmup :], config.prefix)
+    return record(log, config.prefix)
 
 
 def largest_gradient(task: tasks.Task, batch: tasks.Batch) -> float:

@@ -11,6 +11,7 @@ from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments.training import fp16, series
 from experiments.training.tasks import Batch, Task
+from experiments.training.what_fp16_did import flat
 
 
 class Step(NamedTuple):
@@ -106,14 +107,15 @@ def train(
         factor: multiplies the loss that is differentiated: from the mean to a sum, or to a share of a larger batch.
         fixed: put back as the scale after every step; an overflow is then skipped, but never backed off from.
     """
-    device = next(task.model.parameters()).device.type
+    parameters = list(task.model.parameters())  # once: to walk the modules takes longer than to join what they hold
+    device = parameters[0].device.type
     for number in range(steps):
         x, y = task.draw()
         with torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32):
             loss = task.criterion(task.model(x), y)
         optimizer.zero_grad()
         scaler.scale(loss * factor).backward()
-        gradient = fp16.flat_gradient(task.model)
+        gradient = flat(parameter.grad for parameter in parameters)
         yield Step(number, loss.item(), scaler.get_scale(), gradient, not fp16.all_finite(gradient), (x, y))
         scaler.step(optimizer)
         scaler.update(fixed)
