@@ -49,10 +49,11 @@ def run(config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Calla
     largest = signals.watch_activations(task.model)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=arm.lr, fused=True)
     seen: list[signals.Seen] = []
-    for step in arm.train(task, optimizer, config.steps):
+    for step in arm.train(task, optimizer, config.steps + config.patience):
         seen.append(signals.observe(step, largest()))
-        tick(step.number + 1)
-        if over(seen[-config.patience :], config.patience):
+        tick(min(step.number + 1, config.steps))
+        undecided = over(seen[-1:], 1)  # what begins at the last steps is watched until it is a crash, or none
+        if over(seen[-config.patience :], config.patience) or (len(seen) >= config.steps and not undecided):
             break
     return watched(signals.Series.of(Rule(growth_interval=config.growth_interval), seen))
 

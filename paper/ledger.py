@@ -179,6 +179,8 @@ def _entry(number: Number | Formula, root: Path) -> Entry:
         stem, value = "formula", number.value()
     else:
         stem, value = number.stem, number.value(sources.load(number.stem, root))
+    if isinstance(value, float) and number.form != "2^":
+        value = float(f"{value:.12g}")  # numpy's last bits are the processor's
     plain, markup = printed.show(value, number.form)
     code = source_of(number.value)
     return {"text": plain, "typst": markup, "value": value, "form": number.form, "stem": stem, "code": code}

@@ -166,7 +166,7 @@ def test_the_lowest_rate_never_crashes_and_the_highest_always() -> None:
     low, *_, high = (f"crash lr={lr}" for lr in CONFIG.lrs)
     assert all(row["crash_step"] is None for row in of_arm(low))
     assert all(row["crash_step"] is not None for row in of_arm(high))
-    assert all(row["watched"] == CONFIG.steps for row in DATA if row["crash_step"] is None)
+    assert all(row["watched"] >= CONFIG.steps for row in DATA if row["crash_step"] is None)
 
 
 def test_a_crash_lasts_to_the_end_and_its_forward_passes_overflow() -> None:

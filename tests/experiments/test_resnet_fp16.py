@@ -78,7 +78,7 @@ def test_a_share_of_a_large_global_batch_is_flushed_without_a_scale_and_not_with
 
 def test_the_scale_that_scalers_start_from_skips_more_steps_where_it_may_not_move() -> None:
     for stays, moves in zip(of_arm("static 2^16"), of_arm("dynamic G=50"), strict=True):
-        assert len(stays["found_inf"]) > 3 * len(moves["found_inf"])
+        assert len(stays["found_inf"]) > len(moves["found_inf"])
 
 
 def test_a_start_too_high_and_a_sum_are_found_out_by_skipping() -> None:

@@ -161,7 +161,8 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
         "kit.torch": len(of("conformance", "torch", "failed")[0]),
         "theory.cases": len(rows("theory")),
     }
-    assert {name: BOOK["numbers"][name]["value"] for name in expected} == pytest.approx(expected, rel=1e-12)
+    kept = {name: BOOK["numbers"][name]["value"] for name in expected}
+    assert kept == pytest.approx(expected, rel=1e-11)  # the ledger keeps twelve digits
 
 
 @pytest.mark.parametrize("interval", INTERVALS)
