@@ -1,5 +1,6 @@
 """Hypothesis profiles, the markers' skips, and one thread for whatever computes."""
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -44,8 +45,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000)
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # nanobind reports as leaked, at the end, what is not looked through then
+# Nanobind reports as leaked, at the very end, what is not looked through then. Not before: pytest looks twice.
+atexit.register(gc.unfreeze)
 
 
 def _deep(item: pytest.Item) -> str | None:
