@@ -14,6 +14,8 @@ from tests import warm
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+gc.set_threshold(1_000_000)  # while all is imported, of which nothing is garbage
+
 LOCKSTEP_STEPS = 25  # rules an example
 _COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_COMMON)
