@@ -1,5 +1,6 @@
 """Hypothesis profiles, the markers' skips, and one thread for whatever computes."""
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -13,6 +14,8 @@ from tests import warm
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AMPSIM_KERNELS", "own")  # tests are of what users have; data is made with the common kernels
+
+gc.set_threshold(1_000_000)  # while all is imported, of which nothing is garbage
 
 LOCKSTEP_STEPS = 25  # rules an example
 _COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}
@@ -45,8 +48,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000)
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # nanobind reports as leaked, at the end, what is not looked through then
+# Nanobind reports as leaked, at the very end, what is not looked through then. Not before: pytest looks twice.
+atexit.register(gc.unfreeze)
 
 
 def _deep(item: pytest.Item) -> str | None:

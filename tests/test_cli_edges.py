@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 posix = pytest.mark.skipif(os.name != "posix", reason="needs a shell and /dev/full")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 AMPSIM = f"{shlex.quote(sys.executable)} -m ampsim"
 TRACE = "tests/traces/overflow_on_first_update.jsonl"
-CHECK = f"{AMPSIM} check torch.amp:GradScaler --check a_refused_state_dict_changes_nothing -n 5 --time-limit 0"
+CHECK = "-m ampsim check torch.amp:GradScaler --check a_refused_state_dict_changes_nothing -n 5 --time-limit 0"
 
 
 def shell(command: str, **environment: str) -> tuple[int, str, str]:
@@ -46,7 +48,7 @@ def test_a_closed_output_is_no_failure() -> None:
 @FULL
 def test_what_was_found_is_printed_where_the_report_cannot_be_written_and_in_ascii() -> None:
     pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
-    code, printed, said = shell(f"{CHECK} --report md --out /dev/full", PYTHONIOENCODING="ascii")
+    code, printed, said = shell(f"{warm.python()} {CHECK} --report md --out /dev/full", PYTHONIOENCODING="ascii")
     assert code == 2
     assert said == "ampsim: [Errno 28] No space left on device: '/dev/full'\n"
     assert "a_refused_state_dict_changes_nothing  failed" in printed

@@ -3,7 +3,8 @@
 `python()` is a command that takes what an interpreter takes, of options ``-c``, ``-m``, ``-u`` and ``-W``. It asks a
 server, one per process of the tests, which has imported torch and forks; the fork has the open files, the folder and
 the environment of who asked, runs, and ends as an interpreter does. What Python itself reads of the environment when it
-starts, and what a test of imports asks, are those of the server: such a test takes `sys.executable`.
+starts, but for PYTHONIOENCODING, and what a test of imports asks, are those of the server: such a test takes
+`sys.executable`.
 
 Run as a program it is the server or, with ``-IS``, in a hundredth of a second, who asks.
 """
@@ -124,6 +125,9 @@ def become(folder, arguments, here, environment):
     os.environ.clear()
     os.environ.update(environment)
     sys.executable = f"{folder}/python"
+    if encoding := environment.get("PYTHONIOENCODING"):
+        sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, encoding, "backslashreplace", closefd=False)  # noqa: SIM115
     while arguments[0] in ("-u", "-W"):
         if arguments.pop(0) == "-W":
             warnings.simplefilter(arguments.pop(0))

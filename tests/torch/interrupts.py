@@ -179,17 +179,19 @@ def moments(count, seed):
     generator, start, strikes = random.Random(seed), time.monotonic(), 0  # noqa: S311
 
     def strike(*_):
+        struck.append(True)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, strike)
     while strikes < count:
         loop = Loop(*generator.choice(LOOPS))
         with suppress(KeyboardInterrupt):
-            # And again: what is raised in a callback of the garbage collector is lost. So late that a busy machine has
-            # disarmed the timer by then.
-            signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 5e-3), 10.0)
-            while True:
-                loop.all_calls()
+            while True:  # again: what is raised in a callback of the garbage collector is lost
+                struck = []
+                # Out of a wait, too, after which an interrupt was lost; so late that a busy machine has disarmed it.
+                signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 5e-3), 10.0)
+                while not struck:
+                    loop.all_calls()
         signal.setitimer(signal.ITIMER_REAL, 0)
         strikes += 1
         loop.goes_on()

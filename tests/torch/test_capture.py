@@ -19,7 +19,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler
@@ -95,8 +94,19 @@ class Graph:
                         old.copy_(new)
 
 
+def mapped(change, tree):
+    """What an operation takes or returns, changed: pytree knows more kinds of trees, and takes longer."""
+    if isinstance(tree, list | tuple):
+        return type(tree)([mapped(change, branch) for branch in tree])
+    if isinstance(tree, dict):
+        return {name: mapped(change, branch) for name, branch in tree.items()}
+    return change(tree)
+
+
 def tensors_in(tree) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    found = []
+    mapped(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
+    return found
 
 
 def run(func, args, kwargs):
@@ -115,13 +125,13 @@ def run(func, args, kwargs):
         known = wrappers.get(id(value))
         return OnDevice(value) if isinstance(value, torch.Tensor) and known is None else known
 
-    args, kwargs = tree_map(memory, args), tree_map(memory, kwargs)
+    args, kwargs = mapped(memory, args), mapped(memory, kwargs)
     if _open and wrappers and (func in WAITS or not on_device):
         raise RuntimeError("operation not permitted when stream is capturing")
     out = _open[-1].run(func, args, kwargs) if _open and on_device else func(*args, **kwargs)
     if not on_device or func in WAITS:
         return out
-    return tree_map(wrap, out)
+    return mapped(wrap, out)
 
 
 class Device(TorchDispatchMode):
@@ -205,7 +215,7 @@ def elements(tensor):
 
 
 def bits(tree):
-    return tree_map(lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t, tree)
+    return mapped(lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t, tree)
 
 
 def captured(loop: Loop, warm: list[float]) -> Graph:

@@ -49,6 +49,7 @@ Assumes:
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -115,7 +116,7 @@ class Run:
     Attributes:
         value: what the program returned; None if it did not come to that.
         schedule: the choices that were not 0, step -> choice: given to `run` they reproduce this run.
-        trace: one entry per step: who went on, and what it did first.
+        steps: what `trace` is made of when it is asked for: of most runs of an exploration it is not.
         errors: task and exception, for each exception that ended a task and was not injected; the first one first.
         stuck: a `DeadlockError` or `LivelockError`, if the run ended in one.
         faults: step, task and "crash" or "interrupt", for each fault that met a task alive.
@@ -124,11 +125,16 @@ class Run:
 
     value: Any
     schedule: Mapping[int, int]
-    trace: tuple[Step, ...]
+    steps: tuple[tuple[str, str, str, str], ...] = field(repr=False)
     errors: tuple[tuple[str, BaseException], ...] = ()
     stuck: StuckError | None = None
     faults: tuple[tuple[int, str, str], ...] = ()
     decisions: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
+
+    @cached_property
+    def trace(self) -> tuple[Step, ...]:
+        """One entry per step: who went on, and what it did first."""
+        return tuple(Step(*step) for step in self.steps)
 
     @property
     def failure(self) -> BaseException | None:
@@ -193,7 +199,7 @@ def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: U
     value = scheduler.perform(lambda: program(Conductor(scheduler)))
     if scheduler.signal is not None:
         raise scheduler.signal
-    return Run(value, scheduler.taken, scheduler.trace, tuple(scheduler.errors), scheduler.stuck,
+    return Run(value, scheduler.taken, tuple(scheduler.steps), tuple(scheduler.errors), scheduler.stuck,
                tuple(scheduler.faults), tuple(scheduler.decisions))  # fmt: skip
 
 
@@ -248,7 +254,7 @@ def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
             schedule = level.popleft()  # the shortest first
             done = attempt(program, schedule, **options)
             counts[cost] += 1
-            longest = max(longest, len(done.trace))
+            longest = max(longest, len(done.steps))
             _judge(done, schedule, check, sum(counts))
             _branch(done, schedule, waiting, cost)
     return Exploration(sum(counts), tuple(counts), exhausted=True, steps=longest)

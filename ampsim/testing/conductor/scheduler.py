@@ -43,7 +43,7 @@ class Scheduler:
         self.crash_at, self.interrupt_at, self.crash_frees_locks = crash_at, interrupt_at, crash_frees_locks
         self.tasks: list[Task] = []
         self.live = 0  # tasks that the run waits for: neither daemon nor gone
-        self.steps: list[tuple[str, str, object, str]] = []
+        self.steps: list[tuple[str, str, str, str]] = []
         self.decisions: list[tuple[int, int, int]] = []  # step, options, and how many of them cost nothing
         self.taken: dict[int, int] = {}  # the choices that were not 0
         self.errors: list[tuple[str, BaseException]] = []
@@ -63,10 +63,6 @@ class Scheduler:
         """Return a name for a new primitive, the same in every run: the first Lock made is Lock-1."""
         self._labels[kind] = number = self._labels.get(kind, 0) + 1
         return f"{kind}-{number}"
-
-    @property
-    def trace(self) -> tuple[Step, ...]:
-        return tuple(Step(task, op, str(subject), note) for task, op, subject, note in self.steps)
 
     # ---- what tasks call -------------------------------------------------------------------------------
 
@@ -126,21 +122,22 @@ class Scheduler:
             return self._end(None)
 
     def _pick(self, me: Task, step: int, stay: bool) -> Task:
-        if self.crash_at or self.interrupt_at:
+        if step in self.crash_at or step in self.interrupt_at:
             self._inject(step)
         if self.signal is not None or not self.live:
             return self._end(None)
         if step >= self.max_steps:
             return self._end(LivelockError(self._report(f"Livelock: no end after {step} steps")))
         ready, timed = ([me], []) if stay and not me.gone else self._options(me)
-        if not ready and not timed:
+        options = ready + timed if timed else ready
+        if not options:
             return self._end(DeadlockError(self._report(f"Deadlock at step {step}: no task can go on")))
-        choice = self._choice(me, step, ready, timed) if len(ready) + len(timed) > 1 else 0
-        chosen = (ready + timed)[choice]
+        choice = self._choice(me, step, ready, timed) if len(options) > 1 else 0
+        chosen = options[choice]
         chosen.fired = choice >= len(ready)
         interrupted = chosen.pending is not None and chosen.op != "release"  # `with lock:` lets go whatever comes
         note = "timed out" if chosen.fired else "interrupted" if interrupted else ""
-        self.steps.append((chosen.name, chosen.op, chosen.subject, note))
+        self.steps.append((chosen.name, chosen.op, str(chosen.subject), note))
         return chosen
 
     def _options(self, me: Task) -> tuple[list[Task], list[Task]]:
@@ -188,7 +185,8 @@ class Scheduler:
         return self.tasks[0]
 
     def _report(self, title: str) -> str:
-        return "\n".join((title, table(self.tasks), replay(self.taken, self.faults), story(self.trace)))
+        trace = [Step(*step) for step in self.steps]
+        return "\n".join((title, table(self.tasks), replay(self.taken, self.faults), story(trace)))
 
     # ---- threads ---------------------------------------------------------------------------------------
 
