@@ -74,9 +74,10 @@ class GradScaler(TorchNames):
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
-        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` is obeyed when it is written between
-           iterations, and refused within one, as are ``_growth_tracker`` and ``_per_optimizer_states``; of torch's
-           private methods ``_unscale_grads_`` and ``_maybe_opt_step`` may be overridden.
+        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` and ``_growth_tracker`` are obeyed when
+           they are written between iterations, and refused within one; in ``_per_optimizer_states`` the stages and
+           flags may be written, with `group` the stages; of torch's private methods ``_unscale_grads_`` and
+           ``_maybe_opt_step`` may be overridden.
         15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
            where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
@@ -293,10 +294,13 @@ class GradScaler(TorchNames):
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
             ticket.value.keep(every_gradient(step.record.optimizer))
         result = step.take(args, kwargs)
-        self._owners.release(step.record.optimizer)
-        with self._lock:
-            self._report = self._report.adding(ticket.index, step.record)
+        self._stepped(ticket.index, step.record)
         return result
+
+    def _stepped(self, ticket: int, record: Record) -> None:
+        self._owners.release(record.optimizer)
+        with self._lock:
+            self._report = self._report.adding(ticket, record)
 
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""

@@ -38,7 +38,10 @@ def is_fused(optimizer: Optimizer) -> bool:
     One that wants the scaler itself, as ``step(grad_scaler=...)``, does not: torch stopped recommending that,
     and here its gradients are unscaled before its step like anyone's.
     """
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not _wants_scaler(type(optimizer).step)
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return False
+    step = getattr(type(optimizer), "step", None)  # one that is set on the optimizer is as new as it
+    return not (_wants_scaler(step) if callable(step) else _wants_scaler.__wrapped__(optimizer.step))
 
 
 @functools.lru_cache(maxsize=64)
@@ -101,6 +104,8 @@ class OptimizerStep:
     def _unscaling(self, work: Callable[[], T]) -> T:
         """Move on to UNSCALED by `work`, or back to the beginning if it fails."""
         self.record.check_unscalable()
+        if self.record.found_inf:  # by `check`, or by hand
+            self.record.found_inf = FoundInf()
         self.show()
         try:
             result = work()
@@ -221,14 +226,16 @@ class OptimizerStep:
         if record.stage is Stage.READY:
             self.check()
             scale = self.version.scale_on(record.home)
-        had_state = len(self.record.optimizer.state)
+        state = getattr(self.record.optimizer, "state", None)
+        state = state if isinstance(state, dict) else {}  # what is none of torch's optimizers may have none
+        had_state = len(state)
         with self.fused_step.replacing(self.record.optimizer) if self.fused_step else nullcontext():
             result = _call_fused(self.record.optimizer, scale, record, args, kwargs)
-        if not self.exact_torch and len(self.record.optimizer.state) > had_state:
-            self._drop_if_skipped(list(self.record.optimizer.state)[had_state:])
+        if not self.exact_torch and len(state) > had_state:
+            self._drop_if_skipped(state, list(state)[had_state:])
         return result
 
-    def _drop_if_skipped(self, made: list[Any]) -> None:
+    def _drop_if_skipped(self, state: dict[Any, Any], made: list[Any]) -> None:
         """Drop the state of these parameters, which a step has just made, if its kernel skipped. Waits for the flags.
 
         torch's fused SGD allocates its momentum, the kernel leaves it as it is, and the next step would take what the
@@ -236,7 +243,7 @@ class OptimizerStep:
         """
         if any(flag.item() for flag in self.record.found_inf.values()):
             for param in made:
-                del self.record.optimizer.state[param]
+                del state[param]
 
     def _check_fused(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
         """Read norm, flag, divisor and the next state in one launch; None where that is not asked for, or cannot be."""
@@ -265,7 +272,7 @@ class OptimizerStep:
 
 def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:
     """Call ``optimizer.step`` with ``grad_scale`` and ``found_inf`` set; leave nothing behind, even if it raises."""
-    theirs = {name: value for name, value in vars(optimizer).items() if name in ("grad_scale", "found_inf")}
+    theirs = {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
     own = theirs.get("grad_scale")
     optimizer.grad_scale = own if scale is None else scale if own is None else scale * own
     optimizer.found_inf = _flag(optimizer, record)
@@ -273,7 +280,8 @@ def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args
         result: object = optimizer.step(*args, **kwargs)
     except BaseException:
         del optimizer.grad_scale, optimizer.found_inf
-        vars(optimizer).update(theirs)
+        for name, value in theirs.items():
+            setattr(optimizer, name, value)
         raise
     del optimizer.grad_scale, optimizer.found_inf
     return result
