@@ -137,6 +137,8 @@ class OptimizerStep:
         overridden = self.overrides.unscale_grads_
         uncoalesced: list[Tensor] = []
         groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None, uncoalesced=uncoalesced)
+        if not self.exact_torch:
+            collect.check_separate(groups)
         if overridden is not None:
             self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
             if not self.exact_torch and self.version.may_be_below_one:
@@ -173,6 +175,7 @@ class OptimizerStep:
         if fused:
             self.record.folded = version.scale_on(home) / clip
         else:
+            collect.check_separate(groups)
             factor = version.inverse_on(home) * clip
             unscale.multiply_(groups, lambda device: unscale.copied(factor, device))
         return norm
