@@ -114,8 +114,8 @@ class GradScaler(TorchNames):
         group: a process group of torch.distributed, or "world": what one rank finds in an optimizer's gradients
             all know before any steps it, with DDP, FSDP2 or other shards, so that scales, skips and state dicts are
             equal on all. The largest flag of all, and for a policy the largest amax, by one all-reduce, waited for when
-            it is needed. Every rank makes the same calls in the same order, this one included. Run with gloo; nccl has
-            not been run yet.
+            it is needed. Every rank makes the same calls in the same order, this one included; a step that one rank
+            leaves out or makes in another order raises on all. Run with gloo; nccl has not been run yet.
         fused_step: step torch.optim.Adam and AdamW with ``fused=True`` by kernels of ours on CUDA, see `FusedStep`:
             unscale, check, norm, clip and step in 8 words per element, where torch moves 12. ``.grad`` is read only,
             so that it stays scaled. Where they cannot, torch's own do, and a RuntimeWarning says why, once. Compiled
@@ -324,6 +324,7 @@ class GradScaler(TorchNames):
             allow_fp16=self._options.allow_fp16,
             overrides=self._overrides(),
             show=partial(self._show, ticket, record.optimizer),
+            ticket=ticket.index,
             ranks=self._ranks,
             fused_step=self._fused_step,
             newest=self._iterations.started("step").newest if self._fused_step else None,

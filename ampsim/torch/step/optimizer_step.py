@@ -67,6 +67,7 @@ class OptimizerStep:
     allow_fp16: bool
     overrides: Overrides
     show: Callable[[], None]  # the gradients to observers, before they are divided or checked
+    ticket: int = 0  # its number
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
     newest: AnyVersion | None = None  # what the next update changes, if all goes in order
@@ -125,7 +126,7 @@ class OptimizerStep:
 
     def _tell_ranks(self) -> None:
         if self.ranks:
-            self.ranks.begin_to_agree(self.record, joins_amax="amax" in getattr(self.rule, "needs", ()))
+            self.ranks.begin_to_agree(self.record, self.ticket, joins_amax="amax" in getattr(self.rule, "needs", ()))
 
     def check(self) -> FoundInf:
         """Note whether all gradients, still scaled, are finite; return the flags."""
