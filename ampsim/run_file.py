@@ -12,8 +12,9 @@ Theory of operation
 
 Each line is handed to the operating system in one call before `RunFile.append` returns: a process that is killed
 loses nothing that was appended. A kill, or a full disk, can tear the last line only; readers leave it out and the
-next start cuts it off. While a file is open for writing no other process can open it. Numbers are written as
-`ampsim.records` writes them, so inf and NaN come back.
+next start cuts it off. While a file is open for writing no other process can open it, where the file system has locks;
+a child that is forked lets go of it, so that no worker that outlives its run keeps the next start out. Numbers are
+written as `ampsim.records` writes them, so inf and NaN come back.
 
 A run that is started again goes on at `RunFile.next_step`, one after the last record's. One that is told another step,
 as it went back to a checkpoint, leaves the earlier records where they are: what was written last counts.
@@ -36,8 +37,10 @@ Other keys are what the user logged.
 """
 
 import contextlib
+import errno
 import mmap
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -45,7 +48,7 @@ from typing import BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.files import DamagedFileError
+from ampsim.core.files import DamagedFileError, try_lock
 from ampsim.records import AnyPath, Record, decode, encode
 
 FORMAT = 1
@@ -74,12 +77,17 @@ class RunFile:
         line = _line({"run": dict(run), "format": FORMAT})
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            _lock(self._handle, self.path)
+            if not try_lock(self._handle):
+                raise BlockingIOError(
+                    errno.EWOULDBLOCK,
+                    f"{self.path} is being written by another run: expected a file of its own; give another name",
+                )
             self._go_on()
             self._write(line)
         except BaseException:
             self.close()
             raise
+        _open.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +138,18 @@ class RunFile:
                 start = file.rfind(b"\n", 0, line_end - 1) + 1
                 self.next_step, line_end = _step_after(file[start:line_end]), start
         os.ftruncate(self._handle, end)
+
+
+_open: weakref.WeakSet[RunFile] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for file in list(_open):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
 
 
 def read_run(path: AnyPath) -> Record:
@@ -230,17 +250,3 @@ def _not_a_run(path: Path, line: bytes) -> ValueError:
         f"{path} begins with {beginning!r}: expected the file of a watched run, which begins with "
         f'{{"run": ...}}; for a training log use `ampsim explain`, for a new run another name'
     )
-
-
-def _lock(handle: int, path: Path) -> None:
-    """Keep other processes out until the file is closed, where the system has such locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BlockingIOError(
-            error.errno, f"{path} is being written by another run: expected a file of its own; give another name"
-        ) from error

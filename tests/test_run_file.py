@@ -1,6 +1,8 @@
 """A run's file: what was appended comes back, whenever the writer is killed."""
 
+import errno
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -165,3 +167,35 @@ def test_a_histogram_that_is_none_is_refused(change):
         unpack_counts(packed | change)
     with pytest.raises(ValueError, match="expected what pack_counts returns"):
         unpack_counts({})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch, number):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        file.append({"step": 0})
+    assert list(records(tmp_path / "run.jsonl")) == [{"step": 0}]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_worker_that_outlives_its_run_keeps_the_next_one_not_out(tmp_path):
+    path, (reader, writer) = tmp_path / "run.jsonl", os.pipe()
+    with RunFile(path, {}) as file:
+        file.append({"step": 0})
+        child = os.fork()
+        if not child:  # a worker of a DataLoader, say
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        file.append({"step": 1})
+        with pytest.raises(BlockingIOError, match="give another name"):
+            RunFile(path, {})
+    with RunFile(path, {}) as file:  # the child is still there
+        assert file.next_step == 2
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
