@@ -36,19 +36,18 @@ A record has ``step``; each of the others may be absent:
 Other keys are what the user logged.
 """
 
-import contextlib
 import errno
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.files import DamagedFileError, try_lock
+from ampsim.core.files import DamagedFileError, append, try_lock
 from ampsim.records import AnyPath, Record, decode, encode
 
 FORMAT = 1
@@ -113,15 +112,7 @@ class RunFile:
     def _write(self, line: bytes) -> None:
         if self._handle < 0:
             raise ValueError(f"{self.path} is closed: expected an open file; make another RunFile to go on")
-        end = os.fstat(self._handle).st_size
-        try:
-            written = os.write(self._handle, line)
-            while written < len(line):  # a nearly full disk takes a part; the next call says so
-                written += os.write(self._handle, line[written:])
-        except OSError:
-            with contextlib.suppress(OSError):  # a pipe or a device cannot be cut
-                os.ftruncate(self._handle, end)
-            raise
+        append(self._handle, line)
 
     def _go_on(self) -> None:
         """Remove what follows the last line feed, after a look whether the file is a run's at all; find `next_step`."""
@@ -185,7 +176,43 @@ def _records(path: Path, file: BinaryIO) -> Iterator[Record]:
         if not isinstance(record, dict) or not record.keys() & {"step", "run"}:
             raise DamagedFileError(path, number, "no step", "a record with a step")
         if "step" in record:
+            for name, (is_one, expected) in _KINDS.items():
+                if record.get(name) is not None and not is_one(record[name]):
+                    raise DamagedFileError(path, number, f"{name}={record[name]!r:.60}", expected)
             yield record
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether a value is a float, or an int that has one."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
+
+
+def _is_step(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_list_of_skips(value: object) -> bool:
+    return isinstance(value, list) and all(each is None or isinstance(each, bool) for each in value)
+
+
+def _is_text_by_name(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _are_counts_by_name(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+
+
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "step": (_is_step, "a whole number of at least 0"),
+    **dict.fromkeys(("scale", "norm", "loss"), (_is_number, "a number that a float can hold")),
+    "skipped": (lambda value: isinstance(value, bool), "true or false"),
+    "optimizers": (_is_list_of_skips, "true, false or null for each"),
+    "bad": (_is_text_by_name, "text by parameter"),
+    "by_parameter": (_are_counts_by_name, "packed counts by parameter"),
+    "alarm": (lambda value: isinstance(value, str), "text"),
+}
+"""What each key of a record holds, if it has it and it is not null."""
 
 
 def pack_counts(counts: npt.NDArray[np.int64]) -> Record:
@@ -214,7 +241,7 @@ def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
         values, first = np.asarray(packed["counts"], np.int64), int(str(packed["lowest"])) - LOWEST + 1
         if first < 1 or first + len(values) > BINS - 2:
             raise ValueError(f"lowest={packed['lowest']} with {len(values)} counts: expected binades from -149 to 127")
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a histogram with {sorted(packed)}: expected what pack_counts returns") from error
     counts[first : first + len(values)] = values
     return counts

@@ -29,6 +29,19 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def append(handle: int, data: bytes) -> None:
+    """Write all of it at the end of an open file, or nothing where that fails or is interrupted."""
+    end = os.fstat(handle).st_size
+    try:
+        written = os.write(handle, data)
+        while written < len(data):  # a nearly full disk takes a part; the next call says so
+            written += os.write(handle, data[written:])
+    except BaseException:
+        with contextlib.suppress(OSError):  # a pipe or a device cannot be cut
+            os.ftruncate(handle, end)
+        raise
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open what takes the place of a file when the context is left without an exception. A device is written to.

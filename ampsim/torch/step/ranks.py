@@ -21,8 +21,8 @@ class Ranks:
     """The ranks of a group, with one scaler each.
 
     Assumes that every rank unscales and steps in the same order, as any collective does. Gradients may be missing. An
-    optimizer is known by the order in which a rank first came to its optimizers: one that a rank leaves out, or comes
-    to earlier than before, is an error on every rank, and nothing is stepped by what was found in another.
+    optimizer is known by the order in which a rank first came to its optimizers: if a rank leaves a step out, or comes
+    to it in another order than before, all ranks raise, and none is stepped by what was found in another.
     """
 
     def __init__(self, group: Any, device: str) -> None:
