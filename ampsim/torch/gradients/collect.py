@@ -86,11 +86,13 @@ def lay_out_for_kernel(optimizer: Optimizer) -> None:
     after the other from the first address. Costs nothing per element unless a gradient must be copied.
     """
     for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None or (grad.is_contiguous() and param.is_contiguous()):
-                continue
-            if grad.layout is torch.strided and grad.device.type == "cpu":
+        params = [param for param in group["params"] if param.grad is not None]
+        grads = [param.grad for param in params]
+        if all(map(Tensor.is_contiguous, grads)) and all(map(Tensor.is_contiguous, params)):
+            continue
+        for param, grad in zip(params, grads, strict=True):
+            contiguous = grad.is_contiguous() and param.is_contiguous()
+            if not contiguous and grad.layout is torch.strided and grad.device.type == "cpu":
                 param.grad = _laid_out(grad, param)
 
 
