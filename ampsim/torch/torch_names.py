@@ -21,6 +21,7 @@ What is read is in force. What is written is obeyed, or refused with the call th
 where torch calls it, or refused when the scaler is constructed.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -227,6 +228,9 @@ class TorchNames(TorchScaler):
         return None if getattr(method, "__func__", None) is getattr(TorchScaler, name) else method
 
     def _overrides(self) -> Overrides:
+        kind: Any = type(self)
+        if not (_overrides_of(kind) or _CALLED & vars(self).keys()):
+            return _NO_OVERRIDES
         maybe_opt_step = self._overridden("_maybe_opt_step")
 
         def take(optimizer: Optimizer, *args: Any, **kwargs: Any) -> object:
@@ -235,6 +239,13 @@ class TorchNames(TorchScaler):
         return Overrides(self._overridden("_unscale_grads_"), take if maybe_opt_step else None)
 
 
+@functools.cache
+def _overrides_of(kind: type[TorchScaler]) -> bool:
+    return any(getattr(kind, name) is not getattr(TorchScaler, name) for name in _CALLED)
+
+
+_NO_OVERRIDES = Overrides()
+_CALLED = {"_unscale_grads_", "_maybe_opt_step"}
 _NEVER_CALLED = (
     "_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_growth_factor", "_backoff_factor",
     "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_lazy_init_scale_growth_tracker",

@@ -182,11 +182,13 @@ class StepRecords:
 class _Flag(NamedTuple):
     """A copy of what was found on one device, which any thread may read."""
 
-    found_inf: Tensor
-    ready: torch.cuda.Event | None  # recorded on the stream that made it
+    found_inf: Tensor | bool  # of the CPU a bool, which is had sooner than a copy
+    ready: torch.cuda.Event | None = None  # recorded on the stream that made it
 
     @classmethod
     def of(cls, flag: Tensor) -> "_Flag":
+        if not flag.is_cuda and flag.device.type == "cpu":
+            return cls(flag.item() != 0)
         found_inf = flag.clone()
         # A graph's replay orders itself, and an event of its capture cannot be waited for outside of it.
         captured = flag.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -194,6 +196,8 @@ class _Flag(NamedTuple):
 
     def read(self) -> bool:
         """Tell whether it is set; waits for the device."""
+        if isinstance(self.found_inf, bool):
+            return self.found_inf
         if self.ready is not None:
             torch.cuda.current_stream(self.found_inf.device).wait_event(self.ready)
         return self.found_inf.item() != 0
@@ -237,7 +241,7 @@ class StepReport:
     def adding(self, ticket: int, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
-        flags = tuple(_Flag.of(flag) for flag in record.found_inf.values())
+        flags = tuple(map(_Flag.of, record.found_inf.values()))
         steps = self._all if ticket == self.ticket else []
         del steps[self._count :]  # left by a call that was interrupted
         steps.append((record.optimizer, flags))
