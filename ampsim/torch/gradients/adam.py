@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampsim._triton import INTERPRETED, NewAddressesError, is_dense, runs, tl
+from ampsim._triton import NewAddressesError, is_dense, runs, tl
 from ampsim.core.machine import Rule
 from ampsim.torch.dynamo import leave_alone
 from ampsim.torch.gradients import kernels, kernels_adam
@@ -103,8 +103,15 @@ def _column(numbers: Numbers) -> "np.ndarray[Any, Any]":
 
 
 def addresses_of(lists: Sequence[Sequence[Tensor]]) -> list[Numbers]:
-    """Return the elements of each tensor of the first list, and the addresses in all lists."""
-    return [tuple(map(Tensor.numel, lists[0])), *(tuple(map(Tensor.data_ptr, tensors)) for tensors in lists)]
+    """Return the elements of each tensor of the first list, and the addresses in the lists, without the counts."""
+    return [tuple(map(Tensor.numel, lists[0])), *(tuple(map(Tensor.data_ptr, tensors)) for tensors in lists[:4])]
+
+
+def _powers(beta: float, counts: Tensor) -> Tensor:
+    """Return a power per tensor, float32: on CUDA as torch's own kernel rounds it, on the CPU to nearest."""
+    beta = float(np.float32(beta))
+    wide = counts if counts.is_cuda else counts.double()
+    return torch.pow(beta, wide).float()
 
 
 def _tables(device: torch.device, addresses: list[Numbers]) -> tuple[Tensor, Tensor]:
@@ -162,8 +169,9 @@ def step(
     """Step parameters by gradients that are divided first, and count the step; do nothing if `found_inf` is 1.
 
     Gradients and moments lie in memory as their parameters do. `found_inf` and `divisor` have shape (), float32;
-    `addresses` is what `addresses_of` returns, where it is known. One launch, and two that add to the counts, or one
-    more of these per some hundred tensors. In a capture as `check`.
+    `addresses` is what `addresses_of` returns, where it is known. One launch, and some small ones beside it: for the
+    counts and what they are gathered from, which grow with the number of tensors, and two for the corrections. In a
+    capture as `check`.
     """
     grads = tensors.grads
     with torch.cuda.device_of(found_inf):  # type: ignore[no-untyped-call]
@@ -172,10 +180,11 @@ def step(
         if not len(tiles):
             return
         lr, beta1, beta2, eps, decay = map(float, numbers[:5])
+        counts = torch.stack([*tensors.steps]).reshape(-1)
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
         kernels_adam.adam[(len(tiles) * (kernels.BLOCK // PART),)](
-            tiles, table, found_inf, divisor, lr, beta1, beta2, eps, decay,
-            dtype, decays, numbers.decoupled, numbers.maximize, not INTERPRETED, kernels.BLOCK, PART, **STEP_OPTIONS
+            tiles, table, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2, eps,
+            decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip
 
 

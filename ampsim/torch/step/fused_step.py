@@ -36,9 +36,8 @@ class FusedStep:
 
     Differs from torch's kernel:
         * ``.grad`` stays as the backward pass left it, scaled and unclipped: to write it is the ninth word.
-        * Rounding: none known, float32 in torch's order of operations. In Triton's interpreter the bits are those of
-          torch's formula; its power is rounded from float64 there, on a GPU it is libdevice's as torch's is. If that
-          were an ulp apart, an update would be by 2^-25 / (1 - beta2^t) of itself: 3e-5 in the first step at 0.999.
+        * Rounding: none known, float32 in torch's order of operations, with powers that torch makes. In Triton's
+          interpreter the bits are those of torch's formula, with powers that are rounded from float64.
 
     torch's kernel for the CPU takes its powers and betas in float64. From that ours was at most 2 ulp and 2.3e-5 lr
     away per step, with betas up to 0.9999, and torch's CUDA arithmetic is as far.
