@@ -15,11 +15,10 @@ from torch import Tensor
 try:
     import triton
     from triton import language as tl
-    from triton.language.extra import libdevice
 except ImportError:  # CUDA builds of torch bring it; elsewhere torch's own kernels do
-    triton, libdevice, tl = None, None, SimpleNamespace(constexpr=int)
+    triton, tl = None, SimpleNamespace(constexpr=int)
 
-__all__ = ["INTERPRETED", "NewAddressesError", "is_dense", "jit", "libdevice", "runs", "tl"]
+__all__ = ["INTERPRETED", "NewAddressesError", "is_dense", "jit", "runs", "tl"]
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it when a kernel is defined
 

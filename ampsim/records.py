@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ampsim.core.files import DamagedFileError, write_atomically
+from ampsim.core.files import DamagedFileError, append, write_atomically
 
 __all__ = [
     "DamagedFileError", "Journal", "Record", "decode", "difference", "encode", "read", "read_provenance", "write",
@@ -141,10 +141,12 @@ class Journal:
     def append(self, unit: str, value: Mapping[str, object]) -> None:
         """Keep one finished unit: on the disk when this returns."""
         line = encode({"unit": unit, "value": dict(value)})
-        with self.part.open("ab") as file:
-            file.write(f"{line}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        handle = os.open(self.part, os.O_WRONLY | os.O_APPEND)
+        try:
+            append(handle, f"{line}\n".encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         self.done[unit] = decode(line)["value"]
 
     def finish(self, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:

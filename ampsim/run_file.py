@@ -12,8 +12,9 @@ Theory of operation
 
 Each line is handed to the operating system in one call before `RunFile.append` returns: a process that is killed
 loses nothing that was appended. A kill, or a full disk, can tear the last line only; readers leave it out and the
-next start cuts it off. While a file is open for writing no other process can open it. Numbers are written as
-`ampsim.records` writes them, so inf and NaN come back.
+next start cuts it off. While a file is open for writing no other process can open it, where the file system has locks;
+a child that is forked lets go of it, so that no worker that outlives its run keeps the next start out. Numbers are
+written as `ampsim.records` writes them, so inf and NaN come back.
 
 A run that is started again goes on at `RunFile.next_step`, one after the last record's. One that is told another step,
 as it went back to a checkpoint, leaves the earlier records where they are: what was written last counts.
@@ -35,17 +36,18 @@ A record has ``step``; each of the others may be absent:
 Other keys are what the user logged.
 """
 
-import contextlib
+import errno
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.files import DamagedFileError
+from ampsim.core.files import DamagedFileError, append, try_lock
 from ampsim.records import AnyPath, Record, decode, encode
 
 FORMAT = 1
@@ -74,12 +76,17 @@ class RunFile:
         line = _line({"run": dict(run), "format": FORMAT})
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            _lock(self._handle, self.path)
+            if not try_lock(self._handle):
+                raise BlockingIOError(
+                    errno.EWOULDBLOCK,
+                    f"{self.path} is being written by another run: expected a file of its own; give another name",
+                )
             self._go_on()
             self._write(line)
         except BaseException:
             self.close()
             raise
+        _open.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -105,15 +112,7 @@ class RunFile:
     def _write(self, line: bytes) -> None:
         if self._handle < 0:
             raise ValueError(f"{self.path} is closed: expected an open file; make another RunFile to go on")
-        end = os.fstat(self._handle).st_size
-        try:
-            written = os.write(self._handle, line)
-            while written < len(line):  # a nearly full disk takes a part; the next call says so
-                written += os.write(self._handle, line[written:])
-        except OSError:
-            with contextlib.suppress(OSError):  # a pipe or a device cannot be cut
-                os.ftruncate(self._handle, end)
-            raise
+        append(self._handle, line)
 
     def _go_on(self) -> None:
         """Remove what follows the last line feed, after a look whether the file is a run's at all; find `next_step`."""
@@ -130,6 +129,18 @@ class RunFile:
                 start = file.rfind(b"\n", 0, line_end - 1) + 1
                 self.next_step, line_end = _step_after(file[start:line_end]), start
         os.ftruncate(self._handle, end)
+
+
+_open: weakref.WeakSet[RunFile] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for file in list(_open):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
 
 
 def read_run(path: AnyPath) -> Record:
@@ -165,7 +176,43 @@ def _records(path: Path, file: BinaryIO) -> Iterator[Record]:
         if not isinstance(record, dict) or not record.keys() & {"step", "run"}:
             raise DamagedFileError(path, number, "no step", "a record with a step")
         if "step" in record:
+            for name, (is_one, expected) in _KINDS.items():
+                if record.get(name) is not None and not is_one(record[name]):
+                    raise DamagedFileError(path, number, f"{name}={record[name]!r:.60}", expected)
             yield record
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether a value is a float, or an int that has one."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
+
+
+def _is_step(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_list_of_skips(value: object) -> bool:
+    return isinstance(value, list) and all(each is None or isinstance(each, bool) for each in value)
+
+
+def _is_text_by_name(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _are_counts_by_name(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+
+
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "step": (_is_step, "a whole number of at least 0"),
+    **dict.fromkeys(("scale", "norm", "loss"), (_is_number, "a number that a float can hold")),
+    "skipped": (lambda value: isinstance(value, bool), "true or false"),
+    "optimizers": (_is_list_of_skips, "true, false or null for each"),
+    "bad": (_is_text_by_name, "text by parameter"),
+    "by_parameter": (_are_counts_by_name, "packed counts by parameter"),
+    "alarm": (lambda value: isinstance(value, str), "text"),
+}
+"""What each key of a record holds, if it has it and it is not null."""
 
 
 def pack_counts(counts: npt.NDArray[np.int64]) -> Record:
@@ -194,7 +241,7 @@ def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
         values, first = np.asarray(packed["counts"], np.int64), int(str(packed["lowest"])) - LOWEST + 1
         if first < 1 or first + len(values) > BINS - 2:
             raise ValueError(f"lowest={packed['lowest']} with {len(values)} counts: expected binades from -149 to 127")
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a histogram with {sorted(packed)}: expected what pack_counts returns") from error
     counts[first : first + len(values)] = values
     return counts
@@ -230,17 +277,3 @@ def _not_a_run(path: Path, line: bytes) -> ValueError:
         f"{path} begins with {beginning!r}: expected the file of a watched run, which begins with "
         f'{{"run": ...}}; for a training log use `ampsim explain`, for a new run another name'
     )
-
-
-def _lock(handle: int, path: Path) -> None:
-    """Keep other processes out until the file is closed, where the system has such locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BlockingIOError(
-            error.errno, f"{path} is being written by another run: expected a file of its own; give another name"
-        ) from error

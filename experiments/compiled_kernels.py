@@ -43,9 +43,9 @@ COMBINED = 4096  # tiles that `_combine` adds at once
 TYPES = {
     "tiles": "*i32", "table": "*i64", "tensors": "*i64", "counts": "*i64", "done": "*i32", "tracker": "*i32",
     "counted": "*i32", "number": "i32", "interval": "i32",
-    **dict.fromkeys(("factor", "found", "found_inf", "divisor", "scale", "current"), "*fp32"),
+    **dict.fromkeys(("factor", "found", "found_inf", "divisor", "scale", "current", "powers1", "powers2"), "*fp32"),
 }  # fmt: skip  # of arguments; those that are not named here are float32
-ALIGNED = {"tiles", "table", "tensors", "counts", "partials"}  # tensors of their own, which torch aligns
+ALIGNED = {"tiles", "table", "tensors", "counts", "partials", "powers1", "powers2"}  # memory of their own, aligned
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Kernel:
 
 BLOCK, PART = kernels.BLOCK, adam.PART
 UPDATE = {"BOUND": "number", "PARTS": adam.PARTS, "GROWTH": 2.0, "BACKOFF": 0.5, "LOW": 2.0**-126, "HIGH": None}
-ADAMW = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "EXACT": True, "PART": PART}
+ADAMW = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "PART": PART}
 KERNELS = {
     "check": Kernel(kernels_adam, BLOCK, kernels.OPTIONS, {**UPDATE, "BLOCK": BLOCK}, "*fp64"),
     "adam": Kernel(kernels_adam, PART, adam.STEP_OPTIONS, {**ADAMW, "BLOCK": BLOCK}),
     "_read": Kernel(kernels, BLOCK, kernels.OPTIONS, {"BLOCK": BLOCK}),
-    "_multiply": Kernel(kernels, BLOCK, kernels.OPTIONS, {"BLOCK": BLOCK}),
+    "_multiply": Kernel(kernels, BLOCK, kernels.MULTIPLY_OPTIONS, {"BLOCK": BLOCK}),
     "_combine": Kernel(kernels, COMBINED, kernels.OPTIONS, {"BLOCK": COMBINED}, dtypes=("float32",)),
     "_count": Kernel(probe, probe.BLOCK, probe.OPTIONS, {"TENSORS": 256, "BLOCK": probe.BLOCK}),
 }
@@ -123,6 +123,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "registers": int(used["REG"]),
         "spilled": int(used["STACK"]) + int(used["LOCAL"]),
         "shared": made.metadata.shared,
+        "occupancy": occupancy(int(used["REG"]), kernel.options["num_warps"]),
         "instructions": len(code),
         **{names: {str(k): moved[name][k] for k in sorted(moved[name])} for name, names in ACCESSES.items()},
         "words": {names: words(moved[name], kernel) for name, names in ACCESSES.items()},
@@ -152,6 +153,12 @@ def told(option: str, cubin: bytes) -> str:
     return said
 
 
+def occupancy(registers: int, warps: int) -> float:
+    """Return the share of a multiprocessor's 64 warps that run at once, by their registers alone."""
+    taken = -(-registers // 8) * 8 * 32 * warps  # of 65,536, in blocks of 256 per warp
+    return warps * min(64 // warps, 32, 2**16 // taken) / 64
+
+
 def width(instruction: str) -> int:
     """Return the bytes that a thread's access to the GPU's memory moves, as its name says."""
     bits = re.search(r"\.(?:[US]?(8|16)|(64|128|256))(?:\.|$)", instruction)
@@ -166,9 +173,9 @@ def words(accesses: Mapping[int, int], kernel: Kernel) -> float:
 
 def table(rows: Sequence[Record]) -> Table:
     """Return one line per kernel: what its code needs and moves."""
-    shown = Table("kernel", "registers", "spilled", "shared", "instructions", "words read", "written")
+    shown = Table("kernel", "registers", "spilled", "shared", "occupancy", "instructions", "words read", "written")
     for row in rows:
-        cells = (row[name] for name in ("registers", "spilled", "shared", "instructions"))
+        cells = (row[name] for name in ("registers", "spilled", "shared", "occupancy", "instructions"))
         shown.add_row(row["arm"], *map(str, cells), *(f"{each:g}" for each in row["words"].values()))
     return shown
 

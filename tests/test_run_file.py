@@ -1,9 +1,14 @@
 """A run's file: what was appended comes back, whenever the writer is killed."""
 
+import errno
+import json
 import math
+import os
+import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +19,7 @@ from hypothesis import strategies as st
 from ampsim.core.files import DamagedFileError
 from ampsim.run_file import BINS, RunFile, pack_counts, read_run, records, unpack_counts
 from tests.examples import examples
+from tests.test_cli import run
 
 RECORD = st.fixed_dictionaries(
     {"step": st.integers(0, 10**9)},
@@ -165,3 +171,76 @@ def test_a_histogram_that_is_none_is_refused(change):
         unpack_counts(packed | change)
     with pytest.raises(ValueError, match="expected what pack_counts returns"):
         unpack_counts({})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch, number):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        file.append({"step": 0})
+    assert list(records(tmp_path / "run.jsonl")) == [{"step": 0}]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_worker_that_outlives_its_run_keeps_the_next_one_not_out(tmp_path):
+    path, (reader, writer), (waits, begins) = tmp_path / "run.jsonl", os.pipe(), os.pipe()
+    with RunFile(path, {}) as file:
+        file.append({"step": 0})
+        child = os.fork()
+        if not child:  # a worker of a DataLoader, say
+            os.close(writer)
+            os.write(begins, b"!")
+            os.read(reader, 1)
+            os._exit(0)
+        file.append({"step": 1})
+        os.read(waits, 1)
+        with pytest.raises(BlockingIOError, match="give another name"):
+            RunFile(path, {})
+    with RunFile(path, {}) as file:  # the child is still there
+        assert file.next_step == 2
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+HOSTILE = [
+    10**400, -(10**400), 2**63, -1, 1.5, True, None, "text", "inf", [], [1], [True, None], {}, {"w": 1}, {"w": None},
+    {"w": "has inf"}, {"w": []}, {"w": {}}, {"w": {"zeros": 2**70, "inf": 0, "nan": 0, "counts": [2**70], "lowest": 0}},
+    {"w": {"zeros": 0, "inf": 0, "nan": 0, "counts": [[1], 2], "lowest": "x"}},
+]  # fmt: skip
+KEYS = ["step", "scale", "skipped", "optimizers", "norm", "loss", "bad", "by_parameter", "alarm"]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: f"{value!r:.30}")
+@pytest.mark.parametrize("key", KEYS)
+def test_whatever_a_record_holds_it_is_read_or_refused_by_its_line(tmp_path, key, value):
+    path = tmp_path / "run.jsonl"
+    record = {"step": 3, "scale": 8.0, "skipped": True, key: value}
+    path.write_text(f'{{"run":{{}},"format":1}}\n{json.dumps(record)}\n')
+    said = run("report", str(path), "-o", str(tmp_path / "page.html"))
+    explained = run("explain", str(path))
+    assert {said[0], explained[0]} <= {0, 1, 2, 3}
+    assert "Traceback" not in said[1] + explained[1]
+    try:
+        (read,) = records(path)
+    except DamagedFileError as error:
+        assert re.search(rf"run\.jsonl, line 2: ({key}=|no step).*; expected .*; restore", str(error))  # noqa: PT017
+    else:
+        for packed in (read.get("by_parameter") or {}).values():
+            with suppress(ValueError):
+                assert unpack_counts(packed).shape == (BINS,)
+
+
+@pytest.mark.parametrize("code", [*range(1, 10), *range(11, 32), *range(127, 160)])
+def test_what_would_steer_the_terminal_is_shown_as_a_code(tmp_path, code):
+    path = tmp_path / "run.jsonl"
+    with RunFile(path, {}) as file:
+        file.append({"step": 0, "skipped": True, "alarm": f"a{chr(code)}]0;b", "bad": {f"w{chr(code)}[2J": "has inf"}})
+        file.append({"step": 1, "skipped": True, "bad": {f"w{chr(code)}[2J": "has inf"}})
+    shown = run("explain", str(path))[1]
+    assert "]0;b" in shown
+    assert chr(code) == "\t" or chr(code) not in shown

@@ -29,6 +29,19 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def append(handle: int, data: bytes) -> None:
+    """Write all of it at the end of an open file, or nothing where that fails or is interrupted."""
+    end = os.fstat(handle).st_size
+    try:
+        written = os.write(handle, data)
+        while written < len(data):  # a nearly full disk takes a part; the next call says so
+            written += os.write(handle, data[written:])
+    except BaseException:
+        with contextlib.suppress(OSError):  # a pipe or a device cannot be cut
+            os.ftruncate(handle, end)
+        raise
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open what takes the place of a file when the context is left without an exception. A device is written to.
@@ -83,7 +96,7 @@ def sole_writer(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     while True:
         with lock.open("a+", encoding="utf-8") as file:
-            if not _flock(file):
+            if not try_lock(file.fileno()):
                 file.seek(0)
                 raise BusyError(
                     f"{path}: {file.read() or 'another process'} is writing it; expected one process per file; "
@@ -101,13 +114,16 @@ def sole_writer(path: Path) -> Iterator[None]:
             return
 
 
-def _flock(file: IO[str]) -> bool:
-    """Lock a file without waiting, where the system and the file system can; return whether nobody else has it."""
+def try_lock(handle: int) -> bool:
+    """Lock an open file without waiting, until its last copy is closed; return whether nobody else has it.
+
+    True too where there are no such locks, as on Windows and on many a network's file system.
+    """
     with contextlib.suppress(ImportError):
         import fcntl
 
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -74,9 +74,10 @@ class GradScaler(TorchNames):
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
-        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` is obeyed when it is written between
-           iterations, and refused within one, as are ``_growth_tracker`` and ``_per_optimizer_states``; of torch's
-           private methods ``_unscale_grads_`` and ``_maybe_opt_step`` may be overridden.
+        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` and ``_growth_tracker`` are obeyed when
+           they are written between iterations, and refused within one; in ``_per_optimizer_states`` the stages and
+           flags may be written, with `group` the stages; of torch's private methods ``_unscale_grads_`` and
+           ``_maybe_opt_step`` may be overridden.
         15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
            where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
@@ -113,8 +114,8 @@ class GradScaler(TorchNames):
         group: a process group of torch.distributed, or "world": what one rank finds in an optimizer's gradients
             all know before any steps it, with DDP, FSDP2 or other shards, so that scales, skips and state dicts are
             equal on all. The largest flag of all, and for a policy the largest amax, by one all-reduce, waited for when
-            it is needed. Every rank makes the same calls in the same order, this one included. Run with gloo; nccl has
-            not been run yet.
+            it is needed. Every rank makes the same calls in the same order, this one included; a step that one rank
+            leaves out or makes in another order raises on all. Run with gloo; nccl has not been run yet.
         fused_step: step torch.optim.Adam and AdamW with ``fused=True`` by kernels of ours on CUDA, see `FusedStep`:
             unscale, check, norm, clip and step in 8 words per element, where torch moves 12. ``.grad`` is read only,
             so that it stays scaled. Where they cannot, torch's own do, and a RuntimeWarning says why, once. Compiled
@@ -293,10 +294,13 @@ class GradScaler(TorchNames):
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
             ticket.value.keep(every_gradient(step.record.optimizer))
         result = step.take(args, kwargs)
-        self._owners.release(step.record.optimizer)
-        with self._lock:
-            self._report = self._report.adding(ticket.index, step.record)
+        self._stepped(ticket.index, step.record)
         return result
+
+    def _stepped(self, ticket: int, record: Record) -> None:
+        self._owners.release(record.optimizer)
+        with self._lock:
+            self._report = self._report.adding(ticket, record)
 
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
@@ -320,6 +324,7 @@ class GradScaler(TorchNames):
             allow_fp16=self._options.allow_fp16,
             overrides=self._overrides(),
             show=partial(self._show, ticket, record.optimizer),
+            ticket=ticket.index,
             ranks=self._ranks,
             fused_step=self._fused_step,
             newest=self._iterations.started("step").newest if self._fused_step else None,

@@ -9,8 +9,8 @@
     ``_init_growth_tracker``
     ``_growth_factor``, ``_backoff_factor``,         schedules of the constants
     ``_growth_interval``
-    ``_per_optimizer_states``,                       Lightning's and FSDP2's tests, all-reduces of found_inf
-    ``_found_inf_per_device``
+    ``_per_optimizer_states``,                       trainers with sharpness-aware minimization, subclasses that copy
+    ``_found_inf_per_device``                        ``step``, Lightning's and FSDP2's tests, all-reduces of found_inf
     ``_check_inf_per_device``                        fused LAMB, distributed Shampoo
     ``_check_scale_growth_tracker``,                 subclasses of torch's scaler
     ``_lazy_init_scale_growth_tracker``
@@ -21,70 +21,26 @@ What is read is in force. What is written is obeyed, or refused with the call th
 where torch calls it, or refused when the scaler is constructed.
 """
 
-from collections import defaultdict
+import functools
 from collections.abc import Callable
-from typing import Any, Never
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler as TorchScaler
-from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
 
+from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.torch import checkpoint, config
+from ampsim.torch.shown import OptimizerStates, ShownTensor, refusal_of_states
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.optimizer_step import OptimizerStep, Overrides
-from ampsim.torch.step.records import StepRecords
+from ampsim.torch.step.ranks import Ranks
+from ampsim.torch.step.records import Record, StepRecords
 from ampsim.torch.threads.iterations import Iterations
-
-
-class ShownTensor(Tensor):
-    """A copy of a number that a scaler holds; what is written into it goes to `written`. Results are plain tensors.
-
-    Writing through ``.data`` or ``.numpy()`` changes the copy only.
-    """
-
-    written: Callable[[Tensor], None]
-
-    @classmethod
-    def of(cls, tensor: Tensor, written: Callable[[Tensor], None]) -> "ShownTensor":
-        """Copy a tensor."""
-        shown = tensor.clone().as_subclass(cls)
-        shown.written = written
-        return shown
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        shown: list[tuple[ShownTensor, int]] = []
-
-        def plain(tensor: ShownTensor) -> Tensor:
-            shown.append((tensor, tensor._version))  # counts what is written in place
-            return tensor.as_subclass(Tensor)
-
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
-            args, kwargs = tree_map_only(cls, plain, (args, kwargs or {}))
-            result = func(*args, **kwargs)
-            for tensor, version in shown:
-                if tensor._version != version:  # noqa: SLF001
-                    tensor.written(tensor.as_subclass(Tensor))
-        return result
-
-
-class OptimizerState(dict[str, Any]):
-    """The state of one optimizer as torch keeps it. The flags in it are the scaler's own; which they are is fixed."""
-
-    def __setitem__(self, key: object, value: object) -> Never:
-        raise RuntimeError(
-            f"{key!r} of _per_optimizer_states set to {value!r}: expected it to be read only; call unscale_ and step, "
-            "override _unscale_grads_ or _maybe_opt_step, or write into the tensors of found_inf_per_device"
-        )
-
-
-def _ready() -> OptimizerState:
-    return OptimizerState(stage=OptState.READY, found_inf_per_device={})
 
 
 class Name:
@@ -134,8 +90,10 @@ class TorchNames(TorchScaler):
     _rule: Any
     _first: checkpoint.States
     _options: config.Options
+    _ranks: Ranks | None
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
+    _stepped: Callable[[int, Record], None]
     synchronize: Callable[[], None]
 
     def _read_scale(self) -> Tensor | None:
@@ -147,18 +105,26 @@ class TorchNames(TorchScaler):
         return tensor if version.in_place else ShownTensor.of(tensor, self._write_scale)
 
     def _write_scale(self, new_scale: Any) -> None:
-        """Do what ``update(new_scale)`` does in an iteration of nothing else; RuntimeError while one runs."""
+        """Do what ``update(new_scale)`` does in an iteration of nothing else; within one only the same is taken."""
         if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
             new_scale = float(new_scale)
         new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
+        self._write("_scale", new_scale, self._read_scale, lambda version: version.override(self._rule, new_scale))
+
+    def _write(
+        self, name: str, value: Any, read: Callable[[], Tensor | None], advance: Callable[[AnyVersion], AnyVersion]
+    ) -> None:
+        """Make the newest version another; RuntimeError while an iteration runs, unless `value` is what is read."""
         register = self._iterations.register or self._start(torch.device(self._device))
         self.synchronize()
-        if register.outstanding():
+        if not register.outstanding():
+            register.apply(register.begin(), advance, is_async=False)
+        elif read() != value:
             raise RuntimeError(
-                f"_scale set to {new_scale!r} between scale() and update(): expected an iteration to keep the scale "
-                "that its loss was multiplied by; set it after update(), or call update(new_scale)"
+                f"{name} set to {value!r} between scale() and update(): expected an iteration to keep the scale and "
+                "the count that it began with; set it after update(), call update(new_scale), or pass group= where "
+                "ranks must agree"
             )
-        register.apply(register.begin(), lambda version: version.override(self._rule, new_scale), is_async=False)
 
     def _read_tracker(self) -> Tensor | None:
         if (register := self._iterations.register) is None:
@@ -166,11 +132,21 @@ class TorchNames(TorchScaler):
         tracker = torch.full((), self._get_growth_tracker(), dtype=torch.int32, device=register.newest.device)
         return ShownTensor.of(tracker, self._write_tracker)
 
-    def _write_tracker(self, tracker: Any) -> Never:
-        raise RuntimeError(
-            f"_growth_tracker set to {tracker!r}: expected it to be read only; call "
-            'load_state_dict(state_dict() | {"_growth_tracker": ...}) between iterations'
-        )
+    def _write_tracker(self, tracker: Any) -> None:
+        """Set the count of clean steps, as `_write_scale` sets the scale."""
+        if isinstance(self._rule, Policy):
+            raise RuntimeError(
+                f"_growth_tracker set to {tracker!r} with a policy, which has none: expected a rule; call "
+                "load_state_dict() with the policy's state"
+            )
+        if isinstance(tracker, Tensor) and tracker.numel() == 1:
+            tracker = tracker.item()
+        tracker = as_int("_growth_tracker", tracker, 0, "to start counting again set 0")
+
+        def counted(version: AnyVersion) -> AnyVersion:
+            return version.restored((replace(version.saved(), growth_tracker=tracker),), self._rule)[-1]
+
+        self._write("_growth_tracker", tracker, self._read_tracker, counted)
 
     def _write_first(self, **change: float) -> None:
         if self._iterations.register is not None or isinstance(self._rule, Policy):
@@ -180,18 +156,12 @@ class TorchNames(TorchScaler):
             )
         self.load_state_dict(self.state_dict() | change)
 
-    def _read_states(self) -> defaultdict[int, OptimizerState]:
-        states: defaultdict[int, OptimizerState] = defaultdict(_ready)
-        for key, record in self._records.by_id().items():
-            states[key] = OptimizerState(
-                stage=OptState(record.stage.value), found_inf_per_device=dict(record.found_inf)
-            )
-        return states
+    def _read_states(self) -> OptimizerStates:
+        return OptimizerStates(self._records, self._stepped, by_ranks=self._ranks is not None)
 
-    def _write_states(self, _: Any) -> Never:
-        raise RuntimeError(
-            "_per_optimizer_states replaced: expected it to be read only; update() and load_state_dict() clear it"
-        )
+    def _write_states(self, states: Any) -> None:
+        if states or any(record.is_used for record in self._records.by_id().values()):
+            raise refusal_of_states("replaced")
 
     def _set_constant(self, name: str, value: float) -> None:
         """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
@@ -258,6 +228,9 @@ class TorchNames(TorchScaler):
         return None if getattr(method, "__func__", None) is getattr(TorchScaler, name) else method
 
     def _overrides(self) -> Overrides:
+        kind: Any = type(self)
+        if not (_overrides_of(kind) or _CALLED & vars(self).keys()):
+            return _NO_OVERRIDES
         maybe_opt_step = self._overridden("_maybe_opt_step")
 
         def take(optimizer: Optimizer, *args: Any, **kwargs: Any) -> object:
@@ -266,6 +239,13 @@ class TorchNames(TorchScaler):
         return Overrides(self._overridden("_unscale_grads_"), take if maybe_opt_step else None)
 
 
+@functools.cache
+def _overrides_of(kind: type[TorchScaler]) -> bool:
+    return any(getattr(kind, name) is not getattr(TorchScaler, name) for name in _CALLED)
+
+
+_NO_OVERRIDES = Overrides()
+_CALLED = {"_unscale_grads_", "_maybe_opt_step"}
 _NEVER_CALLED = (
     "_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_growth_factor", "_backoff_factor",
     "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_lazy_init_scale_growth_tracker",

@@ -1,7 +1,11 @@
 """Where records go: a run's file, a Weights & Biases run, a TensorBoard writer."""
 
+import contextlib
+import itertools
 import os
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +33,7 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
         TypeError: neither a path, nor a Weights & Biases run, nor a TensorBoard writer, nor a sink.
     """
     if isinstance(to, str | os.PathLike):
-        return RunFile(to, run)
+        return _file(Path(to), run)
     if hasattr(to, "define_metric") and hasattr(to, "log"):
         return _Wandb(to, run)
     if hasattr(to, "add_scalar") and hasattr(to, "add_histogram_raw"):
@@ -40,6 +44,22 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
         f"to={to!r}: expected a path, a Weights & Biases run (wandb.init()), a TensorBoard SummaryWriter, "
         "or an object with append(record) and close(); pass to='run.jsonl'"
     )
+
+
+def _file(path: Path, run: Mapping[str, object]) -> RunFile:
+    """Open a run's file, or name.2.jsonl and so on where another process has it: that must not end a run."""
+    for other in itertools.chain([path], (path.with_stem(f"{path.stem}.{n}") for n in itertools.count(2))):
+        with contextlib.suppress(BlockingIOError):
+            file = RunFile(other, run)
+            break
+    if other != path:
+        warnings.warn(
+            f"{path} is being written by another process: expected a file per process; this run goes to {other}, "
+            f"whose steps begin with {file.next_step}; pass first_step= to go on with another",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return file
 
 
 class _Wandb:

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -91,15 +90,15 @@ def test_a_file_has_one_writer_and_one_that_died_is_none(tmp_path: Path) -> None
 def test_a_lock_that_is_given_back_while_it_is_taken_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flock, calls = files._flock, []
+    lock, calls = files.try_lock, []
 
-    def late(file: IO[str]) -> bool:
-        calls.append(file.name)
+    def late(handle: int) -> bool:
+        calls.append(handle)
         if len(calls) == 1:
-            Path(file.name).unlink()  # by who had it
-        return flock(file)
+            (tmp_path / ".x.jsonl.lock").unlink()  # by who had it
+        return lock(handle)
 
-    monkeypatch.setattr(files, "_flock", late)
+    monkeypatch.setattr(files, "try_lock", late)
     with sole_writer(tmp_path / "x.jsonl"):
         assert names(tmp_path) == [".x.jsonl.lock"]
     assert len(calls) == 2

@@ -31,3 +31,9 @@ def test_two_programs_of_the_check_run_at_once_on_every_gpu() -> None:
     for row in DATA:
         if row["settings"]["kernel"] == "check":
             assert adam.PROGRAMS * row["warps"] * 32 * -(-row["registers"] // 8) * 8 <= 2**16
+
+
+@pytest.mark.parametrize("row", DATA, ids=lambda row: row["arm"])
+def test_half_of_a_multiprocessor_is_busy_where_gradients_are_written(row) -> None:
+    if row["settings"]["kernel"] in ("check", "adam", "_multiply", "_read"):
+        assert row["occupancy"] >= 0.5 - 1 / 8 * (row["settings"]["kernel"] == "adam")  # of half gradients 72 registers

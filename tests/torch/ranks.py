@@ -1,9 +1,11 @@
 """One of two processes in a gloo group, each with its scalers; `test_ranks` starts both. RANK STORE HISTORIES"""
 
+import gc
 import math
 import os
 import random
 import sys
+import time
 from datetime import timedelta
 
 import torch
@@ -217,6 +219,91 @@ def refusals():
     assert "pickled" in refusal(lambda: scaler.__getstate__())
 
 
+def calls_that_differ():
+    """Let rank 1 leave out a step, or swap two, once: both hear of it, and nothing is stepped by another's flag."""
+    left_out, swapped = [0, 1], [0, 2, 1]
+    for odd, policy in ((left_out, None), (swapped, None), (left_out, Headroom(init_scale=8.0))):
+        for early in (False, True):
+            heard, params = zip(*everyones(iterations_with(odd, early, policy)), strict=True)
+            assert all(
+                text.startswith("RuntimeError: the ranks did not agree on found_inf: they are at tickets 1 to ")
+                and "expected the same calls in the same order; step every" in text
+                for text in heard
+            ), heard
+            assert params == (([-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0]) if odd is left_out else ([-1.0, 0.0, 0.0],) * 2)
+
+
+def iterations_with(odd, early, policy):
+    """Return what is heard, and the parameters, if rank 1 steps the optimizers `odd` in iteration 1, else all."""
+    constants = {"init_scale": 8.0} if policy is None else {"policy": policy}
+    scaler = GradScaler("cpu", **constants, group=dist.new_group())
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
+
+    def iterate():
+        for i in range(3):
+            for param in params:
+                scale = scaler.scale(torch.ones(())).item()
+                param.grad = torch.tensor([INF if i == 2 and RANK == 1 and param is params[0] else scale])
+            mine = [optimizers[k] for k in (odd if i == 1 and RANK == 1 else range(3))]
+            for optimizer in mine if early else ():
+                scaler.unscale_(optimizer)
+            for optimizer in mine:
+                scaler.step(optimizer)
+            scaler.update()
+
+    return refusal(iterate), [param.item() for param in params]
+
+
+def a_rank_that_is_slow():
+    """Let one rank come late to each of its calls: it is waited for, and both skip what it found."""
+    scaler, param = GradScaler("cpu", 8.0, group="world"), torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    for found in (False, True):
+        scaler.scale(torch.ones(()))
+        param.grad = torch.full((2,), INF if found and RANK == 1 else 8.0)
+        time.sleep(0.2 * RANK)
+        scaler.unscale_(optimizer)
+        time.sleep(0.2 * RANK)
+        scaler.step(optimizer)
+        scaler.update()
+    assert (param.tolist(), scaler.get_scale()) == ([0.0, 0.0], 4.0)
+
+
+def optimizers_that_come_and_go():
+    """Make a new optimizer per iteration, some of which no reference can be weak to: none takes another's number."""
+
+    class Slotted:  # as a client's wrapper may be
+        __slots__ = ("inner",)
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    scaler, param = GradScaler("cpu", 8.0, group="world"), torch.nn.Parameter(torch.ones(2))
+    for i in range(6):
+        optimizer = torch.optim.SGD([param], lr=0.0)
+        optimizer = Slotted(optimizer) if i % 2 else optimizer
+        scaler.scale(torch.ones(()))
+        param.grad = torch.full((2,), 8.0)
+        scaler.step(optimizer)
+        scaler.update()
+        del optimizer
+        if RANK:
+            gc.collect()
+
+
+def flags_written_by_hand():
+    """Refuse flags of one rank, which no other would hear of; the stage may be written."""
+    scaler, param = GradScaler("cpu", 8.0, group="world"), torch.nn.Parameter(torch.ones(2))
+    state = scaler._per_optimizer_states[id(param)]
+    text = refusal(lambda: state.update(found_inf_per_device={}))
+    assert "where ranks must agree pass group=" in text, text
+    state["stage"] = torch.amp.grad_scaler.OptState.UNSCALED
+
+
 def a_rank_that_dies():
     """End one rank; nothing can come after."""
     scaler = GradScaler("cpu", 8.0, group="world")
@@ -247,6 +334,10 @@ copies_of_one_model()
 a_policy_that_needs_amax()
 sharded_scaler_of_torch()
 refusals()
+calls_that_differ()
+a_rank_that_is_slow()
+optimizers_that_come_and_go()
+flags_written_by_hand()
 a_rank_that_dies()
 print("done", flush=True)
 os._exit(0)  # the group has lost a rank: what it would wait for is gone

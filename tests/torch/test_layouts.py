@@ -1,15 +1,20 @@
 """Gradients however they lie in memory: a fused kernel on the CPU walks from the first address, whatever strides."""
 
+import itertools
+import math
 import mmap
 import tempfile
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ampsim.torch import GradScaler
 from ampsim.torch.gradients import collect
-from tests.torch.helpers import bits, run_script
+from tests.torch.helpers import bits, run_script, told
 
 SCALE = 1024.0
 NUMBERS = torch.arange(64.0) * SCALE
@@ -148,3 +153,35 @@ def test_a_gradient_on_another_device_is_left_as_it_lies() -> None:
     param.grad = grad = torch.ones(3, 2, device="meta").t()
     collect.lay_out_for_kernel(torch.optim.SGD([param]))
     assert param.grad is grad
+
+
+@st.composite
+def strided(draw):
+    """Draw a gradient of some shape and strides; most lie one element in another's place."""
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    strides = draw(st.lists(st.integers(0, 9), min_size=len(shape), max_size=len(shape)))
+    return torch.arange(1.0, 65.0).as_strided(shape, strides)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, partial(torch.optim.SGD, fused=True)])
+@pytest.mark.parametrize("how", ["unscale_", "unscale_and_clip_"])
+@given(strided())
+def test_a_gradient_is_divided_once_or_refused_whatever_memory_its_elements_share(kind, how, view):
+    shared = len({*addresses(view)}) < view.numel()
+    param = torch.nn.Parameter(torch.zeros(view.shape))
+    scaler, optimizer = GradScaler("cpu", init_scale=SCALE), kind([param])
+    scaler.scale(torch.ones(()))
+    param.grad, before = view, view.clone()
+    result = told(lambda: getattr(scaler, how)(optimizer, *[math.inf] * (how != "unscale_")))
+    if how != "unscale_" and kind is not torch.optim.SGD:
+        assert bits(param.grad) == bits(before)  # the kernel divides what it reads
+    elif shared:
+        assert result == (RuntimeError, OVERLAPS)
+        assert bits(param.grad) == bits(before)
+    else:
+        assert bits(param.grad) == bits(before / SCALE)
+
+
+def addresses(view):
+    places = itertools.product(*map(range, view.shape))
+    return [sum(i * stride for i, stride in zip(place, view.stride(), strict=True)) for place in places]

@@ -169,15 +169,23 @@ def put(name, value):
 
 REFUSED = {
     "of what has started": (put("_init_scale", 2.0), "set as what the scaler starts from"),
-    "of the count": (lambda s, _: s._growth_tracker.zero_(), "_growth_tracker set to"),
-    "of the count's place": (put("_growth_tracker", None), "_growth_tracker set to"),
+    "of the count": (lambda s, _: s._growth_tracker.fill_(1), "_growth_tracker set to 1 between scale"),
+    "of the count's place": (put("_growth_tracker", torch.tensor(3)), "_growth_tracker set to 3 between scale"),
     "of the states": (put("_per_optimizer_states", {}), "_per_optimizer_states replaced"),
+    "of one state": (lambda s, o: s._per_optimizer_states.__setitem__(id(o), {}), "_per_optimizer_states of .* set to"),
+    "that forgets one": (lambda s, o: s._per_optimizer_states.pop(id(o)), "_per_optimizer_states of .* deleted"),
+    "that forgets all": (lambda s, _: s._per_optimizer_states.clear(), "_per_optimizer_states cleared"),
     "of the scale within an iteration": (lambda s, _: s._scale.fill_(2.0), "_scale set to 2.0 between scale"),
-    "of a stage": (lambda s, o: s._per_optimizer_states[id(o)].__setitem__("stage", 0), "'stage' of _per_opt"),
-    "of a new optimizer's stage": (
-        lambda s, _: s._per_optimizer_states[7].__setitem__("stage", 0),
-        "'stage' of _per_opt",
+    "of what is no stage": (
+        lambda s, o: s._per_optimizer_states[id(o)].__setitem__("stage", 0),
+        "of an optimizer got 'stage': 0",
     ),
+    "of what are no flags": (
+        lambda s, _: s._per_optimizer_states[7].__setitem__("found_inf_per_device", 1.0),
+        "got 'found_inf_per_device'",
+    ),
+    "of another key": (lambda s, o: s._per_optimizer_states[id(o)].update(mine=1), "got 'mine': 1"),
+    "that takes a key": (lambda s, o: s._per_optimizer_states[id(o)].pop("stage"), "of an optimizer lost 'stage'"),
     "by torch's kernel": (
         lambda s, _: torch._amp_update_scale_(*s._check_scale_growth_tracker("update"), torch.ones(()), 2.0, 0.5, 1),
         "set to",
@@ -191,8 +199,9 @@ def test_a_write_that_would_not_count_is_refused_and_changes_nothing(write, matc
     optimizer = one(scaler, 8.0)
     scaler.unscale_(optimizer)
     before = scaler.state_dict()
-    with pytest.raises(RuntimeError, match=f"{match}.*: expected .*; "):
+    with pytest.raises(RuntimeError, match=f"{match}.*: expected .*; ") as told:
         write(scaler, optimizer)
+    assert ("_per_optimizer_states" in str(told.value)) <= ("group=" in str(told.value))
     assert scaler.state_dict() == before
     scaler.step(optimizer)
     scaler.update()

@@ -19,7 +19,7 @@ from torch import nn
 import ampsim.torch
 from ampsim import Rule, replay
 from ampsim.diagnose.readers.run import read_own
-from ampsim.run_file import read_run, records, unpack_counts
+from ampsim.run_file import RunFile, read_run, records, unpack_counts
 from ampsim.watch import watch
 from ampsim.watch.sinks import _scalars
 from ampsim.watch.step import Step
@@ -414,3 +414,18 @@ def test_a_closed_run_is_forgotten(tmp_path):
 def test_a_scale_of_zero_has_no_logarithm():
     assert _scalars({"step": 0, "scale": 0.0}) == {"scale": 0.0}
     assert _scalars({"step": 0, "scale": 8.0}) == {"scale": 8.0, "log2_scale": 3.0}
+
+
+def test_where_another_process_writes_the_file_a_run_has_the_next_name(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with RunFile(path, {}), RunFile(tmp_path / "run.2.jsonl", {}):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with pytest.warns(
+            RuntimeWarning, match=r"run\.jsonl is being written by .*: expected .*run\.3\.jsonl.*first_step="
+        ):
+            run = watch(model, optimizer, to=path)
+        with run:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert [len([*records(each)]) for each in sorted(tmp_path.iterdir())] == [0, 1, 0]

@@ -14,13 +14,13 @@ not yet on a GPU.
 import functools
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampsim._triton import INTERPRETED, NewAddressesError, is_dense, runs, tl
+from ampsim._triton import NewAddressesError, is_dense, runs, tl
 from ampsim.core.machine import Rule
 from ampsim.torch.dynamo import leave_alone
 from ampsim.torch.gradients import kernels, kernels_adam
@@ -36,8 +36,10 @@ __all__ = [
     "Checked",
     "Hyperparameters",
     "NewAddressesError",
+    "Numbers",
     "Tensors",
     "Update",
+    "addresses_of",
     "available",
     "check",
     "step",
@@ -91,15 +93,30 @@ class Hyperparameters(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)  # of numbers: keeps no tensor alive; 8 bytes per tensor
-def _table(device: torch.device, *rows: Numbers) -> Sent:
-    return kernels.send(np.array(rows, dtype=np.int64).T.copy(), device)
+def _table(device: torch.device, *columns: Numbers) -> Sent:
+    return kernels.send(np.stack([*map(_column, columns)], axis=1), device)
 
 
-def _tables(lists: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return the tiles of the first list, and of each of its tensors the elements and the addresses in all lists."""
-    device, sizes = lists[0][0].device, tuple(map(Tensor.numel, lists[0]))
-    table = _table(device, sizes, *(tuple(map(Tensor.data_ptr, tensors)) for tensors in lists))
-    return kernels.tiles_on(device, sizes), kernels.arrived(table)
+@functools.lru_cache(maxsize=64)
+def _column(numbers: Numbers) -> "np.ndarray[Any, Any]":
+    return np.array(numbers, dtype=np.int64)
+
+
+def addresses_of(lists: Sequence[Sequence[Tensor]]) -> list[Numbers]:
+    """Return the elements of each tensor of the first list, and the addresses in the lists, without the counts."""
+    return [tuple(map(Tensor.numel, lists[0])), *(tuple(map(Tensor.data_ptr, tensors)) for tensors in lists[:4])]
+
+
+def _powers(beta: float, counts: Tensor) -> Tensor:
+    """Return a power per tensor, float32: on CUDA as torch's own kernel rounds it, on the CPU to nearest."""
+    beta = float(np.float32(beta))
+    wide = counts if counts.is_cuda else counts.double()
+    return torch.pow(beta, wide).float()
+
+
+def _tables(device: torch.device, addresses: list[Numbers]) -> tuple[Tensor, Tensor]:
+    """Return the tiles of what `addresses_of` returned, and of each tensor its row."""
+    return kernels.tiles_on(device, addresses[0]), kernels.arrived(_table(device, *addresses))
 
 
 def check(
@@ -113,7 +130,7 @@ def check(
     """
     device = scale.device
     with torch.cuda.device_of(scale):  # type: ignore[no-untyped-call] # Triton launches on the current one
-        tiles, table = _tables([grads])
+        tiles, table = _tables(grads[0].device, addresses_of([grads]))
         programs = max(1, min(len(tiles), PARTS, PROGRAMS * _multiprocessors(device)))
         partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
         done = torch.zeros(1, dtype=torch.int32, device=device)
@@ -142,23 +159,32 @@ def _constants(update: Update | None) -> tuple[float | None, ...]:
     return rule.growth_factor, rule.backoff_factor, rule.min_scale, rule.max_scale
 
 
-def step(tensors: Tensors, found_inf: Tensor, divisor: Tensor | None, numbers: Hyperparameters) -> None:
+def step(
+    tensors: Tensors,
+    found_inf: Tensor,
+    divisor: Tensor | None,
+    numbers: Hyperparameters,
+    addresses: list[Numbers] | None = None,
+) -> None:
     """Step parameters by gradients that are divided first, and count the step; do nothing if `found_inf` is 1.
 
-    Gradients and moments lie in memory as their parameters do. `found_inf` and `divisor` have shape (), float32. One
-    launch, and two that add to the counts. In a capture as `check`.
+    Gradients and moments lie in memory as their parameters do. `found_inf` and `divisor` have shape (), float32;
+    `addresses` is what `addresses_of` returns, where it is known. One launch, and some small ones beside it: for the
+    counts and what they are gathered from, which grow with the number of tensors, and two for the corrections. In a
+    capture as `check`.
     """
     grads = tensors.grads
     with torch.cuda.device_of(found_inf):  # type: ignore[no-untyped-call]
-        tiles, table = _tables(tensors)
+        tiles, table = _tables(grads[0].device, addresses or addresses_of(tensors))
         torch._foreach_add_([*tensors.steps], 1.0 - found_inf)
         if not len(tiles):
             return
         lr, beta1, beta2, eps, decay = map(float, numbers[:5])
+        counts = torch.stack([*tensors.steps]).reshape(-1)
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
         kernels_adam.adam[(len(tiles) * (kernels.BLOCK // PART),)](
-            tiles, table, found_inf, divisor, lr, beta1, beta2, eps, decay,
-            dtype, decays, numbers.decoupled, numbers.maximize, not INTERPRETED, kernels.BLOCK, PART, **STEP_OPTIONS
+            tiles, table, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2, eps,
+            decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip
 
 
@@ -188,9 +214,9 @@ def why_not_check(groups: Groups) -> str | None:
         return _DTYPE if all(each == device for (each, _), _ in more) else _KIND
     if dtype not in DTYPES:
         return _DTYPE
-    if not all(type(grad) is Tensor for grad in grads):
+    if {*map(type, grads)} != {Tensor}:
         return _KIND
-    return None if all(map(is_dense, grads)) else _STRIDES
+    return None if all(map(Tensor.is_contiguous, grads)) or all(map(is_dense, grads)) else _STRIDES
 
 
 def why_not_step(tensors: Tensors) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,7 +11,7 @@ from ampsim.core.torch_model import refusals
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
-_OVERLAPS = 1  # what torch says of memory that overlaps for certain; it gives up on some views that do
+_SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other views it gives up
 
 
 def gradients(
@@ -45,6 +46,30 @@ def gradients(
     return groups
 
 
+def check_separate(groups: Groups) -> None:
+    """Refuse, before they are written, gradients whose elements share memory: each would be divided for every other."""
+    for grads in groups.values():
+        if not all(map(Tensor.is_contiguous, grads)) and any(map(_overlaps, grads)):
+            raise refusals.OVERLAPS.error()
+
+
+def _overlaps(grad: Tensor) -> bool:
+    """Tell whether two elements of a gradient lie in one place."""
+    known = torch._debug_has_internal_overlap(grad)  # noqa: SLF001
+    if known in (_SEPARATE, _OVERLAPS):
+        return known == _OVERLAPS
+    reach, places = 0, np.zeros((), np.int64)
+    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
+        if size > 1 and stride <= reach:  # not each row behind the one before, as of a slice: count the places
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    for stride, size in zip(grad.stride(), grad.shape, strict=True):
+        places = places[..., None] + stride * np.arange(size)
+    return len(np.unique(places)) < places.size
+
+
 def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
     """Iterate over an optimizer's gradients; of a sparse one, over its parts."""
     for group in optimizer.param_groups:
@@ -61,11 +86,13 @@ def lay_out_for_kernel(optimizer: Optimizer) -> None:
     after the other from the first address. Costs nothing per element unless a gradient must be copied.
     """
     for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None or (grad.is_contiguous() and param.is_contiguous()):
-                continue
-            if grad.layout is torch.strided and grad.device.type == "cpu":
+        params = [param for param in group["params"] if param.grad is not None]
+        grads = [param.grad for param in params]
+        if all(map(Tensor.is_contiguous, grads)) and all(map(Tensor.is_contiguous, params)):
+            continue
+        for param, grad in zip(params, grads, strict=True):
+            contiguous = grad.is_contiguous() and param.is_contiguous()
+            if not contiguous and grad.layout is torch.strided and grad.device.type == "cpu":
                 param.grad = _laid_out(grad, param)
 
 

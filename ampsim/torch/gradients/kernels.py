@@ -34,6 +34,7 @@ Sent = tuple[Tensor, Any]  # a table, and the event after which it is on its dev
 
 BLOCK = 8192  # elements per tile, 16 per thread: rounding errs by less than (16 + 10) / 2 * 2^-24 in the norm
 OPTIONS = {"num_warps": 16, "enable_fp_fusion": True}  # the second is Triton's own default, which 3.9 warns of
+MULTIPLY_OPTIONS = {**OPTIONS, "maxnreg": 64}  # so that two programs run at once on a multiprocessor
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -86,7 +87,7 @@ def multiply_and_flag(grads: list[Tensor], factor: Tensor, found: Tensor) -> Non
         tensors, tiles = _tables_on(grads)
         if len(tiles):
             dtype = getattr(tl, DTYPES[grads[0].dtype])
-            _multiply[(len(tiles),)](tensors, tiles, factor, found, dtype, BLOCK, **OPTIONS)
+            _multiply[(len(tiles),)](tensors, tiles, factor, found, dtype, BLOCK, **MULTIPLY_OPTIONS)
 
 
 _captured: set[Tensor] = set()  # tables that a CUDA graph reads whenever it is replayed: kept for good

@@ -59,15 +59,15 @@ def multiply_and_check_(groups: Groups, inverse_on: OnDevice, found: FoundInf, *
     more read where the scale may be below one, so that a finite gradient may have left its format.
     """
     for (device, dtype), grads in groups.items():
-        group = {(device, dtype): grads}
         if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse_on(device), found[device]):
             continue
-        if device.type in EXACT_CHECK:
-            check_and_multiply_(group, inverse_on, found)
+        exact = device.type in EXACT_CHECK
+        if exact:
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found[device], inverse_on(device))
         else:
-            multiply_(group, inverse_on)
-        if below_one or device.type not in EXACT_CHECK:
-            check(group, found)
+            multiply_({(device, dtype): grads}, inverse_on)
+        if below_one or not exact:
+            check({(device, dtype): grads}, found)
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ class HostScale(Version[M, S]):
 
     state: State
     _tensors: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+    _inverse: list[Tensor] = field(default_factory=list, repr=False)  # on the CPU, once it was asked for
     in_place: ClassVar[bool] = False
 
     def scale_on(self, device: torch.device) -> Tensor:
@@ -33,9 +34,12 @@ class HostScale(Version[M, S]):
         return tensor
 
     def inverse_on(self, device: torch.device) -> Tensor:
-        scale = self.state.scale
-        inverse = 1.0 / scale if scale != 0 else math.copysign(math.inf, scale)
-        return _filled(inverse, device)
+        if not self._inverse:
+            scale = self.state.scale
+            inverse = 1.0 / scale if scale != 0 else math.copysign(math.inf, scale)
+            self._inverse.append(_filled(inverse, torch.device("cpu")))
+        (made,) = self._inverse
+        return made if device.type == "cpu" else _filled(made.item(), device)
 
     @property
     def device(self) -> torch.device:

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from torch.optim import Optimizer
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.unscale import KERNEL_DEVICES, copied
 from ampsim.torch.state.version import AnyVersion
+from ampsim.torch.step.known_group import KnownGroup
 
 if TYPE_CHECKING:
-    from ampsim.torch.gradients.adam import Checked
+    from ampsim.torch.gradients.adam import Checked, Numbers, Tensors
 
 Lists = tuple[list[Tensor], ...]  # what `_init_group` fills: see `FusedStep._stepped`
 
@@ -34,9 +36,8 @@ class FusedStep:
 
     Differs from torch's kernel:
         * ``.grad`` stays as the backward pass left it, scaled and unclipped: to write it is the ninth word.
-        * Rounding: none known, float32 in torch's order of operations. In Triton's interpreter the bits are those of
-          torch's formula; its power is rounded from float64 there, on a GPU it is libdevice's as torch's is. If that
-          were an ulp apart, an update would be by 2^-25 / (1 - beta2^t) of itself: 3e-5 in the first step at 0.999.
+        * Rounding: none known, float32 in torch's order of operations, with powers that torch makes. In Triton's
+          interpreter the bits are those of torch's formula, with powers that are rounded from float64.
 
     torch's kernel for the CPU takes its powers and betas in float64. From that ours was at most 2 ulp and 2.3e-5 lr
     away per step, with betas up to 0.9999, and torch's CUDA arithmetic is as far.
@@ -46,6 +47,7 @@ class FusedStep:
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._known: WeakKeyDictionary[Any, list[KnownGroup]] = WeakKeyDictionary()  # by optimizer
 
     def tell_of(self, optimizer: Optimizer) -> None:
         """Warn, once, of an optimizer that is left to torch whatever its tensors are."""
@@ -98,6 +100,8 @@ class FusedStep:
             return
 
         def init_group(group: dict[str, Any], *lists: list[Tensor]) -> bool:
+            if self._stepped_again(optimizer, group):
+                return False
             has_complex: bool = type(optimizer)._init_group(optimizer, group, *lists)  # noqa: SLF001
             if lists[0] and self._stepped(optimizer, group, lists):
                 for each in lists:
@@ -110,19 +114,39 @@ class FusedStep:
         finally:
             del optimizer._init_group  # noqa: SLF001
 
+    def _stepped_again(self, optimizer: Any, group: dict[str, Any]) -> bool:
+        """Step a group that is known by our kernel; False if it is not, or cannot be stepped now."""
+        for known in self._known.get(optimizer, ()):
+            if known.group is group and (now := known.again(optimizer)):
+                return not _options_of(group) and self._launched(optimizer, group, *now)
+        return False
+
     def _stepped(self, optimizer: Any, group: dict[str, Any], lists: Lists) -> bool:
         """Step one group by our kernel; False where it cannot."""
         params, grads, exp_avgs, exp_avg_sqs, _, steps = lists
-        device = params[0].device
-        if why := _options_of(group) or _elsewhere(device):
+        if why := _options_of(group) or _elsewhere(params[0].device):
             self._tell(why)
             return False
         from ampsim.torch.gradients import adam
 
-        tensors = adam.Tensors(grads, params, exp_avgs, exp_avg_sqs, steps)
+        tensors = adam.Tensors([*grads], [*params], [*exp_avgs], [*exp_avg_sqs], [*steps])
         if why := adam.why_not_step(tensors):
             self._tell(why)
             return False
+        addresses = adam.addresses_of(tensors)
+        if not self._launched(optimizer, group, tensors, addresses):
+            return False
+        known = [each for each in self._known.get(optimizer, ()) if each.group is not group]
+        if KnownGroup.fits(group, tensors):
+            known.append(KnownGroup(optimizer, group, tensors, addresses))
+        self._known[optimizer] = known
+        return True
+
+    def _launched(self, optimizer: Any, group: dict[str, Any], tensors: "Tensors", addresses: "list[Numbers]") -> bool:
+        """Launch the step of tensors that are known to be right; False in the capture of other ones."""
+        from ampsim.torch.gradients import adam
+
+        device = tensors.params[0].device
         (beta1, beta2), decoupled = group["betas"], group["decoupled_weight_decay"]
         numbers = adam.Hyperparameters(
             group["lr"], beta1, beta2, group["eps"], group["weight_decay"], decoupled, group["maximize"]
@@ -131,10 +155,11 @@ class FusedStep:
         found_inf = torch.zeros((), device=device) if found_inf is None else copied(found_inf, device)  # None: known
         divisor = None if divisor is None else copied(divisor, device)
         try:
-            adam.step(tensors, found_inf, divisor, numbers)
+            adam.step(tensors, found_inf, divisor, numbers, addresses)
         except adam.NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
             return False
-        increment_version([*params, *exp_avgs, *exp_avg_sqs])  # as torch's kernel does; the backward pass looks at it
+        # As torch's kernel does; the backward pass looks at it.
+        increment_version([*tensors.params, *tensors.exp_avgs, *tensors.exp_avg_sqs])
         return True
 
 

@@ -38,7 +38,10 @@ def is_fused(optimizer: Optimizer) -> bool:
     One that wants the scaler itself, as ``step(grad_scaler=...)``, does not: torch stopped recommending that,
     and here its gradients are unscaled before its step like anyone's.
     """
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not _wants_scaler(type(optimizer).step)
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return False
+    step = getattr(type(optimizer), "step", None)  # one that is set on the optimizer is as new as it
+    return not (_wants_scaler(step) if callable(step) else _wants_scaler.__wrapped__(optimizer.step))
 
 
 @functools.lru_cache(maxsize=64)
@@ -64,6 +67,7 @@ class OptimizerStep:
     allow_fp16: bool
     overrides: Overrides
     show: Callable[[], None]  # the gradients to observers, before they are divided or checked
+    ticket: int = 0  # its number
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
     newest: AnyVersion | None = None  # what the next update changes, if all goes in order
@@ -101,6 +105,8 @@ class OptimizerStep:
     def _unscaling(self, work: Callable[[], T]) -> T:
         """Move on to UNSCALED by `work`, or back to the beginning if it fails."""
         self.record.check_unscalable()
+        if self.record.found_inf:  # by `check`, or by hand
+            self.record.found_inf = FoundInf()
         self.show()
         try:
             result = work()
@@ -120,7 +126,7 @@ class OptimizerStep:
 
     def _tell_ranks(self) -> None:
         if self.ranks:
-            self.ranks.begin_to_agree(self.record, joins_amax="amax" in getattr(self.rule, "needs", ()))
+            self.ranks.begin_to_agree(self.record, self.ticket, joins_amax="amax" in getattr(self.rule, "needs", ()))
 
     def check(self) -> FoundInf:
         """Note whether all gradients, still scaled, are finite; return the flags."""
@@ -132,6 +138,8 @@ class OptimizerStep:
         overridden = self.overrides.unscale_grads_
         uncoalesced: list[Tensor] = []
         groups = self._gradients(allow_fp16=self.allow_fp16 or overridden is not None, uncoalesced=uncoalesced)
+        if not self.exact_torch:
+            collect.check_separate(groups)
         if overridden is not None:
             self.record.found_inf |= self._by_override(self.version.inverse_on(self.version.device), self.allow_fp16)
             if not self.exact_torch and self.version.may_be_below_one:
@@ -168,6 +176,7 @@ class OptimizerStep:
         if fused:
             self.record.folded = version.scale_on(home) / clip
         else:
+            collect.check_separate(groups)
             factor = version.inverse_on(home) * clip
             unscale.multiply_(groups, lambda device: unscale.copied(factor, device))
         return norm
@@ -221,14 +230,16 @@ class OptimizerStep:
         if record.stage is Stage.READY:
             self.check()
             scale = self.version.scale_on(record.home)
-        had_state = len(self.record.optimizer.state)
+        state = getattr(self.record.optimizer, "state", None)
+        state = state if isinstance(state, dict) else {}  # what is none of torch's optimizers may have none
+        had_state = len(state)
         with self.fused_step.replacing(self.record.optimizer) if self.fused_step else nullcontext():
             result = _call_fused(self.record.optimizer, scale, record, args, kwargs)
-        if not self.exact_torch and len(self.record.optimizer.state) > had_state:
-            self._drop_if_skipped(list(self.record.optimizer.state)[had_state:])
+        if not self.exact_torch and len(state) > had_state:
+            self._drop_if_skipped(state, list(state)[had_state:])
         return result
 
-    def _drop_if_skipped(self, made: list[Any]) -> None:
+    def _drop_if_skipped(self, state: dict[Any, Any], made: list[Any]) -> None:
         """Drop the state of these parameters, which a step has just made, if its kernel skipped. Waits for the flags.
 
         torch's fused SGD allocates its momentum, the kernel leaves it as it is, and the next step would take what the
@@ -236,7 +247,7 @@ class OptimizerStep:
         """
         if any(flag.item() for flag in self.record.found_inf.values()):
             for param in made:
-                del self.record.optimizer.state[param]
+                del state[param]
 
     def _check_fused(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
         """Read norm, flag, divisor and the next state in one launch; None where that is not asked for, or cannot be."""
@@ -265,7 +276,7 @@ class OptimizerStep:
 
 def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:
     """Call ``optimizer.step`` with ``grad_scale`` and ``found_inf`` set; leave nothing behind, even if it raises."""
-    theirs = {name: value for name, value in vars(optimizer).items() if name in ("grad_scale", "found_inf")}
+    theirs = {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
     own = theirs.get("grad_scale")
     optimizer.grad_scale = own if scale is None else scale if own is None else scale * own
     optimizer.found_inf = _flag(optimizer, record)
@@ -273,7 +284,8 @@ def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args
         result: object = optimizer.step(*args, **kwargs)
     except BaseException:
         del optimizer.grad_scale, optimizer.found_inf
-        vars(optimizer).update(theirs)
+        for name, value in theirs.items():
+            setattr(optimizer, name, value)
         raise
     del optimizer.grad_scale, optimizer.found_inf
     return result

@@ -1,6 +1,8 @@
 """Ranks of a process group that train one model: what one finds in its gradients all know before any of them steps."""
 
-from collections.abc import Iterator
+import functools
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.unscale import FoundInf
+from ampsim.torch.state.device import event_on
 from ampsim.torch.state.version import DeviceObservation
 from ampsim.torch.step.records import Record
 
@@ -17,12 +20,17 @@ from ampsim.torch.step.records import Record
 class Ranks:
     """The ranks of a group, with one scaler each.
 
-    Assumes that every rank unscales and steps in the same order, as any collective does. Gradients may be missing.
+    Assumes that every rank unscales and steps in the same order, as any collective does. Gradients may be missing. An
+    optimizer is known by the order in which a rank first came to its optimizers: if a rank leaves a step out, or comes
+    to it in another order than before, all ranks raise, and none is stepped by what was found in another.
     """
 
     def __init__(self, group: Any, device: str) -> None:
         self._group, self._device = _checked(group), torch.device(device)
         self._members = set(dist.get_process_group_ranks(self._group))
+        self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}  # by id: an optimizer, as long as it lives
+        self._count = 0  # optimizers that this rank came to
+        self._doubts: list[tuple[Tensor, torch.cuda.Event]] = []  # what a device has not told yet
 
     def check_equal(self, call: str, mine: dict[str, object]) -> None:
         """Raise ValueError, on every rank, if the ranks differ in what these names stand for."""
@@ -35,32 +43,58 @@ class Ranks:
                 told = ", ".join(f"{name}={value} on rank {rank}" for rank, value in enumerate(values))
                 raise ValueError(f"{call} with {told}: expected the same on all ranks of the group; pass the same")
 
-    def begin_to_agree(self, record: Record, *, joins_amax: bool) -> None:
+    def begin_to_agree(self, record: Record, ticket: int, *, joins_amax: bool) -> None:
         """Let the record tell what all ranks found in this optimizer's gradients, as soon as somebody asks it.
 
-        One all-reduce of one float32, or with amax, the largest of all ranks, of two float64. Of the flags the largest,
-        not the sum: a kernel asks whether a flag is 1.
+        One all-reduce of a few float64, of which the largest counts: of the flags, not their sum, as a kernel asks
+        whether a flag is 1; of amax; of ticket and number of the optimizer, and of their negatives, as the largest and
+        the smallest differ where the ranks do. On a device that is told by a later call, and this one's flag is 1.
         """
+        self._check_doubts()
         home = next(iter(record.found_inf), self._device)
         device = home if home.type == self._device.type else self._device
-        flags = [flag.to(device, non_blocking=True) for flag in record.found_inf.values()]
-        found = flags[0] if len(flags) == 1 else torch.stack([*flags, torch.zeros((), device=device)]).amax()
-        if joins_amax:
-            seen = record.observed
-            amax = torch.zeros((), device=device) if seen is None else seen.amax.to(device)
-            found = torch.stack([found.double(), amax.double().nan_to_num(torch.inf, torch.inf)])
+        flags = [flag.to(device, non_blocking=True).double() for flag in record.found_inf.values()]
+        seen = record.observed if joins_amax else None
+        amax = [] if seen is None else [seen.amax.to(device).double().nan_to_num(torch.inf, torch.inf)]
+        key = [ticket, self._number(record.optimizer)]
+        numbers = [torch.full((), n, dtype=torch.float64, device=device) for n in (*key, *(-n for n in key), 0)]
+        told = torch.stack([*numbers[:4], torch.stack([*flags, numbers[4]]).amax(), *(amax or numbers[4:])])
         with _missing("found_inf"):
-            work = dist.all_reduce(found, dist.ReduceOp.MAX, self._group, async_op=True)
+            work = dist.all_reduce(told, dist.ReduceOp.MAX, self._group, async_op=True)
 
         def joined() -> FoundInf:
             with _missing("found_inf"):
                 work.wait()
-            flag = (found[0].float() if joins_amax else found).to(home, non_blocking=True)
+            differ = self._doubt(told[:4])
             if joins_amax:
-                record.observed = DeviceObservation(found[1], None, 0)
-            return FoundInf({flag.device: flag})
+                record.observed = DeviceObservation(told[5], None, 0)
+            return FoundInf({home: torch.maximum(told[4], differ).float().to(home, non_blocking=True)})
 
         record.expect(joined)
+
+    def _number(self, optimizer: Any) -> int:
+        known, number = self._numbers.get(id(optimizer), (bool, -1))
+        if known() is not optimizer:
+            number, self._count = self._count, self._count + 1
+            try:
+                known = weakref.ref(optimizer)
+            except TypeError:  # a client's wrapper; then it is kept alive
+                known = functools.partial(_same, optimizer)
+            self._numbers[id(optimizer)] = known, number
+        return number
+
+    def _doubt(self, ends: Tensor) -> Tensor:
+        """Return 1.0, shape (), if the ranks' keys differ; on the CPU that is an error at once."""
+        if ends.device.type == "cpu":
+            _check_alike(ends)
+        elif ready := event_on(ends.device):
+            on_host = torch.empty(ends.shape, dtype=ends.dtype, pin_memory=True).copy_(ends, non_blocking=True)
+            self._doubts.append((on_host, ready))
+        return (ends[:2] != -ends[2:]).any().double()
+
+    def _check_doubts(self) -> None:
+        while self._doubts and self._doubts[0][1].query():  # type: ignore[no-untyped-call]
+            _check_alike(self._doubts.pop(0)[0])
 
     @torch.no_grad()
     def own_part(self, groups: Groups) -> Groups:
@@ -74,6 +108,21 @@ class Ranks:
         if mesh is None or not self._members.issuperset(mesh.mesh.flatten().tolist()):
             return grad  # type: ignore[no-any-return]
         return grad.to_local()  # type: ignore[no-any-return]
+
+
+def _same(thing: Any) -> Any:
+    return thing
+
+
+def _check_alike(ends: Tensor) -> None:
+    """Raise RuntimeError unless the largest ticket and number of all ranks are the smallest too."""
+    ticket, number, first_ticket, first_number = (int(abs(end)) for end in ends.tolist())
+    if (ticket, number) != (first_ticket, first_number):
+        raise RuntimeError(
+            f"the ranks did not agree on found_inf: they are at tickets {first_ticket} to {ticket} and optimizers "
+            f"{first_number} to {number}, counted from 0 in the order in which a rank first came to them: expected "
+            "the same calls in the same order; step every optimizer on every rank, one without gradients too"
+        )
 
 
 def _checked(group: Any) -> Any:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
-    optimizer: Any  # an Optimizer; kept alive while there is a record, so that no other takes over its id
+    optimizer: Any = None  # kept alive once a call has held the record, so that no other takes over its id
     stage: Stage = Stage.READY
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
@@ -50,6 +50,11 @@ class Record:
         self._expected = flags
 
     @property
+    def is_used(self) -> bool:
+        """Whether it tells more than that nothing was done."""
+        return self.stage is not Stage.READY or bool(self.found_inf)
+
+    @property
     def home(self) -> torch.device:
         """Where the first flag is: the CPU if there is none."""
         return next(iter(self.found_inf), torch.device("cpu"))
@@ -69,7 +74,13 @@ class Record:
     def forget(self) -> None:
         """Return to the beginning, after an unscale that failed."""
         self.found_inf = FoundInf()
-        self.stage, self.folded, self.observed, self.successor = Stage.READY, None, None, None
+        self.move(Stage.READY)
+
+    def move(self, stage: Stage) -> None:
+        """Go to a stage by hand; what was found stays, and of READY what was left to do is forgotten."""
+        self.stage = stage
+        if stage is Stage.READY:
+            self.folded, self.observed, self.successor = None, None, None
 
 
 class StepRecords:
@@ -83,10 +94,12 @@ class StepRecords:
         self._sync = sync
         self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
+        self._looked_at: dict[int, Record] = {}  # by id, before a ticket had them
 
     def any_from(self, applied: int) -> bool:
         """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
-        return any(records for ticket, records in self._records.items() if ticket >= applied)
+        noted = any(record.is_used for record in self._looked_at.values())
+        return noted or any(records for ticket, records in self._records.items() if ticket >= applied)
 
     def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object], work: Callable[[Record], T]) -> T:
         """Return what `work` returns, which holds this optimizer's record; RuntimeError if some other call holds it.
@@ -98,7 +111,7 @@ class StepRecords:
         try:
             with self.lock:
                 check()
-                record = self._records.setdefault(ticket, {}).setdefault(id(optimizer), Record(optimizer))
+                record = self._of_ticket(ticket, optimizer)
                 if record.is_held:
                     raise RuntimeError(
                         f"another thread unscales or steps this {type(optimizer).__name__} just now: expected one "
@@ -110,23 +123,42 @@ class StepRecords:
             if held is not None:
                 held.is_held = False
 
+    def _of_ticket(self, ticket: int, optimizer: Optimizer) -> Record:
+        records, key = self._records.setdefault(ticket, {}), id(optimizer)
+        if key not in records:
+            records[key] = self._looked_at[key] if key in self._looked_at else Record()
+            self._looked_at.pop(key, None)
+            records[key].optimizer = optimizer
+        return records[key]
+
+    def looked_at(self, key: int) -> Record:
+        """Return the newest record of an optimizer by its id; where there is none, the one that its next ticket has."""
+        newest = self.by_id().get(key)
+        return self._looked_at.setdefault(key, Record()) if newest is None else newest
+
+    def ticket_of(self, record: Record) -> int | None:
+        """Return the ticket that holds this record, None if none has yet or it was updated."""
+        key = id(record.optimizer)
+        return next((ticket for ticket, records in self._records.items() if records.get(key) is record), None)
+
     def of(self, ticket: int) -> list[Record]:
         """List the records of a ticket."""
         return list(self._records.get(ticket, {}).values())
 
     def stage(self, ticket: int, optimizer: Optimizer) -> Stage:
         """Return how far an optimizer has come in a ticket."""
-        record = self._records.get(ticket, {}).get(id(optimizer))
+        record = self._records.get(ticket, {}).get(id(optimizer)) or self._looked_at.get(id(optimizer))
         return Stage.READY if record is None else record.stage
 
     def by_id(self) -> dict[int, Record]:
-        """Return the newest record of every optimizer in an outstanding ticket, by the optimizer's id."""
+        """Return the newest record of every optimizer in an outstanding ticket or looked at, by the optimizer's id."""
         with self.lock:
-            return {key: record for records in self._records.values() for key, record in records.items()}
+            known = (self._looked_at, *self._records.values())
+            return {key: record for records in known for key, record in records.items()}
 
     def outcome(self, ticket: int, is_async: bool = True) -> Outcome:
         """Collect what all optimizers of a ticket found in their gradients. For a caller that has the lock."""
-        records = self.of(ticket)
+        records = [*self.of(ticket), *self._looked_at.values()]
         flags = [flag for record in records for flag in record.found_inf.values()]
         observed = [record.observed for record in records if record.observed is not None]
         successors = [record.successor for record in records if record.successor is not None]
@@ -139,6 +171,7 @@ class StepRecords:
         """
         records = self._records.get(ticket, {}).values()
         self._records = {other: kept for other, kept in self._records.items() if other > ticket}
+        self._looked_at = {}
         return [(record.optimizer, list(record.found_inf.values())) for record in records]
 
     def after_fork(self) -> None:
@@ -149,11 +182,13 @@ class StepRecords:
 class _Flag(NamedTuple):
     """A copy of what was found on one device, which any thread may read."""
 
-    found_inf: Tensor
-    ready: torch.cuda.Event | None  # recorded on the stream that made it
+    found_inf: Tensor | bool  # of the CPU a bool, which is had sooner than a copy
+    ready: torch.cuda.Event | None = None  # recorded on the stream that made it
 
     @classmethod
     def of(cls, flag: Tensor) -> "_Flag":
+        if not flag.is_cuda and flag.device.type == "cpu":
+            return cls(flag.item() != 0)
         found_inf = flag.clone()
         # A graph's replay orders itself, and an event of its capture cannot be waited for outside of it.
         captured = flag.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -161,6 +196,8 @@ class _Flag(NamedTuple):
 
     def read(self) -> bool:
         """Tell whether it is set; waits for the device."""
+        if isinstance(self.found_inf, bool):
+            return self.found_inf
         if self.ready is not None:
             torch.cuda.current_stream(self.found_inf.device).wait_event(self.ready)
         return self.found_inf.item() != 0
@@ -204,7 +241,7 @@ class StepReport:
     def adding(self, ticket: int, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
-        flags = tuple(_Flag.of(flag) for flag in record.found_inf.values())
+        flags = tuple(map(_Flag.of, record.found_inf.values()))
         steps = self._all if ticket == self.ticket else []
         del steps[self._count :]  # left by a call that was interrupted
         steps.append((record.optimizer, flags))

@@ -73,7 +73,10 @@ class Iterations(Generic[V]):
     def stepping(self, name: str, ticket: Ticket[V] | None) -> Ticket[V]:
         """Return the ticket that is given, if it is outstanding; else the one that is meant, begun if there is none."""
         register = self.started(name)
-        return register.current(self._waiting) if ticket is None else self.checked(name, ticket)
+        if ticket is not None:
+            return self.checked(name, ticket)
+        waiting = self._waiting
+        return register.known(waiting) or register.current(waiting)
 
     def checked(self, name: str, ticket: Ticket[V]) -> Ticket[V]:
         """Return a ticket that was passed; RuntimeError unless it is outstanding."""

@@ -1,0 +1,585 @@
+"""Code that was written against torch's scaler and its private names: what it does with ours, bit for bit."""
+
+from collections import defaultdict
+from contextlib import closing
+from functools import partial
+
+import pytest
+import torch
+from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
+
+from ampsim.core.policies.log_max import LogMax
+from ampsim.torch import GradScaler, OptimizerThread
+from tests.torch.helpers import INF, bits
+
+STEPS, BAD = 9, (2, 5, 6)  # iterations, and those whose gradient is inf
+CPU = torch.device("cpu")
+CLIENTS = []
+
+
+def client(run):
+    """Register a generator of what a client sees, run with a class of scalers."""
+    CLIENTS.append(pytest.param(run, id=run.__name__))
+    return run
+
+
+class Run:
+    """A model of one parameter, its optimizer and its scaler, whose scale falls at each planted inf and grows."""
+
+    def __init__(self, base, kind=torch.optim.AdamW, interval=2, **options):
+        self.scaler = base("cpu", init_scale=8.0, growth_interval=interval)
+        self.param = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        self.optimizer = kind([self.param], **{"lr": 0.25, **options})
+
+    @property
+    def state(self):
+        return self.scaler._per_optimizer_states[id(self.optimizer)]
+
+    def backward(self, i, again=False):
+        self.param.grad = None
+        factor = torch.tensor([INF if i in BAD and not again else i + 1.0, 0.5])
+        self.scaler.scale((self.param * factor).sum()).backward()
+
+    def seen(self):
+        return [*bits(self.param), self.scaler.get_scale(), self.scaler._get_growth_tracker()]
+
+    def end(self):
+        self.scaler.update()
+        return self.seen()
+
+
+def found(state):
+    return sum(flag.item() for flag in state["found_inf_per_device"].values())
+
+
+# ------------------------------------------------------------------------------------ the state of one optimizer
+
+
+@client
+def a_state_held_over_unscale(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        state = run.state
+        run.scaler.unscale_(run.optimizer)
+        yield state["stage"].name, found(state)
+        if not found(state):  # a trainer with sharpness-aware minimization climbs here
+            run.param.data.add_(run.param.grad)
+        run.scaler.step(run.optimizer)
+        yield state["stage"].name, run.end()
+
+
+@client
+def a_state_held_from_the_top_of_the_loop(base):
+    run = Run(base)
+    for i in range(STEPS):
+        state = run.state
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield state["stage"].name, found(state), run.end()
+
+
+@client
+def a_second_backward_pass_after_the_stage_is_put_back(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.unscale_(run.optimizer)
+        first = found(run.state)
+        run.state["stage"] = OptState.READY
+        run.backward(i, again=not first)
+        run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        yield first, found(run.state), run.end()
+
+
+def divided(run):
+    """Divide and check by torch's kernel, as a client's own hand does; return the flag."""
+    flag = torch.zeros(())
+    inverse = run.scaler._scale.double().reciprocal().float()
+    torch._amp_foreach_non_finite_check_and_unscale_([run.param.grad], flag, inverse)
+    return flag
+
+
+@client
+def updates_fused_into_the_backward_pass(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        flag = divided(run)
+        run.state["found_inf_per_device"] = {CPU: flag}
+        run.state["stage"] = OptState.STEPPED
+        if not flag:
+            run.param.data.sub_(0.1 * run.param.grad)
+        yield run.end()
+
+
+@client
+def a_check_of_its_own_then_step(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        state = run.state
+        state["found_inf_per_device"], state["stage"] = {CPU: divided(run)}, OptState.UNSCALED
+        run.scaler.step(run.optimizer)
+        yield state["stage"].name, run.end()
+
+
+@client
+def a_flag_put_in_for_a_loss_that_is_no_number(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i, again=True)
+        run.scaler.unscale_(run.optimizer)
+        if i in BAD:
+            run.state["found_inf_per_device"][CPU] = torch.ones(())
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+@client
+def a_flag_from_before_unscale_is_replaced(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i, again=True)
+        run.state["found_inf_per_device"] = {CPU: torch.ones(())}
+        run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+@client
+def all_states_held_over_the_iteration(base):
+    run = Run(base)
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.5)
+    for i in range(STEPS):
+        states = run.scaler._per_optimizer_states
+        assert (len(states), states.get(id(other)), id(other) in states) == (0, None, False)
+        run.backward(i)
+        other.param_groups[0]["params"][0].grad = torch.ones(2)
+        for optimizer in (run.optimizer, other):
+            run.scaler.unscale_(optimizer)
+        yield [(state["stage"].name, found(state)) for state in states.values()]
+        for state in states.values():  # what one stage of a pipeline found all skip
+            for flag in state["found_inf_per_device"].values():
+                flag.fill_(max(map(found, states.values())))
+        for optimizer in (run.optimizer, other):
+            run.scaler.step(optimizer)
+        yield run.end(), bits(*other.param_groups[0]["params"])
+
+
+@client
+def a_step_by_hand_that_is_told(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.unscale_(run.optimizer)
+        if not found(run.state):
+            run.optimizer.step()
+        run.state["stage"] = OptState.STEPPED
+        with pytest.raises(RuntimeError) as told:
+            run.scaler.step(run.optimizer)
+        yield str(told.value), run.end()
+
+
+@client
+def a_state_read_after_update(base):
+    run = Run(base)
+    last = []
+    for i in range(STEPS):
+        yield [(state["stage"].name, found(state)) for state in last]
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        last = [run.state]
+        yield run.end()
+        last[0]["stage"] = OptState.UNSCALED  # of an iteration that has ended
+        yield run.state["stage"].name, dict(run.state["found_inf_per_device"])
+
+
+# --------------------------------------------------------------------------- subclasses that copy torch's methods
+
+
+def copying(base):
+    """Return a scaler with torch's `unscale_` and `step` copied."""
+
+    class Copied(base):
+        def unscale_(self, optimizer):
+            self._check_scale_growth_tracker("unscale_")
+            state = self._per_optimizer_states[id(optimizer)]
+            if state["stage"] is not OptState.READY:
+                raise RuntimeError("not again")
+            inverse = self._scale.double().reciprocal().float()
+            found_inf = torch.full((), 0.0)
+            state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, False)
+            state["stage"] = OptState.UNSCALED
+
+        def step(self, optimizer, *args, **kwargs):
+            return copied_step(self, optimizer, *args, **kwargs)
+
+    return Copied
+
+
+def copied_step(self, optimizer, *args, **kwargs):
+    self._check_scale_growth_tracker("step")
+    state = self._per_optimizer_states[id(optimizer)]
+    if state["stage"] is OptState.STEPPED:
+        raise RuntimeError("step() has already been called since the last update().")
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        if state["stage"] is OptState.READY:
+            self._check_inf_per_device(optimizer)
+        scaler = self._get_scale_async()
+        optimizer.grad_scale = None if state["stage"] == OptState.UNSCALED else scaler * 1
+        optimizer.found_inf = sum(flag.to(scaler.device) for flag in state["found_inf_per_device"].values())
+        result = optimizer.step(*args, **kwargs)
+        state["stage"] = OptState.STEPPED
+        del optimizer.grad_scale, optimizer.found_inf
+        return result
+    if state["stage"] is OptState.READY:
+        self.unscale_(optimizer)
+    if len(state["found_inf_per_device"]) == 0:
+        raise AssertionError("No inf checks were recorded for this optimizer.")
+    result = self._maybe_opt_step(optimizer, state, *args, **kwargs)
+    state["stage"] = OptState.STEPPED
+    return result
+
+
+def of_copies(name, make, early=False, **options):
+    def run_it(base):
+        run = Run(make(base), **options)
+        for i in range(STEPS):
+            run.backward(i)
+            if early:
+                run.scaler.unscale_(run.optimizer)
+            run.scaler.step(run.optimizer)
+            with pytest.raises(RuntimeError, match="has already been called"):
+                run.scaler.step(run.optimizer)
+            yield run.state["stage"].name, found(run.state), run.end()
+
+    run_it.__name__ = name
+    client(run_it)
+
+
+def only_step(base):
+    return type("OnlyStep", (base,), {"step": copied_step})
+
+
+def only_unscale(base):
+    return type("OnlyUnscale", (base,), {"unscale_": vars(copying(base))["unscale_"]})
+
+
+def skipping_too(base):
+    """Return a scaler whose override of `_maybe_opt_step` writes a flag into the state that it is given."""
+
+    class Skipping(only_step(base)):
+        def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
+            grad = optimizer.param_groups[0]["params"][0].grad
+            if grad.abs().max() > 3:
+                optimizer_state["found_inf_per_device"][CPU].fill_(1.0)
+            return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+
+    return Skipping
+
+
+def marking(base):
+    """Return a scaler whose override of `_maybe_opt_step` writes the stage itself."""
+
+    class Marking(base):
+        def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
+            result = super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+            optimizer_state["stage"] = OptState.STEPPED
+            return result
+
+    return Marking
+
+
+of_copies("a_copied_step", only_step)
+of_copies("a_copied_step_after_unscale", only_step, early=True)
+of_copies("a_copied_step_of_a_fused_optimizer", only_step, fused=True)
+of_copies("a_copied_step_of_a_fused_optimizer_after_unscale", only_step, early=True, fused=True)
+of_copies("a_copied_unscale", only_unscale)
+of_copies("a_copied_unscale_that_is_called", only_unscale, early=True)
+of_copies("both_copied", copying)
+of_copies("both_copied_and_fused", copying, early=True, fused=True)
+of_copies("a_copied_step_whose_override_writes_a_flag", skipping_too)
+of_copies("an_override_that_writes_the_stage", marking)
+
+
+@client
+def a_closure_that_is_called_again_and_again(base):
+    class Closing(base):  # as trainers with closures do it: each call of the closure is ready anew
+        def step(self, optimizer, closure):
+            def scaled():
+                state = self._per_optimizer_states[id(optimizer)]
+                state["stage"] = OptState.READY
+                closure()
+                self.unscale_(optimizer)
+                return None if found(state) else 1.0
+
+            for _ in range(2):
+                if scaled() is not None:
+                    optimizer.step()
+
+    run = Run(Closing)
+    for i in range(STEPS):
+        run.scaler.step(run.optimizer, partial(run.backward, i))
+        yield run.state["stage"].name, run.end()
+
+
+# ------------------------------------------------------------------------------ scale and count, parked and written
+
+
+def of_writes(name, write, within=None):
+    def run_it(base):
+        run = Run(base, interval=3)
+        for i in range(STEPS):
+            run.backward(i)
+            if within:
+                within(run.scaler)
+            run.scaler.step(run.optimizer)
+            yield run.end()
+            write(run.scaler, i)
+            yield run.seen()
+
+    run_it.__name__ = name
+    client(run_it)
+
+
+def park(scaler, *_):
+    scaler._scale = scaler._scale.to("cpu")
+    scaler._growth_tracker = scaler._growth_tracker.to("cpu")
+
+
+of_writes("parked_between_iterations", park)
+of_writes("parked_within_an_iteration", park, within=park)
+of_writes("the_count_starts_again", lambda s, i: s._growth_tracker.fill_(0) if i == 1 else None)
+of_writes("the_count_is_zeroed_each_epoch", lambda s, i: s._growth_tracker.zero_() if i % 4 == 0 else None)
+of_writes("the_count_is_one_more", lambda s, i: setattr(s, "_growth_tracker", s._growth_tracker + (i == 3)))
+of_writes("the_count_is_copied", lambda s, i: s._growth_tracker.copy_(torch.tensor(1)))
+of_writes("the_count_is_added_to", lambda s, i: s._growth_tracker.add_(int(i == 0)))
+of_writes("the_states_are_cleared_after_update", lambda s, i: s._per_optimizer_states.clear())
+of_writes(
+    "the_states_are_replaced_after_update",
+    lambda s, i: setattr(s, "_per_optimizer_states", defaultdict(_refresh_per_optimizer_state)),
+)
+
+
+def both_written(scaler, i):
+    scaler._scale.fill_(4.0)
+    scaler._growth_tracker = torch.tensor(i % 2, dtype=torch.int32)
+
+
+of_writes("both_are_written", both_written)
+
+
+@client
+def what_starts_is_written_as_tensors(base):
+    run = Run(base)
+    run.scaler._lazy_init_scale_growth_tracker(CPU)
+    run.scaler._growth_tracker.fill_(1)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+# --------------------------------------------------------- what has an optimizer's methods and is none of torch's
+
+
+class Fused:
+    """The least that a fused optimizer of one's own is: no base class, no `state`."""
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, params, lr):
+        self.param_groups = [{"params": list(params), "lr": lr}]
+
+    def step(self, closure=None):
+        assert not self.found_inf.is_inference()
+        for group in self.param_groups:
+            for param in group["params"]:
+                scale = 1.0 if self.grad_scale is None else self.grad_scale
+                if param.grad is not None and not self.found_inf:
+                    param.data.sub_(group["lr"] * (param.grad / scale))
+        return 1 - self.found_inf.item()
+
+
+class FusedByAttribute(Fused):
+    """Its `step` is made when it is, as wrappers that count or time calls do."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.step = partial(Fused.step, self)
+
+
+class FusedElsewhere:
+    """A proxy that has its inner optimizer's attributes; what is set stays on the proxy, which tells it."""
+
+    def __init__(self, params, lr, kind=Fused):
+        self.inner = kind(params, lr=lr)
+
+    def __getattr__(self, name):
+        if name in ("grad_scale", "found_inf"):
+            raise AttributeError(name)
+        return getattr(vars(self)["inner"], name)
+
+    def step(self, *args):
+        self.inner.grad_scale, self.inner.found_inf = self.grad_scale, self.found_inf
+        return self.inner.step(*args)
+
+
+class FusedThrough:
+    """A proxy that sets and deletes on its inner optimizer too."""
+
+    def __init__(self, params, lr):
+        vars(self)["inner"] = Fused(params, lr)
+
+    def __getattr__(self, name):
+        return getattr(vars(self)["inner"], name)
+
+    def __setattr__(self, name, value):
+        setattr(self.inner, name, value)
+
+    def __delattr__(self, name):
+        delattr(self.inner, name)
+
+
+class FusedSlots:
+    """It has no `__dict__`."""
+
+    __slots__ = ("found_inf", "grad_scale", "param_groups")
+    _step_supports_amp_scaling, __init__, step = True, Fused.__init__, Fused.step
+
+
+class FusedByCall(Fused):
+    """Its `step` is an object with `__call__`."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        fused = self
+
+        class Step:
+            def __call__(self, closure=None):
+                return Fused.step(fused)
+
+        self.step = Step()
+
+
+class FusedWithoutState(Fused):
+    """Its `state` is nothing."""
+
+    state = None
+
+
+class FusedWithLists(Fused):
+    """Its `state` is a list, and grows."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.state = []
+
+    def step(self, closure=None):
+        self.state.append(0)
+        return super().step()
+
+
+class FusedWithScale(Fused):
+    """It divides by a factor of its own too, which torch multiplies in."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.grad_scale = torch.tensor(2.0)
+
+
+def of_fused(kind, early=False):
+    def run_it(base):
+        run = Run(base, kind)
+        for i in range(STEPS):
+            run.backward(i)
+            if early:
+                run.scaler.unscale_(run.optimizer)
+            if kind is FusedWithScale:
+                run.optimizer.grad_scale = torch.tensor(2.0)
+            yield run.scaler.step(run.optimizer), run.end()
+            for name in ("grad_scale", "found_inf"):
+                yield hasattr(run.optimizer, name)
+
+    run_it.__name__ = f"{kind.__name__} {early}"
+    client(run_it)
+
+
+for kind in (
+    Fused, FusedByAttribute, FusedElsewhere, FusedThrough, FusedSlots, FusedByCall, FusedWithoutState, FusedWithLists,
+    FusedWithScale,
+):  # fmt: skip
+    of_fused(kind)
+    of_fused(kind, early=True)
+
+
+class Exact(GradScaler):
+    """One that does exactly what torch's does."""
+
+    def __init__(self, *args, **constants):
+        super().__init__(*args, exact_torch=True, **constants)
+
+
+@pytest.mark.parametrize("ours", [GradScaler, Exact])
+@pytest.mark.parametrize("run", CLIENTS)
+def test_a_foreign_client_sees_what_it_sees_with_torchs(run, ours):
+    for i, (their, our) in enumerate(zip(run(torch.amp.GradScaler), run(ours), strict=True)):
+        assert their == our, f"entry {i}"
+
+
+def test_a_state_lives_where_another_thread_owns_the_optimizer():
+    with closing(OptimizerThread()) as thread:
+        run = Run(partial(GradScaler, launch=thread.launch))
+        run.backward(2)
+        state = run.state
+        run.scaler.unscale_(run.optimizer)
+        assert (state["stage"], found(state)) == (OptState.UNSCALED, 1.0)
+
+
+def test_a_step_by_hand_is_in_the_report():
+    run = Run(GradScaler)
+    for i in (1, 2):
+        run.backward(i)
+        run.scaler.unscale_(run.optimizer)
+        run.state["stage"] = OptState.STEPPED
+        run.scaler.update()
+        assert (list(run.scaler.last_step), run.scaler.last_step.skipped) == ([run.optimizer], i in BAD)
+
+
+def test_a_step_by_hand_that_forgets_the_clip_is_refused():
+    run = Run(GradScaler, fused=True)
+    run.backward(1)
+    run.scaler.unscale_and_clip_(run.optimizer, 0.5)
+    with pytest.raises(RuntimeError, match=r"after unscale_and_clip_.*: expected scaler.step\(optimizer\); call that"):
+        run.state["stage"] = OptState.STEPPED
+    assert run.state["stage"] is OptState.UNSCALED
+
+
+def test_a_count_is_kept_where_the_state_is_on_a_device_and_where_scales_are_pending():
+    for options in ({"capturable": True}, {"exact_torch": True}, {"depth": 2}):
+        run = Run(partial(GradScaler, **options), interval=4)
+        for i in (1, 3):
+            run.backward(i)
+            run.scaler.step(run.optimizer)
+            run.scaler.update()
+        run.scaler._growth_tracker.fill_(3)
+        run.backward(4)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        assert (run.scaler.get_scale(up_to_date=True), run.scaler._get_growth_tracker()) == (16.0, 0), options
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, torch.ones(2)])
+def test_a_count_that_is_none_is_refused(count):
+    run = Run(GradScaler)
+    run.scaler.scale(torch.ones(()))
+    with pytest.raises((ValueError, TypeError), match=r"_growth_tracker=.*: expected"):
+        run.scaler._growth_tracker = count
+
+
+def test_a_policys_count_is_refused():
+    scaler = GradScaler("cpu", policy=LogMax())
+    with pytest.raises(RuntimeError, match="with a policy, which has none: expected a rule; call"):
+        scaler._growth_tracker = 1
