@@ -1,0 +1,324 @@
+"""Walks a function, and the functions of its file that it calls, and notes what a rule looks at."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ampsim.lint.calls import Call, event_of
+from ampsim.lint.event import Event, Guard, Trace
+from ampsim.lint.guards import guards_of, is_setting, leaves, negated
+from ampsim.lint.names import SCALER, leaf, name_of, words_of
+from ampsim.lint.source import Function, Source
+
+DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
+
+
+@dataclass
+class Frame:
+    """What the names of a function stand for while it is walked.
+
+    Attributes:
+        owner: its class.
+        env: name -> the name of what it stands for.
+        words: name -> the words of what it was assigned.
+        scaled: name -> the scaler whose scaled loss it is.
+        typed: name -> the class of this file that it is an instance of.
+        opaque: names of what was computed, and is no setting.
+    """
+
+    owner: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    words: dict[str, frozenset[str]] = field(default_factory=dict)
+    scaled: dict[str, str] = field(default_factory=dict)
+    typed: dict[str, str] = field(default_factory=dict)
+    opaque: set[str] = field(default_factory=set)
+    nested: dict[str, Function] = field(default_factory=dict)
+
+
+class Walker:
+    """A walk through one function."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.trace, self.frame = source, Trace(), Frame()
+        self.guards: tuple[Guard, ...] = ()
+        self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
+        self.stack: tuple[Function, ...] = ()
+        self.seen: set[Function] = set()
+        self.left = LONGEST
+
+    def block(self, body: Sequence[ast.stmt]) -> None:
+        """Walk statements, with what an early leave says of those after it."""
+        kept = self.guards
+        for statement in body:
+            self.left -= 1
+            if self.left < 0:
+                break
+            self.statement(statement)
+            if isinstance(statement, ast.If) and leaves(statement.body) != leaves(statement.orelse):
+                self.guards += guards_of(
+                    negated(statement.test) if leaves(statement.body) else statement.test, self.frame
+                )
+            if isinstance(statement, ast.Return | ast.Continue | ast.Break | ast.Raise):
+                break
+        self.guards = kept
+
+    def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
+        """Walk statements under conditions."""
+        kept, self.guards = self.guards, self.guards + guards
+        self.block(body)
+        self.guards = kept
+
+    def statement(self, node: ast.stmt) -> None:
+        """Walk one statement."""
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.frame.nested[node.name] = node
+            case ast.ClassDef():
+                pass
+            case ast.If():
+                self.expression(node.test)
+                self.guarded(guards_of(node.test, self.frame), node.body)
+                self.guarded(guards_of(negated(node.test), self.frame), node.orelse)
+            case ast.For() | ast.AsyncFor():
+                self.expression(node.iter)
+                self.loop(node, self.over(node.target, node.iter))
+            case ast.While():
+                self.expression(node.test)
+                self.loop(node, frozenset())
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self.expression(item.context_expr)
+                    if item.optional_vars:
+                        self.bind(item.optional_vars, item.context_expr)
+                self.block(node.body)
+            case ast.Try() | ast.TryStar():
+                self.attempt(node)
+            case ast.Match():
+                self.expression(node.subject)
+                for case in node.cases:
+                    self.guarded(self.unknown(case, ast.unparse(case.pattern)), case.body)
+            case _:
+                self.simple(node)
+
+    def attempt(self, node: ast.Try | ast.TryStar) -> None:
+        """Walk a try: its handlers happen instead of the rest."""
+        tried = self.unknown(node, "raises")
+        self.guarded((), node.body)
+        for handler in node.handlers:
+            self.guarded(tried, handler.body)
+        self.block([*node.orelse, *node.finalbody])
+
+    def unknown(self, node: ast.AST, text: str) -> tuple[Guard, ...]:
+        """Return a condition that nothing is known of."""
+        return (Guard(f"{id(node)} {text}", holds=True, words=frozenset(), benign=False),)
+
+    def loop(self, node: ast.For | ast.AsyncFor | ast.While, targets: frozenset[str]) -> None:
+        """Walk the body of a loop once."""
+        kept, self.loops = self.loops, (*self.loops, (node, targets))
+        self.block(node.body)
+        self.loops = kept
+        self.block(node.orelse)
+
+    def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
+        """Name the targets of a loop by what it runs over; return the names."""
+        match target, iterated:
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
+                pairs = [*zip(targets, args, strict=True)]
+            case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
+                return self.over(inner, first)
+            case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
+                self.frame.words[name] = words_of(iterated, self.frame.words)
+                self.frame.env[name] = f"{self.name(iterated)}[]"
+                return frozenset({self.frame.env[name]})
+            case _:
+                names = frozenset(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+                for name in names:
+                    self.frame.env.pop(name, None)
+                return names
+        return frozenset().union(*(self.over(*pair) for pair in pairs))
+
+    def simple(self, node: ast.stmt) -> None:
+        """Walk a statement that holds no others: its calls, then what it assigns."""
+        self.expression(node)
+        if any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in ast.walk(node)):
+            self.note("grad", "", "", node, words_of(node, self.frame.words), self.roots(node))
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.bind(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self.bind(target, value)
+            case ast.AugAssign(target=ast.Name(id=name), value=value):
+                self.frame.words[name] = self.frame.words.get(name, frozenset()) | words_of(value, self.frame.words)
+
+    def roots(self, node: ast.AST) -> frozenset[str]:
+        """Return what the names in a statement stand for."""
+        return frozenset(self.name(each) for each in ast.walk(node) if isinstance(each, ast.Name))
+
+    def expression(self, node: ast.AST) -> None:
+        """Walk the calls of an expression, the inner ones first."""
+        if isinstance(node, ast.Lambda | ast.stmt) and not isinstance(
+            node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
+        ):
+            return
+        if isinstance(node, ast.IfExp):
+            kept = self.guards
+            self.expression(node.test)
+            for part, test in ((node.body, node.test), (node.orelse, negated(node.test))):
+                self.guards = kept + guards_of(test, self.frame)
+                self.expression(part)
+            self.guards = kept
+            return
+        for child in ast.iter_child_nodes(node):
+            self.expression(child)
+        if isinstance(node, ast.Call):
+            self.call(node)
+
+    def call(self, node: ast.Call) -> None:
+        """Note a call that a rule looks at; walk a function of this file."""
+        call = Call(node, self.source, self.frame)
+        for kind, on, of in event_of(call):
+            about = frozenset({on, of, call.base} | ({self.name(node.args[0])} if node.args else set()))
+            self.note(kind, on, of, node, words_of(node, self.frame.words), about)
+        if function := self.resolve(node.func):
+            self.enter(function, node)
+
+    def note(self, kind: str, on: str, of: str, node: ast.AST, words: frozenset[str], about: frozenset[str]) -> None:
+        """Add an event; a loop over what the event is about is none of its loops."""
+        loops = tuple(
+            loop for loop, targets in self.loops if not any(name.startswith(t) for t in targets for name in about)
+        )
+        self.trace.append(Event(kind, on, of, node, self.guards, loops, words))
+
+    def resolve(self, func: ast.expr) -> Function | None:
+        """Return the function of this file that is called, if it is known which one."""
+        match func:
+            case ast.Name(id=name) if name in self.frame.nested:
+                return self.frame.nested[name]
+            case ast.Name(id=name):
+                found = self.source.functions.get(name, [])
+                return found[0] if len(found) == 1 else None
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
+                return self.source.method(self.frame.owner, attr)
+            case ast.Attribute(value=value, attr=attr):
+                return self.source.method(self.frame.typed.get(self.name(value), ""), attr)
+        return None
+
+    def enter(self, function: Function, node: ast.Call) -> None:
+        """Walk a function that is called, in its own frame."""
+        if function in self.stack or len(self.stack) >= DEEPEST or function.name not in self.source.touched:
+            return
+        outer, kept, self.stack = self.frame, self.guards, (*self.stack, function)
+        self.frame = self.inner(function, node)
+        self.seen.add(function)
+        self.block(function.body)
+        self.frame, self.guards, self.stack = outer, kept, self.stack[:-1]
+
+    def inner(self, function: Function, node: ast.Call) -> Frame:
+        """Return the frame of a called function: its parameters stand for the arguments."""
+        outer = self.frame
+        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        given: list[tuple[str, ast.expr]] = []
+        frame = Frame(outer.owner if names[:1] in (["self"], ["cls"]) else "", nested=dict(outer.nested))
+        if function.name in outer.nested:
+            frame.env, frame.words, frame.scaled = dict(outer.env), dict(outer.words), dict(outer.scaled)
+            frame.owner, frame.typed = outer.owner, dict(outer.typed)
+        if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
+            base = self.name(node.func.value)
+            frame.env[names.pop(0)] = base
+            frame.owner = outer.typed.get(base, outer.owner)
+        given = [*zip(names, node.args, strict=False)]
+        given += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
+        for name, value in given:
+            found = self.name(value)
+            frame.env.pop(name, None) if "?" in found or "()" in found else frame.env.update({name: found})
+            frame.words[name] = words_of(value, outer.words)
+            if scaler := self.scaler_of(value):
+                frame.scaled[name] = scaler
+            if not is_setting(value, outer):
+                frame.opaque.add(name)
+            if found in outer.typed:
+                frame.typed[found] = outer.typed[found]
+        annotate(frame, function, self.source)
+        return frame
+
+    def name(self, node: ast.AST) -> str:
+        """Return the name of what an expression stands for."""
+        return name_of(node, self.frame.env)
+
+    def scaler_of(self, node: ast.AST) -> str:
+        """Return the scaler by which the value of an expression is scaled, or ""."""
+        match node:
+            case ast.Call(func=ast.Attribute(attr="scale", value=value)) if (
+                self.source.kind(self.name(value)) == SCALER
+            ):
+                return self.name(value)
+            case ast.Name() | ast.Attribute() | ast.Subscript():
+                return self.frame.scaled.get(self.name(node), "")
+            case ast.BinOp(left=left, right=right):
+                return self.scaler_of(left) or self.scaler_of(right)
+            case ast.Call(func=ast.Attribute(attr="sum" | "mean" | "clone" | "squeeze", value=value)):
+                return self.scaler_of(value)
+            case ast.Tuple(elts=elts) | ast.List(elts=elts):
+                return next((scaler for each in elts if (scaler := self.scaler_of(each))), "")
+        return ""
+
+    def bind(self, target: ast.expr, value: ast.expr) -> None:
+        """Note what a name stands for from here on."""
+        match target, value:
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                for pair in zip(targets, values, strict=True):
+                    self.bind(*pair)
+                return
+            case ast.Tuple(elts=targets), _:
+                for each in targets:
+                    self.bind(each, value)
+                return
+        scaler, words = self.scaler_of(value), words_of(value, self.frame.words)
+        if isinstance(target, ast.Name):
+            self.frame.env.pop(target.id, None)
+            self.frame.words[target.id] = words
+            (self.frame.opaque.discard if is_setting(value, self.frame) else self.frame.opaque.add)(target.id)
+            if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) and "?" not in self.name(value):
+                self.frame.env[target.id] = self.name(value)
+        name = self.name(target)
+        self.frame.scaled.pop(name, None)
+        if scaler:
+            self.frame.scaled[name] = scaler
+        if isinstance(value, ast.Call) and (made := leaf(name_of(value.func, {}))) in self.source.methods:
+            self.frame.typed[name] = made
+
+
+def annotate(frame: Frame, function: Function, source: Source) -> None:
+    """Note the classes of this file that the parameters are said to be of."""
+    for arg in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+        if arg.annotation and (said := leaf(name_of(arg.annotation, {}))) in source.methods:
+            frame.typed[frame.env.get(arg.arg, arg.arg)] = said
+
+
+def traces_of(source: Source) -> Iterator[Trace]:
+    """Yield the events of the module, of the functions that no other calls, and of those that were missed."""
+    called = called_names(source)
+    owners = {each: owner for owner, own in source.methods.items() for each in own.values()}
+    seen: set[Function] = set()
+    functions = sorted(source.all_functions, key=lambda each: (each.name in called, each.lineno))
+    starts: list[Function | None] = [None, *functions]
+    for start in starts:
+        if start is not None and (start in seen or start.name not in source.touched):
+            continue
+        walker = Walker(source)
+        if start is not None:
+            walker.frame = Frame(owners.get(start, ""))
+            annotate(walker.frame, start, source)
+            walker.stack = (start,)
+            seen.add(start)
+        walker.block(start.body if start else source.tree.body)
+        seen |= walker.seen
+        if any(event.kind in ("scale", "step", "unscale", "bare", "backward") for event in walker.trace):
+            yield walker.trace
+
+
+def called_names(source: Source) -> set[str]:
+    """Return the names of functions that are called, as themselves or on self or an instance."""
+    calls = (node.func for node in source.nodes if isinstance(node, ast.Call))
+    return {leaf(name_of(func, {})) for func in calls if isinstance(func, ast.Name | ast.Attribute)}
