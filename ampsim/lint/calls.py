@@ -11,13 +11,16 @@ from ampsim.lint.names import AVERAGE, OPTIMIZER, SCALER, SCHEDULE, leaf, name_o
 from ampsim.lint.source import Source
 
 CLIPS = re.compile(r"^clip_grads?(_norm|_value|_with_norm)?_*$")
-_AVERAGES = re.compile(r"^_?(update|accumulate|step)_(g_|model_|the_)?ema|(^|_)ema_(update|step)|^update_averages?$")
+_AVERAGES = re.compile(
+    r"^_?(update|accumulate|step)_(g_|model_)?ema(_model|_params|_weights)?$|(^|_)ema_(update|step)$|^update_averages?$"
+)
 _OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
+_FIXED = re.compile(r"""loss_scale\s*=\s*["']?[\d.]""")  # of apex: it skips nothing
 _MAYBE_SCALED = re.compile(r"scal|accel|fabric|amp", re.I)
 
 
 class Scope(Protocol):
-    """What is known of the names in a function."""
+    """A function, and what is known of its names."""
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -62,32 +65,43 @@ def event_of(call: Call) -> Iterator[tuple[str, str, str]]:
     """Yield the kind, the subject and the optimizer of the events that a call is."""
     func = call.node.func
     attr = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    given = bool(call.node.args or call.node.keywords)
     if isinstance(func, ast.Attribute):
-        match attr:
-            case "scale" if call.kind == SCALER and given:
-                yield "scale", call.base, ""
-            case "unscale_" if given and call.kind in (SCALER, ""):
-                yield "unscale", call.base, call.first
-            case "step" if call.kind == SCALER and given:
-                yield "step", call.base, call.first
-            case "update" if call.kind == SCALER:
-                yield "update", call.base, ""
-            case "step" if not call.node.args and call.kind == OPTIMIZER:
-                yield "bare", "", call.base
-            case "step" if not given and call.kind == SCHEDULE:
-                yield "schedule", call.base, ""
-            case "zero_grad":
-                yield "zero", "", call.base
-            case "backward":
-                yield "backward", passed_back(call, func.value), ""
-            case _ if call.kind == AVERAGE and re.match(r"(update\w*|step|ema_step|accumulate)$", attr):
-                yield from averages(call)
+        yield from (of_scaler if call.kind == SCALER else of_others)(call, attr, func.value)
     if CLIPS.match(attr) and not (call.base and _OWN_CLIP.search(leaf(call.base))):
         yield "clip", "", ""
-    if _AVERAGES.search(attr):
+    if _AVERAGES.search(attr) or (call.kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)):
         yield from averages(call)
     yield from whole(call)
+
+
+def of_scaler(call: Call, attr: str, value: ast.expr) -> Iterator[tuple[str, str, str]]:
+    """Yield the events that a call of a scaler's method is."""
+    given = bool(call.node.args or call.node.keywords)
+    match attr:
+        case "scale" if given:
+            yield "scale", call.base, ""
+        case "unscale_" | "step" if given:
+            yield attr.rstrip("_"), call.base, call.first
+        case "update":
+            yield "update", call.base, ""
+
+
+def of_others(call: Call, attr: str, value: ast.expr) -> Iterator[tuple[str, str, str]]:
+    """Yield the events that a call of another method is."""
+    given = bool(call.node.args or call.node.keywords)
+    match attr:
+        case "scale_loss" if len(call.node.args) > 1 and not _FIXED.search(call.source.text):
+            yield "apex", "", name_of(call.node.args[1], call.scope.env)  # which apex has patched to skip
+        case "unscale_" if given and not call.kind:
+            yield "unscale", call.base, call.first
+        case "step" if not call.node.args and call.kind == OPTIMIZER:
+            yield "bare", "", call.base
+        case "step" if not given and call.kind == SCHEDULE:
+            yield "schedule", call.base, ""
+        case "zero_grad":
+            yield "zero", "", call.base
+        case "backward":
+            yield "backward", passed_back(call, value), ""
 
 
 def averages(call: Call) -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""``ampsim lint``: names what breaks a law in the training loops of files. Exit status: 0 clean, 1 findings, 2 error."""
+"""``ampsim lint``: name what breaks a law in training loops. Exit status: 0 clean, 1 findings, 2 error."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ def judged(paths: Sequence[Path], codes: frozenset[str]) -> tuple[list[Finding],
     """Return the findings in files and folders, and what is wrong with the files that cannot be read."""
     found: list[Finding] = []
     errors: dict[str, str] = {}
-    for path in dict.fromkeys(each for path in paths for each in files_of(path)):
+    for path in dict.fromkeys(file for named in paths for file in files_of(named)):
         try:
             found += judge(path, codes)
         except UnreadableError as error:
@@ -72,7 +72,7 @@ def told(code: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Lint what the command line names; return the exit status."""
+    """Judge what the command line names; return the exit status."""
     options = parser().parse_args(arguments)
     if options.explain:
         return told(options.explain)

@@ -11,6 +11,7 @@ ASKS = re.compile(
     r"(prev|old|last|before|initial|current|new)_?(\w+_)?scale|scale_?(after|old|new|prev)|_growth_tracker|stepped",
     re.I,
 )
+_OF_GRADIENTS = re.compile(r"grad|norm|found_inf")
 WINDOW = re.compile(r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync", re.I)
 
 
@@ -46,7 +47,8 @@ class Event:
     """A call that a rule looks at.
 
     Attributes:
-        kind: scale, backward, unscale, clip, step, update, bare (a step past the scaler), schedule, average, zero, grad.
+        kind: scale, backward, unscale, clip, step, update, bare (an optimizer's own step), apex, schedule, average,
+            zero or grad.
         on: the name of the scaler, schedule or average; of a backward pass: scaled, plain or other.
         of: the name of the optimizer.
         node: where it is.
@@ -91,6 +93,12 @@ class Trace(list[Event]):
         """Return the steps of scalers."""
         return self.of("step")
 
+    def skippable(self) -> list[Event]:
+        """Return the steps that may be skipped: those of scalers, and of optimizers that apex has patched."""
+        apex = self.of("apex")
+        patched = [each for each in self.of("bare") if any(other.of == each.of for other in apex)]
+        return self.steps() + [each for each in patched if not any(other.apart(each) for other in apex)]
+
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""
         passes = [each for each in self.between(None, before, "backward") if not each.apart(before)]
@@ -102,7 +110,7 @@ def runs_regardless(event: Event, step: Event) -> bool:
     return (
         event.loops == step.loops
         and not event.apart(step)
-        and not any(guard.asks for guard in event.guards)
+        and not any(guard.asks and _OF_GRADIENTS.search(guard.text) for guard in event.guards)
         and all(guard.benign for guard in event.beyond(step))
     )
 

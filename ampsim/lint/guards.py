@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ampsim.lint.event import ASKS, Guard
-from ampsim.lint.names import name_of, words_of
+from ampsim.lint.names import AVERAGE, SCHEDULE, kind_by_name, leaf, name_of, words_of
 
-_HIDES = re.compile(r"stepp?|updat|finite|valid|(^|_)ok($|_)|success|good|bad|should|do_|_done|last|end", re.I)
+_HIDES = re.compile(
+    r"(^|_)(stepped|called|ran|did|updated|should|do|done|ok|success|good|bad|valid|finite|last|end)(_|$)|finite|"
+    r"^(update|step)(_|$)",
+    re.I,
+)
+_CONFIG = re.compile(r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options)$", re.I)
 _SETTING = re.compile(r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I)
 
 
 class Scope(Protocol):
-    """What is known of the names in a function."""
+    """A function, and what is known of its names."""
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -66,16 +71,17 @@ def is_benign(test: ast.expr, scope: Scope) -> bool:
     if any(map(ASKS.search, words_of(test, scope.words))):
         return False
     match test:
+        case ast.Name() | ast.Attribute() if kind_by_name(name_of(test, {})) in (AVERAGE, SCHEDULE):
+            return not _HIDES.search(leaf(name_of(test, {})))
         case ast.BoolOp(values=values):
             return all(is_benign(value, scope) for value in values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return is_benign(operand, scope)
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[right]):
             return is_place(left, scope) and is_place(right, scope)
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str())]):
-            return is_setting(left, scope)
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant()]):
-            return is_setting(left, scope) and bool(_SETTING.search(ast.unparse(left)))
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=value)]):
+            named = isinstance(value, str) or _SETTING.search(ast.unparse(left))
+            return bool(named) and is_setting(left, scope)
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() | ast.Is() | ast.IsNot()]):
             return is_setting(left, scope) or isinstance(left, ast.Constant)
         case ast.Call(func=ast.Name(id="hasattr" | "isinstance" | "callable"), args=[first, *_]):
@@ -96,7 +102,7 @@ def is_setting(node: ast.expr, scope: Scope) -> bool:
         case ast.Constant():
             return True
         case ast.Name(id=name):
-            return name not in scope.opaque and not _HIDES.search(name)
+            return (name not in scope.opaque or bool(_CONFIG.match(name))) and not _HIDES.search(name)
         case ast.Attribute(value=value, attr=attr):
             return not _HIDES.search(attr) and is_setting(value, scope)
         case ast.Subscript(value=value, slice=ast.Constant()):
@@ -107,12 +113,7 @@ def is_setting(node: ast.expr, scope: Scope) -> bool:
             return bool(
                 re.search(r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args", ast.unparse(func))
             )
-        case ast.Compare(left=left, comparators=comparators):
-            return all(is_setting(each, scope) for each in (left, *comparators))
-        case ast.BoolOp(values=values):
-            return all(is_setting(value, scope) for value in values)
-        case ast.UnaryOp(operand=operand):
-            return is_setting(operand, scope)
-        case ast.IfExp(body=yes, orelse=no):
-            return is_setting(yes, scope) and is_setting(no, scope)
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp() | ast.IfExp():
+            parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+            return all(is_setting(each, scope) for each in parts)
     return False

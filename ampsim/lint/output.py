@@ -30,7 +30,8 @@ def of_rule(rule: Rule) -> dict[str, str]:
 def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
     """Return an annotation per finding and per unreadable file, as GitHub's workflows read them."""
     lines = [
-        f"::warning file={_property(each.path)},line={each.line},col={each.column},title={each.code}::{_data(each.message)}"
+        f"::warning file={_property(each.path)},line={each.line},col={each.column},title={each.code}::"
+        + _data(each.message)
         for each in found
     ]
     return "\n".join(lines + [f"::error file={_property(path)}::{_data(said)}" for path, said in errors.items()])

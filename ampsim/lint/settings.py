@@ -30,7 +30,7 @@ def codes_of(said: object, where: str) -> frozenset[str]:
 
 
 def table_of(start: Path) -> tuple[dict[str, object], str]:
-    """Return the table of the nearest pyproject.toml at or above a folder, and its path. SettingError: it is no TOML."""
+    """Return the table of the nearest pyproject.toml at or above a folder, and its path. SettingError: no TOML."""
     for folder in (start.resolve(), *start.resolve().parents):
         file = folder / "pyproject.toml"
         if file.is_file():

@@ -15,7 +15,8 @@ from ampsim.lint.names import kind_by_class, kind_by_name, leaf, name_of
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale", re.I)
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
-_TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", "grad", "update_parameters"}
+_LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
+_TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", "grad", "update_parameters", "scale_loss"}
 _TOUCHED_NAME = re.compile(r"clip_grad|ema|average|scaler", re.I)
 
 
@@ -80,9 +81,27 @@ class Source:
                     found.update({leaf(name_of(target, {})): kind for target in targets if name_of(target, {}) != "?"})
         return found
 
+    @cached_property
+    def foreign(self) -> frozenset[str]:
+        """The names, by their last part, of what a class from another file of the same project makes."""
+        imports = [each for each in self.nodes if isinstance(each, ast.ImportFrom)]
+        classes = {
+            alias.asname or alias.name
+            for each in imports
+            for alias in each.names
+            if each.level or (each.module or "").partition(".")[0] not in _LIBRARIES
+        }
+        made = [each for each in self.nodes if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)]
+        return frozenset(
+            leaf(name_of(target, {}))
+            for each in made
+            for target in each.targets
+            if isinstance(each.value, ast.Call) and name_of(each.value.func, {}) in classes
+        )
+
     def kind(self, name: str) -> str:
         """Return what a name stands for, or ""."""
-        return self.kinds.get(leaf(name)) or kind_by_name(name)
+        return kind_by_name(name) or self.kinds.get(leaf(name), "")
 
     def method(self, owner: str, name: str, depth: int = 0) -> Function | None:
         """Return a method of a class of this file, or of its bases in this file."""

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ampsim.lint.calls import Call, event_of
 from ampsim.lint.event import Event, Guard, Trace
@@ -15,7 +15,7 @@ DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a fil
 
 @dataclass
 class Frame:
-    """What the names of a function stand for while it is walked.
+    """A function that is walked, and what its names stand for.
 
     Attributes:
         owner: its class.
@@ -41,6 +41,7 @@ class Walker:
     def __init__(self, source: Source) -> None:
         self.source, self.trace, self.frame = source, Trace(), Frame()
         self.guards: tuple[Guard, ...] = ()
+        self.passed: tuple[Guard, ...] = ()  # by the branches that leave, up to the end of the loop or function
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[Function, ...] = ()
         self.seen: set[Function] = set()
@@ -64,9 +65,13 @@ class Walker:
 
     def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
         """Walk statements under conditions."""
-        kept, self.guards = self.guards, self.guards + guards
+        kept = self.guards
+        leave = Guard(f"{id(body)} leaves", holds=True, words=frozenset(), benign=True)
+        away = bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
+        self.guards += (*guards, *[leave] * away)
         self.block(body)
         self.guards = kept
+        self.passed += (replace(leave, holds=False),) * away
 
     def statement(self, node: ast.stmt) -> None:
         """Walk one statement."""
@@ -85,20 +90,26 @@ class Walker:
             case ast.While():
                 self.expression(node.test)
                 self.loop(node, frozenset())
+            case ast.With() | ast.AsyncWith() | ast.Try() | ast.TryStar() | ast.Match():
+                self.compound(node)
+            case _:
+                self.simple(node)
+
+    def compound(self, node: ast.stmt) -> None:
+        """Walk what holds blocks that are no branch and no loop."""
+        match node:
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     self.expression(item.context_expr)
                     if item.optional_vars:
                         self.bind(item.optional_vars, item.context_expr)
                 self.block(node.body)
-            case ast.Try() | ast.TryStar():
-                self.attempt(node)
             case ast.Match():
                 self.expression(node.subject)
                 for case in node.cases:
                     self.guarded(self.unknown(case, ast.unparse(case.pattern)), case.body)
-            case _:
-                self.simple(node)
+            case ast.Try() | ast.TryStar():
+                self.attempt(node)
 
     def attempt(self, node: ast.Try | ast.TryStar) -> None:
         """Walk a try: its handlers happen instead of the rest."""
@@ -114,9 +125,10 @@ class Walker:
 
     def loop(self, node: ast.For | ast.AsyncFor | ast.While, targets: frozenset[str]) -> None:
         """Walk the body of a loop once."""
-        kept, self.loops = self.loops, (*self.loops, (node, targets))
+        kept, passed = self.loops, self.passed
+        self.loops = (*self.loops, (node, targets))
         self.block(node.body)
-        self.loops = kept
+        self.loops, self.passed = kept, passed
         self.block(node.orelse)
 
     def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
@@ -140,7 +152,9 @@ class Walker:
     def simple(self, node: ast.stmt) -> None:
         """Walk a statement that holds no others: its calls, then what it assigns."""
         self.expression(node)
-        if any(isinstance(each, ast.Attribute) and each.attr == "grad" for each in ast.walk(node)):
+        if ".grad" in self.source.text and any(
+            isinstance(each, ast.Attribute) and each.attr == "grad" for each in ast.walk(node)
+        ):
             self.note("grad", "", "", node, words_of(node, self.frame.words), self.roots(node))
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -176,11 +190,18 @@ class Walker:
 
     def call(self, node: ast.Call) -> None:
         """Note a call that a rule looks at; walk a function of this file."""
-        call = Call(node, self.source, self.frame)
+        call, function = Call(node, self.source, self.frame), self.resolve(node.func)
         for kind, on, of in event_of(call):
+            if kind == "backward" and function:
+                continue  # what it does is walked
             about = frozenset({on, of, call.base} | ({self.name(node.args[0])} if node.args else set()))
+            kept = self.guards
+            if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
+                windows = (each.value for each in node.keywords if each.arg in ("update_grad", "need_update"))
+                self.guards += tuple(guard for each in windows for guard in guards_of(each, self.frame))
             self.note(kind, on, of, node, words_of(node, self.frame.words), about)
-        if function := self.resolve(node.func):
+            self.guards = kept
+        if function:
             self.enter(function, node)
 
     def note(self, kind: str, on: str, of: str, node: ast.AST, words: frozenset[str], about: frozenset[str]) -> None:
@@ -188,7 +209,7 @@ class Walker:
         loops = tuple(
             loop for loop, targets in self.loops if not any(name.startswith(t) for t in targets for name in about)
         )
-        self.trace.append(Event(kind, on, of, node, self.guards, loops, words))
+        self.trace.append(Event(kind, on, of, node, self.guards + self.passed, loops, words))
 
     def resolve(self, func: ast.expr) -> Function | None:
         """Return the function of this file that is called, if it is known which one."""
@@ -200,7 +221,7 @@ class Walker:
                 return found[0] if len(found) == 1 else None
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 return self.source.method(self.frame.owner, attr)
-            case ast.Attribute(value=value, attr=attr):
+            case ast.Attribute(value=value, attr=attr) if self.source.kind(self.name(value)) != SCALER:
                 return self.source.method(self.frame.typed.get(self.name(value), ""), attr)
         return None
 
@@ -208,11 +229,11 @@ class Walker:
         """Walk a function that is called, in its own frame."""
         if function in self.stack or len(self.stack) >= DEEPEST or function.name not in self.source.touched:
             return
-        outer, kept, self.stack = self.frame, self.guards, (*self.stack, function)
+        outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
         self.frame = self.inner(function, node)
         self.seen.add(function)
         self.block(function.body)
-        self.frame, self.guards, self.stack = outer, kept, self.stack[:-1]
+        self.frame, self.passed, self.stack = outer, passed, self.stack[:-1]
 
     def inner(self, function: Function, node: ast.Call) -> Frame:
         """Return the frame of a called function: its parameters stand for the arguments."""
@@ -314,7 +335,7 @@ def traces_of(source: Source) -> Iterator[Trace]:
             seen.add(start)
         walker.block(start.body if start else source.tree.body)
         seen |= walker.seen
-        if any(event.kind in ("scale", "step", "unscale", "bare", "backward") for event in walker.trace):
+        if any(event.kind in ("scale", "step", "unscale", "apex", "backward") for event in walker.trace):
             yield walker.trace
 
 

@@ -33,7 +33,7 @@ def find(source: Source, traces: Sequence[Trace]) -> Found:
     """Yield the updates of averages that happen whether or not the scaler stepped."""
     for trace in traces:
         for average in trace.of("average"):
-            if any(runs_regardless(average, step) and not windowed(step, average) for step in trace.steps()):
+            if any(runs_regardless(average, step) and not windowed(step, average) for step in trace.skippable()):
                 yield average.node, "the average is also updated where the scaler skipped the step"
 
 

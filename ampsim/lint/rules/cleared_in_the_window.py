@@ -29,7 +29,11 @@ for index, batch in enumerate(loader):
 
 def is_lost(trace: Trace, zero: Event) -> bool:
     """Return whether gradients of micro-batches are cleared before the one step that is to use them."""
-    passes = [each for each in trace.of("backward") if each.loops == zero.loops and not each.apart(zero)]
+    passes = [
+        each
+        for each in trace.of("backward")
+        if each.loops == zero.loops and not each.apart(zero) and not zero.beyond(each)
+    ]
     steps = [step for step in trace.steps() if leaf(step.of) == leaf(zero.of) and not step.apart(zero)]
     inside = [step for step in steps if step.loops == zero.loops and not windowed(step, zero)]
     between = [each for each in trace.of("bare") if each.loops == zero.loops]

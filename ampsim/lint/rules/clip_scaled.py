@@ -29,8 +29,8 @@ for batch in loader:
 
 def is_scaled(source: Source, trace: Trace, clip: Event) -> bool:
     """Return whether gradients are scaled where they are clipped."""
-    later = [step for step in trace.between(clip, None, "step") if not step.apart(clip) and step.loops == clip.loops]
-    if not later or has(clip.words, "get_scale|scaler|inv_scale"):
+    later = [step for step in trace.between(clip, None, "step") if step.loops == clip.loops]
+    if all(step.apart(clip) for step in later) or has(clip.words, "get_scale|scaler|inv_scale"):
         return False
     start = trace.scaled(clip)
     if start is None:
@@ -39,7 +39,7 @@ def is_scaled(source: Source, trace: Trace, clip: Event) -> bool:
 
 
 def find(source: Source, traces: Sequence[Trace]) -> Found:
-    """Yield the clippings between the backward pass of a scaled loss and the scaler's step, with no unscaling before."""
+    """Yield the clippings between the backward pass of a scaled loss and the step, with no unscaling before."""
     for trace in traces:
         for clip in trace.of("clip"):
             if is_scaled(source, trace, clip):
@@ -49,7 +49,7 @@ def find(source: Source, traces: Sequence[Trace]) -> Found:
 RULE = Rule(
     code="AMP103",
     name="clip-before-unscale",
-    sentence="Gradients are clipped while they are multiplied by the loss scale, so that the limit means another one at "
+    sentence="Gradients are clipped while they are multiplied by the loss scale, so that the limit is another one at "
     "every scale. Call scaler.unscale_(optimizer) before.",
     law=SCALE,
     thread="https://github.com/milesial/Pytorch-UNet/issues/468",

@@ -39,7 +39,7 @@ def hides(event: Event) -> bool:
 
 
 def find(source: Source, traces: Sequence[Trace]) -> Found:
-    """Yield the replacements of inf and NaN between a scaled loss's backward pass and the scaler's look."""
+    """Yield what replaces inf and NaN after the backward pass and before the scaler looks."""
     for trace in traces:
         for event in trace.of("grad"):
             start = trace.scaled(event)
@@ -51,7 +51,8 @@ def find(source: Source, traces: Sequence[Trace]) -> Found:
 RULE = Rule(
     code="AMP123",
     name="hidden-overflow",
-    sentence="inf and NaN are replaced in the gradients before the scaler looks at them, so that no step is skipped and "
+    sentence="inf and NaN are replaced in the gradients before the scaler looks at them, so that no step is skipped "
+    "and "
     "the scale never falls. Leave them to scaler.step(), or replace them after scaler.unscale_().",
     law=SKIP,
     thread="https://github.com/marin-community/marin/issues/7659",

@@ -82,7 +82,8 @@ def saved_optimizers(source: Source) -> Iterator[tuple[ast.AST, str]]:
 RULE = Rule(
     code="AMP112",
     name="scaler-not-saved",
-    sentence="The checkpoint holds the optimizer's state and not the scaler's, so that a resumed run begins with another "
+    sentence="The checkpoint holds the optimizer's state and not the scaler's, so that a resumed run begins with "
+    "another "
     "scale and growth tracker. Save scaler.state_dict() and load it.",
     law=RESUME,
     thread="https://github.com/huggingface/transformers/issues/11663",

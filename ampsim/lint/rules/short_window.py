@@ -66,7 +66,8 @@ RULE = Rule(
     code="AMP115",
     name="short-window",
     sentence="A step is taken after the last batch even if the accumulation window is not full, and its losses are "
-    "divided by the full window, so that its gradients are too small. Divide by the number of batches in the window, or "
+    "divided by the full window, so that its gradients are too small. Divide by the number of batches in the "
+    "window, or "
     "drop the last ones.",
     law=SPLIT,
     thread="https://github.com/Adit-Jain-srm/NightmareNet/issues/562",

@@ -47,7 +47,8 @@ def _keywords(node: ast.AST) -> set[str]:
 RULE = Rule(
     code="AMP119",
     name="state-not-selected",
-    sentence="Where gradients are not finite the old parameters are kept, and the optimizer's state is the new one, with "
+    sentence="Where gradients are not finite the old parameters are kept, and the optimizer's state is the new one, "
+    "with "
     "inf or NaN in its moments. Select opt_state, too.",
     law=SKIP,
     thread="",

@@ -49,7 +49,8 @@ def find(source: Source, traces: Sequence[Trace]) -> Found:
 RULE = Rule(
     code="AMP111",
     name="step-past-scaler",
-    sentence="An optimizer steps by itself with gradients of a scaled loss: they are not unscaled, or not looked at for "
+    sentence="An optimizer steps by itself with gradients of a scaled loss: they are not unscaled, or not looked at "
+    "for "
     "inf and NaN. Step every optimizer with scaler.step(optimizer).",
     law=SKIP,
     thread="https://github.com/nerfstudio-project/nerfacc/issues/307",

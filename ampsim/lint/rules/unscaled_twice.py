@@ -47,7 +47,8 @@ def find(source: Source, traces: Sequence[Trace]) -> Found:
             before = [each for each in trace.between(start, step, "unscale", "grad") if not each.apart(step)]
             if start and not trace.between(before[0] if before else None, step, "update", "scale", "backward"):
                 yield from by_hand(before)
-            yield from per_micro_batch(trace, step)
+        for each in trace.of("unscale"):
+            yield from per_micro_batch(trace, each)
         yield from twice(trace)
 
 
@@ -60,22 +61,22 @@ def by_hand(before: Sequence[Event]) -> Found:
 
 def twice(trace: Trace) -> Found:
     """Yield a second unscale_ of one optimizer with no update between."""
-    seen = trace.of("unscale")
+    seen = [each for each in trace.of("unscale") if each.of.isidentifier() or each.of.startswith("self.")]
     for index, second in enumerate(seen):
         for first in seen[:index]:
-            same = (first.of, first.on, first.loops) == (second.of, second.on, second.loops) and first.of != "?"
-            if same and not first.apart(second) and first.node is not second.node:
-                if not trace.between(first, second, "update", "step") and "[" not in first.of:
-                    yield second.node, f"unscale_({second.of}) for the second time since the last update()"
+            same = (first.of, first.on, first.loops) == (second.of, second.on, second.loops)
+            both = first.node is not second.node and not first.apart(second)
+            plain = all(guard.benign for guard in second.beyond(first))
+            if same and both and plain and not trace.between(first, second, "update", "step"):
+                yield second.node, f"unscale_({second.of}) for the second time since the last update()"
 
 
-def per_micro_batch(trace: Trace, step: Event) -> Found:
+def per_micro_batch(trace: Trace, each: Event) -> Found:
     """Yield an unscale_ in every micro-batch of a window that ends in one step."""
-    for each in trace.of("unscale"):
-        inside = [scaled for scaled in trace.of("backward") if scaled.loops == each.loops]
-        same = (each.of, each.on) == (step.of, step.on) and not each.apart(step)
-        if same and inside and windowed(step, each):
-            yield each.node, "unscale_() runs in every micro-batch, and scaler.step() once per window"
+    steps = [step for step in trace.steps() if (each.of, each.on) == (step.of, step.on) and not each.apart(step)]
+    inside = [scaled for scaled in trace.of("backward") if scaled.loops == each.loops]
+    if steps and inside and all(windowed(step, each) for step in steps):
+        yield each.node, "unscale_() runs in every micro-batch, and scaler.step() once per window"
 
 
 RULE = Rule(

@@ -32,12 +32,22 @@ def is_updated(source: Source, scaler: str) -> bool:
     return any(leaf(owner) == leaf(scaler) or source.kind(owner) == SCALER for owner in owners)
 
 
+def made_by_torch(source: Source, scaler: str) -> bool:
+    """Return whether the file makes the scaler, and by torch's own name of a class."""
+    for node in source.nodes:
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(func=func)) if leaf(name_of(target, {})) == leaf(scaler):
+                return leaf(name_of(func, {})) in ("GradScaler", "ShardedGradScaler")
+    return False
+
+
 def find(source: Source, traces: Sequence[Trace]) -> Found:
     """Yield the steps of scalers that the file scales with and never updates."""
     for trace in traces:
         for step in trace.steps():
             scales = [each for each in trace.of("scale") if each.on == step.on]
-            if scales and not trace.of("update") and not is_updated(source, step.on):
+            known = made_by_torch(source, step.on) and scales
+            if known and not trace.of("update") and not is_updated(source, step.on):
                 yield step.node, f"no {step.on}.update() follows in this file"
 
 

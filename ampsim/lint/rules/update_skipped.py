@@ -66,7 +66,8 @@ def is_missed(trace: Trace, update: Event, guard: Guard) -> bool:
 RULE = Rule(
     code="AMP110",
     name="update-skipped",
-    sentence="Where gradients are not finite, or their norm is large, the step is left out and scaler.update() with it: "
+    sentence="Where gradients are not finite, or their norm is large, the step is left out and scaler.update() with "
+    "it: "
     "the scale does not fall, and after unscale_() torch's scaler raises an error in the next iteration. Leave the "
     "skip to scaler.step(), or call scaler.update() on that way, too.",
     law=SKIP,
