@@ -14,7 +14,7 @@ def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) ->
     """Return what the rules of these codes find in a source, by place. UnreadableError: it is no Python source."""
     try:
         source = parse(text)
-        if source is None:
+        if source is None or source.disabled:
             return []
         traces = [*traces_of(source)]
         found = {

@@ -55,6 +55,7 @@ class Event:
         guards: the conditions on the way to it.
         loops: the loops around it, but for those over optimizers or parameters.
         words: in its statement.
+        around: all the loops around it.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Event:
     guards: tuple[Guard, ...]
     loops: tuple[ast.AST, ...]
     words: frozenset[str] = frozenset()
+    around: tuple[ast.AST, ...] = ()
 
     def apart(self, other: "Event") -> bool:
         """Return whether no pass through the loop comes through both."""
@@ -117,7 +119,8 @@ def runs_regardless(event: Event, step: Event) -> bool:
 
 def windowed(step: Event, other: Event) -> bool:
     """Return whether a step waits for the end of an accumulation window, and the other event does not."""
-    deeper = len(other.loops) > len(step.loops) and other.loops[: len(step.loops)] == step.loops
+    inner = other.loops[len(step.loops) :]
+    deeper = other.loops[: len(step.loops)] == step.loops and not {*inner} <= {*step.around}
     waits = step.loops == other.loops and any(guard.window for guard in step.beyond(other))
     return deeper or (waits and not any(guard.window for guard in other.guards))
 

@@ -99,6 +99,19 @@ class Source:
             if isinstance(each.value, ast.Call) and name_of(each.value.func, {}) in classes
         )
 
+    @cached_property
+    def disabled(self) -> bool:
+        """Whether each scaler that the file makes is made with ``enabled=False``."""
+        made = [each for each in self.nodes if isinstance(each, ast.Call) and "GradScaler" in name_of(each.func, {})]
+        off = [
+            any(
+                word.arg == "enabled" and isinstance(word.value, ast.Constant) and not word.value.value
+                for word in each.keywords
+            )
+            for each in made
+        ]
+        return bool(off) and all(off)
+
     def kind(self, name: str) -> str:
         """Return what a name stands for, or ""."""
         return kind_by_name(name) or self.kinds.get(leaf(name), "")

@@ -82,8 +82,10 @@ class Walker:
                 pass
             case ast.If():
                 self.expression(node.test)
-                self.guarded(guards_of(node.test, self.frame), node.body)
-                self.guarded(guards_of(negated(node.test), self.frame), node.orelse)
+                branch = Guard(f"{id(node)} branch", holds=True, words=frozenset(), benign=True)
+                self.guarded((*guards_of(node.test, self.frame), branch), node.body)
+                other = replace(branch, holds=False)
+                self.guarded((*guards_of(negated(node.test), self.frame), other), node.orelse)
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
                 self.loop(node, self.over(node.target, node.iter))
@@ -209,7 +211,8 @@ class Walker:
         loops = tuple(
             loop for loop, targets in self.loops if not any(name.startswith(t) for t in targets for name in about)
         )
-        self.trace.append(Event(kind, on, of, node, self.guards + self.passed, loops, words))
+        around = tuple(loop for loop, _ in self.loops)
+        self.trace.append(Event(kind, on, of, node, self.guards + self.passed, loops, words, around))
 
     def resolve(self, func: ast.expr) -> Function | None:
         """Return the function of this file that is called, if it is known which one."""

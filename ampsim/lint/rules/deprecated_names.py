@@ -22,6 +22,8 @@ def find(source: Source, traces: Sequence[Trace]) -> Found:
         match node:
             case ast.Attribute(attr="GradScaler" | "autocast") if name_of(node.value, {}) == "torch.cuda.amp":
                 yield node, f"torch.cuda.amp.{node.attr} is deprecated: torch.amp.{node.attr}"
+            case ast.ImportFrom(module="torch.cuda", names=names) if any(each.name == "amp" for each in names):
+                yield node, "torch.cuda.amp is deprecated: torch.amp"
             case ast.ImportFrom(module="torch.cuda.amp" | "torch.cuda.amp.grad_scaler"):
                 yield node, "torch.cuda.amp is deprecated: torch.amp"
 

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ampsim.lint.event import Trace
-from ampsim.lint.names import OPTIMIZER, name_of
+from ampsim.lint.names import OPTIMIZER, leaf, name_of
 from ampsim.lint.rule import RESUME, Found, Rule
 from ampsim.lint.source import Source
 
 SAVES = re.compile(r"(^|_)save|checkpoint", re.I)
+CHECKPOINTS = re.compile(r"^_?save_?(checkpoint|ckpt|state|model)s?$", re.I)
 WRONG = """\
 scaler = torch.amp.GradScaler()
 for batch in loader:
@@ -34,7 +35,7 @@ torch.save(
 
 def find(source: Source, traces: Sequence[Trace]) -> Found:
     """Yield the states of optimizers that a file saves which makes a scaler, and says nowhere that it saves that."""
-    if not any(trace.steps() for trace in traces) or "torch.save" not in source.text:
+    if not any(trace.steps() for trace in traces) or "save" not in source.text:
         return
     if "GradScaler(" in source.text and not mentions_a_scaler(source.tree):
         yield from saved_optimizers(source)
@@ -69,14 +70,26 @@ def saved_optimizers(source: Source) -> Iterator[tuple[ast.AST, str]]:
                 values = [each.value for each in keywords]
             case ast.Assign(targets=[ast.Subscript()], value=value):
                 values = [value]
+            case ast.Call(func=func, args=args, keywords=keywords) if CHECKPOINTS.search(leaf(name_of(func, {}))):
+                if given := [
+                    each for each in (*args, *(word.value for word in keywords)) if is_optimizer(source, each)
+                ]:
+                    yield node, f"{name_of(given[0], {})} is saved and the scaler is not: a run that is resumed differs"
+                    return
+                continue
             case _:
                 continue
         for value in values:
             match value:
                 case ast.Call(func=ast.Attribute(attr="state_dict", value=owner)):
-                    if source.kind(name_of(owner, {})) == OPTIMIZER:
+                    if is_optimizer(source, owner):
                         yield value, "the optimizer is saved and the scaler is not: a run that is resumed differs"
                         return
+
+
+def is_optimizer(source: Source, node: ast.AST) -> bool:
+    """Return whether an expression is an optimizer by its name."""
+    return isinstance(node, ast.Name | ast.Attribute) and source.kind(name_of(node, {})) == OPTIMIZER
 
 
 RULE = Rule(

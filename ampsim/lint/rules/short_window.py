@@ -51,15 +51,28 @@ def divisions(loop: ast.AST, window: str) -> Iterator[ast.AST]:
                     yield node
 
 
+def left_over(source: Source, loop: ast.AST) -> Iterator[str]:
+    """Yield the windows of conditions after a loop under which what is left over is stepped with."""
+    for node in source.nodes:
+        for name in ("body", "orelse"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and loop in block:
+                for each in block[block.index(loop) + 1 :]:
+                    if isinstance(each, ast.If) and ".step(" in ast.unparse(each):
+                        for part in ast.walk(each.test):
+                            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod):
+                                yield ast.unparse(part.right)
+
+
 def find(source: Source, traces: Sequence[Trace]) -> Found:
     """Yield the divisions by the full window in loops whose last window may be short."""
     loops = {step.loops[-1] for trace in traces for step in trace.steps() if step.loops}
     for loop in sorted(loops, key=lambda each: getattr(each, "lineno", 0)):
-        for test in (each.test for each in ast.walk(loop) if isinstance(each, ast.If)):
-            for window in windows(test):
-                for node in divisions(loop, window):
-                    yield node, f"the last window may hold fewer than {window} batches, and is divided by {window}"
-                    return
+        tests = [each.test for each in ast.walk(loop) if isinstance(each, ast.If)]
+        ends = [*(window for test in tests for window in windows(test)), *left_over(source, loop)]
+        for node, window in ((node, each) for each in ends for node in divisions(loop, each)):
+            yield node, f"the last window may hold fewer than {window} batches, and is divided by {window}"
+            return
 
 
 RULE = Rule(
