@@ -145,7 +145,8 @@ class Walker:
                 self.frame.env[name] = f"{self.name(iterated)}[]"
                 return frozenset({self.frame.env[name]})
             case _:
-                names = frozenset(each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+                stored = (each for each in ast.walk(target) if isinstance(each, ast.Name))
+                names = frozenset(each.id for each in stored if isinstance(each.ctx, ast.Store))
                 for name in names:
                     self.frame.env.pop(name, None)
                 return names

@@ -204,6 +204,40 @@ def test_names_are_followed_through_methods_and_attributes() -> None:
     assert [each.code for each in lint(unscaled)] == ["AMP101"]
 
 
+def test_a_loop_whose_target_is_an_attribute_is_a_loop() -> None:
+    text = """\
+class Trainer:
+    def train(self):
+        for self.epoch in range(9):
+            for self.step, self.batch in self.loader:
+                self.scaler.scale(self.model(self.batch)).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            self.scheduler.step()
+"""
+    assert lint(text) == []
+    assert [each.code for each in lint(text.replace("            self.sched", "                self.sched"))] == [
+        "AMP101"
+    ]
+
+
+def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
+    body = f"{LOOP}{END}    scheduler.step()\n"
+    assert lint("scaler = GradScaler(enabled=False)\n" + body) == []
+    assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == ["AMP101"]
+
+
+def test_two_branches_of_one_condition_exclude_each_other() -> None:
+    body = """\
+    if limit is not None and limit > 0:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(params, limit)
+    else:
+        scaler.unscale_(optimizer)
+"""
+    assert lint(MAKES + LOOP + body + END) == []
+
+
 def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is_left_alone() -> None:
     body = f"{END}    scheduler.step()\n"
     theirs = "from schedulers import Poly\nscheduler = Poly(optimizer)\n"
