@@ -55,4 +55,5 @@ RULE = Rule(
     wrong=WRONG,
     right=RIGHT,
     find=find,
+    on=False,
 )

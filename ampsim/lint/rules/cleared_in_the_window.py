@@ -61,4 +61,5 @@ RULE = Rule(
     wrong=WRONG,
     right=RIGHT,
     find=find,
+    on=False,
 )

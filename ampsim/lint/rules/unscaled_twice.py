@@ -89,4 +89,5 @@ RULE = Rule(
     wrong=WRONG,
     right=RIGHT,
     find=find,
+    on=False,
 )

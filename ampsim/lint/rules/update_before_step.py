@@ -71,4 +71,5 @@ RULE = Rule(
     wrong=WRONG,
     right=RIGHT,
     find=find,
+    on=False,
 )
