@@ -43,29 +43,30 @@ def files_of(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 
-def judge(path: Path, codes: frozenset[str]) -> list[Finding]:
-    """Return the findings in a file. UnreadableError: it is no Python source."""
-    if str(path) == "-":
-        return lint(sys.stdin.read(), "<stdin>", codes)
-    return lint(read(path), str(path), codes)
-
-
 def judged(paths: Sequence[Path], codes: frozenset[str]) -> tuple[list[Finding], dict[str, str]]:
     """Return the findings in files and folders, and what is wrong with the files that cannot be read."""
     found: list[Finding] = []
     errors: dict[str, str] = {}
     for path in dict.fromkeys(file for named in paths for file in files_of(named)):
         try:
-            found += judge(path, codes)
+            found += lint(read(path), "<stdin>" if str(path) == "-" else str(path), codes)
         except UnreadableError as error:
             errors[str(path)] = f"{error.line}:{error.column}: {error}"
     return found, errors
 
 
+def say(text: str) -> None:
+    """Print a text; a reader that has gone changes nothing of the exit status."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def told(code: str) -> int:
     """Print the page of a rule; return the exit status."""
     if rule := RULES.get(code.upper()):
-        print(explained(rule), end="")
+        say(explained(rule).rstrip())
         return 0
     print(f"ampsim lint: no rule {code!r}; expected one of {', '.join(RULES)}", file=sys.stderr)
     return 2
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ampsim lint: {error}", file=sys.stderr)
         return 2
     if written := FORMATS[options.format](found, errors):
-        print(written)
+        say(written)
     for path, said in errors.items():
         print(f"ampsim lint: {path}:{said}", file=sys.stderr)
     return 2 if errors else 1 if found else 0

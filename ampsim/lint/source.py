@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+import sys
 import tokenize
 import warnings
 from collections.abc import Container, Mapping
@@ -158,13 +159,19 @@ def _mentioned(node: ast.AST) -> set[str]:
     }
 
 
-def read(path: Path) -> str:
-    """Return the text of a file, decoded as Python would. UnreadableError: it is none."""
+def decode(data: bytes) -> str:
+    """Return bytes as text, decoded as Python would. UnreadableError: they are none."""
     try:
-        with tokenize.open(path) as stream:
-            return stream.read()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise UnreadableError(f"{error}; expected Python source in its declared encoding, or UTF-8") from error
+
+
+def read(path: Path) -> str:
+    """Return the text of a file; - is standard input. UnreadableError: it is none."""
+    try:
+        return decode(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
     except OSError as error:
         raise UnreadableError(f"{error.strerror}; expected a file that can be read") from error
 

@@ -2,44 +2,23 @@
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ampsim.lint.calls import Call, event_of
 from ampsim.lint.event import Event, Guard, Trace
-from ampsim.lint.guards import guards_of, is_setting, leaves, negated
+from ampsim.lint.frame import Frame
+from ampsim.lint.guards import guards_of, leaves, negated
 from ampsim.lint.names import SCALER, leaf, name_of, words_of
 from ampsim.lint.source import Function, Source
 
 DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
 
 
-@dataclass
-class Frame:
-    """A function that is walked, and what its names stand for.
-
-    Attributes:
-        owner: its class.
-        env: name -> the name of what it stands for.
-        words: name -> the words of what it was assigned.
-        scaled: name -> the scaler whose scaled loss it is.
-        typed: name -> the class of this file that it is an instance of.
-        opaque: names of what was computed, and is no setting.
-    """
-
-    owner: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-    words: dict[str, frozenset[str]] = field(default_factory=dict)
-    scaled: dict[str, str] = field(default_factory=dict)
-    typed: dict[str, str] = field(default_factory=dict)
-    opaque: set[str] = field(default_factory=set)
-    nested: dict[str, Function] = field(default_factory=dict)
-
-
 class Walker:
     """A walk through one function."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.trace, self.frame = source, Trace(), Frame()
+        self.source, self.trace, self.frame = source, Trace(), Frame(source)
         self.guards: tuple[Guard, ...] = ()
         self.passed: tuple[Guard, ...] = ()  # by the branches that leave, up to the end of the loop or function
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
@@ -88,7 +67,7 @@ class Walker:
                 self.guarded((*guards_of(negated(node.test), self.frame), other), node.orelse)
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
-                self.loop(node, self.over(node.target, node.iter))
+                self.loop(node, self.frame.over(node.target, node.iter))
             case ast.While():
                 self.expression(node.test)
                 self.loop(node, frozenset())
@@ -104,7 +83,7 @@ class Walker:
                 for item in node.items:
                     self.expression(item.context_expr)
                     if item.optional_vars:
-                        self.bind(item.optional_vars, item.context_expr)
+                        self.frame.bind(item.optional_vars, item.context_expr)
                 self.block(node.body)
             case ast.Match():
                 self.expression(node.subject)
@@ -133,25 +112,6 @@ class Walker:
         self.loops, self.passed = kept, passed
         self.block(node.orelse)
 
-    def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
-        """Name the targets of a loop by what it runs over; return the names."""
-        match target, iterated:
-            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
-                pairs = [*zip(targets, args, strict=True)]
-            case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
-                return self.over(inner, first)
-            case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
-                self.frame.words[name] = words_of(iterated, self.frame.words)
-                self.frame.env[name] = f"{self.name(iterated)}[]"
-                return frozenset({self.frame.env[name]})
-            case _:
-                stored = (each for each in ast.walk(target) if isinstance(each, ast.Name))
-                names = frozenset(each.id for each in stored if isinstance(each.ctx, ast.Store))
-                for name in names:
-                    self.frame.env.pop(name, None)
-                return names
-        return frozenset().union(*(self.over(*pair) for pair in pairs))
-
     def simple(self, node: ast.stmt) -> None:
         """Walk a statement that holds no others: its calls, then what it assigns."""
         self.expression(node)
@@ -162,15 +122,15 @@ class Walker:
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
-                    self.bind(target, value)
+                    self.frame.bind(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self.bind(target, value)
+                self.frame.bind(target, value)
             case ast.AugAssign(target=ast.Name(id=name), value=value):
                 self.frame.words[name] = self.frame.words.get(name, frozenset()) | words_of(value, self.frame.words)
 
     def roots(self, node: ast.AST) -> frozenset[str]:
         """Return what the names in a statement stand for."""
-        return frozenset(self.name(each) for each in ast.walk(node) if isinstance(each, ast.Name))
+        return frozenset(self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name))
 
     def expression(self, node: ast.AST) -> None:
         """Walk the calls of an expression, the inner ones first."""
@@ -197,7 +157,7 @@ class Walker:
         for kind, on, of in event_of(call):
             if kind == "backward" and function:
                 continue  # what it does is walked
-            about = frozenset({on, of, call.base} | ({self.name(node.args[0])} if node.args else set()))
+            about = frozenset({on, of, call.base} | ({self.frame.name(node.args[0])} if node.args else set()))
             kept = self.guards
             if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
                 windows = (each.value for each in node.keywords if each.arg in ("update_grad", "need_update"))
@@ -225,8 +185,8 @@ class Walker:
                 return found[0] if len(found) == 1 else None
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 return self.source.method(self.frame.owner, attr)
-            case ast.Attribute(value=value, attr=attr) if self.source.kind(self.name(value)) != SCALER:
-                return self.source.method(self.frame.typed.get(self.name(value), ""), attr)
+            case ast.Attribute(value=value, attr=attr) if self.source.kind(self.frame.name(value)) != SCALER:
+                return self.source.method(self.frame.typed.get(self.frame.name(value), ""), attr)
         return None
 
     def enter(self, function: Function, node: ast.Call) -> None:
@@ -234,91 +194,10 @@ class Walker:
         if function in self.stack or len(self.stack) >= DEEPEST or function.name not in self.source.touched:
             return
         outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
-        self.frame = self.inner(function, node)
+        self.frame = self.frame.inner(function, node)
         self.seen.add(function)
         self.block(function.body)
         self.frame, self.passed, self.stack = outer, passed, self.stack[:-1]
-
-    def inner(self, function: Function, node: ast.Call) -> Frame:
-        """Return the frame of a called function: its parameters stand for the arguments."""
-        outer = self.frame
-        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-        given: list[tuple[str, ast.expr]] = []
-        frame = Frame(outer.owner if names[:1] in (["self"], ["cls"]) else "", nested=dict(outer.nested))
-        if function.name in outer.nested:
-            frame.env, frame.words, frame.scaled = dict(outer.env), dict(outer.words), dict(outer.scaled)
-            frame.owner, frame.typed = outer.owner, dict(outer.typed)
-        if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
-            base = self.name(node.func.value)
-            frame.env[names.pop(0)] = base
-            frame.owner = outer.typed.get(base, outer.owner)
-        given = [*zip(names, node.args, strict=False)]
-        given += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
-        for name, value in given:
-            found = self.name(value)
-            frame.env.pop(name, None) if "?" in found or "()" in found else frame.env.update({name: found})
-            frame.words[name] = words_of(value, outer.words)
-            if scaler := self.scaler_of(value):
-                frame.scaled[name] = scaler
-            if not is_setting(value, outer):
-                frame.opaque.add(name)
-            if found in outer.typed:
-                frame.typed[found] = outer.typed[found]
-        annotate(frame, function, self.source)
-        return frame
-
-    def name(self, node: ast.AST) -> str:
-        """Return the name of what an expression stands for."""
-        return name_of(node, self.frame.env)
-
-    def scaler_of(self, node: ast.AST) -> str:
-        """Return the scaler by which the value of an expression is scaled, or ""."""
-        match node:
-            case ast.Call(func=ast.Attribute(attr="scale", value=value)) if (
-                self.source.kind(self.name(value)) == SCALER
-            ):
-                return self.name(value)
-            case ast.Name() | ast.Attribute() | ast.Subscript():
-                return self.frame.scaled.get(self.name(node), "")
-            case ast.BinOp(left=left, right=right):
-                return self.scaler_of(left) or self.scaler_of(right)
-            case ast.Call(func=ast.Attribute(attr="sum" | "mean" | "clone" | "squeeze", value=value)):
-                return self.scaler_of(value)
-            case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                return next((scaler for each in elts if (scaler := self.scaler_of(each))), "")
-        return ""
-
-    def bind(self, target: ast.expr, value: ast.expr) -> None:
-        """Note what a name stands for from here on."""
-        match target, value:
-            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-                for pair in zip(targets, values, strict=True):
-                    self.bind(*pair)
-                return
-            case ast.Tuple(elts=targets), _:
-                for each in targets:
-                    self.bind(each, value)
-                return
-        scaler, words = self.scaler_of(value), words_of(value, self.frame.words)
-        if isinstance(target, ast.Name):
-            self.frame.env.pop(target.id, None)
-            self.frame.words[target.id] = words
-            (self.frame.opaque.discard if is_setting(value, self.frame) else self.frame.opaque.add)(target.id)
-            if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) and "?" not in self.name(value):
-                self.frame.env[target.id] = self.name(value)
-        name = self.name(target)
-        self.frame.scaled.pop(name, None)
-        if scaler:
-            self.frame.scaled[name] = scaler
-        if isinstance(value, ast.Call) and (made := leaf(name_of(value.func, {}))) in self.source.methods:
-            self.frame.typed[name] = made
-
-
-def annotate(frame: Frame, function: Function, source: Source) -> None:
-    """Note the classes of this file that the parameters are said to be of."""
-    for arg in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
-        if arg.annotation and (said := leaf(name_of(arg.annotation, {}))) in source.methods:
-            frame.typed[frame.env.get(arg.arg, arg.arg)] = said
 
 
 def traces_of(source: Source) -> Iterator[Trace]:
@@ -333,8 +212,8 @@ def traces_of(source: Source) -> Iterator[Trace]:
             continue
         walker = Walker(source)
         if start is not None:
-            walker.frame = Frame(owners.get(start, ""))
-            annotate(walker.frame, start, source)
+            walker.frame = Frame(source, owners.get(start, ""))
+            walker.frame.annotate(start)
             walker.stack = (start,)
             seen.add(start)
         walker.block(start.body if start else source.tree.body)

@@ -172,6 +172,20 @@ def test_a_file_that_is_empty_or_missing_and_no_file_at_all(folder: Path, capsys
     assert "expected some, e.g. ampsim lint train.py" in capsys.readouterr().err
 
 
+def test_standard_input_that_is_no_text_is_told() -> None:
+    command = [sys.executable, "-m", "ampsim.lint", "-"]
+    done = subprocess.run(command, input=b"scaler = '\xff'", capture_output=True, check=False)  # noqa: S603
+    assert (done.returncode, b"expected Python source" in done.stderr) == (2, True)
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_leaves_the_status(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(WRONG * 3000)
+    command = f"{sys.executable} -m ampsim.lint {tmp_path}/many.py | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)  # noqa: S603, S607
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--explain", "amp103"]) == 0
     page = capsys.readouterr().out
