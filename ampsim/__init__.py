@@ -1,18 +1,46 @@
 """ampsim: a testbed for dynamic loss scaling.
 
 Start with `ampsim.core.machine`, the page that says what a loss scaler does. Importing this package loads
-the standard library and numpy, nothing else.
+the standard library alone, and numpy with the first of its names.
 
 >>> from ampsim import Rule, replay
 >>> replay(Rule(init_scale=1024.0, growth_interval=2), [False, False, True, False]).tolist()
 [1024.0, 2048.0, 1024.0, 1024.0]
 """
 
-from ampsim.core import dialects
-from ampsim.core.machine import Rule, State, init, update
-from ampsim.core.replay.ceilings import replay_ceilings
-from ampsim.core.replay.fold import replay
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["Rule", "State", "dialects", "init", "replay", "replay_ceilings", "update"]
+if TYPE_CHECKING:
+    from ampsim.core import dialects as dialects
+    from ampsim.core.machine import Rule as Rule
+    from ampsim.core.machine import State as State
+    from ampsim.core.machine import init as init
+    from ampsim.core.machine import update as update
+    from ampsim.core.replay.ceilings import replay_ceilings as replay_ceilings
+    from ampsim.core.replay.fold import replay as replay
+
+_HOMES = {  # public name -> the module that holds it, or that it is; loaded when the name is first used
+    "Rule": "ampsim.core.machine",
+    "State": "ampsim.core.machine",
+    "dialects": "ampsim.core.dialects",
+    "init": "ampsim.core.machine",
+    "replay": "ampsim.core.replay.fold",
+    "replay_ceilings": "ampsim.core.replay.ceilings",
+    "update": "ampsim.core.machine",
+}
+
+__all__ = [*_HOMES]
 
 __version__ = "0.1.0.dev0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}")
+    module = importlib.import_module(_HOMES[name])
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

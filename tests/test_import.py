@@ -12,7 +12,7 @@ HEAVY = ("torch", "jax", "hypothesis", "matplotlib", "ml_dtypes", "rich", "typer
 
 
 def modules_after(statement: str) -> set[str]:
-    code = f"{statement}; import sys; print(*sys.modules)"
+    code = f"{statement}\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     return set(done.stdout.split())
 
@@ -20,6 +20,13 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize("statement", ["import ampsim", "import ampsim.testing as t; t.conductor.run"])
 def test_importing_ampsim_loads_only_the_standard_library_and_numpy(statement: str) -> None:
     assert not modules_after(statement) & set(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [["lint", "--rules"], ["lint", "--explain", "AMP101"]])
+def test_lint_loads_the_standard_library_only(arguments: list[str]) -> None:
+    run = f"import sys; sys.argv[1:] = {arguments}; import contextlib, io, ampsim.__main__ as program\n"
+    run += "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): program.main()"
+    assert not modules_after(run) & {*HEAVY, "numpy"}
 
 
 def test_the_check_can_fail() -> None:
@@ -33,12 +40,12 @@ def test_the_core_names_are_exported(name: str) -> None:
     assert hasattr(ampsim, name)
 
 
-LAZY = "ampsim/testing/__init__.py"  # loads a name when it is first used
+LAZY = ("ampsim/__init__.py", "ampsim/testing/__init__.py")  # load a name when it is first used
 ROOT = Path(__file__).parents[1]
 PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", LAZY)])
+@pytest.mark.parametrize("path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", *LAZY)])
 def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text())
     taken = [

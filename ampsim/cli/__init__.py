@@ -12,6 +12,7 @@ from ampsim.cli.check import check_target
 from ampsim.cli.compare import list_dialects
 from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
+from ampsim.cli.lint import OWN, lint_files
 from ampsim.cli.playground import write_playground
 from ampsim.cli.report import report_run
 from ampsim.cli.sweep import sweep_folder
@@ -58,6 +59,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
 for _panel, _commands in _PANELS.items():
     for _name, _function in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_function)
+app.command("lint", rich_help_panel="Is my scaler right?", context_settings=OWN)(lint_files)
 app.add_typer(traces.app, name="traces", rich_help_panel="What do scalers do?")
 
 

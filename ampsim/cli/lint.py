@@ -1,0 +1,15 @@
+"""``ampsim lint``: the door to `ampsim.lint`, which reads its own arguments and starts without this package."""
+
+import typer
+
+OWN = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def lint_files(context: typer.Context) -> None:
+    """Read training loops without running them, and name what breaks a law. Exit status 1: there are findings.
+
+    Example: ampsim lint train.py; ampsim lint --explain AMP101
+    """
+    from ampsim.lint.command import main
+
+    raise typer.Exit(main(context.args))

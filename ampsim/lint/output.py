@@ -1,0 +1,63 @@
+"""How findings and rules are written: text, JSON, and annotations of GitHub."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from ampsim.lint.registry import RULES
+from ampsim.lint.rule import Finding, Rule
+
+
+def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
+    """Return a line per finding, and at the end their number."""
+    lines = [f"{each.path}:{each.line}:{each.column}: {each.code} {each.message}" for each in found]
+    if found:
+        count = f"{len(found)} finding{'s' * (len(found) > 1)}"
+        lines.append(f"{count}; ampsim lint --explain {found[0].code} says why, and shows a loop without it")
+    return "\n".join(lines)
+
+
+def as_json(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
+    """Return an object with the findings, each with its rule's law and thread, and the files that are unreadable."""
+    rows = [vars(each) | of_rule(RULES[each.code]) for each in found]
+    return json.dumps({"findings": rows, "errors": dict(errors)}, indent=2)
+
+
+def of_rule(rule: Rule) -> dict[str, str]:
+    """Return what is said of a rule beside a finding."""
+    return {"rule": rule.name, "law": rule.law, "reason": rule.sentence, "thread": rule.thread}
+
+
+def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
+    """Return an annotation per finding and per unreadable file, as GitHub's workflows read them."""
+    lines = [
+        f"::warning file={_property(each.path)},line={each.line},col={each.column},title={each.code}::"
+        + _data(each.message)
+        for each in found
+    ]
+    return "\n".join(lines + [f"::error file={_property(path)}::{_data(said)}" for path, said in errors.items()])
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def explained(rule: Rule) -> str:
+    """Return the page of a rule, as Markdown."""
+    parts = [f"# {rule.code}: {rule.name}", rule.sentence]
+    if rule.law:
+        parts.append(f"Law: `{rule.law}` of `ampsim.testing.check_loop`, which asks it of the running loop.")
+    if rule.thread:
+        parts.append(f"A public report: {rule.thread}")
+    parts += [f"Wrong:\n\n```python\n{rule.wrong}```", f"Right:\n\n```python\n{rule.right}```"]
+    silent = f"`# ampsim: ignore[{rule.code}]` at the end of the line"
+    parts.append(f"{silent}, or `ignore` in `[tool.ampsim]` of pyproject.toml, silences it.")
+    if not rule.on:
+        parts.append(f"Off by default: `--select {rule.code}` asks it.")
+    return "\n\n".join(parts) + "\n"
+
+
+FORMATS = {"text": as_text, "json": as_json, "github": as_github}

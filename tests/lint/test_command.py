@@ -1,0 +1,204 @@
+"""The command: what is read, what is asked, what is written, and how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ampsim.lint.command import main
+from ampsim.lint.registry import RULES
+
+WRONG, RIGHT = RULES["AMP101"].wrong, RULES["AMP101"].right
+LINE = len(WRONG.splitlines())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    (tmp_path / "right.py").write_text(RIGHT)
+    return tmp_path
+
+
+def test_a_finding_is_a_line_and_status_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wrong.py", "right.py"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"wrong.py:{LINE}:5: AMP101 scheduler.step() also runs where the scaler skipped the step"
+    assert len(lines) == 2
+    assert "--explain AMP101" in lines[1]
+
+
+def test_no_finding_is_silence_and_status_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["right.py"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_folders_are_walked_but_for_hidden_ones_and_those_of_tools(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("deep/er", ".hidden", "node_modules", "deep/__pycache__"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "train.py").write_text(WRONG)
+    (folder / "notes.txt").write_text(WRONG)
+    assert main([".", "wrong.py"]) == 1
+    found = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert found == ["wrong.py", "deep/er/train.py"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "status"),
+    [
+        ("# ampsim: ignore[AMP101]", 0),
+        ("# ampsim: ignore", 0),
+        ("#ampsim:ignore[ amp102 , amp101 ] as the rate is cyclic", 0),
+        ("# ampsim: ignore[AMP102]", 1),
+        ("# ampsim: ignore[]", 1),
+        ("# ignore[AMP101]", 1),
+    ],
+)
+def test_a_comment_silences_its_line(folder: Path, comment: str, status: int) -> None:
+    (folder / "wrong.py").write_text(WRONG.rstrip() + f"  {comment}\n")
+    assert main(["wrong.py"]) == status
+    (folder / "wrong.py").write_text(f"{comment}\n" + WRONG)
+    assert main(["wrong.py"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "status"),
+    [
+        ('ignore = ["AMP101"]', [], 0),
+        ('ignore = ["AMP102"]', [], 1),
+        ('select = ["AMP102"]', [], 0),
+        ('select = ["AMP10"]', [], 1),
+        ('select = ["ALL"]\nignore = ["AMP101"]', [], 0),
+        ('ignore = ["AMP101"]', ["--ignore", "AMP102"], 1),
+        ('select = ["AMP102"]', ["--select", "AMP101,AMP103"], 1),
+        ("", ["--ignore", "AMP101"], 0),
+        ("", ["--select", "amp116"], 0),
+    ],
+)
+def test_what_is_asked(folder: Path, table: str, options: list[str], status: int) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "wrong.py").write_text(WRONG)
+    assert main(["deep/wrong.py", *options]) == status
+
+
+def test_a_rule_that_is_off_is_asked_by_name(folder: Path) -> None:
+    (folder / "old.py").write_text(RULES["AMP116"].wrong)
+    assert main(["old.py"]) == 0
+    assert main(["old.py", "--select", "AMP116"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("select = 3", "select = 3: expected a list of codes"),
+        ('select = ["AMP999"]', "no rule 'AMP999'; expected one of AMP101"),
+        ('select = [""]', "no rule ''"),
+        ("selct = []", "tool.ampsim has 'selct'; expected select or ignore"),
+        ("select = [", "expected TOML"),
+    ],
+)
+def test_a_wrong_setting_is_told(folder: Path, capsys: pytest.CaptureFixture[str], table: str, said: str) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
+    assert main(["wrong.py"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_json_has_the_law_the_reason_and_the_thread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", "wrong.py"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    (found,) = told["findings"]
+    rule = RULES["AMP101"]
+    assert (found["path"], found["line"], found["column"], found["code"]) == ("wrong.py", LINE, 5, "AMP101")
+    assert (found["law"], found["reason"], found["thread"]) == (rule.law, rule.sentence, rule.thread)
+    assert told["errors"] == {}
+    assert main(["--json", "right.py"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"findings": [], "errors": {}}
+
+
+def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a,b%.py").write_text(WRONG)
+    assert main(["--format", "github", "a,b%.py"]) == 1
+    assert capsys.readouterr().out.startswith(f"::warning file=a%2Cb%25.py,line={LINE},col=5,title=AMP101::scheduler")
+
+
+ODD = {
+    "no Python": (b"scaler = (\n", "expected Python 3"),
+    "Python 2": (b"print 'scaler'\n", "expected Python 3"),
+    "not UTF-8": (b"scaler = '\xff'\n", "expected Python source in its declared encoding, or UTF-8"),
+    "an encoding that there is not": (b"# coding: martian\nscaler = 1\n", "expected Python source"),
+    "a zero byte": (b"scaler = 1\0\n", "expected Python"),
+    "nested too deeply": (b"scaler = " + b"(" * 3000 + b")" * 3000 + b"\n", "expected"),
+    "a long sum": (b"scaler = " + b"1 + " * 30000 + b"1\n", "expected"),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), ODD.values(), ids=ODD)
+def test_a_file_that_cannot_be_read_is_told_and_the_others_are_linted(
+    folder: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
+) -> None:
+    (folder / "odd.py").write_bytes(data)
+    status = main(["odd.py", "wrong.py"])
+    out, err = capsys.readouterr()
+    assert (status, said in err) == (2, True), err
+    assert out.startswith("wrong.py:")
+    assert "Traceback" not in err
+
+
+ODD_PYTHON = {
+    "with a mark": b"\xef\xbb\xbf" + WRONG.encode(),
+    "latin-1": b"# coding: latin-1\n# \xe9 scaler\n" + WRONG.encode(),
+    "of Windows": WRONG.replace("\n", "\r\n").encode(),
+    "an odd escape": b"text = '\\d'\n" + WRONG.encode(),
+}
+
+
+@pytest.mark.parametrize("data", ODD_PYTHON.values(), ids=ODD_PYTHON)
+def test_odd_files_that_are_python(folder: Path, data: bytes) -> None:
+    (folder / "odd.py").write_bytes(data)
+    assert main(["odd.py"]) == 1
+
+
+def test_a_file_that_is_empty_or_missing_and_no_file_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty.py").write_bytes(b"")
+    assert main(["empty.py"]) == 0
+    assert main(["no.py"]) == 2
+    assert "no.py:1:1: No such file or directory" in capsys.readouterr().err
+    assert main([]) == 2
+    assert "expected some, e.g. ampsim lint train.py" in capsys.readouterr().err
+
+
+def test_standard_input_that_is_no_text_is_told() -> None:
+    command = [sys.executable, "-m", "ampsim.lint", "-"]
+    done = subprocess.run(command, input=b"scaler = '\xff'", capture_output=True, check=False)  # noqa: S603
+    assert (done.returncode, b"expected Python source" in done.stderr) == (2, True)
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_leaves_the_status(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(WRONG * 3000)
+    command = f"{sys.executable} -m ampsim.lint {tmp_path}/many.py | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)  # noqa: S603, S607
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--explain", "amp103"]) == 0
+    page = capsys.readouterr().out
+    assert RULES["AMP103"].sentence in page
+    assert RULES["AMP103"].wrong in page
+    assert main(["--explain", "AMP999"]) == 2
+    assert "no rule 'AMP999'" in capsys.readouterr().err
+    assert main(["--rules"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(RULES)
+
+
+@pytest.mark.parametrize("program", [["ampsim.lint"], ["ampsim", "lint"]])
+def test_the_module_and_the_command_are_one(program: list[str]) -> None:
+    command = [sys.executable, "-m", *program, "-"]
+    done = subprocess.run(command, input=WRONG, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stdout.partition(" ")[0]) == (1, f"<stdin>:{LINE}:5:"), done.stderr

@@ -1,0 +1,58 @@
+"""What the docs say of the rules' precision is what the judged findings say, and no rule is on against them."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ampsim.lint.registry import RULES
+
+DOCS = Path(__file__).parents[2] / "docs/lint"
+HEAD, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]
+LEAST = 0.9
+
+
+def counts(code: str, sample: str) -> tuple[int, int]:
+    """True findings, and all."""
+    found = [each["true"] for each in FINDINGS if each["code"] == code and each["sample"].startswith(sample)]
+    return sum(found), len(found)
+
+
+def wilson(true: int, judged: int) -> tuple[float, float]:
+    z = 1.959964
+    middle = (true + z * z / 2) / (judged + z * z)
+    half = z / (judged + z * z) * math.sqrt(true * (judged - true) / judged + z * z / 4)
+    return middle - half, middle + half
+
+
+def row(code: str) -> str:
+    true, judged = counts(code, "")
+    low, high = wilson(true, judged)
+    parts = [f"{of} of {n}" if n else "" for of, n in (counts(code, "corpus"), counts(code, "unseen"))]
+    off = "" if RULES[code].on else "off"
+    return f"| {code} {RULES[code].name} | {' | '.join(parts)} | {low:.2f} to {high:.2f} | {off} |"
+
+
+CODES = sorted({each["code"] for each in FINDINGS})
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_table_says_what_was_judged(code: str) -> None:
+    assert row(code) in (DOCS / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_rule_that_was_wrong_too_often_is_off(code: str) -> None:
+    true, judged = counts(code, "")
+    assert RULES[code].on == (true / judged >= LEAST)
+
+
+def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
+    for each in FINDINGS:
+        assert {*each} - {"why"} == {"sample", "repository", "commit", "path", "line", "code", "true"}
+        assert len(each["commit"]) == 40
+        assert each["true"] or each["why"]
+    assert max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values()) == 1
+    assert HEAD["files"] == {"corpus": 314, "unseen-1": 193, "unseen-2": 40, "unseen-3": 21}

@@ -1,0 +1,246 @@
+"""Each rule: its wrong example has it, its right one has nothing, and what it says of itself is true."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from ampsim.lint.engine import lint
+from ampsim.lint.output import explained
+from ampsim.lint.registry import RULES
+
+ROOT = Path(__file__).parents[2]
+MAKES = "scaler = torch.amp.GradScaler()\n"
+LOOP = """\
+for batch in loader:
+    optimizer.zero_grad()
+    scaler.scale(model(batch)).backward()
+"""
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_wrong_example_has_this_and_nothing_else(code: str) -> None:
+    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code}
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_right_example_is_clean(code: str) -> None:
+    assert lint(RULES[code].right, codes=RULES) == []
+
+
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.law])
+def test_the_law_is_one_of_the_kit(code: str) -> None:
+    judge = pytest.importorskip("ampsim.testing.loop.judge", reason="pip install -c constraints.txt 'ampsim[testing]'")
+    assert RULES[code].law in judge.LAWS
+
+
+def test_codes_count_from_101_and_names_are_told_apart() -> None:
+    assert [*RULES] == [f"AMP{101 + place}" for place in range(len(RULES))]
+    assert len({rule.name for rule in RULES.values()}) == len(RULES)
+
+
+def test_every_file_of_a_rule_is_registered() -> None:
+    files = {path.stem for path in (ROOT / "ampsim/lint/rules").glob("*.py")} - {"__init__"}
+    assert {rule.find.__module__.rpartition(".")[2] for rule in RULES.values()} == files
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_file_of_a_rule_begins_with_its_code(code: str) -> None:
+    module = importlib.import_module(RULES[code].find.__module__)
+    assert (module.__doc__ or "").startswith(f"{code}: ")
+
+
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.thread])
+def test_a_thread_is_an_address(code: str) -> None:
+    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", RULES[code].thread)
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_page_in_the_docs_is_what_explain_prints(code: str) -> None:
+    """Made by: for each code, ampsim lint --explain CODE > docs/lint/CODE.md."""
+    assert (ROOT / "docs/lint" / f"{code}.md").read_text() == explained(RULES[code])
+
+
+def test_the_docs_have_a_page_per_code() -> None:
+    assert {path.stem for path in (ROOT / "docs/lint").glob("AMP*.md")} == {*RULES}
+
+
+RIGHT = {
+    "a schedule that asks": """\
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    skipped = scale > scaler.get_scale()
+    if skipped:
+        continue
+    scheduler.step()
+""",
+    "a schedule that asks what a function found": """\
+    scaler.step(optimizer)
+    scaler.update()
+    if moved(optimizer):
+        scheduler.step()
+""",
+    "a schedule of epochs": """\
+    scaler.step(optimizer)
+    scaler.update()
+scheduler.step()
+""",
+    "a schedule that is told where it is": """\
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step(epoch + index / len(loader))
+""",
+    "a diffusion scheduler": """\
+    noise_scheduler.step(output, time, sample)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "a mean of losses": """\
+    scaler.step(optimizer)
+    scaler.update()
+    ema_loss.update(loss.item())
+""",
+    "clipping without a scaler": """\
+    if scaler is None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "clipping where a scaler is not used": """\
+    if amp:
+        scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "a limit that is scaled": """\
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0 * scaler.get_scale())
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "two optimizers": """\
+    for each in optimizers:
+        scaler.unscale_(each)
+    for each in optimizers:
+        scaler.step(each)
+    scaler.update()
+""",
+    "an update on the way of the guard": """\
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if not torch.isfinite(norm):
+        scaler.update()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "a norm after the step": """\
+    scaler.step(optimizer)
+    print(max(param.grad.norm() for param in model.parameters()))
+    scaler.update()
+""",
+}
+
+
+@pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
+def test_what_looks_like_a_bug_and_is_none(body: str) -> None:
+    assert lint(MAKES + LOOP + body, codes=RULES) == []
+
+
+END = "    scaler.step(optimizer)\n    scaler.update()\n"
+WRONG = {
+    "behind a setting": ("AMP101", f"{END}    if args.sched:\n        sched.step()\n"),
+    "before the step": ("AMP101", f"    lr_scheduler.step()\n{END}"),
+    "in a try": (
+        "AMP102",
+        "    try:\n        scaler.step(optimizer)\n        ema.update(model)\n    finally:\n        scaler.update()\n",
+    ),
+    "by value": ("AMP103", f"    nn.utils.clip_grad_value_(params, 1)\n{END}"),
+    "unscaled twice": ("AMP105", f"    scaler.unscale_(optimizer)\n    scaler.unscale_(optimizer)\n{END}"),
+    "guarded by the norm": (
+        "AMP110",
+        "    scaler.unscale_(optimizer)\n    norm = clip_grad_norm_(params, 1)\n    if norm < 9:\n"
+        "        scaler.step(optimizer)\n        scaler.update()\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "body"), WRONG.values(), ids=WRONG)
+def test_a_bug_in_another_dress(code: str, body: str) -> None:
+    assert {each.code for each in lint(MAKES + LOOP + body, codes=RULES)} == {code}
+
+
+METHODS = """\
+class Trainer:
+    def __init__(self, model):
+        self.amp = torch.amp.GradScaler()
+        self.adapt = torch.optim.SGD(model.parameters())
+        self.decay = torch.optim.lr_scheduler.StepLR(self.adapt, 1)
+
+    def backward(self, loss):
+        amp = self.amp
+        amp.scale(loss).backward()
+
+    def advance(self):
+        nn.utils.clip_grad_norm_(self.params, 1.0)
+        self.amp.step(self.adapt)
+        self.amp.update()
+        self.decay.step()
+
+    def fit(self, loader):
+        for batch in loader:
+            self.backward(self.model(batch))
+            self.advance()
+"""
+
+
+def test_names_are_followed_through_methods_and_attributes() -> None:
+    assert [(each.line, each.code) for each in lint(METHODS)] == [(12, "AMP103"), (15, "AMP101")]
+    unscaled = METHODS.replace("        nn.utils", "        self.amp.unscale_(self.adapt)\n        nn.utils")
+    assert [each.code for each in lint(unscaled)] == ["AMP101"]
+
+
+def test_a_loop_whose_target_is_an_attribute_is_a_loop() -> None:
+    text = """\
+class Trainer:
+    def train(self):
+        for self.epoch in range(9):
+            for self.step, self.batch in self.loader:
+                self.scaler.scale(self.model(self.batch)).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            self.scheduler.step()
+"""
+    assert lint(text) == []
+    assert [each.code for each in lint(text.replace("            self.sched", "                self.sched"))] == [
+        "AMP101"
+    ]
+
+
+def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
+    body = f"{LOOP}{END}    scheduler.step()\n"
+    assert lint("scaler = GradScaler(enabled=False)\n" + body) == []
+    assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == ["AMP101"]
+
+
+def test_two_branches_of_one_condition_exclude_each_other() -> None:
+    body = """\
+    if limit is not None and limit > 0:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(params, limit)
+    else:
+        scaler.unscale_(optimizer)
+"""
+    assert lint(MAKES + LOOP + body + END, codes=RULES) == []
+
+
+def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is_left_alone() -> None:
+    body = f"{END}    scheduler.step()\n"
+    theirs = "from schedulers import Poly\nscheduler = Poly(optimizer)\n"
+    torchs = "from torch.optim.lr_scheduler import StepLR\nscheduler = StepLR(optimizer, 1)\n"
+    assert lint(theirs + MAKES + LOOP + body) == []
+    assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
