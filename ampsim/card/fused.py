@@ -28,8 +28,8 @@ def twins(device: str, seed: int) -> Record:
     betas, decay = draw.choice([(0.9, 0.999), (0.8, 0.95)]), draw.choice([0, 0.1])
     pairs = [[torch.nn.Parameter(torch.linspace(-1, 1, size, device=device)) for size in sizes] for _ in "ab"]
     optimizers: list[Any] = [kind(pair, betas=betas, weight_decay=decay, fused=True) for pair in pairs]
-    scalers: list[Any] = [torch.amp.GradScaler(device, growth_interval=3)]
-    scalers.append(GradScaler(device, growth_interval=3, fused_step=True))
+    scalers: list[Any] = [torch.amp.GradScaler(device, growth_interval=2)]
+    scalers.append(GradScaler(device, growth_interval=2, fused_step=True))
     generator = torch.Generator(device).manual_seed(seed)
     for number in range(STEPS):
         grads = [torch.randn(size, device=device, generator=generator) for size in sizes]
