@@ -15,7 +15,12 @@ from ampsim.torch import GradScaler
 
 ROUNDS, CALLS = 25, 16  # a round times so many calls of each way
 NO_CLIP = 1e30
-SIZES = {"400 of 1,000": [1000] * 400, "50 of 400,000": [400_000] * 50, "150 of 10,000,000": [10_000_000] * 150}
+SIZES = {  # elements of each tensor
+    "400 of 1,000": [1000] * 400,
+    "50 of 400,000": [400_000] * 50,
+    "GPT-2 small": [38_597_376, 786_432, *[1_769_472, 589_824, 2_359_296, 2_359_296, *[768] * 12] * 12],
+    "150 of 10,000,000": [10_000_000] * 150,
+}
 NEEDED = 28  # bytes per element: parameter, gradient, two moments, and room
 Ways = dict[str, Callable[[], object]]
 

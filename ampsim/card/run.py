@@ -54,13 +54,14 @@ def source() -> str:
 
 
 def missing(file: CardFile, tell: Callable[[str, float], None]) -> Iterator[Record]:
-    """Run each probe that the file has not, and append what it found; of the time that is left each has its share.
+    """Run each probe that the file has not, or only an error of, append what it found, and yield it.
 
+    Of the time that is left each has its share.
     `tell` is given the probe and the seconds that are left in all, whenever the probe looks at the time.
     """
-    who, done = file.records[0]["identity"], {each["probe"]: each["seconds"] for each in file.records[1:]}
-    waiting = [probe for probe in PROBES if probe not in done]
-    end = time.monotonic() + 60 * who["minutes"] - sum(done.values())
+    who, *done = file.records[0]["identity"], *file.records[1:]
+    waiting = [probe for probe in PROBES if probe not in {each["probe"] for each in done if "error" not in each}]
+    end = time.monotonic() + 60 * who["minutes"] - sum(each["seconds"] for each in done)
     torch.set_num_threads(1)  # on a CPU that others use, more are slower
     for place, probe in enumerate(waiting):
         begun, parts = time.monotonic(), sum(PROBES[each][0] for each in waiting[place:])

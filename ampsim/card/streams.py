@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -53,13 +54,8 @@ def run(device: str, left: Callable[[], float], sizes: tuple[int, ...] = SIZES) 
 
 def train(device: str, plan: Plan, *, threaded: bool = False) -> tuple[list[float], bytes]:
     """Return the scales that were used and the parameters' bits: on two threads and streams, or in order on one."""
-    if not threaded:
-        return steps(device, plan, None)
-    thread = OptimizerThread()
-    try:
+    with closing(OptimizerThread()) if threaded else nullcontext() as thread:
         return steps(device, plan, thread)
-    finally:
-        thread.close()
 
 
 def steps(device: str, plan: Plan, thread: OptimizerThread | None) -> tuple[list[float], bytes]:

@@ -94,6 +94,10 @@ def test_a_probe_that_raises_leaves_its_error_and_the_others_go_on(tmp_path: Pat
     assert call("--device", "cpu", "--out", str(path))[0] == 0
     assert [each.get("error") for each in read(path)[1:]] == ["RuntimeError: an illegal memory access", None]
     assert "a: RuntimeError: an illegal memory access" in call("verify", str(path))[1]
+    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {}), "b": (1, broken)})
+    assert call("--device", "cpu", "--out", str(path))[0] == 0  # what failed is tried again, what did not is not
+    assert [each["probe"] for each in read(path)[1:]] == ["a", "b", "a"]
+    assert call("verify", str(path))[0] == 0
 
 
 @settings(deadline=None, max_examples=30)

@@ -108,9 +108,15 @@ def test_what_is_missing_or_went_wrong_is_named(tmp_path: Path) -> None:
     found["streams"] = {"error": "RuntimeError: out of memory"}
     said = wrong(written(tmp_path, found))
     assert said == [
-        "streams: RuntimeError: out of memory",
+        "streams: RuntimeError: out of memory; the same command tries it again",
         "overhead: no record; the command that made the file goes on",
     ]
+
+
+def test_checks_that_there_was_no_time_for_are_counted(tmp_path: Path) -> None:
+    found = {**GOOD, "kit torch": {"checks": {"a": "passed"}, "findings": {}, "of": 61}}
+    texts = [verdict.text for verdict in verify(written(tmp_path, found)) if verdict.outcome == "not looked at"]
+    assert texts == ["kit torch: 60 of 61 checks, for want of time"]
 
 
 def test_claims_that_were_changed_after_the_data_say_so(tmp_path: Path) -> None:
@@ -159,6 +165,10 @@ def test_a_schedule_that_changes_a_bit_is_listed(monkeypatch: pytest.MonkeyPatch
     found = streams.run("cuda", soon, (64,))
     assert (found["schedules"], found["differing"]) == (1, [])
     assert mismatch(found["trajectories"][0]) == ""
+
+
+def test_where_the_kernels_do_not_run_the_fused_step_is_not_claimed_to_be_torchs() -> None:
+    assert "expected CUDA, with Triton" in fused.run("cpu", soon)["skipped"]
 
 
 @pytest.mark.filterwarnings("ignore:fused_step=True:RuntimeWarning")
