@@ -62,7 +62,7 @@ class Here(NamedTuple):
         return Stage("card", seconds, ["ampsim", "card", *options, "--out", str(self.logs / "card.jsonl")])
 
     def tests(self, seconds: int, name: str, *paths: str, **env: str) -> Stage:
-        found = ["tests/torch/test_gpu.py"] if self.dry else list(paths)
+        found = ["tests/torch/test_gpu.py", "tests/probe/test_gpu.py"] if self.dry else list(paths)
         marks = ["-m", "not gpu" if self.dry else "gpu", f"--junitxml={self.logs / name}.xml"]
         return Stage(name, seconds, [*PYTEST, *marks, *found], {} if self.dry else env)
 
