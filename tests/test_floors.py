@@ -50,6 +50,10 @@ FLOORS = {
         *("accelerate", "bmtrain", "colossalai", "composer", "deepspeed", "fairseq", "lightning", "megatron", "mmcv"),
         *("nemo", "roundpipe"),
     },
+    "ampsim/card": {
+        *("numpy", "torch", "ampsim.__version__", "ampsim.records"),
+        *("ampsim.card", "ampsim.core", "ampsim.testing", "ampsim.torch"),
+    },
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ampsim import __version__
-from ampsim.cli import traces
+from ampsim.cli import card, traces
 from ampsim.cli.check import check_target
 from ampsim.cli.compare import list_dialects
 from ampsim.cli.emit import emit_test
@@ -60,6 +60,7 @@ for _panel, _commands in _PANELS.items():
     for _name, _function in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_function)
 app.command("lint", rich_help_panel="Is my scaler right?", context_settings=OWN)(lint_files)
+app.add_typer(card.app, name="card", rich_help_panel="Is my scaler right?")
 app.add_typer(traces.app, name="traces", rich_help_panel="What do scalers do?")
 
 

@@ -14,11 +14,11 @@ from ampsim.testing.kit.result import BrokenError
 from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject
 
 if TYPE_CHECKING or find_spec("torch"):
-    from ampsim.testing.kit.bench import LOSS as LOSS
     from ampsim.testing.kit.bench import Bench as Bench
     from ampsim.testing.kit.bench import bits as bits
+    from ampsim.testing.kit.bench import loss as loss
 else:
-    from ampsim.testing.kit.plain import LOSS, Bench, bits
+    from ampsim.testing.kit.plain import Bench, bits, loss
 
 RULE = Rule(growth_interval=3)  # where a check does not draw one
 SHOWN = 7  # scales that a story shows
@@ -58,7 +58,7 @@ class Trial:
 
     def loss_scale(self) -> float:
         """Return what the scaler multiplies a loss by, here and now."""
-        scale = float(self.scaler.scale(LOSS))
+        scale = float(self.scaler.scale(loss()))
         self.scales += [scale] if self.scales[-1:] != [scale] else []
         return scale
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ampsim.testing.kit.bench import LOSS, Optimizer, fused, local, sgd
+from ampsim.testing.kit.bench import Optimizer, fused, local, loss, sgd
 from ampsim.testing.ranks.gradients import Gradients, Sharded, World, bench_of
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
@@ -145,7 +145,7 @@ def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, lif
 
 
 def _iterate(scaler: Any, benches: list[Sharded], rank: int, scenario: Scenario, overflows: Overflows) -> Seen:
-    used, empty = float(scaler.scale(LOSS)), rank in scenario.empty
+    used, empty = float(scaler.scale(loss())), rank in scenario.empty
     for i, bench in enumerate(benches):
         bench.give(used, bad=(rank, i) in overflows, empty=empty)
     before = [bench.held() for bench in benches]

@@ -80,7 +80,7 @@ class Pair:
 
     def _modelled(self, event: str, seen: Optimizer) -> Outcome:
         if event == "scale":
-            self.model, result = protocol.scale(self.model, Bench().params[0].detach().numpy())
+            self.model, result = protocol.scale(self.model, Bench().params[0].detach().cpu().numpy())
             return replace(result, value=None)
         if event.startswith("update"):
             self.model, result = protocol.update(self.model, 8.0 if event == "update(8.0)" else None)
@@ -114,7 +114,7 @@ class Pair:
     @staticmethod
     def _gradient(bench: Bench) -> np.ndarray | None:
         grad = bench.params[0].grad
-        return None if grad is None else grad.clone().numpy()
+        return None if grad is None else grad.clone().cpu().numpy()
 
 
 @check(1, issue="redai-studio/Relax#44", needs="refusals unscale_ override", rule=rules(growth=False), calls=CALLS)

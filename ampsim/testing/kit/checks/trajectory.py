@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ampsim.core.machine import Rule
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.strategies import FLAGS, Flags, histories, rules
-from ampsim.testing.kit.trial import LOSS, RULE, Bench, Trial, format_number
+from ampsim.testing.kit.trial import RULE, Bench, Trial, format_number, loss
 
 
 @check(1, rule=rules(growth=False), found_inf=histories())
@@ -35,7 +35,7 @@ def micro_batches_are_one_step(t: Trial, micro: int, found_inf: list[bool]) -> N
         t.events.clear()
         runs.append([])
         for flag in [*found_inf, False]:
-            runs[-1] += {float(scaler.scale(LOSS)) for _ in range(scales)}
+            runs[-1] += {float(scaler.scale(loss())) for _ in range(scales)}
             t.log_event(f"scale x {scales}")
             t.iterate(flag)
     once, often = runs

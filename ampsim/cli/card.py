@@ -1,0 +1,146 @@
+"""``ampsim card``: look at a CUDA card, or verify the file of somebody else's."""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
+
+import typer
+from rich.progress import Progress
+
+from ampsim.cli.terminal import err, fail, out
+from ampsim.core.files import BusyError
+
+if TYPE_CHECKING:
+    from ampsim.card.file import CardFile
+    from ampsim.card.verify import Verdict
+    from ampsim.records import Record
+
+app = typer.Typer(help="Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.")
+Device = Annotated[
+    str | None, typer.Option(help="cuda, or cpu to try it; what there is by default.", show_default=False)
+]
+COLOURS = {"holds": "green", "does not hold": "bold red", "not looked at": "dim"}
+URL = "Repository"  # the label of the project's address in the package's metadata
+
+
+@app.callback(invoke_without_command=True)
+def probe_card(
+    context: typer.Context,
+    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time for all probes.")] = 8.0,
+    device: Device = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="By default ampsim-card-DEVICE-DIGITS.jsonl, here."),
+    ] = None,
+) -> None:
+    """Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.
+
+    Each probe is on the disk before the next begins. Stopped or killed, the same command goes on.
+    Example: ampsim card --minutes 8
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with refusing():
+        from ampsim.card.device import chosen
+        from ampsim.card.run import opened
+
+        with opened(chosen(device), minutes, file) as card:
+            out.print(f"{card.path}: {len(card.records) - 1} probes are there", markup=False)
+            try:
+                _probe(card, 60 * minutes)
+            except KeyboardInterrupt:
+                out.print(f"stopped; what is done is in {card.path}, and the same command goes on", markup=False)
+                raise typer.Exit(130) from None
+    out.print(f"done; ampsim card verify {card.path}", markup=False)
+
+
+def _probe(card: "CardFile", seconds: float) -> None:
+    """Run the probes that are missing; show the time that is left, and a line per probe."""
+    from ampsim.card.run import missing
+
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("", total=seconds)
+
+        def tell(probe: str, left: float) -> None:
+            progress.update(task, description=f"{probe}: {left:.0f} s left in all", completed=seconds - left)
+
+        for record in missing(card, tell):
+            out.print(f"{record['seconds']:7.1f} s  {record['probe']}: {_found(record)}", markup=False)
+
+
+@app.command("verify")
+def verify_card(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `ampsim card` wrote.", show_default=False)],
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Also print the address of an issue, filled in; nothing is sent.")
+    ] = False,
+) -> None:
+    """Replay every scale of FILE, hold the laws, and say which of the claims hold that were frozen before.
+
+    Exit status 1 if something does not hold, 2 for a file that is not as it was written.
+    """
+    with refusing():
+        from ampsim.card.verify import verify
+
+        verdicts = verify(file)
+    for each in verdicts:
+        out.print(f"{each.outcome:14}", style=COLOURS[each.outcome], end="")
+        out.print(each.text, markup=False)
+    if submit:
+        out.print(f"\n{_issue(file, verdicts)}", markup=False)
+    raise typer.Exit(1 if any(each.outcome == "does not hold" for each in verdicts) else 0)
+
+
+@app.command("slug")
+def print_slug(device: Device = None) -> None:
+    """Print the device's name as it stands in paths: the card's, or cpu."""
+    with refusing():
+        from ampsim.card.device import chosen, slug
+
+        out.print(slug(chosen(device)), markup=False)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what is wrong with what was asked for into status 2."""
+    if importlib.util.find_spec("torch") is None:
+        fail("no module 'torch'; pip install 'ampsim[torch,card]', or the torch that fits the card")
+    try:
+        yield
+    except (ValueError, BusyError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}; expected a file of `ampsim card`")
+
+
+def _found(record: "Record") -> str:
+    """Return in a few words what a probe found."""
+    for word in ("skipped", "error"):
+        if word in record:
+            return f"{word}: {record[word]}"
+    parts = [f"{len(each)} {name}" for name, each in record.items() if isinstance(each, list | dict)]
+    return ", ".join(parts)
+
+
+def _issue(file: Path, verdicts: "list[Verdict]") -> str:
+    """Return the address of a new issue with what was found; or say that the project has told none."""
+    try:
+        told = metadata.metadata("ampsim").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        told = []
+    urls = dict(each.split(", ", 1) for each in told)
+    if URL not in urls:
+        return f"the package names no {URL} address, so there is no issue to link to; keep {file}"
+    body = "\n".join(
+        [
+            *(f"{each.outcome}: {each.text}" for each in verdicts),
+            "",
+            f"attach {file.name}, sha256 {sha256(file.read_bytes()).hexdigest()}",
+        ]
+    )
+    return f"{urls[URL]}/issues/new?{urlencode({'title': f'card: {file.stem}', 'body': body[:4000]})}"

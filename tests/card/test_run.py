@@ -1,0 +1,204 @@
+"""`ampsim card` as a process: killed at any point, it goes on; what it leaves verifies."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsim.card import device, run
+from ampsim.card.file import read
+from ampsim.card.verify import verify
+from ampsim.cli import app
+from experiments.runner import device as of_experiments
+
+ROOT = Path(__file__).parents[2]
+deep = pytest.param(
+    "0.2", 10, marks=[pytest.mark.deep, pytest.mark.skipif("AMPSIM_DEEP" not in os.environ, reason="deep")]
+)
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["card", *arguments])
+    return result.exit_code, result.output
+
+
+def started(path: Path, minutes: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ampsim", "card", "--minutes", minutes, "--device", "cpu", "--out", str(path)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
+
+
+def records(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize(("minutes", "kills"), [("0.05", 3), deep])
+def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes: str, kills: int) -> None:
+    path, draw, kept = tmp_path / "card.jsonl", random.Random(33), []  # noqa: S311
+    for _ in range(kills):
+        process, before = started(path, minutes), records(path)
+        end = time.monotonic() + 60  # a process that does nothing for so long is a failure below
+        while process.poll() is None and records(path) <= before and time.monotonic() < end:
+            time.sleep(0.02)  # until it has got any further; then anywhere in the probes that come
+        time.sleep(draw.uniform(0, 2))
+        process.kill()
+        process.communicate()
+        kept.append(path.read_bytes().rpartition(b"\n")[0])
+    out, err = started(path, minutes).communicate(timeout=300)
+    assert "done" in out, err
+    data = path.read_bytes()
+    assert all(data.startswith(each) for each in kept)  # what is there is not run again
+    assert [record["probe"] for record in read(path)[1:]] == [*run.PROBES]
+    assert [verdict for verdict in verify(path) if verdict.outcome == "does not hold"] == []
+    flipped = bytearray(data)
+    flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(flipped)
+    assert call("verify", str(path))[0] == 2
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(device, left):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "card.jsonl"
+    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {"seen": 1}), "b": (1, interrupted)})
+    code, text = call("--device", "cpu", "--out", str(path))
+    assert code == 130
+    assert "stopped; what is done is in" in text
+    assert [each["probe"] for each in read(path)[1:]] == ["a"]
+    monkeypatch.setattr(run, "PROBES", {"a": (1, interrupted), "b": (1, lambda device, left: {"skipped": "why"})})
+    code, text = call("--device", "cpu", "--out", str(path))
+    assert code == 0
+    assert "b: skipped: why" in text
+
+
+def test_a_probe_that_raises_leaves_its_error_and_the_others_go_on(tmp_path: Path, monkeypatch) -> None:
+    def broken(device, left):
+        raise RuntimeError("an illegal memory access")
+
+    path = tmp_path / "card.jsonl"
+    monkeypatch.setattr(run, "PROBES", {"a": (1, broken), "b": (1, lambda device, left: {})})
+    assert call("--device", "cpu", "--out", str(path))[0] == 0
+    assert [each.get("error") for each in read(path)[1:]] == ["RuntimeError: an illegal memory access", None]
+    assert "a: RuntimeError: an illegal memory access" in call("verify", str(path))[1]
+    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {}), "b": (1, broken)})
+    assert call("--device", "cpu", "--out", str(path))[0] == 0  # what failed is tried again, what did not is not
+    assert [each["probe"] for each in read(path)[1:]] == ["a", "b", "a"]
+    assert call("verify", str(path))[0] == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(taken=st.lists(st.floats(0.0, 100.0), min_size=4, max_size=4), there=st.integers(0, 3))
+def test_each_probe_has_its_share_of_the_time_that_is_left(taken: list[float], there: int) -> None:
+    weights, clock, shares = [1, 3, 2, 2], [1000.0], []
+
+    def probe(seconds):
+        def look(device, left):
+            shares.append(left())
+            clock[0] += seconds
+            return {}
+
+        return look
+
+    file = SimpleNamespace(records=[{"identity": {"minutes": 2.0, "device": {"type": "cpu"}}}])
+    file.append = file.records.append
+    names = ["p", "q", "r", "s"]
+    with pytest.MonkeyPatch.context() as patch:
+        probes = {name: (weight, probe(t)) for name, weight, t in zip(names, weights, taken, strict=True)}
+        patch.setattr(run, "PROBES", probes)
+        patch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        file.records += [{"probe": name, "seconds": t} for name, t in zip(names[:there], taken[:there], strict=True)]
+        assert len([*run.missing(file, lambda probe, left: None)]) == 4 - there
+    for place in range(there, 4):
+        left = max(0.0, 120.0 - sum(taken[:place]))
+        assert shares[place - there] == pytest.approx(left * weights[place] / sum(weights[place:]), abs=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "tpu"], "device=tpu: expected cuda, or cpu to try it; pass --device cuda"),
+        (["--minutes", "0"], "greater than or equal to 0.05"),
+        (["verify", "nowhere.jsonl"], "nowhere.jsonl: No such file or directory; expected a file of `ampsim card`"),
+        (["verify", "."], "expected a file of `ampsim card`"),
+        (["verify", "notes.txt"], "line 1: it is cut short; expected a line feed"),
+        (["--device", "cpu", "--out", "notes.txt"], "expected a file of `ampsim card`, or none; pass another --out"),
+        pytest.param(
+            ["--device", "cuda"], "sees none; pass --device cpu to try it, or install a CUDA build of torch",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card"),
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_use_says_what_was_expected(arguments: list[str], said: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("my notes")
+    code, text = call(*arguments)
+    assert code == 2
+    assert said in " ".join(text.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, codes = tmp_path / "card.jsonl", []
+    again = {"a": (1, lambda device, left: codes.append(call("--device", "cpu", "--out", str(path))) or {})}
+    monkeypatch.setattr(run, "PROBES", again)
+    assert call("--device", "cpu", "--out", str(path))[0] == 0
+    assert codes[0][0] == 2
+    assert "is writing it" in codes[0][1]
+
+
+@pytest.mark.parametrize("name", ["NVIDIA B999 7GB HBM9", "Tesla T4", "AMD Radeon (TM) X"])
+def test_the_folder_of_the_experiments_and_the_file_of_a_card_have_one_name(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
+    assert device.slug("cuda") == of_experiments.slug("cuda") != "cuda"
+    assert call("slug") == (0, f"{device.slug('cuda')}\n")
+    assert call("slug", "--device", "cpu") == (0, "cpu\n")
+
+
+def test_the_file_is_named_by_the_device_and_what_ran_on_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {})})
+    assert call("--device", "cpu")[0] == call("--device", "cpu")[0] == call("--device", "cpu", "--minutes", "1")[0] == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 2
+    assert all(name.startswith("ampsim-card-cpu-") and name.endswith(".jsonl") for name in names)
+
+
+def test_driver_and_clocks_are_noted_where_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\ntest "$3$4" = -iGPU-7 && echo "580.1, 1980 MHz, 2619 MHz, 700.00 W, Enabled"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert device.asked("GPU-7")["driver_version"] == "580.1"
+    assert device.asked("GPU-7")["clocks.max.sm"] == "1980 MHz"
+    assert device.asked("GPU-8") == {}
+
+
+def test_submit_prints_a_link_and_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "card.jsonl"
+    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {})})
+    call("--device", "cpu", "--out", str(path))
+    told = SimpleNamespace(get_all=lambda key: None)
+    monkeypatch.setattr(metadata, "metadata", lambda name: told)
+    assert "names no Repository address" in call("verify", str(path), "--submit")[1]
+    told.get_all = lambda key: ["Homepage, https://b.invalid", "Repository, https://a.invalid/x"]
+    code, text = call("verify", str(path), "--submit")
+    assert code == 0
+    assert "\nhttps://a.invalid/x/issues/new?title=card%3A+card&body=" in text

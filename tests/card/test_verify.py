@@ -1,0 +1,199 @@
+"""What `verify` says of a file: each fault that is planted is named."""
+
+import copy
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ampsim.card import claims, fused, streams, training
+from ampsim.card.file import CardFile
+from ampsim.card.run import PROBES
+from ampsim.card.verify import mismatch, verify
+from ampsim.core.files import DamagedFileError
+
+RUN = {
+    "name": "torch", "rule": {"init_scale": 16.0, "growth_interval": 2}, "depth": 0,
+    "found_inf": [True, False, False, True, False], "skipped": [True, False, False, True, False],
+    "scale": [16.0, 8.0, 8.0, 16.0, 8.0], "loss": [3.0, 3.0, 2.0, 2.0, 1.0],
+}  # fmt: skip
+SIZE = {"waits": {"ours, fused step": 0}, "ratios": {"ours, fused step": 1.5}}
+FACTS = {"a GEMM overflows at": 65520.0, "a GEMM's sum may pass 65504": 65504.0}
+FACTS |= {"a GEMM keeps a subnormal factor": True, "a GEMM keeps a subnormal result": True}
+GOOD: dict[str, dict[str, object]] = {
+    "kit torch": {"checks": {}, "findings": {}}, "kit ampsim": {"checks": {}, "findings": {}},
+    "streams": {"schedules": 1, "differing": [], "trajectories": [{**RUN, "name": "schedule 0"}]},
+    "fused step": {"runs": 1, "differing": []},
+    "gpt small": {"trajectories": [RUN]}, "gpt2-small": {"trajectories": [RUN]},
+    "arithmetic": {"facts": {name: {"cuda": value, "cpu": 0} for name, value in FACTS.items()}, "differing": []},
+    "overhead": {"sizes": {"small": {}, "large": SIZE}},
+}  # fmt: skip
+
+
+def written(path: Path, found: dict[str, dict[str, object]], device: str = "cuda", frozen: str = claims.SHA256) -> Path:
+    who = {"device": {"type": device}, "claims_sha256": frozen, "probes": [*PROBES]}
+    file = CardFile(path / "card.jsonl", who, {})
+    for probe, record in found.items():
+        file.append({"probe": probe, "seconds": 1.0, **record})
+    return file.path
+
+
+def wrong(path: Path) -> list[str]:
+    return [verdict.text for verdict in verify(path) if verdict.outcome == "does not hold"]
+
+
+def test_a_good_file_holds_in_all_points(tmp_path: Path) -> None:
+    verdicts = verify(written(tmp_path, GOOD))
+    assert {verdict.outcome for verdict in verdicts} == {"holds"}
+    assert len(verdicts) == 3 + len(claims.CLAIMS)
+
+
+PLANTED = {
+    "kit torch": {"findings": {"scale_comes_back": "passes"}},
+    "kit ampsim": {"findings": {"skip_is_reported": "no"}},
+    "streams": {"differing": [7]},
+    "fused step": {"differing": [{"seed": 0}]},
+    "gpt2-small": {"trajectories": [{**RUN, "loss": [1.0, 2.0, 2.0, 2.0, 3.0]}]},
+    "gpt small": {"trajectories": [{**RUN, "scale": [16.0, 8.0, 8.0, 16.0, 8.000000953674316]}]},
+    "arithmetic": {"facts": {name: {"cuda": 0, "cpu": value} for name, value in FACTS.items()}},
+    "overhead": {"sizes": {"large": {**SIZE, "ratios": {"ours, fused step": 1.39}}}},
+}
+
+
+@pytest.mark.parametrize("probe", PLANTED)
+def test_a_planted_fault_is_named(tmp_path: Path, probe: str) -> None:
+    found = copy.deepcopy(GOOD)
+    found[probe] |= PLANTED[probe]
+    said = wrong(written(tmp_path, found))
+    assert len(said) == (4 if probe == "arithmetic" else 1)
+    about = [claim.text for claim in claims.CLAIMS if claim.probe == probe]
+    assert all(text in about or text.startswith(probe) for text in said)
+
+
+def test_every_claim_can_fail(tmp_path: Path) -> None:
+    bad = copy.deepcopy(GOOD)
+    for probe, fault in PLANTED.items():
+        bad[probe] |= fault
+    bad["gpt small"] = {"trajectories": [{**RUN, "found_inf": [False] * 5, "skipped": [False] * 5}]}
+    bad["overhead"] = {"sizes": {"large": {"waits": {"ours, fused step": 1}, "ratios": {"ours, fused step": 1.0}}}}
+    assert {claim.text for claim in claims.CLAIMS} <= {*wrong(written(tmp_path, bad))}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"scale": [16.0, 8.0, 8.0, 8.0, 8.0]}, "the scale of step 3 is not the machine's"),
+        ({"scale": RUN["scale"][:-1]}, "the scale of step 4 is not the machine's"),
+        ({"skipped": [True, False, False, False, False]}, "it skipped other steps than those that overflowed"),
+        ({"depth": 1}, "the scale of step 1 is not the machine's"),
+    ],
+)
+def test_a_trajectory_that_is_not_the_machines_is_seen(fault: dict[str, object], said: str) -> None:
+    assert mismatch(RUN) == ""
+    assert mismatch({**RUN, **fault}) == said
+
+
+def test_a_run_beyond_its_skip_budget_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ampsim.core.laws.HISTORY_LAWS", (skip_budget,))
+    assert mismatch(RUN) == "skip_budget: 2 skips"
+
+
+def skip_budget(history) -> str:
+    return f"{sum(history.found_inf)} skips"
+
+
+def test_what_is_missing_or_went_wrong_is_named(tmp_path: Path) -> None:
+    found = {probe: record for probe, record in GOOD.items() if probe != "overhead"}
+    found["streams"] = {"error": "RuntimeError: out of memory"}
+    said = wrong(written(tmp_path, found))
+    assert said == [
+        "streams: RuntimeError: out of memory; the same command tries it again",
+        "overhead: no record; the command that made the file goes on",
+    ]
+
+
+def test_checks_that_there_was_no_time_for_are_counted(tmp_path: Path) -> None:
+    found = {**GOOD, "kit torch": {"checks": {"a": "passed"}, "findings": {}, "of": 61}}
+    texts = [verdict.text for verdict in verify(written(tmp_path, found)) if verdict.outcome == "not looked at"]
+    assert texts == ["kit torch: 60 of 61 checks, for want of time"]
+
+
+def test_claims_that_were_changed_after_the_data_say_so(tmp_path: Path) -> None:
+    texts = [verdict.text for verdict in verify(written(tmp_path, GOOD, frozen="0" * 64))]
+    assert sum("by claims of another version than the data's" in text for text in texts) == len(claims.CLAIMS)
+
+
+def test_of_a_cpu_nothing_is_claimed_that_is_claimed_of_a_card(tmp_path: Path) -> None:
+    found = {**GOOD, "overhead": {"sizes": {"small": {"waits": {}, "ratios": {}}}}}
+    assert wrong(written(tmp_path, found, device="cpu")) == []
+
+
+@pytest.mark.parametrize("record", [{"trajectories": [{}]}, {"trajectories": [{**RUN, "rule": {"init_scale": -1.0}}]}])
+def test_sealed_nonsense_is_refused(tmp_path: Path, record: dict[str, object]) -> None:
+    with pytest.raises(DamagedFileError, match="expected records as the probes write them"):
+        verify(written(tmp_path, {"gpt small": record}))
+
+
+# ------------------------------------------------------------------------------------------- probes, dry, and broken
+
+
+def soon() -> float:
+    return 0.0
+
+
+def test_drawn_schedules_on_a_cpus_threads_leave_the_models_scales(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "ITERATIONS", 12)
+    for seed in range(4):
+        plan = streams.draw(seed, (64,))
+        assert plan == streams.draw(seed, (64,))
+        assert streams.train("cpu", plan, threaded=True) == streams.train("cpu", plan)
+    assert len({streams.draw(seed, (64,)).depth for seed in range(20)}) == 4
+
+
+def test_a_schedule_that_changes_a_bit_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = streams.train
+
+    def raced(device, plan, *, threaded=False):
+        scales, bits = train("cpu", plan, threaded=threaded)
+        return scales, bits[:-1] + b"!" if threaded else bits
+
+    monkeypatch.setattr(streams, "train", raced)
+    found = streams.run("cuda", soon, (64,))
+    assert found["differing"] == [0]
+    monkeypatch.setattr(streams, "train", lambda device, plan, *, threaded=False: train("cpu", plan, threaded=threaded))
+    found = streams.run("cuda", soon, (64,))
+    assert (found["schedules"], found["differing"]) == (1, [])
+    assert mismatch(found["trajectories"][0]) == ""
+
+
+def test_where_the_kernels_do_not_run_the_fused_step_is_not_claimed_to_be_torchs() -> None:
+    assert "expected CUDA, with Triton" in fused.run("cpu", soon)["skipped"]
+
+
+@pytest.mark.filterwarnings("ignore:fused_step=True:RuntimeWarning")
+def test_twins_agree_and_one_whose_step_is_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = fused.twins("cpu", 0)
+    assert (twins["differing"], twins["first"]) == (0, None)
+    assert twins["scales"][0] == twins["scales"][1] != 65536.0
+    monkeypatch.setattr(fused, "GradScaler", lambda *_, **__: Late())
+    assert fused.twins("cpu", 0)["first"] == 0
+
+
+class Late:
+    """Backs off, and grows, at another interval."""
+
+    def __new__(cls):
+        import torch
+
+        return torch.amp.GradScaler("cpu", init_scale=3.0, growth_interval=2)
+
+
+def test_a_gpt_trains_in_fp16_and_its_scales_are_the_machines() -> None:
+    steps = iter(range(12))
+    run = training.train("torch", training.SIZES["small"], "cpu", lambda: next(steps, None) is not None)
+    assert len(run["scale"]) == 13
+    assert mismatch(run) == ""
+    assert run["found_inf"][0]
+    run["found_inf"][-1] = not run["found_inf"][-1]
+    assert mismatch(run) != ""
