@@ -19,7 +19,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from ampsim.diagnose.findings import findings
+from ampsim.diagnose.explain import explain
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.records import Record
 from ampsim.torch import GradScaler
@@ -33,9 +33,13 @@ WIDTH = 32
 BATCH = 32  # examples per step
 KINDS = {
     "scaled norm": "scaled clip",
-    "hidden skips": "another",
-    "alarm": "another",
-}  # finding -> the fault that it tells
+    "tiny scale": "collapse",
+    "skipped to the end": "collapse",
+    "never started": "collapse",
+    "norm not finite": "collapse",
+    "loss rose": "data spike",
+    "burst": "data spike",
+}  # statement -> the fault that it tells
 FORMS = ("watch", "Megatron", "watch", "DeepSpeed", "watch", "HF Trainer", "watch", "fairseq")  # of seeds in turn
 
 
@@ -120,8 +124,10 @@ def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         train(config, arm, form, begin, generator, path, tick)
-        found = findings(read_history(path))
-    kinds = [KINDS.get(each.kind, each.kind) for each in found]
+        explanation = explain(read_history(path))
+    told = [each for each in explanation.statements if each.kind == "burst"]
+    found = sorted([*explanation.wrong, *told], key=lambda each: KINDS.get(each.kind, each.kind) not in ARMS)
+    kinds = [kind if (kind := KINDS.get(each.kind, each.kind)) in ARMS else "another" for each in found]
     return {
         "form": form,
         "begin": begin if arm.kind not in (HEALTHY, "scaled clip", "dead layer") else 0,

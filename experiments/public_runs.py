@@ -27,8 +27,7 @@ from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import replay
 from ampsim.core.theory import pathwise, stochastic
-from ampsim.diagnose.findings import findings
-from ampsim.diagnose.infer import infer
+from ampsim.diagnose.explain import findings, least_skips
 from ampsim.diagnose.readers.text import read_text
 from ampsim.records import Record
 from experiments import runner
@@ -85,7 +84,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "windows": [window(rule, *pair) for pair in pairs(log)],
         "whole": window(rule, *whole(log)),
         "findings": [finding.kind for finding in findings(history)],
-        "skips_proved": infer(history).least_skips,
+        "skips_proved": least_skips(history),
         "critical_rate": stochastic.critical_bad_rate(rule),
     }
 

@@ -1,5 +1,6 @@
-"""``ampsim explain``: say what the loss scale did in a training log."""
+"""``ampsim explain``: say what a training log bears about its loss scale."""
 
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
 
 ROWS = 10
 """Of the ledger, the last."""
+STYLES = {"healthy": "green", "wrong": "bold red", "cannot tell": "yellow"}
 
 Log = Annotated[
     Path,
     typer.Argument(
         metavar="LOG",
         help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch; also "
-        "compressed by gzip. - is standard input.",
+        "compressed by gzip. - is standard input. Or the text of an error, in quotes.",
         show_default=False,
     ),
 ]
@@ -29,25 +31,36 @@ Page = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Also write the page of `ampsim report`.", show_default=False),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the statements as data, with their lines and bounds.")]
+Why = Annotated[bool, typer.Option("--why", help="Name the lines of the log that bear each statement.")]
 
 
-def explain_log(log: Log, html: Page = None) -> None:
-    """Say in plain words what the loss scale did in LOG, and what to try. Exit status 1 if something is wrong.
+def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why = False) -> None:
+    """Say in plain words what LOG bears about its loss scale, and what to try.
+
+    Exit status 0 if it is healthy, 1 if something is wrong, 3 if the log cannot tell, 2 if it cannot be read.
 
     Example: ampsim explain train.log --html page.html
     """
-    from ampsim.diagnose.explain import explain
+    from ampsim.diagnose.explain import STATUS, explain, in_words
+    from ampsim.diagnose.formats import error_in
 
+    if not log.exists() and (error := error_in(str(log))) is not None:
+        out.print(f"{error['name'].upper()}: {error['cause']}\n\nTry:\n- {error['cure']}", markup=False)
+        raise typer.Exit(1)
     history = read_log(log)
-    text, found = explain(history)
-    diagnosis, blank, rest = text.partition("\n\n")
-    out.print(diagnosis, style="bold red" if found else "green", markup=False)
-    _draw(history)
-    out.print(f"\n{rest}" if blank else "", markup=False)
-    _print_ledger(history)
+    explanation = explain(history)
+    if as_json:
+        print(json.dumps(explanation.to_json(), indent=1))
+    else:
+        diagnosis, blank, rest = in_words(explanation, lines=why).partition("\n\n")
+        out.print(diagnosis, style=STYLES[explanation.verdict], markup=False)
+        _draw(history)
+        out.print(f"\n{rest}" if blank else "", markup=False)
+        _print_ledger(history)
     if html is not None:
         write_page(history, log, html)
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(STATUS[explanation.verdict])
 
 
 def _draw(history: "History") -> None:
@@ -60,16 +73,16 @@ def _draw(history: "History") -> None:
 
 
 def _print_ledger(history: "History") -> None:
-    from ampsim.diagnose.infer import ledger
+    from ampsim.diagnose.report import skip_rows
     from ampsim.diagnose.words import scale_text
 
-    rows, inferred = ledger(history)
+    rows = skip_rows(history)
     if not rows:
         return
     out.print(f"\nSkips, the last {ROWS} of {len(rows)} rows:" if len(rows) > ROWS else "\nSkips:", markup=False)
-    table = Table("step", "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
+    table = Table(history.unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
-        steps = str(first) if first == last else f"{first} to {last}"
-        before = "" if math.isnan(scale) else scale_text(scale)
-        table.add_row(steps, f"{'at least ' if inferred else ''}{skips}", before)
+        low, high = math.floor(first), math.ceil(last)
+        steps = str(low) if low == high else f"{low} to {high}"
+        table.add_row(steps, str(skips), "" if scale is None else scale_text(scale))
     print_table(table)

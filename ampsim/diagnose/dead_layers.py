@@ -1,6 +1,7 @@
 """Which parameters get no gradient, as fp16 flushes it to zero at the loss scale in force, or as there is none."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -15,23 +16,20 @@ DEAD = 0.99
 """Share of a layer's nonzero gradients below fp16 at which it learns nothing."""
 
 
-def dead_layers(history: History) -> str:
-    """Return a sentence with their names; nothing if there are none, or if all are dead."""
+def dead_layers(history: History) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the kind of a statement and its numbers, with the names; nothing if there are none, or if all are dead."""
     if len(history.samples) < 2:
-        return ""
+        return
     share: dict[str, list[float]] = {}
+    known = ~np.isnan(history.scale)
     for sample in history.samples:
-        scale = float(np.interp(sample.step, history.step, history.scale))
+        scale = float(np.interp(sample.step, history.step[known], history.scale[known])) if known.any() else np.nan
         for name, counts in sample.counts.items():
             share.setdefault(name, []).append(_flushed(counts, scale))
     dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
-    if not dead or len(dead) == len(share):
-        return ""
-    names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
-    return (
-        f"No gradient reaches {len(dead)} of {len(share)} parameters: {names}. At least {DEAD:.0%} of its elements are "
-        "zero, or so small that float16 makes them zero at this scale."
-    )
+    if dead and len(dead) < len(share):
+        names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
+        yield "dead layer", {"count": str(len(dead)), "of": str(len(share)), "names": names}
 
 
 def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:

@@ -1,102 +1,158 @@
-"""Explain a run's loss scale in sentences: what happened, how it is known, what to try."""
+"""Explain a run's loss scale: the statements that its log bears, a verdict, and both in words."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from ampsim.diagnose.findings import findings
+from ampsim.diagnose.evidence import Evidence
+from ampsim.diagnose.formats import TABLE
 from ampsim.diagnose.history import History
-from ampsim.diagnose.infer import Inferred, fitting_dialects, infer
-from ampsim.diagnose.looks import Finding
-from ampsim.diagnose.what_if import other_rules
-from ampsim.diagnose.words import counted, scale_text, way
+from ampsim.diagnose.remarks import OFTEN, remarks, share
+from ampsim.diagnose.statements import Maker, Statement
 
-HEALTHY = "Nothing is wrong with the loss scale in this run."
-LIKELY = {
-    "Megatron": "megatron.core.DynamicGradScaler",
-    "DeepSpeed": "deepspeed.DynamicLossScaler",
-    "fairseq": "fairseq.DynamicLossScaler",
-    "HF Trainer": "torch.amp.GradScaler",
-}
-"""The dialect that a program speaks unless its settings say otherwise."""
+SKIPPED = 0.25
+"""Lines that tell of skips per line that tells of a step that was taken, above which no run is called healthy."""
+SHORT = 3
+"""Lines that show a step, below which no run is called healthy."""
+RISEN = 1.3
+"""Times the lowest quarter of the losses that the last one may be."""
+STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}
+"""Verdict -> exit status."""
 
 
-def explain(history: History) -> tuple[str, list[Finding]]:
-    """Return the explanation of a run as text, and its findings; no findings mean that it is healthy."""
-    found = findings(history)
-    parts = [_headline(found), "", *facts(history), *history.notes, *_cures(found), *_others(history)]
-    return "\n".join(parts), found
+@dataclass(frozen=True)
+class Explanation:
+    """An explanation of one log: what it bears, and the verdict."""
+
+    verdict: str
+    """"healthy", "wrong" or "cannot tell"."""
+    why: str
+    """The verdict in a sentence."""
+    statements: list[Statement]
+    """What is wrong, then notes, then facts."""
+    notes: list[str]
+    """What the reader left out or took for granted."""
+
+    @property
+    def wrong(self) -> list[Statement]:
+        """What is wrong, the first thing first."""
+        return [each for each in self.statements if each.verdict == "wrong"]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the data of the statements, with the version of their table."""
+        said = [each.to_json() for each in self.statements]
+        return {"version": TABLE["version"], "verdict": self.verdict, "why": self.why, "statements": said}
 
 
-def facts(history: History) -> list[str]:
-    """Return what is known of a run in sentences: its course, its skips, its rule, whose dialect that is."""
-    known = infer(history)
-    return [_course(history), *_skips(history, known), *_rule(history, known)]
+def explain(history: History) -> Explanation:
+    """Return what a log bears, its other ranks and engines included."""
+    statements = [each for one in (history, *history.others) for each in _about(one, main=one is history)]
+    ranks = (history, *history.others)
+    if any((Evidence(one).status == 1).any() for one in ranks):  # what one rank shows is so of all
+        statements = [each for each in statements if each.kind != "never started"]
+    order = {"wrong": 0, "note": 1, "fact": 2}
+    statements.sort(key=lambda each: order[each.verdict])  # a stable sort: the order of the remarks stays
+    wrong = [each for each in statements if each.verdict == "wrong"]
+    words = TABLE["verdict"]
+    if wrong:
+        cause = words["scale" if wrong[0].scale else "other"]
+        return Explanation("wrong", words["wrong"].replace("{scale}", cause), statements, history.notes)
+    verdicts = [_verdict(one, statements) for one in (history, *history.others)]
+    verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")
+    return Explanation(verdict, words[verdict].replace("{why}", words[why]), statements, history.notes)
 
 
-def _headline(found: list[Finding]) -> str:
-    return "\n".join(f"{finding.kind.upper()}: {finding.what}" for finding in found) or HEALTHY
+def _about(history: History, *, main: bool) -> list[Statement]:
+    """Return the statements about one rank or engine; of the others only what is no mere fact."""
+    maker = Maker(history)
+    with np.errstate(all="ignore"):  # numbers that no run has
+        return [*remarks(maker), *(maker.facts() if main else ())]
 
 
-def _course(history: History) -> str:
-    first, last = history.step[0], history.step[-1]
-    steps = f"{f'steps {first} to {last}' if first < last else f'step {first}'}, from {history.program}"
-    known = history.scale[~np.isnan(history.scale)]
-    if not len(known):
-        missing = "" if history.every_step else ", so skips cannot be inferred: log scaler.get_scale()"
-        return f"Read: {steps}. No loss scale is in it{missing}."
-    first, final, low, high = map(scale_text, (known[0], known[-1], known.min(), known.max()))
-    if low == high:
-        return f"Read: {steps}. The scale stood at {first}."
-    ups = sum(change.new > change.old for change in history.changes)
-    return (
-        f"Read: {steps}. The scale began at {first}, ended at {final}, lay between {low} and {high}, grew "
-        f"{counted(ups, 'time')} and fell {counted(len(history.changes) - ups, 'time')}."
-    )
+def _verdict(history: History, statements: list[Statement]) -> tuple[str, str]:
+    """Return the verdict on a history in which nothing is wrong, and the name of its reason."""
+    evidence = Evidence(history)
+    with np.errstate(all="ignore"):
+        counts = ~np.isnan(evidence.skipped)
+        norms = history.norm[~np.isnan(history.norm)]
+        good, bad = evidence.status == 1, evidence.status == -1
+        if not len(evidence.points[0]) and not counts.any() and not len(norms) and not good.any():
+            return "cannot tell", "nothing"
+        if any(each.kind == "searching" for each in statements):
+            return "cannot tell", "searching"
+        if evidence.weight(evidence.tail) > 2 or (len(norms) and np.isinf(norms[-1])):
+            return "cannot tell", "ending"
+        if history.settings.get("cut"):
+            return "cannot tell", "cut"
+        skips, steps, _ = share(evidence)
+        if skips >= 3 and skips > OFTEN * steps > 0:
+            return "cannot tell", "often"
+        if not steps and bad.sum() >= 5 and bad.sum() > SKIPPED * good.sum():
+            return "cannot tell", "often"
+        doubt = _doubt(history, evidence)
+        if doubt or 0 < good.sum() < SHORT:
+            return "cannot tell", doubt or "short"
+        if good.any() and not good[-max(1, len(good) // 4) :].any():
+            return "cannot tell", "taken"
+        if not good.any():
+            return ("healthy", "loss") if _loss_falls(history) else ("cannot tell", "taken")
+        return "healthy", _reason(evidence, len(norms))
 
 
-def _skips(history: History, known: Inferred) -> Iterator[str]:
-    if history.every_step:
-        yield f"Skipped: {int(history.skipped.sum())} of {counted(len(history.step), 'step')}."
-    elif (said := np.nansum(history.skipped)) >= max(known.least_skips, 1):
-        yield f"Skipped: {counted(said, 'step')}, by the log's own count."
-    elif known.skips:
-        least = counted(known.least_skips, "step")
-        yield f"Skipped: at least {least}, by how far the scale fell between the lines of the log."
-    longest = max(known.skips, key=lambda each: each.least, default=None)
-    if longest is not None and longest.least > 3:
-        between = f"between steps {longest.change.after} and {longest.change.step}"
-        yield f"  The longest fall: {way([longest.change])} {between} is {longest.least} backoffs."
+def _doubt(history: History, evidence: Evidence) -> str:
+    """Return why a run that takes its steps may be sick all the same; nothing if the log shows no such thing."""
+    values = evidence.points[0]
+    if "printed_as_zero" in history.settings or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4):
+        return "low"
+    losses = history.loss[np.isfinite(history.loss)]
+    part = max(1, len(losses) // 4)
+    if len(losses) >= 4 and losses.min() > 0:
+        quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
+        if np.median(losses[-part:]) > RISEN * min(quarters):
+            return "rises"
+    return ""
 
 
-def _rule(history: History, known: Inferred) -> Iterator[str]:
-    words = []
-    if known.growth_factor:
-        words.append(f"grows by {known.growth_factor:.4g}")
-    if known.backoff_factor:
-        words.append(f"backs off by {known.backoff_factor:.3g}")
-    if known.growth_interval:
-        words.append(f"grows after {counted(known.growth_interval, 'clean step')}")
-    if known.hysteresis:
-        words.append("tolerates some overflows before it backs off (hysteresis)")
-    if words:
-        yield f"Rule: {', '.join(words)}."
-    fitting = fitting_dialects(history)
-    if fitting:
-        more = f", and so would {len(fitting) - 3} more" if len(fitting) > 3 else ""
-        yield f"Dialect: {', '.join(fitting[:3])} would have made this very trajectory{more}."
-    elif history.program in LIKELY:
-        yield f"Dialect: {LIKELY[history.program]}, by the form of the log."
+def _reason(evidence: Evidence, norms: int) -> str:
+    history = evidence.history
+    if evidence.trusted and not evidence.unsaid and ((~np.isnan(history.total)).any() or (history.skipped == 0).any()):
+        return "counted"
+    if norms > OFTEN * len(history.step):
+        return "norms"
+    if (evidence.moves > 0).any():
+        return "grew"
+    return "rate" if history.program == "HF Trainer" else "updates"
 
 
-def _cures(found: list[Finding]) -> list[str]:
-    cures = [finding.cure for finding in found if finding.kind != "alarm"] or [finding.cure for finding in found]
-    return ["\nTry:", *(f"- {cure}" for cure in dict.fromkeys(cures))] if found else []
+def _loss_falls(history: History) -> bool:
+    """Return whether the loss is lower in the last quarter of the log than it was in the first, by a tenth."""
+    losses = history.loss[np.isfinite(history.loss)]
+    part = len(losses) // 4
+    if part < 3 or np.isnan(history.scale).all():
+        return False
+    first, last = np.median(losses[:part]), np.median(losses[-part:])
+    return bool(first > 0 and last < 0.9 * first and losses[-part:].max() < losses[:part].min())
 
 
-def _others(history: History) -> list[str]:
-    others = other_rules(history)
-    if not others:
-        return []
-    lines = [f"- {each.name}: {each.outcome}" for each in others]
-    return ["\nOther rules on these gradients (a step is taken to overflow where its neighbours did):", *lines]
+def in_words(explanation: Explanation, *, lines: bool = False) -> str:
+    """Return an explanation as text; `lines`: each statement with the lines of the log that bear it."""
+
+    def line(each: Statement) -> str:
+        where = ", ".join(map(str, each.lines[:12])) + (", ..." if len(each.lines) > 12 else "")
+        return each.what + (f" [lines {where}]" if lines and where else "")
+
+    wrong = [f"{each.kind.upper()}: {line(each)}" for each in explanation.wrong]
+    rest = [line(each) for each in explanation.statements if each.verdict != "wrong"]
+    cures = dict.fromkeys(each.cure for each in explanation.statements if each.cure)
+    tries = ["", "Try:", *(f"- {cure}" for cure in cures)] if cures else []
+    return "\n".join([explanation.why, *wrong, "", *rest, *explanation.notes, *tries])
+
+
+def findings(history: History) -> list[Statement]:
+    """Return what is wrong in a run, the first thing first."""
+    return explain(history).wrong
+
+
+def least_skips(history: History) -> int:
+    """Return the skips that a log proves at least."""
+    return Evidence(history).skips[0]

@@ -1,4 +1,12 @@
-"""What is known of a run's loss scale, whoever wrote it down: the one form that readers make and findings take."""
+"""What a log says of a run, whoever wrote it down: the one form that readers make and statements are made of.
+
+Theory of operation
+-------------------
+A row is what one line says, or several lines of one step. Nothing is filled in: what was not printed is NaN. A row
+without a number of its own (a sentence such as ``OVERFLOW!``) lies between its neighbours, and `History.numbered` says
+that its step is only drawn there. A run that was started again has its earlier rows too, in an earlier segment: they
+were printed, and stay true.
+"""
 
 import math
 from array import array
@@ -10,35 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 ENTRIES = 2**18
-"""Entries that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound."""
-
-CHANGES = 2**15
-"""Changes of the scale that are kept; of more, the latest."""
+"""Rows that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound."""
 EVENTS = 1_000
-"""Skipped steps whose parameters are kept, and alarms."""
+"""Skipped steps whose parameters are kept, alarms, and lines of a kind of sentence."""
 
 Floats = npt.NDArray[np.float64]
-
-
-class Change(NamedTuple):
-    """A change of the loss scale, between two entries of the run."""
-
-    after: int
-    """The last step that is known to have had the old scale."""
-    step: int
-    """The first step that is known to have the new one."""
-    old: float
-    new: float
-
-    @property
-    def fell(self) -> bool:
-        """Whether the new scale is lower."""
-        return self.new < self.old
-
-    @property
-    def halvings(self) -> float:
-        """The log2 of old over new; 0 counts as half of float32's smallest number, inf as 2^1024."""
-        return log2_of(self.old) - log2_of(self.new)
+COLUMNS = ("line", "step", "scale", "left", "skipped", "total", "norm", "loss", "rate", "segment")
+LINE, STEP, SCALE, LEFT, SKIPPED, TOTAL, NORM, LOSS, RATE, SEGMENT = range(len(COLUMNS))
+WIDTH = len(COLUMNS)
+AT = {name: at for at, name in enumerate(COLUMNS)}
 
 
 class Sample(NamedTuple):
@@ -51,24 +39,34 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """A run in order of its steps. Arrays have one element per entry; NaN is what nobody wrote down."""
+    """A run in the order of its log. Arrays have one element per row; NaN is what nobody wrote down."""
 
     source: str
     """The file, or whatever the reader was given."""
     program: str
-    """Who wrote it: "ampsim", "HF Trainer", "DeepSpeed", ..."""
-    step: npt.NDArray[np.int64]
-    """Step of the optimizer, shape (n,), increasing."""
+    """Who wrote it: "ampsim.watch", "HF Trainer", "DeepSpeed", ..."""
+    line: Floats
+    """Number of the line in its file, from 1; of merged rows the last."""
+    step: Floats
+    """Step as the log numbers it; between its neighbours' where it has no number."""
+    numbered: npt.NDArray[np.bool_]
+    """Whether the line had a number."""
     scale: Floats
-    """Loss scale in force at the step, shape (n,)."""
+    """Loss scale as printed, or the one that a sentence says the step had."""
+    left: Floats
+    """Loss scale that a sentence says the step left."""
     skipped: Floats
-    """Steps skipped since the entry before, this one included, shape (n,)."""
+    """Skips that the program counts since the row before."""
+    total: Floats
+    """Skips that the program counts since its start."""
     norm: Floats
-    """2-norm of the gradients as written down, shape (n,), inf for inf and NaN; the largest of merged entries."""
+    """2-norm of the gradients as printed, inf for inf and NaN; the largest of merged rows."""
     loss: Floats
-    """Shape (n,), inf for inf and NaN; the largest of merged entries."""
-    changes: list[Change]
-    """Every change of the scale, also those inside merged entries."""
+    """Loss as printed, inf for inf and NaN; the largest of merged rows."""
+    rate: Floats
+    """Learning rate as printed."""
+    segment: Floats
+    """0, and one more each time that the step went back."""
     bad: dict[int, dict[str, str]]
     """Step -> parameter -> "has inf" or "has nan"."""
     samples: list[Sample]
@@ -77,31 +75,36 @@ class History:
     """What is known of the scaler, such as "growth_interval": 2000, and of the run."""
     notes: list[str]
     """What the reader left out or took for granted, in sentences."""
+    says: dict[str, list[int]]
+    """What sentences say, such as "guard off" -> the lines that say it."""
+    unit: str
+    """What steps number: "step", "epoch", or "line" where nothing in the log does."""
     merged: int = 1
-    """Entries of the run per entry here."""
-    went_back: int = 0
-    """Times that a step was followed by an earlier one."""
-    furthest: int = 0
-    """The largest step of all."""
+    """Rows of the log per row here."""
+    others: "tuple[History, ...]" = ()
+    """The other ranks and engines of the log."""
 
     @property
-    def out_of_order(self) -> bool:
-        """Whether the steps go back so often, and end so early, that this is no run which was started again."""
-        return self.went_back > 8 and self.went_back * 4 > len(self.step) and self.furthest > self.step[-1]
+    def sentence(self) -> npt.NDArray[np.bool_]:
+        """Rows that a sentence made."""
+        return np.asarray(~np.isnan(self.left) | (~self.numbered & (self.skipped == 1)))
+
+    @property
+    def last(self) -> npt.NDArray[np.bool_]:
+        """Rows that no later one of the same or an earlier step replaces: the run as it went on."""
+        later = np.minimum.accumulate(np.append(self.step, np.inf)[::-1])[::-1][1:]
+        return np.asarray(self.step < later)
 
     @property
     def every_step(self) -> bool:
-        """Whether each step has an entry that says if it was skipped, so that nothing is left to infer."""
-        return bool(self.merged == 1 and np.all(np.diff(self.step) == 1) and not np.isnan(self.skipped).any())
+        """Whether each step has a row that says if it was skipped."""
+        one = np.diff(self.step) == 1
+        return bool(self.merged == 1 and self.numbered.all() and one.all() and not np.isnan(self.skipped).any())
 
 
 @dataclass
 class HistoryBuilder:
-    """Collects entries in bounded memory; `finish` makes the history.
-
-    An entry of the last one's step adds to it. An entry of an earlier step replaces what came from that step on: a run
-    that went on from a checkpoint has its steps once.
-    """
+    """Collects rows in bounded memory; `finish` makes the history. A row of the last one's step adds to it."""
 
     source: str
     program: str
@@ -110,131 +113,129 @@ class HistoryBuilder:
     bad: dict[int, dict[str, str]] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     alarms: list[tuple[int, str]] = field(default_factory=list)
-    _steps: "array[int]" = field(default_factory=lambda: array("q"))
-    _values: "array[float]" = field(default_factory=lambda: array("d"))  # four per step
-    _changes: list[Change] = field(default_factory=list)
-    _known: tuple[int, float] | None = None  # the last step that had a scale, and it
+    says: dict[str, list[int]] = field(default_factory=dict)
+    unit: str = "step"
+    _values: "array[float]" = field(default_factory=lambda: array("d"))
+    _last: float = -math.inf  # the last number of a step
+    _segment: int = 0
     _merged: int = 1
-    _waiting: tuple[int, list[float]] | None = None  # entries merged so far into one that is not kept yet
-    _in_waiting: int = 0
-    _back: int = 0
-    _furthest: int = 0
-    _forgotten: bool = False
+    rows: int = 0
 
-    def add(
-        self,
-        step: int,
-        *,
-        scale: float = math.nan,
-        skipped: float = math.nan,
-        norm: float | None = None,
-        loss: float | None = None,
-    ) -> None:
-        """Add an entry: see `History` for what each is; a norm or a loss that was written down as NaN counts as inf."""
-        scale = math.nan if scale < 0 else scale  # nobody's loss scale
-        skipped = skipped if 0 <= skipped < 2**53 else math.nan
-        last = self._last_step()
-        clash = self._known is not None and self._known[0] == step and not math.isnan(scale) and self._known[1] != scale
-        again = step == last and not clash
-        if step <= last and not again:
-            self._go_back(step)
-        self._furthest = max(self._furthest, step)
-        if not math.isnan(scale):
-            self._follow(step, scale)
-        values = [scale, skipped, _written(norm), _written(loss)]
-        if again and self._waiting is None:
-            self._reopen()
-        self._waiting = (step, values if self._waiting is None else _merge(self._waiting[1], values))
-        self._in_waiting += not again
-        if self._in_waiting == self._merged:
-            self._keep()
+    def add(self, step: float = math.nan, **given: float | None) -> None:
+        """Add a row: see `History` for the columns; a norm or a loss that was written down as NaN counts as inf."""
+        row = [math.nan] * WIDTH
+        for name, value in given.items():
+            if value is not None:
+                row[AT[name]] = value
+        if row[SCALE] < 0:
+            row[SCALE] = math.nan  # nobody's loss scale
+        if not 0 <= row[SKIPPED] < 2**53:
+            row[SKIPPED] = math.nan
+        for at, name in ((NORM, "norm"), (LOSS, "loss")):
+            row[at] = math.inf if math.isnan(row[at]) and given.get(name) is not None else row[at]
+        if self._values and step == self._values[STEP - WIDTH] and self._joins(row):
+            self._values[-WIDTH:] = array("d", _merge(self._values[-WIDTH:].tolist(), row, again=True))
+            return
+        if step < self._last:
+            self._segment += 1
+            self._forget(step)
+        self._last = self._last if math.isnan(step) else step
+        row[STEP], row[SEGMENT] = step, self._segment
+        self._keep(row)
 
-    def finish(self) -> History:
+    @property
+    def line(self) -> float:
+        """Number of the last row's line; 0 before the first."""
+        return self._values[LINE - WIDTH] if self._values else 0.0
+
+    def say(self, what: str, line: int) -> None:
+        """Keep that a line says something."""
+        lines = self.says.setdefault(what, [])
+        if len(lines) < EVENTS:
+            lines.append(line)
+
+    def finish(self, others: tuple[History, ...] = ()) -> History:
         """Return the history of what was added."""
-        self._keep()
-        scale, skipped, norm, loss = np.array(self._values, np.float64).reshape(-1, 4).T.copy()
+        columns = np.array(self._values, np.float64).reshape(-1, WIDTH).T.copy()
+        numbered = ~np.isnan(columns[STEP])
         notes = list(self.notes)
-        if self._back:
-            notes.append(f"The run went back to an earlier step ({self._back}×); what came later counts.")
+        if not numbered.any():
+            columns[STEP] = columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
+            self.unit = "line"
+        else:
+            columns[STEP] = _between(columns[STEP])
         if self._merged > 1:
-            notes.append(f"The run has more than {ENTRIES} entries; {self._merged} neighbours each are shown as one.")
-        if self._forgotten:
-            notes.append("The scale changed very often; only its later changes were looked at.")
+            notes.append(
+                f"The log has more than {ENTRIES} lines of a run: {self._merged} neighbours each are one here."
+            )
+        if self.settings.get("count") == "unsaid":
+            _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
+        named = dict(zip(COLUMNS, columns, strict=True))
         return History(
-            self.source, self.program, np.array(self._steps, np.int64), scale, skipped, norm, loss,
-            self._changes, self.bad, self.samples, self.alarms, self.settings, notes, self._merged,
-            self._back, self._furthest,
+            self.source, self.program, numbered=numbered, bad=self.bad, samples=self.samples, alarms=self.alarms,
+            settings=self.settings, notes=notes, says=self.says, unit=self.unit, merged=self._merged, others=others,
+            **named,
         )  # fmt: skip
 
-    def _follow(self, step: int, scale: float) -> None:
-        if self._known is not None and scale != self._known[1]:
-            self._changes.append(Change(self._known[0], step, self._known[1], scale))
-            if len(self._changes) == CHANGES:
-                del self._changes[: CHANGES // 2]
-                self._forgotten = True
-        self._known = step, scale
+    def _forget(self, step: float) -> None:
+        """Forget what is drawn of the steps that come again."""
+        self.bad = {at: names for at, names in self.bad.items() if at < step}
+        self.samples[:] = [sample for sample in self.samples if sample.step < step]
+        self.alarms[:] = [alarm for alarm in self.alarms if alarm[0] < step]
 
-    def _last_step(self) -> int:
-        if self._waiting is not None:
-            return self._waiting[0]
-        return self._steps[-1] if self._steps else -1
+    def _joins(self, row: list[float]) -> bool:
+        """Return whether a row of the last one's step says nothing else than that one."""
+        last = self._values[-WIDTH:]
+        return not any(last[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(last[at] + row[at]))
 
-    def _keep(self) -> None:
-        if self._waiting is None:
+    def _keep(self, row: list[float]) -> None:
+        self.rows += 1
+        if self.rows % self._merged and self._values and self._merged > 1:
+            self._values[-WIDTH:] = array("d", _merge(self._values[-WIDTH:].tolist(), row))
             return
-        step, values = self._waiting
-        self._waiting, self._in_waiting = None, 0
-        self._steps.append(step)
-        self._values.extend(values)
-        if len(self._steps) == ENTRIES:
+        self._values.extend(row)
+        if len(self._values) == ENTRIES * WIDTH:
             self._halve()
 
-    def _reopen(self) -> None:
-        """Take back the entry that was kept last, to add to it."""
-        self._waiting = self._steps.pop(), list(self._values[-4:])
-        del self._values[-4:]
-        self._in_waiting = self._merged
-
     def _halve(self) -> None:
-        scale, skipped, norm, loss = np.array(self._values).reshape(-1, 2, 4).T
-        skips = np.where(np.isnan(skipped).all(axis=0), np.nan, np.nansum(skipped, axis=0))
-        scale = np.where(np.isnan(scale[1]), scale[0], scale[1])
-        merged = np.stack([scale, skips, np.fmax(*norm), np.fmax(*loss)], axis=1)
-        self._steps, self._values = self._steps[1::2], array("d", merged.tobytes())
+        pairs = np.array(self._values).reshape(-1, 2, WIDTH)
+        merged = np.where(np.isnan(pairs[:, 1]), pairs[:, 0], pairs[:, 1])
+        skips = pairs[:, :, SKIPPED]
+        merged[:, SKIPPED] = np.where(np.isnan(skips).all(axis=1), np.nan, np.nansum(skips, axis=1))
+        for at in (NORM, LOSS):
+            merged[:, at] = np.fmax(pairs[:, 0, at], pairs[:, 1, at])
+        self._values = array("d", merged.tobytes())
         self._merged *= 2
 
-    def _go_back(self, step: int) -> None:
-        """Forget what came from `step` on; what was merged with earlier entries stays."""
-        self._back += 1
-        self._keep()
-        while self._steps and self._steps[-1] >= step:
-            self._steps.pop()
-            del self._values[-4:]
-        while self._changes and self._changes[-1].step >= step:
-            self._known = self._changes[-1].after, self._changes[-1].old
-            self._changes.pop()
-        if self._known is not None and self._known[0] >= step:
-            self._known = (step - 1, self._known[1]) if self._steps else None
-        self.bad = {at: names for at, names in self.bad.items() if at < step}
-        self.samples = [sample for sample in self.samples if sample.step < step]
-        self.alarms = [alarm for alarm in self.alarms if alarm[0] < step]
+
+def _merge(first: list[float], second: list[float], *, again: bool = False) -> list[float]:
+    """Merge two neighbours: the later's values, the sum of the skips, the largest norm and loss.
+
+    What is said again of one step, as by another rank, counts once.
+    """
+    merged = [a if math.isnan(b) else b for a, b in zip(first, second, strict=True)]
+    for at in (NORM, LOSS):
+        merged[at] = max((v for v in (first[at], second[at]) if not math.isnan(v)), default=math.nan)
+    if not math.isnan(first[SKIPPED] + second[SKIPPED]):
+        merged[SKIPPED] = max(first[SKIPPED], second[SKIPPED]) if again else first[SKIPPED] + second[SKIPPED]
+    if again:
+        merged[STEP], merged[SEGMENT], merged[LINE] = first[STEP], first[SEGMENT], first[LINE]
+    return merged
 
 
-def log2_of(scale: float) -> float:
-    """Return the logarithm of a scale; that of 0 is -150, of inf 1024."""
-    return -150.0 if scale == 0 else 1024.0 if math.isinf(scale) else math.log2(scale)
+def _tell_totals(columns: Floats, rows: npt.NDArray[np.bool_]) -> None:
+    """Take counts for totals where they cannot be of the steps since the row before, as they are more than these."""
+    counts = columns[SKIPPED, rows]
+    if (np.diff(counts) >= 0).all() and (counts[1:] > np.diff(columns[STEP, rows])).any():
+        columns[TOTAL, rows], columns[SKIPPED, rows] = counts, np.nan
 
 
-def _written(value: float | None) -> float:
-    return math.nan if value is None else math.inf if math.isnan(value) else value
-
-
-def _merge(first: list[float], second: list[float]) -> list[float]:
-    """Merge two neighbours: the later scale, the sum of the skips, the largest norm and loss; NaN is not known."""
-    scale = first[0] if math.isnan(second[0]) else second[0]
-    skipped = second[1] if math.isnan(first[1]) else first[1] if math.isnan(second[1]) else first[1] + second[1]
-    return [scale, skipped, _largest(first[2], second[2]), _largest(first[3], second[3])]
-
-
-def _largest(*values: float) -> float:
-    return max((value for value in values if not math.isnan(value)), default=math.nan)
+def _between(steps: Floats) -> Floats:
+    """Return steps with what has no number spread between its neighbours."""
+    known = np.flatnonzero(~np.isnan(steps))
+    at = np.arange(len(steps))
+    filled = np.interp(at, known, steps[known])
+    before, after = at < known[0], at > known[-1]
+    filled[before] = steps[known[0]] - (known[0] - at[before]) / (known[0] + 1) * min(1.0, max(steps[known[0]], 0.5))
+    filled[after] = steps[known[-1]] + at[after] - known[-1]
+    return np.asarray(filled)

@@ -9,14 +9,12 @@ from pathlib import PurePath
 
 import numpy as np
 
-from ampsim.diagnose.explain import HEALTHY, facts
+from ampsim.diagnose.evidence import Evidence
+from ampsim.diagnose.explain import Explanation, explain
 from ampsim.diagnose.exponents import Exponents, exponents
-from ampsim.diagnose.findings import findings
 from ampsim.diagnose.history import History
-from ampsim.diagnose.infer import ledger
-from ampsim.diagnose.looks import Finding
 from ampsim.diagnose.page.page import assemble, asset, packed
-from ampsim.diagnose.what_if import Other, other_rules
+from ampsim.diagnose.statements import Statement, where
 from ampsim.diagnose.words import counted
 
 NAMES = 6
@@ -29,67 +27,86 @@ LAYERS = 200
 
 def report(history: History) -> str:
     """Return the page of a run as HTML; it needs no network and no other file."""
-    found, layers = findings(history), exponents(history)
+    explanation, layers = explain(history), exponents(history)
+    wrong, drawn = explanation.wrong, history.last
     name = PurePath(history.source).name or history.source
     body = [
         f"<style>{asset('report.css')}</style>",
         f"<header><h1>{escape(name)}</h1>",
-        f'<p class="faint">What the loss scale did, steps {history.step[0]:,} to {history.step[-1]:,}, '
+        f'<p class="faint">What the loss scale did, {where(history.step[0], history.step[-1], history.unit)}, '
         f"from {escape(history.program)}</p></header>",
-        *_diagnosis(history, found),
+        *_diagnosis(explanation),
         asset("report.html").replace("<!--layers-->", "\n".join(_layers(layers))),
-        *_others(history),
         *_run(history),
     ]
     data = {
-        "step": packed(history.step, "float64"),
-        **{column: packed(getattr(history, column)) for column in ("scale", "skipped", "norm", "loss")},
+        "step": packed(history.step[drawn], "float64"),
+        **{column: packed(getattr(history, column)[drawn]) for column in ("scale", "skipped", "norm", "loss")},
         "ledger": _ledger(history),
-        "findings": [[finding.kind, finding.step] for finding in found],
+        "findings": [[each.kind, each.step] for each in wrong],
         "exponents": layers and layers.to_json(),
     }
     scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
     return assemble(f"{name}: what the loss scale did", scripts, data, "\n".join(body))
 
 
-def _diagnosis(history: History, found: list[Finding]) -> Iterator[str]:
+def _diagnosis(explanation: Explanation) -> Iterator[str]:
+    wrong = explanation.wrong
     yield '<section id="diagnosis" aria-label="Diagnosis">'
-    if not found:
-        yield f'<article class="healthy"><h2>Healthy</h2><p>{HEALTHY}</p></article>'
-    yield from map(_article, found[:FINDINGS])
-    if len(found) > FINDINGS:
-        yield f"<details><summary>{counted(len(found) - FINDINGS, 'more finding')}</summary>"
-        yield from map(_article, found[FINDINGS:])
+    if not wrong:
+        healthy = explanation.verdict == "healthy"
+        kind, head = ("healthy", "Healthy") if healthy else ("unknown", "Cannot tell")
+        yield f'<article class="{kind}"><h2>{head}</h2><p>{escape(explanation.why)}</p></article>'
+    else:
+        yield f"<p>{escape(explanation.why)}</p>"
+    yield from map(_article, wrong[:FINDINGS])
+    if len(wrong) > FINDINGS:
+        yield f"<details><summary>{counted(len(wrong) - FINDINGS, 'more finding')}</summary>"
+        yield from map(_article, wrong[FINDINGS:])
         yield "</details>"
     yield "<ul class=facts>"
-    yield from (f"<li>{escape(fact)}</li>" for fact in [*facts(history), *history.notes])
+    for each in explanation.statements:
+        if each.verdict != "wrong":
+            cure = f" {_prose(each.cure)}" if each.cure else ""
+            yield f"<li>{_prose(each.what)}{cure}</li>"
+    yield from (f"<li>{escape(note)}</li>" for note in explanation.notes)
     yield "</ul></section>"
 
 
-def _article(finding: Finding) -> str:
+def _article(finding: Statement) -> str:
     return (
         f'<article class="finding"><h2>{escape(finding.kind.capitalize())}, '
-        f'<button class="go" data-step="{finding.step}">step {finding.step:,}</button></h2>'
+        f'<button class="go" data-step="{finding.step}">{finding.unit} {finding.step:,}</button></h2>'
         f"<p>{_prose(finding.what)}</p><p><strong>Try:</strong> {_prose(finding.cure)}</p></article>"
     )
+
+
+def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
+    """Return the skips that counts and sentences tell: the first and last step of each, how many, at which scale."""
+    skipped, steps = Evidence(history).skipped, history.step
+    rows = []
+    for at in np.flatnonzero(skipped > 0):
+        alone = (skipped[at] == 1 and history.every_step) or history.sentence[at] or not at
+        first = steps[at] if alone else min(steps[at - 1] + 1, steps[at])
+        scale = float(history.scale[at])
+        rows.append((float(first), float(steps[at]), int(skipped[at]), scale if math.isfinite(scale) else None))
+    return rows
 
 
 def _ledger(history: History) -> dict[str, object]:
     """Return the skips as the page takes them.
 
     Returns:
-        ``rows``: [first step, last step, skips, scale or None]; ``inferred``: whether the skips were; ``bad``: step ->
+        ``rows``: [first step, last step, skips, scale or None] of what counts and sentences tell; ``bad``: step ->
         [[parameter, what it has], ...] of the first few, and how many more; ``bad`` names each parameter by its index
         in ``names``.
     """
-    rows, inferred = ledger(history)
     index: dict[str, int] = {}
     bad = {
         step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]
         for step, names in history.bad.items()
     }
-    finite = [[first, last, skips, scale if math.isfinite(scale) else None] for first, last, skips, scale in rows]
-    return {"rows": finite, "inferred": inferred, "bad": bad, "names": list(index)}
+    return {"rows": skip_rows(history), "bad": bad, "names": list(index)}
 
 
 def _layers(layers: Exponents | None) -> Iterator[str]:
@@ -105,19 +122,6 @@ def _layers(layers: Exponents | None) -> Iterator[str]:
         ((name, f"{median:.2%}", f"{largest:.2%}") for name, median, largest in rows[:LAYERS]),
     )
     yield "</details>"
-
-
-def _others(history: History) -> Iterator[str]:
-    others = other_rules(history)
-    if not others:
-        return
-    own = Other("this run", int(history.skipped.sum()), float(history.scale[-1]))
-    yield "<h2>What other rules would have done</h2>"
-    yield (
-        "<p>Replayed on what this record tells of the gradients: a step is taken to overflow where its neighbours did, "
-        "and the training is taken to go on the same.</p>"
-    )
-    yield from _table(("rule", "outcome"), ((each.name, each.outcome) for each in [own, *others]), numbers=False)
 
 
 def _run(history: History) -> Iterator[str]:

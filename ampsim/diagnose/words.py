@@ -1,12 +1,12 @@
 """Numbers in words, and a run's loss scale in two lines of text."""
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ampsim.diagnose.history import Change, History, log2_of
-from ampsim.diagnose.infer import ledger
+from ampsim.diagnose.evidence import Evidence, log2_of
+from ampsim.diagnose.history import COLUMNS, History
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -31,17 +31,17 @@ def scale_text(scale: float) -> str:
     return text if float(text) == scale or mantissa != 0.5 else f"2^{exponent - 1}"
 
 
-def way(changes: Sequence[Change]) -> str:
-    """Return where the scale came from and where it went, such as ``65536 to 1``."""
-    return f"{scale_text(changes[0].old)} to {scale_text(changes[-1].new)}"
-
-
 def sparkline(history: History, width: int) -> list[str]:
     """Return the logarithm of the loss scale over the steps as a line of blocks, and below it a mark for each skip.
 
     Returns:
         two strings of `width` characters at most and a legend; nothing where no scale is known, or none but 0 and inf.
     """
+    history = (
+        history
+        if history.last.all()
+        else replace(history, **{name: getattr(history, name)[history.last] for name in (*COLUMNS, "numbered")})
+    )
     scale = np.array([log2_of(each) if 0 < each < np.inf else np.nan for each in history.scale])
     known = np.flatnonzero(~np.isnan(scale))
     if not len(known):
@@ -53,10 +53,12 @@ def sparkline(history: History, width: int) -> list[str]:
     low, high = scale[known].min(), scale[known].max()
     level = np.round((scale[known] - low) * (len(BLOCKS) - 1) / max(high - low, 1)).astype(int)
     line = "".join(BLOCKS[level[at]] if at >= 0 else " " for at in last)
-    skipped = {int((row.last - begin) * width // (end - begin)) for row in ledger(history)[0]}
+    rows = history.step[Evidence(history).skipped > 0]
+    skipped = {int((step - begin) * width // (end - begin)) for step in rows}
     marks = "".join("×" if column in skipped else " " for column in range(width)).rstrip()
     return [
         line,
         *([marks] if marks else []),
-        f"loss scale, {scale_text(2.0**low)} to {scale_text(2.0**high)}" + ("; × skips" if marks else ""),
+        f"loss scale, {scale_text(2.0 ** min(low, 1023))} to {scale_text(2.0 ** min(high, 1023))}"
+        + ("; × skips" if marks else ""),
     ]

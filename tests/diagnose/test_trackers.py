@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from ampsim.diagnose.explain import explain
+from ampsim.diagnose.explain import findings
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.trackers import _log_records
 from ampsim.watch import watch
@@ -65,7 +65,7 @@ def same(path, run):
     assert theirs.norm.tolist() == pytest.approx(ours.norm.tolist(), rel=1e-6, nan_ok=True)
     assert theirs.loss.tolist() == pytest.approx(ours.loss.tolist(), rel=1e-6, nan_ok=True)
     assert (theirs.bad, theirs.alarms) == (ours.bad, ours.alarms)
-    found = [[(each.kind, each.step) for each in explain(history)[1]] for history in (theirs, ours)]
+    found = [[(each.kind, each.step) for each in findings(history)] for history in (theirs, ours)]
     assert found[0] == found[1]
     return {kind for kind, _ in found[0]}
 

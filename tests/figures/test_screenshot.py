@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ampsim.diagnose.findings import findings
+from ampsim.diagnose.explain import findings
 from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import records
 from figures import screenshot
@@ -19,4 +19,4 @@ def test_the_recorded_run_collapses_and_its_file_comes_back(tmp_path: Path) -> N
     assert str(list(records(path))) == str(record["records"])  # text, as NaN is no equal of NaN
     history = read_own(path)
     assert history.every_step
-    assert findings(history)[0].kind == "collapse"
+    assert "collapse" in [each.kind for each in findings(history)]

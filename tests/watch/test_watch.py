@@ -319,7 +319,8 @@ def test_of_a_program_that_goes_back_to_a_checkpoint_what_came_later_counts(tmp_
     start(path, [6.0])
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3, 1, 2]
     history = read_own(path)
-    assert (history.step.tolist(), history.norm.tolist()) == ([0, 1, 2], [1, 5, 6])
+    last = history.last
+    assert (history.step[last].tolist(), history.norm[last].tolist()) == ([0, 1, 2], [1, 5, 6])
 
 
 def test_a_sink_is_closed_once():

@@ -5,7 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const [steps, scale, skipped, norm, loss] = ["step", "scale", "skipped", "norm", "loss"].map((name) => unpack(data[name]));
   const log2Scale = scale.map((s) => s > 0 ? Math.log2(s) : s === 0 ? LOWEST : NaN);
-  const { rows, inferred, bad, names } = data.ledger; // rows: [first step, last step, skips, scale]
+  const { rows, bad, names } = data.ledger; // rows: [first step, last step, skips, scale]
   const skips = rows.map((row) => nearest(steps, row[1]));
 
   const grouped = (x) => x.toLocaleString("en", { maximumFractionDigits: 0 });
@@ -116,7 +116,7 @@
       Object.assign(go, { className: "go", textContent: first === last ? grouped(first) : `${grouped(first)} to ${grouped(last)}` });
       go.addEventListener("click", () => { view.show((first + last) / 2, Math.max(50, last - first)); });
       cell(row, go);
-      cell(row, (inferred ? "at least " : "") + grouped(count), true);
+      cell(row, grouped(count), true);
       cell(row, at === null ? "" : named(at), true);
       cell(row, what(first, last));
     }
@@ -124,10 +124,9 @@
   }
   const total = rows.reduce((sum, row) => sum + row[2], 0);
   byId("ledger-says").textContent = !rows.length ? "No step is known to have been skipped."
-    : inferred ? `The record does not name the skipped steps. By how far the scale fell there were at least ${grouped(total)}.`
-    : `${grouped(total)} skipped.`;
+    : `${grouped(total)} skipped, as the log counts them or says so.`;
   byId("ledger").hidden = !rows.length;
-  byId("ledger").classList.toggle("ones", rows.every((row) => row[2] === 1) && !inferred);
+  byId("ledger").classList.toggle("ones", rows.every((row) => row[2] === 1));
   byId("ledger").classList.toggle("nameless", !told.length);
   byId("more").addEventListener("click", addRows);
   addRows();

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from ampsim.core.formats import FP16
+from ampsim.diagnose.formats import TABLE
 from ampsim.diagnose.page.page import assemble
 from ampsim.diagnose.playground.rules import all_dialects
-from ampsim.diagnose.readers.fields import ALONE, NAMES, NOT_TRAINING
 from ampsim.records import Record, read
 
 HERE = Path(__file__).parent
@@ -28,7 +28,15 @@ RUNS = {
                          "every step is skipped whatever the scale."),
 }  # fmt: skip
 SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.js", "playground.js")
-FIELDS = {"names": NAMES, "not_training": sorted(NOT_TRAINING), "alone": sorted(ALONE)}
+FORMATS = {
+    "names": TABLE["fields"],
+    **{name: words.split() for name, words in TABLE["names"].items()},
+    **{
+        name: [{k: v for k, v in row.items() if k != "source"} for row in TABLE[name]]
+        for name in ("program", "sentence")
+    },
+}
+"""What the page needs of the table of formats to read a log."""
 TOP = round(math.log2(FP16.overflow_threshold))
 
 
@@ -45,7 +53,7 @@ def playground(data: Path = DATA) -> str:
     kept = {row["arm"]: row for row in rows if row["counts"]}
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items() if arm in kept]
     body = f"<style>{_text('playground.css')}</style>\n{_text('playground.html')}"
-    given = {"runs": runs, "dialects": all_dialects(), "fields": FIELDS}
+    given = {"runs": runs, "dialects": all_dialects(), "table": FORMATS, "words": TABLE["statement"]}
     return assemble(
         "ampsim playground: move the knobs of a loss scaler", [_text(name) for name in SCRIPTS], given, body
     )

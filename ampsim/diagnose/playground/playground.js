@@ -217,31 +217,28 @@
 
   function readLog() {
     const say = (...paragraphs) => $("found").replaceChildren(...paragraphs.map((text) => make("p", { textContent: text })));
-    const history = Reader.read($("log").value, data.fields);
+    const history = Reader.read($("log").value, data.table);
     if (!history.step.length || history.scale.every(Number.isNaN)) {
       const what = history.step.length ? `${history.step.length} entries were read, but no loss scale is in them` : "No line with a loss scale was found";
       say(`${what}. Expected lines such as “step: 10, loss: 2.3, loss_scale: 65536”; log scaler.get_scale() once per step.`);
       $("found").firstChild.className = "bad";
       return;
     }
-    const known = Logs.infer(history), filled = Logs.fill(history, known);
-    if (filled.scale.length > 400000) {
-      say(`The log spans ${filled.scale.length} steps; this page takes 400,000. Use: ampsim explain LOG`);
+    const span = history.step[history.step.length - 1] - history.step[0];
+    if (!(span < 400000)) {
+      say(`The log spans ${span} steps; this page takes 400,000. Use: ampsim explain LOG`);
       return;
     }
-    const fits = Logs.consecutive(history) ? Logs.fitting(filled, known, data.dialects) : [];
-    const named = fits[0]?.name ?? { Megatron: MEGATRON, DeepSpeed: "deepspeed.DynamicLossScaler", fairseq: "fairseq.DynamicLossScaler" }[history.program];
-    say(...Logs.sentences(history, known, filled, fits.map(({ name }) => name), named));
+    const filled = Logs.fill(history);
+    say(...Logs.sentences(history, data.words));
     const run = {
       title: "Your log", said: "The log that you pasted below.", ceilings: Logs.ceilings(filled), start: history.step[0],
       logged: filled.scale.map(Runs.log2), settings: {},
     };
     runs.splice(data.runs.length, 1, run);
     options();
-    const choice = dialects[named ?? TORCH];
-    const knobs = Logs.knobsOf(choice, filled, known);
-    view.rules.a = { dialect: choice.name, knobs: { init_scale: filled.scale[0], ...knobs } };
-    view.rules.b = { dialect: choice.name === TORCH ? MEGATRON : TORCH, knobs: { init_scale: filled.scale[0], growth_interval: knobs.growth_interval } };
+    for (const [side, name] of [["a", TORCH], ["b", MEGATRON]])
+      view.rules[side] = { dialect: name, knobs: { init_scale: filled.scale[0] } };
     chooseRun(run);
     $("run").scrollIntoView({ block: "start" });
   }

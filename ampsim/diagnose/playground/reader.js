@@ -1,32 +1,23 @@
-// Reads a training log in the browser: console text, JSON Lines, CSV, trainer_state.json, as ampsim/diagnose/readers
-// does for `ampsim explain`; tests hold the two against each other.
+// Reads the scales of a training log in the browser, to draw them: console text, JSON Lines, CSV, trainer_state.json, by
+// the table of formats. What a log bears is said by `ampsim explain`, which reads more.
 "use strict";
 
 const Reader = (() => {
   const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
-  const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"]?(${NUMBER})(?![\\w.:])`, "g");
+  const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"[]?\\s*(${NUMBER}|True|False)(?![\\w:]|\\.\\w)`, "g");
   const SPACED = new RegExp(`\\b((?:loss|grad)[_ ]scale|(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(,;|]|$)`, "g");
-  const STEP = /\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b/i;
-  const EPOCH = /\bepoch\W{0,4}(\d+)/i;
+  const STEP = /(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#[]+(\d+)\b/i;
+  const EPOCH = /\bepoch\W{0,4}(\d+)/i, BATCH = /\[\s*(\d{1,9})\/\s*(\d{1,9})\b/;
   const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
-  const WORDS = /loss|scale|norm|skip|overflow/i;
-  const DEEPSPEED = new RegExp(`loss scale: (${NUMBER}), (?:reducing to (${NUMBER})|but hysteresis)`);
-  const FAIRSEQ = new RegExp(`setting loss scale to: (${NUMBER})`);
-  const APEX = new RegExp(`reducing loss scale to (${NUMBER})`);
-  const AT_MINIMUM = /loss scale already at minimum|Minimum loss scale reached/;
-  const PROGRAMS = [
-    ["Megatron", /\biteration\s+\d+\/\s*\d+\s*\|/],
-    ["DeepSpeed", /\[deepspeed\]|\[deepscale\]|OVERFLOW! Rank|\[logging\.py:\d+:log_dist\]/],
-    ["fairseq", /num_updates|setting loss scale to/],
-    ["apex", /reducing loss scale to/],
-    ["HF Trainer", /['"]learning_rate['"]:.*['"]epoch['"]:/],
-  ];
-  const PRINTED_AS_ZERO = { Megatron: 0.05, fairseq: 0.0005 }; // for want of digits
+  const WORDS = /loss|scal|norm|skip|overflow|inf|iteration/i;
+  const ASIDE = /\| valid |train_runtime|\b[A-Za-z_]\w*\(\w+=/;
+  const COMPANY = ["step", "epoch", "loss", "norm", "skipped", "rate"];
   const last = (list) => list[list.length - 1];
 
   function asNumber(value) {
     if (typeof value === "boolean" || typeof value === "number") return Number(value);
     if (typeof value !== "string") return null;
+    if (value === "True" || value === "False") return Number(value === "True");
     const text = value.trim().replaceAll(",", "").replaceAll(/(?<=\d)_(?=\d)/g, "").toLowerCase();
     const infinite = /^([-+]?)inf(?:inity)?$/.exec(text);
     if (infinite) return infinite[1] === "-" ? -Infinity : Infinity;
@@ -34,7 +25,7 @@ const Reader = (() => {
     return /^[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?$/.test(text) ? Number(text) : null;
   }
 
-  // What names mean, by the tables of readers/fields.py: name -> [field, rank], or null.
+  // What names mean, by the table of formats: name -> [field, rank], or null.
   function dictionary({ names, not_training: notTraining, alone }) {
     const known = new Map(Object.entries(names).flatMap(([field, all]) => all.split(" ").map((name, rank) => [name, [field, rank]])));
     const seen = new Map(); // a log has few names, and many lines
@@ -65,11 +56,12 @@ const Reader = (() => {
       const [field, rank] = fieldOf(name) ?? [], number = field === undefined ? null : asNumber(value);
       if (number === null || rank >= (ranks[field] ?? 999)) continue;
       ranks[field] = rank;
-      entry[field] = name.endsWith("log2_scale") ? 2 ** Math.min(number, 1023) : number;
+      entry[field] = /(?:log2|lg_loss)_scale$/.test(name) ? 2 ** Math.min(number, 1023) : number;
     }
     // Megatron and the Trainer leave losses that are not finite out of their means.
     if (entry.nans > 0 || (entry.loss === 0 && !Number.isFinite(entry.norm ?? 0))) entry.loss = Infinity;
     delete entry.nans;
+    if (!COMPANY.some((field) => field in entry)) delete entry.scale; // it stands in a configuration
     return entry;
   }
 
@@ -116,15 +108,15 @@ const Reader = (() => {
     }
   }
 
-  // The history in a log; `fields` are the tables of readers/fields.py.
-  function read(text, fields) {
-    const lines = text.split("\n"), first = lines.find((line) => line.trim()) ?? "", fieldOf = dictionary(fields);
+  // The history in a log; `table` is the table of formats.
+  function read(text, table) {
+    const lines = text.split("\n"), first = lines.find((line) => line.trim()) ?? "", fieldOf = dictionary(table);
     const rows = rowsOf(text, lines, first, fieldOf);
-    if (!rows) return readText(lines, fieldOf);
+    if (!rows) return readText(lines, fieldOf, table);
     const history = new Builder(rows.program);
     rows.forEach((row, number) => {
       const { step = number, ...entry } = entryOf(Object.entries(row ?? {}), fieldOf);
-      if (Object.keys(entry).length) history.add(step >= 0 && step < 2 ** 53 ? Math.trunc(step) : number, entry);
+      if (["scale", "norm", "loss", "skipped"].some((field) => field in entry)) history.add(step >= 0 && step < 2 ** 53 ? Math.trunc(step) : number, entry);
     });
     return history;
   }
@@ -165,75 +157,55 @@ const Reader = (() => {
     return cells.map(row);
   }
 
-  function readText(lines, fieldOf) {
+  function readText(lines, fieldOf, table) {
     const history = new Builder("a training log");
-    const seen = { step: -1, scale: undefined, rank: undefined, counted: 0, total: 0, overflows: 0, skips: undefined };
+    const said = table.sentence.map((each) => ({ ...each, found: new RegExp(each.pattern.replaceAll("NUMBER", NUMBER)) }));
+    const programs = table.program.map(({ name, mark }) => [name, new RegExp(mark)]);
+    const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0 };
     let bar = [-1, 0]; // where the longest progress bar stands, and its end
-    let epoch = [-1, 0]; // the last epoch, and the steps before it where they are counted anew
-
-    function overflow(scale, left) {
-      seen.step = Math.max(seen.step + 1, bar[0]);
-      seen.counted += 1;
-      seen.skips = undefined;
-      if (history.program === "fairseq") seen.overflows += 1; // its updates count no skipped step
-      history.add(seen.step, { scale, skipped: 1 });
-      if (left !== undefined) seen.scale = left;
-    }
 
     // Take what a program says of an overflow; false if the line says something else.
     function sentence(line) {
-      const said = (word, pattern) => (line.includes(word) && pattern.exec(line)) || [];
-      const deepspeed = said("OVERFLOW!", DEEPSPEED), [, left] = said("overflow detected", FAIRSEQ);
-      const [, apex] = said("Gradient overflow", APEX);
-      if (deepspeed.length) {
-        const rank = /Rank (\d+)/.exec(line)?.[1] ?? "";
-        seen.rank ??= rank;
-        if (rank === seen.rank) // each rank prints the same overflow
-          overflow(asNumber(deepspeed[1]), deepspeed[2] === undefined ? undefined : asNumber(deepspeed[2]));
-      } else if (left !== undefined) overflow(2 * asNumber(left), asNumber(left));
-      else if (apex !== undefined) {
-        if (asNumber(apex) !== seen.scale) overflow(2 * asNumber(apex), asNumber(apex));
-      } else return AT_MINIMUM.test(line);
+      const each = said.find(({ word, found }) => line.includes(word) && found.test(line));
+      if (!each || each.says) return Boolean(each);
+      const found = each.found.exec(line), value = (group) => each.logarithm ? 2 ** asNumber(found[group]) : asNumber(found[group]);
+      const rank = /Rank (\d+)/.exec(line)?.[1];
+      if (rank !== undefined) seen.rank ??= rank;
+      const again = rank === undefined ? seen.told === each.word + found[1] : rank !== seen.rank;
+      seen.told = each.word + found[1];
+      if (again) return true; // each rank prints the same overflow
+      seen.step = Math.max(seen.step + 1, bar[0]);
+      history.add(seen.step, { scale: each.before ? value(each.before) : NaN, skipped: each.skips ?? 1 });
       return true;
     }
 
-    function stepOf(step, done, line) {
-      step ??= STEP.exec(line)?.[1] ?? (/epoch/i.test(line) ? done : undefined);
+    function stepOf(step, line) {
+      const epoch = EPOCH.exec(line), batch = epoch && BATCH.exec(line);
+      step ??= STEP.exec(line)?.[1] ?? (batch ? Number(epoch[1]) * Number(batch[2]) + Number(batch[1]) : undefined);
       step = step === undefined ? -1 : Number(step);
       if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, bar[0]);
-      const number = Number(EPOCH.exec(line)?.[1].slice(0, 9) ?? epoch[0]);
-      if (number > epoch[0]) {
-        const restarted = step + epoch[1] + seen.overflows <= seen.step;
-        epoch = [number, restarted ? seen.step + 1 - Math.trunc(step) - seen.overflows : epoch[1]];
+      if (epoch && !batch && Number(epoch[1]) > seen.epoch) { // steps may be counted anew in each epoch
+        seen.before = step + seen.before <= seen.step ? seen.step + 1 - step : seen.before;
+        seen.epoch = Number(epoch[1]);
       }
-      return Math.trunc(step) + epoch[1] + seen.overflows;
+      return Math.trunc(step) + seen.before;
     }
 
     function take(line) {
       line = line.slice(0, 16384);
       const found = BAR.exec(line);
-      const longest = found && Number(found[2]) >= bar[1];
-      if (longest) bar = [Number(found[1]), Number(found[2])];
-      if (!WORDS.test(line) || line.includes("| valid ")) return;
+      if (found && Number(found[2]) >= bar[1]) bar = [Number(found[1]), Number(found[2])];
+      if (!WORDS.test(line) || (ASIDE.test(line) && !line.includes("OVERFLOW"))) return;
       line = line.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, "");
       if (history.program === "a training log")
-        history.program = PROGRAMS.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
+        history.program = programs.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
       if (sentence(line)) return;
-      const entry = entryOf(new Map(pairsOf(line)), fieldOf);
-      const total = line.includes("log_dist") && "skipped" in entry; // of the run, where others count since the last line
-      if (!total && !["scale", "norm", "loss"].some((field) => field in entry)) return;
-      if (total) {
-        const fresh = Math.max(0, entry.skipped - seen.total - seen.counted);
-        [seen.total, seen.counted, entry.skipped] = [entry.skipped, 0, fresh];
-      }
-      if (entry.scale === 0) entry.scale = PRINTED_AS_ZERO[history.program] ?? 0;
-      const step = stepOf(entry.step, longest ? bar[0] : undefined, line);
-      if (total && step > seen.step && seen.scale !== undefined) entry.scale ??= seen.scale;
-      const skips = entry.skipped;
-      if (step === seen.step && skips === seen.skips) delete entry.skipped; // another rank says it again
-      Object.assign(seen, { step, skips });
-      seen.scale = entry.scale ?? seen.scale;
-      history.add(step, entry);
+      const pairs = pairsOf(line), step = STEP.exec(line);
+      const entry = entryOf(new Map(step ? [["_step", step[1]], ...pairs] : pairs), fieldOf);
+      if (!["scale", "norm", "loss"].some((field) => field in entry)) return;
+      if (line.includes("log_dist")) delete entry.skipped; // of the run, where others count since the last line
+      seen.step = stepOf(entry.step, line);
+      history.add(seen.step, entry);
     }
 
     for (const line of lines) line.split("\r").forEach(take);

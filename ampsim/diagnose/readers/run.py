@@ -24,11 +24,12 @@ def read_own(path: Path) -> History:
         if not isinstance(step, int) or not 0 <= step < 2**53:
             raise DamagedFileError(path, number + 2, f"step {step!r}", "a record with its step; remove the line")
         builder.add(
-            step,
+            float(step),
+            line=number + 2,
             scale=_number(record.get("scale")),
             skipped=_number(record.get("skipped")),
-            norm=norm if isinstance(norm, int | float) else None,
-            loss=loss if isinstance(loss, int | float) else None,
+            norm=_number(norm) if isinstance(norm, int | float) else None,
+            loss=_number(loss) if isinstance(loss, int | float) else None,
         )
         if record.get("bad") and len(builder.bad) < EVENTS:
             builder.bad[step] = record["bad"]
@@ -44,4 +45,7 @@ def read_own(path: Path) -> History:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, bool | int | float) else math.nan
+    try:
+        return float(value) if isinstance(value, bool | int | float) else math.nan
+    except OverflowError:
+        return math.inf

@@ -51,12 +51,6 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
             f"{path}: no loss scale, gradient norm or loss was found{_instead(path)}; expected lines such as "
             "'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
         )
-    if history.out_of_order:
-        raise NothingReadError(
-            f"{path}: the steps are in no order, as step {history.step[-1]} comes last and they go back "
-            f"{history.went_back} times; expected the lines of one run as they were written; sort them by step, or "
-            "give the log of one rank"
-        )
     return history
 
 
@@ -153,6 +147,6 @@ def _is_json(line: str) -> bool:
 
 def _is_table(first: str, head: list[str], separator: str) -> bool:
     """Return whether a line names columns, and cells below it are numbers; a sentence may have its comma, too."""
-    named = entry_of(dict.fromkeys(first.split(separator), 1.0)).keys() & {"loss", "scale", "norm"}
+    named = entry_of((name, 1.0) for name in first.split(separator)).keys() & {"loss", "scale", "norm"}
     below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(separator))
     return "=" not in first and ":" not in first and bool(named) and any(as_number(cell) is not None for cell in below)

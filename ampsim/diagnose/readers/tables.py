@@ -2,13 +2,13 @@
 
 import contextlib
 import csv
-import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import entry_of
+from ampsim.diagnose.readers.fields import entry_of, in_company
 from ampsim.diagnose.words import counted
 
 LONGEST_OBJECT = 1 << 20
@@ -26,7 +26,7 @@ def read_json_lines(source: str, lines: Iterable[str]) -> History:
             damaged += bool(line.strip())
             continue
         if isinstance(row, dict):
-            _add(builder, number, row)
+            _add(builder, number + 1, row)
     if damaged:
         builder.notes.append(f"Left out, for want of JSON: {counted(damaged, 'line')}.")
     return builder.finish()
@@ -42,7 +42,7 @@ def read_csv(source: str, lines: Iterable[str], separator: str = ",") -> History
     if separator == ";":
         plain = (line.replace(",", ".") for line in plain)
     rows = csv.DictReader(plain, delimiter=separator)
-    for number in itertools.count():
+    while True:
         try:
             row = next(rows, None)
         except csv.Error:  # a field without an end
@@ -50,7 +50,7 @@ def read_csv(source: str, lines: Iterable[str], separator: str = ",") -> History
             continue
         if row is None:
             break
-        _add(builder, number, {name: value for name, value in row.items() if value})
+        _add(builder, rows.line_num, {name: value for name, value in row.items() if value})
     if damaged:
         builder.notes.append(f"Left out as damaged: {counted(damaged, 'row')}.")
     return builder.finish()
@@ -61,8 +61,8 @@ def read_objects(source: str, lines: Iterable[str]) -> History:
 
     Each innermost object is an entry if it has its numbers, so that a file of any size is read, and a torn one too.
     """
-    builder, number, rest = HistoryBuilder(source, "JSON"), 0, ""
-    for line in lines:
+    builder, rest = HistoryBuilder(source, "JSON"), ""
+    for number, line in enumerate(lines, 1):
         if '"log_history"' in line:
             builder.program = "HF Trainer"
         rest += line
@@ -72,13 +72,19 @@ def read_objects(source: str, lines: Iterable[str]) -> History:
         for text in _OBJECT.findall(rest):
             with contextlib.suppress(ValueError, RecursionError):
                 _add(builder, number, json.loads(text))
-                number += 1
         rest = rest[rest.rfind("}") + 1 :]
     return builder.finish()
 
 
-def _add(builder: HistoryBuilder, number: int, row: Mapping[str, object]) -> None:
-    entry = entry_of({str(name): value for name, value in row.items()})
-    step = entry.pop("step", None)
+def _add(builder: HistoryBuilder, line: int, row: Mapping[str, object]) -> None:
+    entry = in_company(entry_of((str(name), value) for name, value in row.items()))
+    step = entry.pop("step", math.nan)
+    if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
+        step, builder.unit = entry["epoch"], "epoch"
+    if entry.pop("mean", 0):
+        builder.settings["means"] = True
+    if "skipped" in entry:
+        builder.settings["count"] = "unsaid"
     if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-        builder.add(number if step is None or not 0 <= step < 2**53 else int(step), **entry)
+        entry.pop("epoch", None)
+        builder.add(step if 0 <= step < 2**53 else math.nan, line=line, **entry)

@@ -1,192 +1,292 @@
-"""Console logs: Megatron, DeepSpeed, fairseq, apex, Hugging Face's Trainer, and whatever prints names with numbers.
+"""Console logs: whatever prints names with numbers, and what programs say in sentences.
 
-Lines of Megatron and Hugging Face differ in punctuation only: a name, ``:`` or ``=``, a number. What programs say in
-sentences, such as DeepSpeed's OVERFLOW, has patterns of its own. A line is searched for a plain word before any
-pattern looks at it: a log has millions of lines.
+A line is searched for a plain word before any pattern looks at it: a log has millions of lines. It is looked at when
+the next one is there, which tells whether a terminal has cut it.
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
+from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, entry_of
+from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
+from ampsim.diagnose.readers.lines import Width, whole
 
-_NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
-_PAIR = re.compile(rf"""([A-Za-z_][\w/. -]{{0,80}}+)['"]?\s*[:=]\s*['"]?({_NUMBER})(?![\w.:])""", re.ASCII)
-_STEP = re.compile(r"\b(?:step|iter|iteration|update)s?[\s:=#]+(\d+)\b", re.IGNORECASE)
+_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?![\w:]|\.\w)""", re.ASCII)
+_NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
+_LAST = re.compile(r"\S+$")
+_STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[]+(\d+)\b", re.IGNORECASE)
 _SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
 _SPACED = re.compile(
-    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|grad[_ ]norm|num_updates|[lL]oss)\s+({_NUMBER})(?=[\s(,;|]|$)", re.ASCII
+    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\s+({NUMBER})(?=[\s(,;|]|$)",
+    re.ASCII,
 )
+_CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
 _EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
+_BATCH = re.compile(r"\[\s*(\d{1,9})/\s*(\d{1,9})\b")
 _BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
+_GAP = " " * 20
+_GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_WORDS = ("loss", "scale", "norm", "skip", "overflow")
-"""In lower case; a line without one of them says nothing of a run."""
-_DEEPSPEED = re.compile(rf"loss scale: ({_NUMBER}), (?:reducing to ({_NUMBER})|but hysteresis)")
+_TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_FAIRSEQ = re.compile(rf"setting loss scale to: ({_NUMBER})")
-_APEX = re.compile(rf"reducing loss scale to ({_NUMBER})")
-_AT_MINIMUM = ("loss scale already at minimum", "Minimum loss scale reached")
+_REPR = re.compile(r"\b[A-Za-z_]\w*\(\w+=")
+_LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
+_WORDS = ("loss", "scal", "norm", "skip", "overflow", "inf", "iteration", "growth_t", "step()")
+"""In lower case; a line without one of them says nothing of a run."""
 
-LONGEST = 1 << 14
-"""Characters of a line that are looked at; the patterns take more than linear time on some lines."""
 MOST_STEPS = 2**53
 """What is numbered beyond it is no step."""
+STREAMS = 16
+"""Ranks and engines that are told apart."""
 
-PRINTED_AS_ZERO = {"Megatron": 0.05, "fairseq": 0.0005}
-"""The largest scale that a program prints as 0, for want of digits; it stands for all of them."""
 
-PROGRAMS = {
-    "Megatron": re.compile(r"\biteration\s+\d+/\s*\d+\s*\|"),
-    "DeepSpeed": re.compile(r"\[deepspeed\]|\[deepscale\]|OVERFLOW! Rank|\[logging\.py:\d+:log_dist\]"),
-    "fairseq": re.compile(r"num_updates|setting loss scale to"),
-    "apex": re.compile(r"reducing loss scale to"),
-    "HF Trainer": re.compile(r"['\"]learning_rate['\"]:.*['\"]epoch['\"]:"),
-}
+class Stream:
+    """One rank or engine of a log, and what it says."""
+
+    def __init__(self, source: str) -> None:
+        self.builder = HistoryBuilder(source, "a training log")
+        self.row: dict[str, object] = {"scale": "value"}
+        self.step = -1.0
+        self.bar = (-1, 0)  # where the longest progress bar stands, and its end
+        self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
+        self.counted = 0.0  # skips told in sentences since the last count
+        self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
+        self.rank: str | None = None
+        self.cells: Entry = {}  # of the row of a table that goes on
+        self.row_line = 0
+        self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
+
+    def recognize(self, text: str) -> None:
+        """Find out whose lines these are."""
+        for program in PROGRAMS:
+            if program["mark"].search(text):
+                self.row, self.builder.program = program, program["name"]
+                self.builder.settings["format"] = program["name"]
+                return
 
 
 class TextReader:
     """Makes a history of lines, one at a time."""
 
     def __init__(self, source: str) -> None:
-        self.builder = HistoryBuilder(source, "a training log")
-        self._step = -1
-        self._numbered = False
-        self._counted_skips = 0.0  # of sentences, since the program last gave its total
-        self._total_skipped = 0.0
-        self._overflows = 0
-        self._overflowed = -1  # the last step of which a sentence said so
-        self._rank: str | None = None
-        self._last_scale: float | None = None
-        self._said_skips: float | None = None  # by the last line with numbers
-        self._bar = (-1, 0)  # where the longest progress bar stands, and its end
-        self._epoch = (-1, 0)  # the last epoch, and the steps before it where they are counted anew
+        self.source = source
+        self.streams: dict[str, Stream] = {}
+        self.number = 0
+        self.wide = Width()
+        self.error: tuple[int, str] | None = None
 
-    def line(self, text: str) -> None:
-        """Take one line; what says nothing of the run is passed over."""
-        if "\r" in text:  # a progress bar is written over itself
-            for part in text.split("\r"):
-                self._part(part)
-        else:
-            self._part(text)
+    def read(self, lines: Iterable[str]) -> History:
+        """Return the history of the lines."""
+        for text, number, torn in whole(lines, self.wide):
+            self.number = number
+            self.part(text, torn)
+        for stream in self.streams.values():
+            if stream.cells:
+                self.entry(stream, stream.cells, "", None)
+        main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
+        builder = main.builder
+        builder.notes.extend(
+            [f"{self.wide.joined} lines were cut by a terminal, and put together again."] if self.wide.joined else []
+        )
+        builder.settings |= {"cut": True} if self.wide.cut else {}
+        if self.error and self.error[0] > max((each.builder.line for each in self.streams.values()), default=0):
+            builder.says["error"] = [self.error[0]]
+            builder.settings["error"] = self.error[1]
+        if builder.says and not builder.rows:
+            builder.add(line=next(iter(builder.says.values()))[0])
+        return builder.finish(tuple(each.builder.finish() for each in others if each.builder.rows))
 
-    def _part(self, text: str) -> None:
-        text = text[:LONGEST]
-        done = None
-        if "[" in text and "<" in text and (bar := _BAR.search(text)) and int(bar[2]) >= self._bar[1]:
-            done, _ = self._bar = int(bar[1]), int(bar[2])
-        if not any(map(text.lower().__contains__, _WORDS)) or "| valid " in text:
+    def part(self, text: str, torn: bool) -> None:
+        """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
+        text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
+        low = text.lower()
+        bar = _BAR.search(text) if "<" in text else None
+        if bar is None and text[:1] not in "|-_" and not any(map(low.__contains__, _WORDS)):
             return
+        if _GAP in text:
+            text = _GAPS.sub("", text)
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
-        if self.builder.program == "a training log":
-            self._recognize(text)
-        if self._sentence(text):
+        stream = self.stream(text)
+        done = None
+        if bar and int(bar[2]) >= stream.bar[1]:
+            done, _ = stream.bar = int(bar[1]), int(bar[2])
+        if _is_aside(text):
             return
-        entry = entry_of(dict(_SPACED.findall(text) + _PAIR.findall(text)))
-        total = "log_dist" in text and "skipped" in entry  # of the run, where other programs count since the last line
-        if entry.keys() & {"scale", "norm", "loss"} or total:
-            if total:
-                entry["skipped"] = self._since_last_total(entry["skipped"])
-            if (least := PRINTED_AS_ZERO.get(self.builder.program)) and entry.get("scale") == 0:
-                entry["scale"] = self.builder.settings["printed_as_zero"] = least
-            step = self._step_of(entry.pop("step", None), done, text)
-            if total and step > self._step and self._last_scale is not None:
-                entry.setdefault("scale", self._last_scale)
-            self._add(step, entry)
+        if stream.builder.program == "a training log":
+            stream.recognize(text)
+        if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
+            self.entry(stream, _numbers(text, torn), text, done)
 
-    def _add(self, step: int, entry: Entry) -> None:
-        if step == self._overflowed and entry.get("scale") == self._last_scale:
-            # Megatron-DeepSpeed ends a step with the scale that the overflow left, and counts no skip
-            entry = {name: value for name, value in entry.items() if name not in {"scale", "skipped"}}
-        said = entry.get("skipped")
-        if step == self._step and said == self._said_skips:  # another rank says it again
-            entry.pop("skipped", None)
-        self._step, self._said_skips = step, said
-        self._last_scale = entry.get("scale", self._last_scale)
-        self.builder.add(step, **entry)
+    def fault(self, text: str) -> bool:
+        """Take an error that is known; False if there is none."""
+        if ("rror" not in text and "already" not in text) or (error := error_in(text)) is None:
+            return False
+        self.error = self.number, error["name"]
+        return True
 
-    def _step_of(self, step: float | None, done: int | None, text: str) -> int:
-        """Return the step of an entry: its number, that of the bar in its line, of the last bar, or the next."""
+    def stream(self, text: str) -> Stream:
+        """Return what the line's rank says."""
+        tag = _TAG.match(text)
+        key = next((group for group in tag.groups() if group), "") if tag else ""
+        if key not in self.streams and len(self.streams) >= STREAMS:
+            key = next(iter(self.streams))
+        if key not in self.streams:
+            self.streams[key] = Stream(self.source)
+        return self.streams[key]
+
+    def engine(self, stream: Stream, step: float) -> Stream:
+        """Return the engine that counts its steps on this line: the first that has not come so far."""
+        at = next((i for i, last in enumerate(stream.engines) if last < step), len(stream.engines))
+        if at >= STREAMS:
+            return stream
+        stream.engines[at:] = [step, *stream.engines[at + 1 :]]
+        return stream if at == 0 else self.streams.setdefault(f"engine {at + 1}", Stream(self.source))
+
+    def sentence(self, stream: Stream, text: str) -> bool:
+        """Take what a program says of an overflow; False if the line says something else."""
+        for each in SENTENCES:
+            if each["word"] in text and (found := each["pattern"].search(text)):
+                if stream.builder.program == "a training log":
+                    stream.builder.program = each["program"]
+                    stream.row = NAMED.get(each["program"], stream.row)
+                if "says" in each:
+                    stream.builder.say(each["says"], self.number)
+                elif not self._said_before(stream, each, text, found):
+                    self._told(stream, each, found)
+                return True
+        return False
+
+    def _said_before(self, stream: Stream, each: dict[str, object], text: str, found: re.Match[str]) -> bool:
+        """Return whether another rank says the same; where none gives its name, any line that repeats the last."""
+        if _RANK.search(text):
+            return self._other_rank(stream, text)
+        value = (as_number(found[1]) or 0.0) if found.re.groups else math.nan
+        again = stream.told == (each["word"], value)
+        stream.told = str(each["word"]), value
+        return again and bool(each.get("ranks", True))
+
+    def _other_rank(self, stream: Stream, text: str) -> bool:
+        """Return whether a line names another rank than the first one that was named."""
+        named = _RANK.search(text)
+        stream.rank = stream.rank or (named[1] if named else None)
+        return named is not None and named[1] != stream.rank
+
+    def _told(self, stream: Stream, each: dict[str, object], found: re.Match[str]) -> None:
+        values = {name: float(found[each[name]]) for name in ("before", "after") if name in each}  # type: ignore[call-overload]
+        if each.get("logarithm"):
+            values = {name: 2.0 ** min(value, 1023.0) for name, value in values.items()}
+        skips = 1.0 if each.get("skips", 1) else None
+        stream.counted += skips or 0.0
+        stream.builder.add(
+            line=self.number, skipped=skips, scale=values.get("before"), left=values.get("after", math.nan)
+        )
+
+    def cell(self, stream: Stream, text: str) -> bool:
+        """Take a line of a table with a name and a number, such as guided-diffusion's; any other line ends a row."""
+        found = _CELL.match(text)
+        new = entry_of([(found[1], found[2])]) if found else {}
+        if stream.cells and (not found or stream.cells.keys() & new.keys()):
+            cells, stream.cells, number = in_company(stream.cells), {}, self.number
+            self.number = stream.row_line
+            self.entry(stream, cells, "", None)
+            self.number = number
+        stream.row_line = stream.row_line if stream.cells else self.number
+        stream.cells |= new
+        return found is not None
+
+    def entry(self, stream: Stream, entry: Entry, text: str, done: int | None) -> None:
+        """Add what a line says in named numbers."""
+        counts = stream.row.get("counts")
+        total = "skipped" in entry and "log_dist" in text
+        if not total and not entry.keys() & {"scale", "norm", "loss"}:
+            return
+        if total and self._other_rank(stream, text):
+            return
+        if total and "step" in entry:
+            stream = self.engine(stream, entry["step"])
+            stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
+            entry["total"] = entry.pop("skipped")
+        step = self.step_of(stream, entry.pop("step", None), done, text)
+        if stream.row.get("scale") == "mean" or entry.pop("mean", 0):
+            stream.builder.settings["means"] = True
+        if (least := stream.row.get("least")) and entry.get("scale") == 0:
+            stream.builder.settings["printed_as_zero"] = least
+            del entry["scale"]
+        if "skipped" in entry:
+            self._counts(stream, entry, counts)
+        names = ("scale", "skipped", "total", "norm", "loss", "rate")
+        stream.step = stream.step if math.isnan(step) else step
+        stream.builder.add(step, line=self.number, **{name: entry[name] for name in names if name in entry})
+
+    def _counts(self, stream: Stream, entry: Entry, counts: object) -> None:
+        """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
+        if counts == "since":
+            entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
+            stream.counted = 0.0
+        elif counts != "each":
+            stream.builder.settings["count"] = "unsaid"
+
+    def step_of(self, stream: Stream, step: float | None, done: int | None, text: str) -> float:
+        """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
         epochs = "epoch" in text.lower()
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
-        elif step is None and epochs:
+        if step is None and epochs and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
+            return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
+        if step is None and epochs:
             step = done
+        if step is None and stream.bar[0] >= 0 and stream.bar[0] > stream.step:
+            step = stream.bar[0]
         if step is None or not 0 <= step < MOST_STEPS:
-            return max(self._step + 1, self._bar[0])
-        self._numbered = True
+            return math.nan
         found = _EPOCH.search(text) if epochs else None
-        epoch = int(found[1][:9]) if found else self._epoch[0]
-        if epoch > self._epoch[0]:
-            restarted = step + self._epoch[1] + self._overflows <= self._step
-            self._epoch = epoch, self._step + 1 - int(step) - self._overflows if restarted else self._epoch[1]
-        return int(step) + self._epoch[1] + self._overflows
+        epoch_now = int(found[1][:9]) if found else stream.epoch[0]
+        if epoch_now > stream.epoch[0]:
+            restarted = step + stream.epoch[1] <= stream.step
+            stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
+        return step + stream.epoch[1]
 
-    def _since_last_total(self, total: float) -> float:
-        """Return the skips since the program last told its total, less those that it told in sentences."""
-        new = max(0.0, total - self._total_skipped - self._counted_skips)
-        self._total_skipped, self._counted_skips = total, 0.0
-        return new
 
-    def finish(self) -> History:
-        """Return the history of the lines."""
-        if not self._numbered and self._bar[0] <= 0 < self._step:
-            self.builder.notes.append("The log has no step numbers: its lines are counted instead.")
-        return self.builder.finish()
+def _is_aside(text: str) -> bool:
+    """Return whether a line is of the validation, of the whole run, or of an object's settings."""
+    if "| valid " in text or "train_runtime" in text:
+        return True
+    return "(" in text and "=" in text and "OVERFLOW" not in text and _REPR.search(text) is not None
 
-    def _recognize(self, text: str) -> None:
-        for program, mark in PROGRAMS.items():
-            if mark.search(text):
-                self.builder.program = program
-                return
 
-    def _sentence(self, text: str) -> bool:
-        """Take what a program says of an overflow; False if the line says something else."""
-        if "OVERFLOW!" in text and (found := _DEEPSPEED.search(text)):
-            named = _RANK.search(text)
-            rank = named[1] if named else ""
-            self._rank = rank if self._rank is None else self._rank
-            if rank == self._rank:  # each rank prints the same overflow
-                self._overflow(float(found[1]))
-                self._after(found[2])
-                if found[2] is None:
-                    self.builder.settings["hysteresis"] = True
-            return True
-        if "overflow detected" in text and (found := _FAIRSEQ.search(text)):
-            self._overflow(2.0 * float(found[1]))
-            self._after(found[1])
-            return True
-        if "Gradient overflow" in text and (found := _APEX.search(text)):
-            if float(found[1]) != self._last_scale:  # another rank's line has the same scale
-                self._overflow(2.0 * float(found[1]))
-                self._after(found[1])
-            return True
-        if any(each in text for each in _AT_MINIMUM):
-            if not self.builder.alarms:
-                said = "the program says that its loss scale is at the minimum"
-                self.builder.alarms.append((max(self._step, 0), said))
-            return True
-        return False
+def _numbers(text: str, torn: bool) -> Entry:
+    """Return what a line says in named numbers; a scale that stands alone is one if nothing else is in its line."""
+    entry = entry_of(_pairs(text))
+    if not {"scale", "loss"} <= entry.keys():
+        entry = entry_of([*_SPACED.findall(text), *_pairs(text)])
+    if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
+        entry["step"] = float(found[1])
+    entry = in_company(entry)
+    if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
+        return {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
+    return entry
 
-    def _overflow(self, scale: float) -> None:
-        self._step = self._overflowed = max(self._step + 1, self._bar[0])
-        self._said_skips = None
-        self._counted_skips += 1
-        if self.builder.program == "fairseq":  # its updates count no skipped step
-            self._overflows += 1
-        self.builder.add(self._step, scale=scale, skipped=1.0)
 
-    def _after(self, scale: str | None) -> None:
-        """Keep the scale that the next step begins with."""
-        if scale is not None:
-            self._last_scale = float(scale)
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield names and the numbers behind them."""
+    end = 0
+    for found in _VALUE.finditer(text):
+        name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
+        end = found.end()
+        if name:
+            yield name, found[1]
+
+
+@lru_cache(1_000)  # what stands between two numbers is the same in many lines
+def _name(text: str) -> str:
+    found = _NAME.search(text)
+    return found[1] if found else ""
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:
     """Return the history of a console log."""
-    reader = TextReader(source)
-    for line in lines:
-        reader.line(line)
-    return reader.finish()
+    return TextReader(source).read(lines)

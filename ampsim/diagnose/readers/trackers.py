@@ -81,13 +81,14 @@ def _log_records(file: BinaryIO) -> Iterator[bytes]:
 def _history(source: str, program: str, rows: Iterable[Row]) -> History:
     builder = HistoryBuilder(source, program)
     for number, values in rows:
-        entry = entry_of(values)
-        step = int(entry.pop("step", number))
+        entry = entry_of(values.items())
+        step = entry.pop("step", float(number))
         if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-            builder.add(step, **entry)
+            builder.settings |= {"values": True} if any(name.startswith("ampsim/") for name in values) else {}
+            builder.add(step, **{name: value for name, value in entry.items() if name not in {"epoch", "mean"}})
         if isinstance(bad := values.get("ampsim/bad"), str):  # as ampsim.watch logs it
             names = (each.rpartition(" has ") for each in bad.split(", "))
-            builder.bad[step] = {name: f"has {what}" for name, _, what in names}
+            builder.bad[int(step)] = {name: f"has {what}" for name, _, what in names}
         if isinstance(alarm := values.get("ampsim/alarm"), str):
-            builder.alarms.append((step, alarm))
+            builder.alarms.append((int(step), alarm))
     return builder.finish()

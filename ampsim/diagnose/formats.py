@@ -1,0 +1,23 @@
+"""The table of formats: what programs print, and what may be said of it. See ``formats.toml``."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""As the file has it; the page gets it as JSON."""
+
+NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
+PROGRAMS: list[dict[str, Any]] = [each | {"mark": re.compile(each["mark"])} for each in TABLE["program"]]
+NAMED = {each["name"]: each for each in TABLE["program"]}
+"""Program -> its row."""
+SENTENCES: list[dict[str, Any]] = [
+    each | {"pattern": re.compile(each["pattern"].replace("NUMBER", NUMBER))} for each in TABLE["sentence"]
+]
+ERRORS: list[dict[str, Any]] = [each | {"pattern": re.compile(each["pattern"])} for each in TABLE["error"]]
+
+
+def error_in(text: str) -> dict[str, Any] | None:
+    """Return the error that a text holds: its name, cause, cure and source; None if it holds none that is known."""
+    return next((error for error in ERRORS if error["pattern"].search(text)), None)

@@ -1,0 +1,93 @@
+"""Lines as their program wrote them: put together where a terminal cut them, which the next line tells."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from ampsim.diagnose.formats import PROGRAMS, SENTENCES
+
+LONGEST = 1 << 14
+"""Characters of a line that are looked at; the patterns take more than linear time on some lines."""
+PARTS = 12
+"""Lines that a terminal makes of one, at most."""
+CUT = next(each for each in PROGRAMS if "tail" in each)
+"""The program whose lines are put together."""
+
+
+class Width:
+    """The longest lines of a log: whether a terminal has cut them there."""
+
+    def __init__(self) -> None:
+        self.longest = self.times = self.lines = self.joined = 0
+
+    def see(self, text: str, following: str) -> None:
+        """Take a line, and the one after it."""
+        self.lines += 1
+        if len(text) < self.longest:
+            return
+        if len(text) > self.longest:
+            self.longest, self.times = len(text), 0
+        self.times += text[-1] not in "|})]." and _shape(text) != _shape(following)
+
+    @property
+    def cut(self) -> bool:
+        """Whether so many lines are of the greatest length, and so few of them end as lines do, that they are cut."""
+        return 40 <= self.longest <= 400 and self.times >= 3 and self.times * 5 > self.lines
+
+
+def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]:
+    """Yield each line with its number, put together where a terminal cut it, and whether its end may be torn."""
+    parts: list[tuple[str, int]] = []
+    ended = True
+    for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
+        if parts:
+            begun = parts[0][0] + "".join(part.strip() for part, _ in parts[1:])
+            if len(parts) < PARTS and _goes_on(begun) and not _begins(text):
+                parts.append((text, number))
+                if not _goes_on(begun + text.strip()):
+                    width.joined += len(parts)
+                    parts = [(begun + text.strip(), parts[0][1])]
+                continue
+            following = [part for part, _ in parts[1:]] + [text]
+            wide = len(parts[-1][0]) >= width.longest  # a terminal cuts at one width, the greatest of all
+            width.see(parts[-1][0], text)
+            yield from (
+                (part, at, wide and _may_go_on(part, after)) for (part, at), after in zip(parts, following, strict=True)
+            )
+        parts = [(text, number)]
+    for at, (part, number) in enumerate(parts):
+        yield part, number, at + 1 == len(parts) and not ended and number > 1
+
+
+def _lines(lines: Iterable[str]) -> Iterator[tuple[str, int, bool]]:
+    """Yield what is no empty line, with its number, and whether it has an end."""
+    for number, line in enumerate(lines, 1):
+        ended = line.endswith("\n")
+        for text in line.split("\r") if "\r" in line else (line,):
+            text = text.rstrip("\n")[:LONGEST]
+            if text:
+                yield text, number, ended
+
+
+def _goes_on(text: str) -> bool:
+    """Return whether its program ends the line otherwise."""
+    if "iteration" in text and not text.rstrip().endswith("|") and CUT["mark"].search(text):
+        return True
+    return "OVERFLOW" in text and not any(each["pattern"].search(text) for each in SENTENCES[:2])
+
+
+def _begins(text: str) -> bool:
+    return "OVERFLOW" in text or text.lstrip().startswith(("time (ms)", "{'", "[20")) or bool(CUT["mark"].search(text))
+
+
+def _may_go_on(text: str, following: str) -> bool:
+    """Return whether the number at a line's end may go on in the next line, which begins like no line before it."""
+    if not (text[-1].isdigit() or text[-1] in ".-+e"):
+        return False
+    following = following.lstrip()
+    if not following or not (following[0].isdigit() or following[0] in ".eE+-n"):
+        return False
+    return _shape(text) != _shape(following)
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"\d+", "9", text.lstrip()[:24])[:8]

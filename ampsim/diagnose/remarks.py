@@ -1,0 +1,287 @@
+"""What an expert would remark on the evidence of a log: what is wrong in it, and what is only worth a note.
+
+Each remark takes a `Maker` and yields statements, or none. What leads to "wrong" is in the log itself; a judgement,
+such as that 5 % of skips are too many, is a number here.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ampsim.diagnose.dead_layers import dead_layers
+from ampsim.diagnose.evidence import Bools, Evidence
+from ampsim.diagnose.formats import ERRORS
+from ampsim.diagnose.scaled_norm import scaled_norm
+from ampsim.diagnose.statements import Bound, Maker, Statement
+
+DESCENT = 6
+"""Halvings without a rise, once the run has taken steps, that no run makes which only probes its level."""
+STUCK = 4
+"""Skips at one scale, more than any hysteresis in use."""
+LONG = 8
+"""Skips in a row."""
+OFTEN, SOME = 0.05, 0.004
+"""Shares of the steps that are lost: with a growth interval of 20, and of 250."""
+ENDLESS = 2.0**40
+"""A scale at which a gradient of 6e-8 overflows."""
+LOW = 2.0**-5
+"""A scale to which no run falls whose gradients float16 holds unscaled."""
+TINY = 2.0**-14
+"""A scale at which float16 makes all gradients below 1e-3 zero."""
+
+
+def remarks(maker: Maker) -> Iterator[Statement]:
+    """Yield what there is to remark."""
+    for remark in REMARKS:
+        yield from remark(maker)
+
+
+def _way(evidence: Evidence, first: int, last: int) -> dict[str, float]:
+    values = evidence.points[0]
+    return {"from": float(values[first]), "to": float(values[last])}
+
+
+def _tail(maker: Maker) -> Iterator[Statement]:
+    """Yield what the end of the log shows: skips with no step taken after them."""
+    evidence, rows = maker.evidence, maker.evidence.tail
+    values, at = evidence.points
+    weight = evidence.weight(rows)
+    if weight < 3 or maker.history.settings.get("cut"):
+        return
+    inside = np.flatnonzero(at >= rows[0])
+    final = float(values[-1]) if len(values) else math.nan
+    same = inside[values[inside] == final] if len(inside) else inside
+    same = same[1:] if evidence.format.get("counts") == "since" else same  # what its first line counts came before
+    stood = evidence.weight(np.intersect1d(rows, at[same])) if len(same) else 0
+    never = not (evidence.status == 1).any()
+    fallen = evidence.halvings(int(inside[0]), len(values) - 1) if len(inside) else 0.0
+    if never and fallen >= 1 and final >= 1 and stood < STUCK:
+        yield maker.make("searching", rows, **_way(evidence, int(inside[0]), len(values) - 1))
+    elif never and len(inside) == 1 and final >= 1:
+        return  # one scale shows no way
+    elif never:
+        yield maker.make("never started", rows, bad=(weight, None))
+    elif stood >= STUCK and final > 0:
+        yield maker.make("floor reached", rows, to=final, bad=(weight, None))
+    elif fallen < DESCENT and weight >= LONG:
+        yield maker.make("skipped to the end", rows, bad=(weight, None))
+
+
+def _collapse(maker: Maker) -> Iterator[Statement]:
+    """Yield that the scale falls to the end of the log, and that nothing after shows a step."""
+    evidence = maker.evidence
+    values, rows = evidence.points
+    if not evidence.descents:
+        return
+    first, last = evidence.descents[-1]
+    depth = evidence.halvings(first, last)
+    after = evidence.status[rows[last] :]
+    stands = len(evidence.status) - 1 - rows[last] > max(2, rows[last] - rows[first]) or (after == 1).any()
+    search = values[last] >= 1 and (first == 0 or not (evidence.status[: rows[first] + 1] == 1).any())
+    rising = (evidence.moves[last:] > 0).any()
+    if depth >= DESCENT and not search and not rising and not stands:
+        size = round(depth, 2)
+        yield maker.make("collapse", np.unique(rows[first : last + 1]), halvings=size, **_way(evidence, first, last))
+
+
+def _scale(maker: Maker) -> Iterator[Statement]:
+    """Yield what the last scales are beyond all use."""
+    evidence = maker.evidence
+    values, rows = evidence.points
+    zero = np.flatnonzero(values == 0)
+    if len(zero) and "printed_as_zero" not in maker.history.settings:
+        yield maker.make("scale 0", rows[zero], to=0.0)
+    elif len(values) and values[-1] < TINY:
+        yield maker.make("tiny scale", rows[-1], to=float(values[-1]), least=2.0**-25 / max(float(values[-1]), 1e-300))
+    low = np.flatnonzero((evidence.moves < 0) & (values[1:] <= LOW) & (values[1:] > 0))
+    if len(low) and values[-1] >= TINY:
+        at = low[[0, -1]] + 1
+        yield maker.make("low scale", rows[at], to=float(values[at[-1]]), most=f"{65504 / (2 * LOW):.2g}")
+    up = np.flatnonzero(evidence.moves > 0)
+    if len(up) and values[-1] >= ENDLESS and not (evidence.moves[up[-1] :] < 0).any():
+        first = int(np.argmax(values >= ENDLESS))
+        yield maker.make("endless growth", rows[[first, -1]], to=float(values[-1]), most=f"{65504 / values[-1]:.2g}")
+
+
+def _start(maker: Maker) -> Iterator[Statement]:
+    """Yield that a run began by looking for its scale, and found it."""
+    evidence = maker.evidence
+    values, rows = evidence.points
+    if not evidence.descents or evidence.descents[0][0] > 1 or evidence.means:
+        return
+    first, last = evidence.descents[0]
+    numbers = maker.history.step[maker.history.numbered]
+    known = len(numbers) > 1 and numbers[0] <= max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers)))))
+    good = np.flatnonzero(evidence.status == 1)
+    if known and evidence.halvings(first, last) >= 3 and len(good) and good[-1] >= rows[last] and values[last] >= 1:
+        span = np.arange(rows[first], rows[last] + 1)
+        proved = sum(evidence.proved(k, k + 1) for k in range(first, last) if evidence.moves[k] < 0)
+        yield maker.make("spared", span, skips=(proved, None), **_way(evidence, first, last))
+
+
+def share(evidence: Evidence) -> tuple[float, float, int]:
+    """Return how many steps were skipped at least since the first scale was found, of how many, and from which row.
+
+    Of 0 steps where the log does not number them.
+    """
+    history, descents = evidence.history, evidence.descents
+    begin = int(evidence.points[1][descents[0][1]]) if descents and descents[0][0] <= 1 else 0
+    known = np.flatnonzero(~np.isnan(history.total))
+    known = known[known >= begin]
+    if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():
+        return 0.0, 0.0, begin
+    if len(known):
+        first, last = known[0], known[-1]
+        return float(history.total[last] - history.total[first]), float(history.step[last] - history.step[first]), begin
+    skips = float(np.nansum(evidence.skipped[begin + 1 :]))
+    steps = float(history.step[begin:].max() - history.step[begin:].min())
+    return skips, steps + skips * bool(evidence.format.get("updates")), begin
+
+
+def _often(maker: Maker) -> Iterator[Statement]:
+    """Yield the share of the steps that were skipped."""
+    evidence = maker.evidence
+    skips, steps, begin = share(evidence)
+    if steps < 100 or skips < 8 or maker.history.settings.get("cut"):
+        return
+    part = skips / steps
+    numbers: dict[str, Bound | str] = {"skips": (skips, None), "steps": f"{steps:.15g}"}
+    numbers["percent"] = f"at least {100 * part:.2g}"
+    rows = [begin, *(begin + 1 + np.flatnonzero(evidence.skipped[begin + 1 :] > 0))]
+    if part > OFTEN:
+        yield maker.make("skips too often", rows, **numbers)
+    elif part > SOME and (evidence.moves > 0).any():
+        yield maker.make("probing", rows, **numbers)
+
+
+def _bursts(maker: Maker) -> Iterator[Statement]:
+    """Yield each fall of two halvings or more in the middle of a run."""
+    evidence = maker.evidence
+    values, rows = evidence.points
+    descents = [] if evidence.means else [pair for pair in evidence.descents if pair[0] > 1]
+    for first, last in descents[:9]:
+        if evidence.halvings(first, last) >= 2 and (evidence.status[rows[last] :] == 1).any() and values[last] > 0:
+            yield maker.make("burst", np.arange(rows[first], rows[last] + 1), **_way(evidence, first, last))
+
+
+def _hidden(maker: Maker) -> Iterator[Statement]:
+    extra, rows = maker.evidence.hidden
+    if extra and not maker.history.sentence.any():
+        told = float(np.nansum(maker.evidence.skipped))
+        yield maker.make("hidden skips", rows, said=told, skips=(extra + int(told), None))
+
+
+def _runs(bad: Bools) -> int:
+    """Return how many true entries end an array."""
+    return int(len(bad) if bad.all() else np.argmin(bad[::-1]))
+
+
+def _loss(maker: Maker) -> Iterator[Statement]:
+    """Yield losses that are not finite."""
+    rows = np.flatnonzero(~np.isnan(maker.history.loss))
+    bad = np.isinf(maker.history.loss[rows])
+    if not bad.any():
+        return
+    end, part = _runs(bad), float(bad.mean())
+    wrong = end >= 3 or (end and part > 0.5) or (bad.sum() >= 3 and part > OFTEN)
+    yield maker.make("forward overflow" if wrong else "some losses", rows[bad], count=int(bad.sum()), of=str(len(rows)))
+
+
+def _norm(maker: Maker) -> Iterator[Statement]:
+    """Yield norms that are not finite, and what the loss says of these steps."""
+    history = maker.history
+    rows = np.flatnonzero(~np.isnan(history.norm))
+    bad = np.isinf(history.norm[rows])
+    if not bad.any() or history.settings.get("cut"):
+        return
+    end, later = _runs(bad), bad[_runs(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
+    after = history.loss[rows[bad][-1] :]
+    finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
+    if end >= 3 or (later.sum() >= 3 and later.mean() > 0.25):
+        yield maker.make("norm not finite", rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    elif finite and not end and "ampsim" not in history.program:
+        yield maker.make("some norms", rows[bad], count=int(bad.sum()), of=str(len(rows)))
+
+
+def _rose(maker: Maker) -> Iterator[Statement]:
+    """Yield that the loss rose while the scale fell or steps were skipped, and never came back."""
+    history, evidence = maker.history, maker.evidence
+    rows = np.flatnonzero(np.isfinite(history.loss))
+    falls = [pair for pair in evidence.descents if evidence.halvings(*pair) >= 2]
+    if len(rows) < 4 or not falls or (history.loss[rows] <= 0).any():
+        return
+    at = evidence.points[1][falls[-1][0]]
+    before, after = history.loss[rows[rows <= at]][-20:], history.loss[rows[rows > at]]
+    if len(before) >= 2 and len(after) >= 2:
+        usual, now = float(np.median(before)), float(np.median(after[-5:]))
+        if now > 2 * usual and after[-5:].min() > 1.5 * usual:
+            numbers = {"from": f"{usual:.3g}", "to": f"{now:.3g}"}
+            yield maker.make("loss rose", [at, rows[-1]], **numbers)
+
+
+def _rate(maker: Maker) -> Iterator[Statement]:
+    """Yield what the learning rate tells of a run whose schedule waits while steps are skipped."""
+    history = maker.history
+    if history.program != "HF Trainer":
+        return
+    rows = np.flatnonzero(~np.isnan(history.rate))
+    rates, steps = history.rate[rows], history.step[rows]
+    if len(rows) >= 3 and (rates == 0).all():
+        yield maker.make("rate stands still", rows, count=len(rows))
+    gaps, rises = np.diff(steps), np.diff(rates)
+    if len(rises) < 4 or not history.numbered[rows].all() or (gaps <= 0).any():
+        return
+    slopes = rises / gaps
+    most = slopes.max()
+    full = np.flatnonzero(slopes > most * (1 - 1e-4))
+    if most <= 0 or len(full) < 3 or not (rises[: full[-1] + 1] >= 0).all():
+        return
+    lost = (gaps - rises / most)[: full[-1] + 1]
+    begin = max(0.0, steps[0] - rates[0] / most - 1)
+    whole = np.round(lost)
+    if (np.abs(lost - whole) > 0.05).any() or rates[0] / most > steps[0] + 1:
+        return
+    low = int(whole.sum() + math.floor(begin + 0.05))
+    if low:
+        yield maker.make("rate counts", rows[: full[-1] + 2], skips=(low, None))
+
+
+def _said(maker: Maker) -> Iterator[Statement]:
+    """Yield what the program says itself."""
+    history = maker.history
+    for kind, lines in history.says.items():
+        near = np.clip(np.searchsorted(history.line, lines), 0, len(history.line) - 1)
+        if kind == "error":
+            error = next(each for each in ERRORS if each["name"] == history.settings["error"])
+            yield maker.make(kind, near, text=error["name"] + ".", cause=error["cause"], cured=error["cure"])
+        else:
+            yield maker.make(kind, near, count=(len(lines), None))
+    for step, text in history.alarms:
+        row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
+        yield maker.make("alarm", row, text=text)
+
+
+def _gradients(maker: Maker) -> Iterator[Statement]:
+    """Yield what norms and samples tell: clipped while scaled, or layers that get no gradient."""
+    every = [0, len(maker.history.step) - 1]
+    for kind, numbers in scaled_norm(maker.history, maker.evidence.means):
+        yield maker.make(kind, every, **numbers)
+    for kind, names in dead_layers(maker.history):
+        yield maker.make(kind, every, **names)
+
+
+def _runs_of_log(maker: Maker) -> Iterator[Statement]:
+    history = maker.history
+    back = np.flatnonzero(np.diff(history.segment) > 0) + 1
+    if len(back):
+        yield maker.make("restarted", back, times=len(back))
+    if history.others:
+        yield maker.make("engines", [0, -1], streams=len(history.others) + 1)
+
+
+REMARKS: tuple[Callable[[Maker], Iterator[Statement]], ...] = (
+    _said, _loss, _gradients, _tail, _collapse, _scale, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
+    _runs_of_log,
+)  # fmt: skip
+"""In the order in which one goes before another."""

@@ -1,0 +1,154 @@
+"""What is said of a run: statements, each data first (what, where, how many, which lines), words second.
+
+A statement is made only if it is true of every run that could have printed this log: see `ampsim.diagnose.evidence`
+for what proves what. The words stand in the table of formats, for Python and the page alike.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampsim.diagnose.evidence import Evidence
+from ampsim.diagnose.formats import TABLE
+from ampsim.diagnose.history import History
+from ampsim.diagnose.words import counted, scale_text
+
+LINES = 40
+"""Lines that a statement names as its evidence; of more, the first and the last."""
+SCALES = frozenset({"from", "to", "low", "high"})
+"""Numbers that are loss scales."""
+_HOLE = re.compile(r"\{(\w+)(?::([\w ]+))?\}")
+Bound = tuple[float, float | None]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that the log bears."""
+
+    kind: str
+    """Its name in the table of formats."""
+    first: float
+    """The first step that it is about, as the log numbers them."""
+    last: float
+    numbers: Mapping[str, Bound | str]
+    """Each number with its bounds, None for none above; or a text."""
+    lines: tuple[int, ...]
+    """The lines of the log that bear it."""
+    unit: str = "step"
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is "wrong", a "note" or a "fact"."""
+        return str(TABLE["statement"][self.kind]["verdict"])
+
+    @property
+    def scale(self) -> bool:
+        """Whether what is wrong is the scale itself."""
+        return bool(TABLE["statement"][self.kind].get("scale"))
+
+    @property
+    def step(self) -> int:
+        """The first step, as a whole number."""
+        return int(max(self.first, 0))
+
+    @property
+    def what(self) -> str:
+        """The statement in words."""
+        return self._filled("words")
+
+    @property
+    def cure(self) -> str:
+        """What to try; nothing if there is nothing."""
+        return self._filled("cure")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the data, and the words."""
+        numbers = {name: list(value) if isinstance(value, tuple) else value for name, value in self.numbers.items()}
+        given = {"kind": self.kind, "verdict": self.verdict, "first": self.first, "last": self.last, "unit": self.unit}
+        return {**given, "numbers": numbers, "lines": list(self.lines), "words": self.what}
+
+    def _filled(self, part: str) -> str:
+        def fill(found: re.Match[str]) -> str:
+            name, noun = found[1], found[2]
+            if name == "where":
+                return where(self.first, self.last, self.unit)
+            value = self.numbers[name]
+            return value if isinstance(value, str) else said(name, value, noun)
+
+        return _HOLE.sub(fill, TABLE["statement"][self.kind].get(part, ""))
+
+
+def said(name: str, bound: Bound, noun: str | None) -> str:
+    """Return a number with its bounds and its noun in words.
+
+    >>> said("skips", (3, 7), "step"), said("skips", (1, None), "step"), said("to", (65536, 65536), None)
+    ('between 3 and 7 steps', 'at least 1 step', '65536')
+    """
+    low, high = bound
+    if name in SCALES:
+        return scale_text(low)
+    shown = counted(low, noun) if noun else f"{low:.4g}" if low != int(low) else f"{low:.15g}"
+    if high is None:
+        return f"at least {shown}"
+    return shown if high == low else f"between {low:g} and {counted(high, noun) if noun else format(high, 'g')}"
+
+
+def where(first: float, last: float, unit: str) -> str:
+    """Return steps in words.
+
+    >>> where(3, 3, "step"), where(3, 7.5, "step")
+    ('step 3', 'steps 3 to 8')
+    """
+    low, high = int(max(first, 0)), int(-(-last // 1))
+    return f"{unit} {low}" if low >= high else f"{unit}s {low} to {high}"
+
+
+class Maker:
+    """The statements about one history, as they are made."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.evidence = Evidence(history)
+
+    def make(self, kind: str, rows: object, **numbers: float | Bound | str) -> Statement:
+        """Return a statement about some rows; a plain number is exact."""
+        at = np.atleast_1d(np.asarray(rows, np.int64))
+        lines = sorted({int(line) for line in self.history.line[at] if line > 0})
+        lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
+        given = {name: value if isinstance(value, tuple | str) else (value, value) for name, value in numbers.items()}
+        steps = self.history.step[at]
+        return Statement(kind, float(steps.min()), float(steps.max()), given, tuple(lines), self.history.unit)
+
+    def facts(self) -> Iterator[Statement]:
+        """Yield what is in the log."""
+        history, evidence = self.history, self.evidence
+        every = [0, len(history.step) - 1]
+        yield self.make("read", every, lines=len(history.step) * history.merged, program=history.program)
+        values, rows = evidence.points
+        if len(values):
+            ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
+            yield self.make("scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
+            if evidence.means:
+                yield self.make("means", rows)
+            yield from self._falls()
+        low, high = evidence.skips
+        told = ~np.isnan(history.skipped) | ~np.isnan(history.total)
+        if low or (high == 0 and told.any()):
+            proving = np.flatnonzero(evidence.skipped > 0)
+            span = proving if len(proving) and np.isnan(history.total).all() else every
+            yield self.make("skips", every if not len(span) else [*every, *span], skips=(low, high))
+
+    def _falls(self) -> Iterator[Statement]:
+        values, rows = self.evidence.points
+        falls = np.flatnonzero(self.evidence.moves < 0)
+        if self.evidence.means or not len(falls):
+            return
+        k = int(falls[np.argmin(self.evidence.moves[falls])])
+        rises = int((self.evidence.moves > 0).sum())
+        size = round(float(-self.evidence.moves[k]), 2)
+        yield self.make(
+            "falls", [rows[k], rows[k + 1]], falls=len(falls), rises=rises, halvings=size,
+            **{"from": values[k], "to": values[k + 1]},
+        )  # fmt: skip

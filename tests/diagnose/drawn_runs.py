@@ -1,0 +1,307 @@
+# ruff: noqa: E501 - lines as programs print them
+"""Runs that are drawn, with everything that was true of them, and their logs as programs print them."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ampsim import Rule, dialects, init, update
+
+Line = tuple[str, int, int]
+"""A line's text, and the steps that it tells of: the first and the last."""
+
+ENDINGS = ("healthy", "searching", "never started", "collapsed", "forward overflow", "scale 0", "static", "thrash")
+SICK = frozenset(ENDINGS) - {"healthy", "searching"}
+RULES: dict[str, Callable[[float, int], Rule]] = {
+    "torch": lambda scale, interval: Rule(scale, growth_interval=interval),
+    "deepspeed": lambda scale, interval: dialects.get(
+        "deepspeed.DynamicLossScaler", init=scale, interval=interval, raise_error_at_min_scale=False
+    ),
+    "fused": lambda scale, interval: dialects.get("deepspeed.FP16_Optimizer", init=scale, interval=interval),
+    "megatron": lambda scale, interval: dialects.get("megatron.core.DynamicGradScaler", init=scale, interval=interval),
+    "apex": lambda scale, interval: dialects.get("apex.amp.LossScaler", init=scale, interval=interval),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a drawn run; its number is its place."""
+
+    scale: float
+    after: float
+    skipped: bool
+    norm: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A run and how it ends."""
+
+    ending: str
+    steps: tuple[Step, ...]
+    begin: int
+    """The step at which what is wrong begins."""
+
+    def skips(self, first: int, last: int) -> int:
+        """Return the steps that were skipped from one step to another."""
+        return sum(step.skipped for step in self.steps[max(first, 0) : last + 1])
+
+
+def drawn(ending: str, dialect: str, count: int, begin: int, seed: int) -> Drawn:
+    """Return a run of so many steps, in which what is wrong begins at a step."""
+    random = np.random.default_rng(seed)
+    begin = 0 if ending in ("never started", "searching", "static", "thrash", "healthy") else min(begin, count // 2)
+    interval = int(random.choice([1, 2, 3])) if ending == "thrash" else int(random.integers(60, 2000))
+    level = 2.0 ** int(random.integers(6, 16))
+    first = level * 2.0 ** int(random.integers(3, 12)) if ending == "searching" else level
+    rule = RULES[dialect](max(first, 1.0), interval)
+    state, steps, loss = init(rule), [], 4.0
+    static = float(2.0 ** random.integers(4, 16)) if ending == "static" else None
+    for number in range(count):
+        scale = static or (0.0 if ending == "scale 0" and number >= begin else state.scale)
+        bad = number >= begin and ending in ("never started", "collapsed", "forward overflow", "scale 0", "static")
+        over = (
+            bad or scale > level * (1 if ending == "thrash" else 4) or (ending == "healthy" and random.random() < 0.003)
+        )
+        falls = ending == "scale 0" and number == begin - 1
+        over = over or falls
+        skipped = over and not (ending == "scale 0" and bad)
+        loss -= 0.0 if over else 2.0 / count
+        shown = math.nan if bad and ending == "forward overflow" else loss + float(random.normal(0, 0.01))
+        norm = math.nan if bad else math.inf if over else float(random.lognormal())
+        state = update(rule, state, bool(over))
+        after = static or (0.0 if ending == "scale 0" and number >= begin - 1 and begin else state.scale)
+        after = 0.0 if ending == "scale 0" and number >= begin - 1 else after
+        steps.append(Step(scale, after, bool(skipped), norm, shown))
+    return Drawn(ending, tuple(steps), begin)
+
+
+def megatron(run: Drawn, every: int) -> Iterator[Line]:
+    for end in range(every, len(run.steps) + 1, every):
+        part = run.steps[end - every : end]
+        taken = [step.loss for step in part if not step.skipped and math.isfinite(step.loss)]
+        loss = f" lm loss: {sum(taken) / len(taken):.6E} |" if taken else ""
+        norm = "" if part[-1].skipped else f" grad norm: {part[-1].norm:.3f} |"
+        nans = sum(step.skipped and not math.isfinite(step.loss) for step in part)
+        yield (
+            f" iteration {end - 1:8d}/{len(run.steps):8d} | consumed samples: {32 * end:12d} | learning rate: 1.000E-02 |"
+            f"{loss} loss scale: {part[-1].after:.1f} |{norm} number of skipped iterations: "
+            f"{sum(step.skipped for step in part):3d} | number of nan iterations: {nans:3d} |"
+        ), end - every, end - 1  # fmt: skip
+
+
+def deepspeed(run: Drawn, every: int) -> Iterator[Line]:
+    stamp, total = "[2026-01-01 10:00:00,000] [INFO]", 0
+    for number, step in enumerate(run.steps):
+        total += step.skipped
+        if step.skipped:
+            told = (
+                f"reducing to {step.after:g}"
+                if step.after < step.scale
+                else "but hysteresis is 2. Reducing hysteresis to 1"
+            )
+            yield (
+                f"{stamp} [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss "
+                f"scale: {step.scale:.17g}, {told}"
+            ), number, number  # fmt: skip
+        if (number + 1) % every == 0:
+            yield f"{stamp} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
+
+
+def fused(run: Drawn, every: int) -> Iterator[Line]:
+    stamp, total = "[2026-01-01 10:00:00,000] [INFO]", 0
+    for number, step in enumerate(run.steps):
+        total += step.skipped
+        if step.skipped:
+            yield f"{stamp} [fused_optimizer.py:344:_update_scale] ", number, number
+            yield f"Grad overflow on iteration {number}", number, number
+            way = f"{step.scale:.17g} to {step.after:.17g}"
+            yield (
+                f"{stamp} [fused_optimizer.py:345:_update_scale] Reducing dynamic loss scale from {way}",
+                number,
+                number,
+            )
+            way = f"{step.scale:.17g}, reducing to {step.after:.17g}"
+            yield (
+                f"{stamp} [logging.py:96:log_dist] [Rank 0] Overflow detected. Skipping step. Attempted loss scale: {way}",
+                number,
+                number,
+            )
+        elif step.after > step.scale:
+            way = f"{step.scale:.17g} to {step.after:.17g}"
+            yield (
+                f"{stamp} [fused_optimizer.py:353:_update_scale] Increasing dynamic loss scale from {way}",
+                number,
+                number,
+            )
+        if (number + 1) % every == 0:
+            yield f"{stamp} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
+
+
+def generic(run: Drawn, every: int) -> Iterator[Line]:
+    for number in range(0, len(run.steps), every):
+        step = run.steps[number]
+        yield (
+            f"step {number} | loss: {step.loss:.4f} | loss_scale: {step.scale:g} | grad_norm: {step.norm:.4f} |",
+            number,
+            number,
+        )
+
+
+def bare(run: Drawn, every: int) -> Iterator[Line]:
+    for number in range(0, len(run.steps), every):
+        step = run.steps[number]
+        yield f"step {number}: loss {step.loss:.4f}, scale {step.scale:.17g}", number, number
+
+
+def trainer(run: Drawn, every: int) -> Iterator[Line]:
+    updates = 0
+    for number, step in enumerate(run.steps):
+        updates += not step.skipped
+        if (number + 1) % every == 0:
+            loss = step.loss if math.isfinite(step.loss) else 0.0
+            rate = 1e-4 * min(1.0, updates / 100)
+            numbers = {"loss": round(loss, 4), "grad_norm": step.norm, "learning_rate": rate, "epoch": number / 1000}
+            yield f" 1%|# | {number + 1}/100000 [00:01<00:09, 80.00it/s]{numbers}", number, number
+
+
+def mindformers(run: Drawn, every: int) -> Iterator[Line]:
+    for number in range(0, len(run.steps), every):
+        step = run.steps[number]
+        yield (
+            f"2026-01-01 10:00:00 - INFO - {{ Epoch:[  1/  2], step:[{number:5d}/99999], loss: {step.loss:5.3f}, "
+            f"per_step_time: 12ms, lr: 1e-05, overflow cond: {step.skipped}, loss_scale: {step.scale:.17g}, "
+            f"global_norm: [{step.norm:.4f}], train_throughput_per_npu: 1.0T"
+        ), number, number  # fmt: skip
+
+
+def epochs(run: Drawn, every: int) -> Iterator[Line]:
+    for epoch, begin in enumerate(range(0, len(run.steps) - every + 1, every)):
+        part = run.steps[begin : begin + every]
+        loss, scale = (float(np.mean(column)) for column in ([s.loss for s in part], [s.scale for s in part]))
+        yield (
+            f'{{"train_loss": {loss}, "train_loss_scale": {scale}, "epoch": {epoch}}}'.replace("nan", "NaN"),
+            begin,
+            begin + every - 1,
+        )
+
+
+def apex(run: Drawn, every: int) -> Iterator[Line]:
+    for number, step in enumerate(run.steps):
+        if step.skipped:
+            yield (
+                f"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {step.after}",
+                number,
+                number,
+            )
+        if number % every == 0:
+            yield (
+                f"INFO Train: [0/300][{number}/50040]\tloss {step.loss:.4f} (3.3)\tgrad_norm {step.norm:.4f} (nan)",
+                number,
+                number,
+            )
+
+
+def fairseq(run: Drawn, every: int) -> Iterator[Line]:
+    updates, since = 0, 0
+    for number, step in enumerate(run.steps):
+        if step.skipped:
+            yield (
+                f"2026-01-01 10:00:00 | INFO | fairseq.trainer | NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: {step.after}",
+                number,
+                number,
+            )
+            continue
+        updates += 1
+        if updates % every == 0:
+            scale = float(np.mean([each.after for each in run.steps[since : number + 1]]))
+            yield (
+                f"2026-01-01 10:00:00 | INFO | train_inner | epoch 001: {updates:6d} / 99999 loss={step.loss:.3f}, num_updates={updates}, gnorm={step.norm:.3f}, loss_scale={scale:.4g}",
+                since,
+                number,
+            )
+            since = number + 1
+
+
+def diffusion(run: Drawn, every: int) -> Iterator[Line]:
+    for number, step in enumerate(run.steps):
+        if step.skipped and step.after > 0:
+            yield f"Found NaN, decreased lg_loss_scale to {math.log2(step.after)}", number, number
+        if number % every == 0 and step.scale > 0:
+            for name, value in (
+                ("grad_norm", step.norm),
+                ("lg_loss_scale", math.log2(step.scale)),
+                ("loss", step.loss),
+                ("step", number),
+            ):
+                yield f"| {name:13s} | {value:<8.6g} |", number, number
+            yield "-" * 30, number, number
+
+
+PRINTERS = {
+    "Megatron": (megatron, "megatron"), "DeepSpeed": (deepspeed, "deepspeed"), "fused": (fused, "fused"),
+    "generic": (generic, "torch"), "bare": (bare, "torch"), "HF Trainer": (trainer, "torch"),
+    "MindFormers": (mindformers, "torch"), "epochs": (epochs, "torch"), "apex": (apex, "apex"),
+    "fairseq": (fairseq, "apex"), "diffusion": (diffusion, "torch"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log as somebody has it, with the run behind it."""
+
+    run: Drawn
+    form: str
+    lines: tuple[Line, ...]
+    torn: bool
+    """Whether its last line was cut."""
+
+    @property
+    def text(self) -> list[str]:
+        """The lines as they are read."""
+        lines = [f"{text}\n" for text, _, _ in self.lines]
+        return [*lines[:-1], lines[-1][: max(1, len(lines[-1]) * 2 // 3)]] if self.torn and len(lines) > 1 else lines
+
+    @property
+    def last(self) -> int:
+        """The last step that it tells of."""
+        return max((last for _, _, last in self.lines), default=-1)
+
+    @property
+    def first(self) -> int:
+        """The first step that it tells of."""
+        return min((first for _, first, _ in self.lines), default=0)
+
+
+def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
+    """Return lines as a terminal cuts them."""
+    return [
+        (text[at : at + width], first, last) for text, first, last in lines for at in range(0, max(len(text), 1), width)
+    ]
+
+
+@st.composite
+def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS) -> Log:
+    """Draw a run, and its log in one of the forms: whole or a part, thinned, wrapped, behind a stamp, of two ranks."""
+    ending, form = draw(st.sampled_from(endings)), draw(st.sampled_from(sorted(PRINTERS)))
+    printer, dialect = PRINTERS[form]
+    count, begin = draw(st.integers(20, 300)), draw(st.integers(0, 150))
+    run = drawn(ending, dialect, count, begin, draw(st.integers(0, 10**6)))
+    lines = list(printer(run, draw(st.sampled_from([1, 2, 5, 10]))))
+    lines = lines[draw(st.sampled_from([0, 0, 0, 1, 3, 20])) :][:: draw(st.sampled_from([1, 1, 1, 2, 3, 7]))]
+    if form != "epochs" and draw(st.booleans()) and draw(st.booleans()):
+        lines = wrapped(lines, draw(st.sampled_from([60, 80, 120])))
+    elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
+        tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:"]))
+        lines = [(tag + text, first, last) for text, first, last in lines]
+        if tag == "[rank0]: " and draw(st.booleans()):
+            lines = [
+                each
+                for text, *span in lines
+                for each in ((text, *span), (text.replace("rank0", "rank1").replace("Rank 0", "Rank 1"), *span))
+            ]
+    return Log(run, form, tuple(lines), draw(st.booleans()))

@@ -1,0 +1,175 @@
+"""Every statement is true of the run that printed the log, whatever the run, the program, and what is left of it."""
+
+import math
+import re
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+
+from ampsim.diagnose import remarks
+from ampsim.diagnose.evidence import Evidence
+from ampsim.diagnose.explain import Explanation, explain
+from ampsim.diagnose.formats import TABLE
+from ampsim.diagnose.readers import text
+from ampsim.diagnose.readers.sniff import _is_json
+from ampsim.diagnose.readers.tables import read_json_lines
+from ampsim.diagnose.readers.text import Stream, TextReader, read_text
+from ampsim.diagnose.statements import Statement
+from tests.diagnose.drawn_runs import ENDINGS, SICK, Log, logs
+from tests.examples import examples
+
+NEAR = 0.01
+"""Relative error of a scale that was printed with few digits."""
+
+
+def explained(log: Log) -> Explanation | None:
+    """Return what is said of a log; None if nothing is in it."""
+    first = next(iter(log.text), "")
+    history = read_json_lines("-", log.text) if _is_json(first) else read_text("-", log.text)
+    return explain(history) if len(history.step) else None
+
+
+def false(log: Log, each: Statement) -> str:
+    """Return in words how a statement is false of the run behind a log; nothing if it is true."""
+    steps = log.run.steps[log.first : log.last + 1]
+    values = {step.scale for step in steps} | {step.after for step in steps}
+    numbers = {name: value for name, value in each.numbers.items() if isinstance(value, tuple)}
+    for name in {"from", "to", "low", "high"} & numbers.keys():
+        value = numbers[name][0]
+        between = min(values) * (1 - NEAR) <= value <= max(values) * (1 + NEAR)
+        had = any(
+            math.isclose(value, one, rel_tol=NEAR, abs_tol=0.05 if log.form == "Megatron" else 0) for one in values
+        )
+        if not (had or (between and log.form in ("epochs", "fairseq", "diffusion"))):
+            return f"{name} {value} is no scale of the run"
+    if "skips" in numbers:
+        low, high = numbers["skips"]
+        since = 0 if log.form in ("DeepSpeed", "fused") or each.kind == "rate counts" else log.first
+        if low > log.run.skips(since, log.last):
+            return f"at least {low} skips, and there were {log.run.skips(log.first, log.last)}"
+        if high is not None and each.kind == "skips" and high < log.run.skips(0, int(each.last) - 1):
+            return f"at most {high} skips by step {each.last}"
+    about = [span for at in each.lines for span in (log.lines[at - 1][1:] if at <= len(log.lines) else (0, 0),)]
+    return CHECKS[each.kind](log, each, about) if each.kind in CHECKS else ""
+
+
+def _of_lines(what):
+    """Return a check that something holds at some step of each line."""
+
+    def check(log, each, about):
+        bad = [span for span in about if not any(what(log.run.steps[at]) for at in range(span[0], span[1] + 1))]
+        return f"not so at steps {bad[0]}" if bad else ""
+
+    return check
+
+
+def _wrong(log, each, about):
+    return "" if log.run.ending in SICK else f"the run is {log.run.ending}"
+
+
+CHECKS = {
+    "forward overflow": _of_lines(lambda step: not math.isfinite(step.loss)),
+    "some losses": _of_lines(lambda step: not math.isfinite(step.loss)),
+    "norm not finite": _of_lines(lambda step: not math.isfinite(step.norm)),
+    "some norms": _of_lines(lambda step: step.skipped),
+    "scale 0": _of_lines(lambda step: step.scale == 0 or step.after == 0),
+    "floor reached": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
+    "skipped to the end": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
+    "never started": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
+    "searching": _of_lines(lambda step: step.skipped),
+    "means": lambda log, each, about: "" if log.form in ("epochs", "fairseq", "diffusion") else "they are values",
+    "engines": lambda log, each, about: "" if any("rank1" in text for text, _, _ in log.lines) else "there is one",
+    "restarted": lambda log, each, about: "it went on",
+    "spared": lambda log, each, about: "" if log.first <= 20 else "the log begins later",
+    "collapse": lambda log, each, about: "it rose" * (log.run.steps[log.last].after > each.numbers["to"][0] * 1.01),
+    "hidden skips": lambda log, each, about: "the log hides none" if log.form != "Megatron" else "",
+}  # fmt: skip
+
+
+def lies(log: Log) -> list[str]:
+    """Return what is said of a log and is false of its run, alarms included."""
+    explanation = explained(log)
+    told = [(each, false(log, each)) for each in (explanation.statements if explanation else ())]
+    told += [(each, _wrong(log, each, ())) for each, _ in told if each.verdict == "wrong"]
+    return [f"{log.form}, {log.run.ending}: {each.what} {why}" for each, why in told if why]
+
+
+@settings(max_examples=examples(ms=8))
+@given(logs())
+def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
+    assert not lies(log)
+
+
+@settings(max_examples=examples(ms=8))
+@given(logs(sorted(SICK - {"thrash"})))
+def test_no_part_of_a_sick_log_is_healthy(log: Log) -> None:
+    shows = log.run.ending != "scale 0" or log.form not in ("DeepSpeed", "fused")  # these print neither scale nor norm
+    if shows and (explanation := explained(log)) and log.last - max(log.run.begin, log.first) > 45:
+        assert explanation.verdict != "healthy", f"{log.form}, {log.run.ending}: {explanation.why}"
+
+
+def test_each_statement_has_words_that_its_numbers_fill() -> None:
+    for kind, row in TABLE["statement"].items():
+        assert row["verdict"] in ("wrong", "note", "fact"), kind
+        assert (
+            "cure" in row
+            or row["verdict"] == "fact"
+            or kind in ("engines", "restarted", "cut", "means", "rate counts", "some norms")
+        ), kind
+
+
+@cache
+def sample(number: int, ending: str) -> list[Log]:
+    """Return logs of one ending."""
+    found: list[Log] = []
+
+    @settings(max_examples=number, database=None, derandomize=True)
+    @given(logs([ending]))
+    def gather(log: Log) -> None:
+        found.append(log)
+
+    gather()
+    return found
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_most_are_recognised(ending: str) -> None:
+    """Completeness: how many logs get the verdict that is right of their run."""
+    logs_ = [log for log in sample(60, ending) if log.last - max(log.run.begin, log.first) > 45]
+    verdicts = [each.verdict for log in logs_ if (each := explained(log))]
+    right = sum(each == ("wrong" if ending in SICK else "healthy") for each in verdicts)
+    print(f"{ending}: {right} of {len(verdicts)} right, {verdicts.count('cannot tell')} cannot tell")
+    least = {"searching": 0.2, "thrash": 0.1, "static": 0.3, "healthy": 0.5}.get(ending, 0.5)
+    assert right >= least * len(verdicts), (right, len(verdicts))
+
+
+def plants() -> dict[str, tuple[object, str, object]]:
+    """Return false beliefs: each an object, an attribute of it, and what to put there."""
+    proved, told = Evidence.proved, TextReader._told
+
+    def one_more(evidence: Evidence, first: int, last: int) -> int:
+        return proved(evidence, first, last) + 1
+
+    def told_twice(reader: TextReader, stream: Stream, *given: object) -> None:
+        told(reader, stream, *given)
+        told(reader, stream, *given)
+
+    return {
+        "a fall is one skip more": (Evidence, "proved", one_more),
+        "a mean is a value": (Evidence, "means", property(lambda evidence: False)),
+        "a sentence is two skips": (TextReader, "_told", told_twice),
+        "each rank skips for itself": (TextReader, "_said_before", lambda *_: False),
+        "a number is whole where its line ends": (text, "_LAST", re.compile("(?!)")),
+        "every scale is a tiny one": (remarks, "TINY", 2.0**40),
+    }
+
+
+@pytest.mark.parametrize("belief", plants())
+def test_a_false_belief_is_seen(belief: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [
+        log for ending in ENDINGS for log in sample(120 if ending in ("healthy", "searching", "thrash") else 60, ending)
+    ]
+    assert not any(map(lies, many))
+    monkeypatch.setattr(*plants()[belief])
+    assert any(map(lies, many))
