@@ -50,8 +50,10 @@ def explain(history: History) -> Explanation:
     ranks = (history, *history.others)
     if any((Evidence(one).status == 1).any() for one in ranks):  # what one rank shows is so of all
         statements = [each for each in statements if each.kind != "never started"]
+    covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
+    statements = [each for each in statements if each.kind not in covered]
     order = {"wrong": 0, "note": 1, "fact": 2}
-    statements.sort(key=lambda each: order[each.verdict])  # a stable sort: the order of the remarks stays
+    statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
     wrong = [each for each in statements if each.verdict == "wrong"]
     words = TABLE["verdict"]
     if wrong:

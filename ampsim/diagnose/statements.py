@@ -77,7 +77,8 @@ class Statement:
             value = self.numbers[name]
             return value if isinstance(value, str) else said(name, value, noun)
 
-        return _HOLE.sub(fill, TABLE["statement"][self.kind].get(part, ""))
+        text = _HOLE.sub(fill, TABLE["statement"][self.kind].get(part, ""))
+        return text[:1].upper() + text[1:]
 
 
 def said(name: str, bound: Bound, noun: str | None) -> str:

@@ -80,14 +80,14 @@ SLOW = {"rule": Rule(growth_interval=2000)}
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (history(at(*range(300, 400)), **SLOW), ["collapse", "tiny scale", "norm not finite", "skips too often"]),
+        (history(at(*range(300, 400)), **SLOW), ["collapse"]),
         (history(at(*range(100, 103)), rule=Rule(min_scale=2.0**15, growth_interval=2000)), []),
         (history(at(*range(100, 400)), rule=Rule(min_scale=256.0, growth_interval=2000)),
-         ["floor reached", "norm not finite", "skips too often"]),
+         ["floor reached"]),
         (plain([8.0] * 6, skipped=[0] * 6, loss=[1, 1, math.inf, 1, 1, 1]), []),
         (plain([8.0] * 6, skipped=[0, 1, 0, 0, 0, 0], norm=[1, math.inf, 1, 1, 1, 1]), []),
         (plain([8.0] * 9, skipped=[1] * 9), ["never started"]),
-        (plain([0.0] * 4, skipped=[0] * 4, norm=[math.nan] * 4), ["scale 0", "norm not finite"]),
+        (plain([0.0] * 4, skipped=[0] * 4, norm=[math.nan] * 4), ["scale 0"]),
         (plain(np.tile(ALTERNATING, 2), norm=np.tile(ALTERNATING, 2) / 2.0**8), ["scaled norm"]),
         (history(at(), norm=np.full(400, 1e-5), **SLOW), ["scaled clip"]),
         (history(at(), norm=np.ones(400), **SLOW), []),

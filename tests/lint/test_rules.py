@@ -138,6 +138,30 @@ scheduler.step()
     scaler.step(optimizer)
     scaler.update()
 """,
+    "a schedule of the branch without a scaler": """\
+    if args.amp:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+        scheduler.step()
+""",
+    "a branch that leaves from within another": """\
+    if large(loss):
+        print(loss)
+        if args.skips:
+            scaler.update()
+            continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "clipping where one of two conditions excludes the scaler": """\
+    if scaler is None and args.clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if scaler is not None:
+        scaler.step(optimizer)
+        scaler.update()
+""",
     "a norm after the step": """\
     scaler.step(optimizer)
     print(max(param.grad.norm() for param in model.parameters()))

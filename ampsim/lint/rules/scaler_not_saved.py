@@ -18,7 +18,7 @@ for batch in loader:
     scaler.scale(model(batch)).backward()
     scaler.step(optimizer)
     scaler.update()
-torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+torch.save({"optimizer": optimizer.state_dict()}, path)
 """
 RIGHT = """\
 scaler = torch.amp.GradScaler()
@@ -27,7 +27,7 @@ for batch in loader:
     scaler.scale(model(batch)).backward()
     scaler.step(optimizer)
     scaler.update()
-torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, path)
+torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, path)
 """
 
 
