@@ -38,7 +38,8 @@ def opened(name: str, minutes: float, path: Path | None) -> Iterator[CardFile]:
     who = {
         "minutes": minutes, "device": device.describe(name), "source_sha256": source(), "claims_sha256": claims.SHA256,
         "probes": [*PROBES], "ampsim": __version__, "torch": str(torch.__version__),
-        "python": platform.python_version(), **{name: version(name) for name in OTHERS if any(distributions(name=name))},
+        "python": platform.python_version(),
+        **{name: version(name) for name in OTHERS if any(distributions(name=name))},
     }  # fmt: skip
     digits = hashlib.sha256(encode(who).encode()).hexdigest()[:8]
     about = {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "platform": platform.platform()}
