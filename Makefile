@@ -112,11 +112,13 @@ $(GPU_PARTS):
 gpu-dry:
 	$(MAKE) --keep-going gpu GPU_DRY=--dry
 
+# Pure Python, for whichever the machine has; so typer is one of before it needed pydantic, which is compiled.
 gpu-kit: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
-	  -c constraints.txt tyro rich typer
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --upgrade --target .gpu-kit \
-	  -c constraints.txt --no-deps roundpipe beartype py-cpuinfo tqdm
+	@rm -rf .gpu-kit
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --target .gpu-kit -c constraints.txt tyro rich
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --target .gpu-kit --no-deps \
+	  typer==0.20.0 click==8.3.1 shellingham==1.5.4 roundpipe==0.1.1 beartype==0.23.1 py-cpuinfo==9.0.0 tqdm==4.70.1
+	@! find .gpu-kit -name '*.so' | grep .
 	@git rev-parse HEAD >.gpu-kit/commit
 
 # Libraries whose own code drives the scaler, and Ray.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from ampsim.card.file import CardFile
 from ampsim.core.files import sole_writer
 from ampsim.records import Record, encode
 
+OTHERS = ("triton", "hypothesis", "numpy")
 Probe = Callable[[str, Callable[[], float]], Record]
 PROBES: Mapping[str, tuple[int, Probe]] = {  # the most valuable first; of the time so many parts
     "kit torch": (2, partial(kit.run, "torch")),
@@ -37,6 +39,7 @@ def opened(name: str, minutes: float, path: Path | None) -> Iterator[CardFile]:
         "minutes": minutes, "device": device.describe(name), "source_sha256": source(), "claims_sha256": claims.SHA256,
         "probes": [*PROBES], "ampsim": __version__, "torch": str(torch.__version__),
         "python": platform.python_version(),
+        **{name: version(name) for name in OTHERS if any(distributions(name=name))},
     }  # fmt: skip
     digits = hashlib.sha256(encode(who).encode()).hexdigest()[:8]
     about = {"begun": datetime.now(UTC).isoformat(timespec="seconds"), "platform": platform.platform()}
