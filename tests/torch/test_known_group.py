@@ -113,3 +113,13 @@ def test_what_is_known_goes_with_its_optimizer():
     gc.collect()
     assert gone() is None
     assert group
+
+
+def test_counts_that_nobody_else_wrote_are_kept_together():
+    optimizer, group = known()
+    steps = [each["step"] for each in optimizer.state.values()]
+    assert group.counts is None
+    group.counted(counts := torch.stack(steps))
+    assert group.counts is counts
+    steps[1].fill_(7.0)
+    assert group.counts is None

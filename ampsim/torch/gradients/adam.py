@@ -165,27 +165,32 @@ def step(
     divisor: Tensor | None,
     numbers: Hyperparameters,
     addresses: list[Numbers] | None = None,
-) -> None:
+    counts: Tensor | None = None,
+) -> Tensor:
     """Step parameters by gradients that are divided first, and count the step; do nothing if `found_inf` is 1.
 
     Gradients and moments lie in memory as their parameters do. `found_inf` and `divisor` have shape (), float32;
-    `addresses` is what `addresses_of` returns, where it is known. One launch, and some small ones beside it: for the
-    counts and what they are gathered from, which grow with the number of tensors, and two for the corrections. In a
-    capture as `check`.
+    `addresses` is what `addresses_of` returns, and `counts` what the last call did, shape (tensors,), where they are
+    known. One launch, and some small ones beside it: for the counts and the corrections. In a capture as `check`.
+
+    Returns:
+        The counts after the step, which the next call writes.
     """
     grads = tensors.grads
     with torch.cuda.device_of(found_inf):  # type: ignore[no-untyped-call]
         tiles, table = _tables(grads[0].device, addresses or addresses_of(tensors))
-        torch._foreach_add_([*tensors.steps], 1.0 - found_inf)
+        clean = 1.0 - found_inf
+        torch._foreach_add_([*tensors.steps], clean)
+        counts = torch.stack([*tensors.steps]).reshape(-1) if counts is None else counts.add_(clean)
         if not len(tiles):
-            return
+            return counts
         lr, beta1, beta2, eps, decay = map(float, numbers[:5])
-        counts = torch.stack([*tensors.steps]).reshape(-1)
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
         kernels_adam.adam[(len(tiles) * (kernels.BLOCK // PART),)](
             tiles, table, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2, eps,
             decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip
+    return counts
 
 
 def available(device: torch.device) -> bool:

@@ -118,7 +118,10 @@ class FusedStep:
         """Step a group that is known by our kernel; False if it is not, or cannot be stepped now."""
         for known in self._known.get(optimizer, ()):
             if known.group is group and (now := known.again(optimizer)):
-                return not _options_of(group) and self._launched(optimizer, group, *now)
+                if _options_of(group) or (counts := self._launched(optimizer, group, *now, known.counts)) is None:
+                    return False
+                known.counted(counts)
+                return True
         return False
 
     def _stepped(self, optimizer: Any, group: dict[str, Any], lists: Lists) -> bool:
@@ -134,7 +137,7 @@ class FusedStep:
             self._tell(why)
             return False
         addresses = adam.addresses_of(tensors)
-        if not self._launched(optimizer, group, tensors, addresses):
+        if self._launched(optimizer, group, tensors, addresses) is None:
             return False
         known = [each for each in self._known.get(optimizer, ()) if each.group is not group]
         if KnownGroup.fits(group, tensors):
@@ -142,8 +145,15 @@ class FusedStep:
         self._known[optimizer] = known
         return True
 
-    def _launched(self, optimizer: Any, group: dict[str, Any], tensors: "Tensors", addresses: "list[Numbers]") -> bool:
-        """Launch the step of tensors that are known to be right; False in the capture of other ones."""
+    def _launched(
+        self,
+        optimizer: Any,
+        group: dict[str, Any],
+        tensors: "Tensors",
+        addresses: "list[Numbers]",
+        counts: Tensor | None = None,
+    ) -> Tensor | None:
+        """Launch the step of tensors that are known to be right; return their counts, None in a capture of others."""
         from ampsim.torch.gradients import adam
 
         device = tensors.params[0].device
@@ -155,12 +165,12 @@ class FusedStep:
         found_inf = torch.zeros((), device=device) if found_inf is None else copied(found_inf, device)  # None: known
         divisor = None if divisor is None else copied(divisor, device)
         try:
-            adam.step(tensors, found_inf, divisor, numbers, addresses)
+            counts = adam.step(tensors, found_inf, divisor, numbers, addresses, counts)
         except adam.NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
-            return False
+            return None
         # As torch's kernel does; the backward pass looks at it.
         increment_version([*tensors.params, *tensors.exp_avgs, *tensors.exp_avg_sqs])
-        return True
+        return counts
 
 
 def _of_other_kind(optimizer: Any) -> str | None:

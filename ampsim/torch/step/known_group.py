@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ampsim.torch.gradients.adam import Numbers, Tensors
 
 _STATE: Callable[[Any], tuple[Tensor, ...]] = itemgetter("exp_avg", "exp_avg_sq", "step")
+_VERSION = attrgetter("_version")
 
 
 class KnownGroup:
@@ -27,7 +28,18 @@ class KnownGroup:
         self._all = [*tensors.params, *chain.from_iterable(map(_STATE, self._states))]
         self._places = [*map(Tensor.data_ptr, self._all)]
         self._addresses = addresses
+        self._counts: Tensor | None = None  # of all tensors in one, see `counted`
         self._dtype, self._device = tensors.grads[0].dtype, tensors.grads[0].get_device()
+
+    def counted(self, counts: Tensor) -> None:
+        """Note what the counts of steps are, gathered, as long as nobody else writes them."""
+        self._counts, self._versions = counts, [*map(_VERSION, self._tensors.steps)]
+
+    @property
+    def counts(self) -> Tensor | None:
+        """The counts that were noted, if they are still that."""
+        same = self._counts is not None and self._versions == [*map(_VERSION, self._tensors.steps)]
+        return self._counts if same else None
 
     @staticmethod
     def fits(group: dict[str, Any], tensors: "Tensors") -> bool:
