@@ -125,12 +125,13 @@ def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int]
         path = Path(folder) / "log"
         train(config, arm, form, begin, generator, path, tick)
         explanation = explain(read_history(path))
-    told = [each for each in explanation.statements if each.kind == "burst"]
+    told = [each for each in explanation.statements if each.kind == "burst" and explanation.verdict != HEALTHY]
     found = sorted([*explanation.wrong, *told], key=lambda each: KINDS.get(each.kind, each.kind) not in ARMS)
     kinds = [kind if (kind := KINDS.get(each.kind, each.kind)) in ARMS else "another" for each in found]
     return {
         "form": form,
         "begin": begin if arm.kind not in (HEALTHY, "scaled clip", "dead layer") else 0,
+        "verdict": explanation.verdict,
         "found": kinds,
         "named": kinds[0] if kinds else HEALTHY,
         "seen": found[0].step if found else None,
