@@ -163,7 +163,9 @@ def healthy_runs_are_not_accused(run: Result) -> Finding:
     return Finding(f"{sum(map(bool, found))} of {len(found)} called wrong", not any(found))
 
 
-@claim("explain.named", "explain_faults", "`ampsim explain` names the planted fault first in more than half of the runs")
+@claim(
+    "explain.named", "explain_faults", "`ampsim explain` names the planted fault first in more than half of the runs"
+)
 def faults_are_named(run: Result) -> Finding:
     planted = [row for row in run.records if row["arm"] != "healthy"]
     named = sum(row["named"] == row["arm"] for row in planted)

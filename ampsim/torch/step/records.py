@@ -125,10 +125,11 @@ class StepRecords:
 
     def _of_ticket(self, ticket: int, optimizer: Optimizer) -> Record:
         records, key = self._records.setdefault(ticket, {}), id(optimizer)
-        if key not in records:
-            records[key] = self._looked_at[key] if key in self._looked_at else Record()
+        if key not in records:  # an interrupt between two lines leaves no record without its optimizer
+            record = self._looked_at[key] if key in self._looked_at else Record()
+            record.optimizer = optimizer
+            records[key] = record
             self._looked_at.pop(key, None)
-            records[key].optimizer = optimizer
         return records[key]
 
     def looked_at(self, key: int) -> Record:
