@@ -180,8 +180,8 @@ def waits_with_torchs(device: str) -> object:
 
 
 @claim(
-    "What a step with ours reads on the host. On the CPU, where nothing waits, update, fused step and the report of the "
-    "step look at the flag too; on CUDA it should be 1 for a plain optimizer and 0 for a fused one.",
+    "What a step with ours reads on the host. On the CPU, where nothing waits, update, fused step and the step's "
+    "report look at the flag too; on CUDA it should be 1 for a plain optimizer and 0 for a fused one.",
     {"SGD": [3, 3], "fused SGD": [3, 3]},
 )
 def waits_with_ours(device: str) -> object:
