@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 from pathlib import Path
@@ -67,7 +68,11 @@ def test_each_stage_leaves_an_archive_with_the_data_of_a_device_of_any_name(tmp_
     monkeypatch.setattr(
         on_card, "rows", lambda here: [[[Stage("well", 60, ["platform"])], [Stage("late", 1, endless)]]]
     )
-    assert on_card.run(here, tmp_path / "out") == 1
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+    try:
+        assert on_card.run(here, tmp_path / "out") == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
     with tarfile.open(tmp_path / "out" / "gpu-1.tgz") as archive:
         names = set(archive.getnames())
     assert {f"experiments/data/{PLANTED}/kernels.jsonl", "build/gpu-1/well.log", "build/gpu-1/late.log"} <= names
