@@ -15,7 +15,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministi
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of a card from torch
 
 # torch, MKL and numpy choose kernels by what the processor can do and by who made it, and so the order of sums. These
-# give the same bits on any x86-64 processor with AVX2: `python -m experiments bits`. AMPSIM_KERNELS=own: as installed.
+# gave the same bits on processors of two makers: `python -m experiments bits`. AMPSIM_KERNELS=own: none of these.
 KERNELS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",
