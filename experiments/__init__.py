@@ -14,13 +14,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic cuBLAS asks for
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of a card from torch
 
-# torch, MKL and numpy choose kernels by what the processor can do and by who made it, and so the order of sums. These
-# gave the same bits on processors of two makers: `python -m experiments bits`. AMPSIM_KERNELS=own: none of these.
+# torch, MKL, numpy and its OpenBLAS choose kernels by what the processor can do and by who made it, and so the order of
+# sums. These gave the same bits on processors of two makers: `python -m experiments bits`. AMPSIM_KERNELS=own: none.
 KERNELS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_CBWR": "COMPATIBLE",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell",
 }
 if os.environ.setdefault("AMPSIM_KERNELS", "common") == "common" and platform.machine() in ("x86_64", "AMD64"):
     os.environ |= KERNELS

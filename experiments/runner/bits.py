@@ -1,9 +1,9 @@
 """The bits that a processor gives: a digest per operation of torch and numpy, under the settings in force.
 
-torch chooses its kernels by what the processor can do, and MKL also by who made it, so that sums come out in another
-order. The settings of `experiments.KERNELS` make the choice the same wherever there is AVX2; this module shows whether
-they do. `python -m experiments bits` compares this processor with those in `data/bits.jsonl`. It imports torch, so
-whoever must start without torch imports it late.
+torch and OpenBLAS choose kernels by what the processor can do, MKL also by who made it, so that sums come out in
+another order. The settings of `experiments.KERNELS` make the choice the same wherever there is AVX2; this module shows
+whether they do. `python -m experiments bits` compares this processor with those in `data/bits.jsonl`. It imports torch,
+so whoever must start without torch imports it late.
 """
 
 import functools
