@@ -16,7 +16,7 @@ from experiments.runner import bits
 ROOT = Path(__file__).parents[2]
 ROWS = [records.decode(line) for line in bits.KNOWN.read_text().splitlines()]
 # Where OpenBLAS takes Haswell's kernels by itself, as on the EPYC, it need not be told.
-COMMON = [row for row in ROWS if experiments.KERNELS == {"OPENBLAS_CORETYPE": "Haswell"} | row["settings"]]
+COMMON = [row for row in ROWS if {"OPENBLAS_CORETYPE": "Haswell"} | row["settings"] == experiments.KERNELS]
 
 
 def fresh(*argv: str, **environment: str) -> str:
