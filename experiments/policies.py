@@ -5,7 +5,7 @@ that would not have overflowed: 65504 / max|g|. Every policy then meets these ce
 the steps after it, so that all policies are asked the same. That a ceiling is one is checked on the way, by backward
 passes at the powers of two below and above it. In the middle of the stream the ceiling falls by 10 bits, once for 10
 steps and once for good. Recovery is the number of steps until the scale is again within half a bit of what it would
-have been. `policies_closed` lets each policy train a network of its own.
+have been. In `rules_trained` some of them train networks of their own.
 
 Device: cpu, or cuda with `--device cuda`.
 """

@@ -36,7 +36,7 @@ class Config(runner.Config):
     width: int = 64  # units a hidden layer, of two
     lr: float = 0.1  # of SGD
     init_log2: int = 16  # of the scale, near the ceiling
-    growth_intervals: tuple[int, ...] = (5, 50, 500)  # an arm each
+    growth_intervals: tuple[int, ...] = (5, 50)  # an arm each
 
 
 SMOKE = Config(steps=20, seeds=(0,), growth_intervals=(2,))

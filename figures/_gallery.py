@@ -15,7 +15,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep", "formats",
     ),
     "What the loss scale does about it": (
-        "gpt_fp16", "resnet_fp16", "init_scale", "growth_interval", "policies", "policies_closed", "replay_fidelity",
+        "gpt_fp16", "resnet_fp16", "rules_trained", "policies",
     ),
     "How it goes wrong": (
         "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "ranks", "ranks_training", "loops",

@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 
 from figures import _style
 
-COLOR = {"backoff": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.ORANGE, "headroom": _style.GREEN,
-         "LogMax": _style.PURPLE, "ratio": _style.BLACK, "floor": _style.GREY, "fp32": _style.BLACK}  # fmt: skip
+COLOR = {"backoff": _style.BLUE, "G=": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.ORANGE,
+         "headroom": _style.GREEN, "LogMax": _style.PURPLE,
+         "ratio": _style.BLACK, "floor": _style.GREY, "fp32": _style.BLACK}  # fmt: skip
 
 
 def new_figure(columns: Mapping[str, tuple[str, str]], height: float) -> tuple[Figure, Axes, dict[str, Axes]]:

@@ -300,7 +300,7 @@ def gpt_starts(run: Result) -> Finding:
     )
 
 
-MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "dynamic G=200", "dynamic G=2000", "init 2^8", "init 2^32", "sum")
+MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "init 2^8", "init 2^32", "sum")
 
 
 @claim("resnet", "resnet_fp16", "Images, loss as a share of a large batch (here 2^-16): unscaled fails",
@@ -337,16 +337,44 @@ def sweep_right(run: Result) -> Finding:
     return Finding(f"at 2^24 {spread(shares, 3, 100)} % of steps are skipped", min(shares) == 1)
 
 
-@claim("interval.loss", "growth_interval", "The growth interval moves the final loss by less than the seed does")
-def interval_loss(run: Result) -> Finding:
-    seeds = fmean(arm.max("final_loss") - arm.min("final_loss") for arm in q.swept_intervals(run))
-    return Finding(f"by {q.interval_spread(run):.3f} nats, the seed by {seeds:.3f}", q.interval_spread(run) < seeds)
+NEAR = ("G=5", "G=20", "G=2000", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25", "G=20 k=2", "headroom 1 bit",
+        "headroom 3 bits")  # fmt: skip
 
 
-@claim("init.200", "init_scale", "From scale 1 and with an interval of 200 at most one seed leaves the plateau")
-def init_long_interval(run: Result) -> Finding:
-    arm = run.arm("sigmoid 2^0 G=200")
-    return Finding(f"{arm.known('left_plateau')} of {len(arm)}", arm.known("left_plateau") <= 1)
+@claim("rules.loss", "rules_trained", "From near the ceiling no rule's loss is told from float32's at 95 %")
+def rules_loss(run: Result) -> Finding:
+    more = {name: q.more_loss(run, name) for name in NEAR}
+    now = "; ".join(f"{name}: {x.mean():+.3f} +- {q.half_width(x):.3f}" for name, x in more.items())
+    return Finding(f"{now} nats", len(run.seeds) == 10, all(abs(x.mean()) < q.half_width(x) for x in more.values()))
+
+
+@claim("rules.start", "rules_trained", "From scale 1 with an interval of 200 at most two seeds leave the plateau")
+def rules_start(run: Result) -> Finding:
+    arm = run.arm("G=200 from 2^0")
+    more = q.more_loss(run, arm.name)
+    now = f"{arm.known('left_plateau')} of {len(arm)}, {more.mean():+.3f} +- {q.half_width(more):.3f} nats"
+    return Finding(now, arm.known("left_plateau") <= 2, more.mean() > q.half_width(more))
+
+
+@claim("rules.headroom", "rules_trained", "In training one bit of margin skips steps, three bits at most one per run")
+def rules_headroom(run: Result) -> Finding:
+    counted = run.steps - run.config["warm_up"]
+    one, three = (counted * run.arm(f"headroom {margin}").numbers("skip_rate") for margin in ("1 bit", "3 bits"))
+    return Finding(f"{spread(one, 2)} and {spread(three, 2)} skips", min(one) > 0, max(three) < 1.5)
+
+
+@claim("rules.interval", "rules_trained", "An interval of 5 wastes steps that 2000 does not")
+def rules_interval(run: Result) -> Finding:
+    short, long = run.arm("G=5"), run.arm("G=2000")
+    rates = [spread(arm.column("skip_rate"), 2, 100) for arm in (short, long)]
+    return Finding(f"{rates[0]} and {rates[1]} % skipped", short.min("skip_rate") > 0.1, long.max("skip_rate") < 0.01)
+
+
+@claim("default.grows", "torch_default", "In a run of more than three of its intervals torch's default grows")
+def default_grows(run: Result) -> Finding:
+    grown = q.growths(run)
+    skips = [len(row["found_inf"]) for row in run.records]
+    return Finding(f"{spread(grown, 2)} growths, {spread(skips, 2)} skips", min(grown) >= 3, run.steps > 3 * 2000)
 
 
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
@@ -402,23 +430,6 @@ def policies_headroom(run: Result) -> Finding:
 def policies_recovery(run: Result) -> Finding:
     recovered = sum(x is not None for x in q.per_policy(run, "backoff G=2000", "recovery"))
     return Finding(f"recovered in {recovered}", recovered == 0)
-
-
-@claim("closed.headroom", q.CLOSED, "In a closed loop one bit of margin skips steps, and three bits skip none")
-def closed_headroom(run: Result) -> Finding:
-    one, three = (run.arm(f"closed headroom {margin}").column("skips") for margin in ("1 bit", "3 bits"))
-    return Finding(f"{spread(one)} and {spread(three)} skips", min(one) > 0, max(three) == 0)
-
-
-@claim("closed.interval", q.CLOSED, "An interval of 10 wastes steps that 2000 does not", trial="9 % skipped")
-def closed_interval(run: Result) -> Finding:
-    ten, long = (run.arm(f"closed backoff G={interval}") for interval in (10, 2000))
-    now = (
-        f"G=10 skips {spread(ten.column('skip_rate'), 3, 100)} %, G=2000 "
-        f"{spread(long.column('skip_rate'), 2, 100)} % of a run; "
-        f"test loss {spread(ten.column('test_loss'))} and {spread(long.column('test_loss'))}"
-    )
-    return Finding(now, ten.min("skip_rate") > 0.06, long.max("skip_rate") < 0.01)
 
 
 @claim("stale.loss", "staleness", "A late scale, with late gradients, raises the final loss by little",

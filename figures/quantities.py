@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +17,8 @@ from figures.results import ArmRecords, Result
 
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
-CLOSED = "policies_closed"  # the data file of the policies in a closed loop
+STUDENT = dict(zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True))
+# by sample: the 97.5 % quantile of Student's t
 
 
 def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
@@ -182,19 +184,23 @@ def predicted_at_worst(run: Result) -> float:
 
 def gpt_apart(run: Result) -> float:
     """Return how far the mean loss of any way to train with an averaged loss is from float32's."""
-    arms = ("bf16", "unscaled", "static 2^16", "dynamic G=50", "dynamic G=200", "dynamic G=2000")
+    arms = ("bf16", "unscaled", "static 2^16", "dynamic G=50")
     return apart(run, arms, "fp32")
 
 
-def swept_intervals(run: Result) -> list[ArmRecords]:
-    """Return the arms with torch's factors."""
-    return [run.arm(f"G={g}") for g in (5, 10, 20, 50, 100, 200, 500, 2000)]
+def more_loss(run: Result, arm: str) -> NDArray[np.float64]:
+    """Return how much higher the loss ends than in float32, per seed; a seed has the same weights and batches."""
+    return run.arm(arm).numbers("final_loss") - run.arm("fp32").numbers("final_loss")
 
 
-def interval_spread(run: Result) -> float:
-    """Return how far apart the mean final losses of the growth intervals are."""
-    found = [arm.mean("final_loss") for arm in swept_intervals(run)]
-    return max(found) - min(found)
+def growths(run: Result) -> list[int]:
+    """Return how often the scale grew, per run."""
+    return [sum(after > before for (_, before), (_, after) in pairwise(row["scale_changes"])) for row in run.records]
+
+
+def half_width(sample: NDArray[np.float64]) -> float:
+    """Return half the width of the mean's 95 % interval, by Student's t."""
+    return float(STUDENT[len(sample)] * sample.std(ddof=1) / len(sample) ** 0.5)
 
 
 def per_policy(run: Result, name: str, column: str) -> list[float]:

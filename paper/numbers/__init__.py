@@ -12,5 +12,5 @@ NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name,
 FIGURES = (
     "exponent_heatmap", "state_machine", "threads", "staleness", "theory_real", "adversary", "ranks", "gpt_fp16",
     "overflow_storm", "atlas", "sigmoid_underflow", "static_sweep", "crash_signals", "public_runs",
-    "replay_fidelity", "overhead",
+    "rules_trained", "overhead",
 )  # fmt: skip

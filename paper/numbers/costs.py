@@ -1,6 +1,6 @@
 """What loss scaling, replay and JAX cost."""
 
-from statistics import fmean, median
+from statistics import median
 
 from ampsim.records import Record
 from figures.quantities import ratios
@@ -14,17 +14,6 @@ def walk(run: Result) -> Record:
     """Return what replay_speed measured on the random walk."""
     (found,) = (row for row in run.records[0]["rows"] if row["trace"] == "walk")
     return dict(found)
-
-
-def run_skips(run: Result, interval: int) -> float:
-    """Return the mean skips of real runs with a growth interval."""
-    return fmean(row["runs"][f"G={interval}"]["skips"] for row in run.arm("relu"))
-
-
-def replay_skips(run: Result, interval: int) -> float:
-    """Return the mean skips that replays of the float32 run's ceilings have."""
-    found = [replay for row in run.arm("relu") for replay in row["replays"] if replay["trace"] == "fp32"]
-    return fmean(replay["skips"] for replay in found if replay["interval"] == interval)
 
 
 def probe_ratios(run: Result, other: str = "wandb") -> list[float]:
@@ -61,10 +50,6 @@ NUMBERS: dict[str, Number] = {
     "replay.plain": Number("replay_speed", lambda run: walk(run)["without numba"] / 1000, ".1f"),
     "replay.rules": Number("replay_speed", lambda run: run.records[0]["sweep"]["rules"], ",d"),
     "replay.sweep": Number("replay_speed", lambda run: run.records[0]["sweep"]["seconds"], ".1f"),
-    "fidelity.5.run": Number("replay_fidelity", lambda run: run_skips(run, 5), ".0f"),
-    "fidelity.5.replay": Number("replay_fidelity", lambda run: replay_skips(run, 5), ".0f"),
-    "fidelity.200.run": Number("replay_fidelity", lambda run: run_skips(run, 200), ".0f"),
-    "fidelity.200.replay": Number("replay_fidelity", lambda run: replay_skips(run, 200), ".0f"),
     "ranks.cost.torch": Number("ranks", lambda run: agreement(run, "torch"), "<=%0"),
     "ranks.cost.ours": Number("ranks", lambda run: agreement(run, "ours"), "<=%0"),
     "jax.flax": Number(

@@ -1,26 +1,21 @@
-"""Where gradients lie, the growth interval, the start, storms and formats."""
+"""Where gradients lie, the rule and the start, storms and formats."""
 
 from functools import partial
 from statistics import fmean
 
 from ampsim.core.machine import Rule
 from ampsim.core.theory import trade_off
-from figures.quantities import at_share, flushed, interval_spread, last_scales, predicted_at_worst
+from figures.quantities import at_share, flushed, growths, half_width, last_scales, more_loss, predicted_at_worst
 from figures.results import ArmRecords, Result, common
 from paper.ledger import Number
 
 heat = partial(Number, "exponent_heatmap")
-interval = partial(Number, "growth_interval")
-init = partial(Number, "init_scale")
+rules = partial(Number, "rules_trained")
+default = partial(Number, "torch_default")
 storm = partial(Number, "overflow_storm")
 hist = partial(Number, "gradient_histogram")
 
-ALIKE = ("G=20", "G=20 a=1 b=3", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=1", "G=5 a=0.25 b=0.25")
-
-
-def skip_share(arm: ArmRecords) -> float:
-    """Return the share of all steps that were skipped."""
-    return float(sum(arm.column("skips")) / sum(arm.column("steps")))
+ALIKE = ("G=20", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25")
 
 
 def room(arm: ArmRecords) -> float:
@@ -30,14 +25,14 @@ def room(arm: ArmRecords) -> float:
 
 def products(run: Result) -> list[float]:
     """Return skip rate times unused bits of the arms for which T7 predicts the same."""
-    return [skip_share(run.arm(name)) * room(run.arm(name)) for name in ALIKE]
+    return [run.arm(name).mean("skip_rate") * room(run.arm(name)) for name in ALIKE]
 
 
 def predicted_products(run: Result) -> list[float]:
     """Return T7's product for each of these arms."""
     settings = [run.arm(name).records[0]["settings"] for name in ALIKE]
-    rules = [Rule(1.0, 2.0 ** s["growth_bits"], 2.0 ** -s["backoff_bits"], s["growth_interval"]) for s in settings]
-    return [trade_off(rule) for rule in rules]
+    alike = [Rule(1.0, 2.0 ** s["growth_bits"], 2.0 ** -s["backoff_bits"], s["growth_interval"]) for s in settings]
+    return [trade_off(rule) for rule in alike]
 
 
 NUMBERS: dict[str, Number] = {
@@ -53,25 +48,35 @@ NUMBERS: dict[str, Number] = {
         "exponent_heatmap", lambda run: common(row["scale_changes"][1][0] for row in run.arm("gpt dynamic")), "words"
     ),
     "heat.first": heat(lambda run: fmean(row["found_inf"][0] for row in run.arm("gpt dynamic")), ".0f"),
-    "interval.5.skip": interval(lambda run: skip_share(run.arm("G=5")), "%0"),
-    "interval.2000.skip": interval(lambda run: skip_share(run.arm("G=2000")), "%1"),
-    "interval.5.room": interval(lambda run: room(run.arm("G=5")), ".1f"),
-    "interval.2000.room": interval(lambda run: room(run.arm("G=2000")), ".1f"),
-    "interval.loss.spread": interval(interval_spread),
-    "interval.product.t7.min": interval(lambda run: min(predicted_products(run)), ".3f"),
-    "interval.product.t7.max": interval(lambda run: max(predicted_products(run)), ".3f"),
-    "interval.product.min": interval(lambda run: min(products(run)), ".3f"),
-    "interval.product.max": interval(lambda run: max(products(run)), ".3f"),
-    "init.32.lost": init(lambda run: run.arm("sigmoid 2^32 G=20").mean("lost_steps"), ".0f"),
-    "init.32.predicted": init(
-        lambda run: fmean(row["predicted"]["lost_steps"] for row in run.arm("sigmoid 2^32 G=20")), ".0f"
+    "rules.seeds": rules(lambda run: len(run.seeds), "words"),
+    "rules.5.skip": rules(lambda run: run.arm("G=5").mean("skip_rate"), "%0"),
+    "rules.2000.skip": rules(lambda run: run.arm("G=2000").mean("skip_rate"), "%1"),
+    "rules.5.room": rules(lambda run: room(run.arm("G=5")), ".1f"),
+    "rules.2000.room": rules(lambda run: room(run.arm("G=2000")), ".1f"),
+    "rules.5.more": rules(lambda run: more_loss(run, "G=5").mean(), "+.2f"),
+    "rules.5.half": rules(lambda run: half_width(more_loss(run, "G=5")), ".2f"),
+    "rules.2000.more": rules(lambda run: more_loss(run, "G=2000").mean(), "+.2f"),
+    "rules.2000.half": rules(lambda run: half_width(more_loss(run, "G=2000")), ".2f"),
+    "rules.t7": rules(lambda run: common(round(product, 3) for product in predicted_products(run)), ".3f"),
+    "rules.product.min": rules(lambda run: min(products(run)), ".3f"),
+    "rules.product.max": rules(lambda run: max(products(run)), ".3f"),
+    "rules.32.lost": rules(lambda run: run.arm("G=20 from 2^32").mean("lost_steps"), ".0f"),
+    "rules.32.predicted": rules(
+        lambda run: fmean(32 - x for x in run.arm("G=20 from 2^32").column("first_ceiling")), ".0f"
     ),
-    "init.0.20": init(lambda run: run.arm("sigmoid 2^0 G=20").mean("left_plateau"), ".0f"),
-    "init.16.20": init(lambda run: run.arm("sigmoid 2^16 G=20").mean("left_plateau"), ".0f"),
-    "init.0.50": init(lambda run: run.arm("sigmoid 2^0 G=50").mean("left_plateau"), ".0f"),
-    "init.200.left": init(lambda run: run.arm("sigmoid 2^0 G=200").known("left_plateau"), "words"),
-    "init.200.seeds": init(lambda run: len(run.arm("sigmoid 2^0 G=200")), "words"),
-    "init.steps": init(lambda run: run.config["steps"], "<=d"),
+    "rules.left.high": rules(lambda run: run.arm("G=20 from 2^32").mean("left_plateau"), ".0f"),
+    "rules.left.low": rules(lambda run: run.arm("G=20 from 2^0").mean("left_plateau"), ".0f"),
+    "rules.left.slow": rules(lambda run: run.arm("G=200 from 2^0").known("left_plateau"), "words"),
+    "rules.steps": rules(lambda run: run.config["steps"], "<=d"),
+    "rules.logmax.stuck": rules(
+        lambda run: len(run.seeds) - run.arm("LogMax as published").known("left_plateau"), "words"
+    ),
+    "default.steps": default(lambda run: run.config["steps"], ",d"),
+    "default.grown.min": default(lambda run: min(growths(run)), "words"),
+    "default.grown.max": default(lambda run: max(growths(run)), "words"),
+    "default.skips.min": default(lambda run: min(run.arm("torch").skips()), "words"),
+    "default.skips.max": default(lambda run: max(run.arm("torch").skips()), "words"),
+    "rules.headroom.1": rules(lambda run: run.arm("headroom 1 bit").mean("skip_rate"), "%1"),
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss")),
     "storm.2.max": storm(lambda run: run.arm("storm 2").max("test_loss")),

@@ -58,7 +58,6 @@ ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("the same, dynamic, $G = 50$", "sigmoid_underflow", lambda run: run.arm("dynamic G=50").mean("train_loss"), ".3f"),
     ("fixed scale $2^16$, loss above float32's", "static_sweep", above_float32, ".3f"),
     ("E4M3 flushes at most", "formats", lambda run: max(q.flushed(run, "e4m3")), "%1"),
-    ("growth intervals move the loss by", "growth_interval", q.interval_spread, ".3f"),
     ("transformer, loss in float32", "gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), ".4f"),
     ("its loss, unscaled share of a batch", "gpt_fp16", unscaled_share, ".4f"),
     ("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f"),

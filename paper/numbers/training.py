@@ -6,7 +6,7 @@ from statistics import fmean, median
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
 from ampsim.core.theory import recovery
-from figures.quantities import CLOSED, gpt_apart, last_scales, leading, per_policy, policy_room
+from figures.quantities import gpt_apart, last_scales, leading, per_policy, policy_room
 from figures.results import ArmRecords, Result, common
 from paper.ledger import Number
 
@@ -15,7 +15,6 @@ gpt = partial(Number, "gpt_fp16")
 resnet = partial(Number, "resnet_fp16")
 crash = partial(Number, "scale_crash")
 policies = partial(Number, "policies")
-closed = partial(Number, CLOSED)
 
 
 def elements(arm: ArmRecords) -> int:
@@ -102,12 +101,6 @@ NUMBERS: dict[str, Number] = {
     "policies.50.max": policies(lambda run: max(per_policy(run, FIFTY, "recovery")), "d"),
     "policies.50.t4.min": policies(lambda run: min(recoveries(run)), "d"),
     "policies.50.t4.max": policies(lambda run: max(recoveries(run)), "d"),
-    "closed.headroom.1": closed(lambda run: run.arm("closed headroom 1 bit").mean("skips"), ".0f"),
-    "closed.steps": closed(
-        lambda run: run.arm("closed headroom 1 bit").mean("skips") / run.arm("closed headroom 1 bit").mean("skip_rate"),
-        ".0f",
-    ),
-    "closed.logmax": closed(lambda run: run.arm("closed LogMax as published").max("final_loss")),
     "policies.checked": policies(lambda run: sum(run.arm("digits").column("checked")), "d"),
     "policies.wrong": policies(lambda run: sum(run.arm("digits").column("wrong")), "words"),
 }

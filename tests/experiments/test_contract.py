@@ -106,7 +106,10 @@ def rule_of(row: Record) -> Rule | None:
     bits = settings.get("growth_bits", 1.0), settings.get("backoff_bits", 1.0)
     floor = settings.get("floor_log2")
     bounds = {} if floor is None else {"min_scale": 2.0**floor}
-    return Rule(row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"], **bounds)
+    late = {"delay": settings.get("delay", 0)}
+    return Rule(
+        row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"], **bounds | late
+    )
 
 
 @every(HERE)

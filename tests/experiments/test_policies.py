@@ -1,21 +1,16 @@
 """The staleness and policies experiments: their parts, their smoke runs, and what their committed data shows."""
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 
 from ampsim import Rule, init, replay
-from ampsim.core.policies import Observation, Probe
-from experiments import policies, policies_closed, staleness
-from experiments.training.policies import START, worst_burst
+from ampsim.core.policies import Probe
+from experiments import policies, staleness
+from experiments.training.policies import worst_burst
 from figures import results
-from tests.experiments import runs
 
 STALENESS = results.load("staleness").records
 POLICIES = results.load("policies").records
-CLOSED = results.load("policies_closed").records
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
@@ -85,50 +80,3 @@ def test_numbers_of_a_policy_are_counted_right() -> None:
         Probe(init_scale=2.0**20, growth_interval=4), init(Probe(init_scale=2.0**20)), ceilings
     )
     assert (len(scales), bad.sum()) == (40, 8)
-
-
-def closed(policy: str) -> list[dict[str, Any]]:
-    return [row for row in CLOSED if row["arm"] == f"closed {policy}"]
-
-
-def mean(policy: str, key: str) -> float:
-    values = [row[key] for row in closed(policy)]
-    return float(np.mean([value[0] if isinstance(value, list) else value for value in values]))
-
-
-@pytest.mark.parametrize("name", [n for n, rule in policies_closed.POLICIES.items() if not getattr(rule, "needs", ())])
-def test_a_trained_policys_scales_are_a_replay_of_its_overflows(name: str) -> None:
-    rule = policies_closed.POLICIES[name]
-    for row in closed(name):
-        found = [step in row["found_inf"] for step in range(len(row["shown"]) * 5)]
-        scales = [init(rule).scale, *replay(rule, [Observation(bad) for bad in found])]
-        assert row["shown"] == np.log2(scales[:-1:5]).round(3).tolist()
-        assert len(row["found_inf"]) > 0
-
-
-def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
-    row = runs.fresh(policies_closed, "closed headroom 3 bits", steps=12, batch_cpu=4)
-    assert row["shown"][0] == math.log2(START)
-    assert row["shown"][-1] < row["shown"][0]  # it came down to three bits below the ceiling
-    assert row["found_inf"] == list(range(len(row["found_inf"])))  # only on the way down
-    assert row["headroom"][0] > 2
-    assert len(row["shown"]) == 3
-
-
-def test_what_the_open_loop_does_not_show_a_bit_of_headroom_overflows_and_published_logmax_falls_to_1() -> None:
-    open_skips = [row["policies"]["headroom 1 bit"]["skips"] for row in POLICIES]
-    assert max(open_skips) == 0 < min(row["skips"] for row in closed("headroom 1 bit"))
-    assert max(row["skips"] for row in closed("headroom 3 bits")) <= 1
-    assert mean("LogMax as published", "headroom") > 10 > 3 > mean("LogMax", "headroom")
-    assert mean("LogMax as published", "zero") > 3 * mean("fp32", "zero")
-    assert mean("LogMax as published", "final_loss") > mean("fp32", "final_loss")
-
-
-def test_columns_of_the_closed_loop_are_counted_after_the_warm_up() -> None:
-    log = [(20.0, 3.0, True), (19.0, 3.0, True), (18.0, 1.0, False), (18.0, 2.0, True), (17.0, 3.0, True)]
-    row = policies_closed.columns(log, [(0.5, 0.1), (1.5, 0.3)], 2)
-    assert (row["skips"], row["skip_rate"], row["burst"]) == (2, pytest.approx(2 / 3), 2)
-    assert (row["headroom"], row["zero"], row["mean_log2_scale"]) == ([1.0, 0.5], [0.2, 0.1], 17.667)
-    assert (row["found_inf"], row["shown"], row["final_loss"]) == ([0, 1, 3, 4], [20.0], 2.4)
-    nothing = policies_closed.columns([(0.0, math.nan, False)] * 3, [], 2)
-    assert (nothing["headroom"], nothing["zero"], nothing["skips"]) == (None, None, 0)

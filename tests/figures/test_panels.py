@@ -79,11 +79,7 @@ def storms(values: Values) -> Callable[[results.Result], Shown]:
 
 
 def policies(values: Values) -> Callable[[results.Result], Shown]:
-    return lambda run: {arm.name: values(arm) for arm in run.arms.values() if arm.settings["family"]}
-
-
-def replays(run: results.Result, network: str) -> Shown:
-    return {"fp32 G=200": [F.replay_fidelity.replay(row, "fp32", 200)["distance"] for row in run.arm(network)]}
+    return lambda run: {arm.name: values(arm) for arm in run.arms.values() if arm.name != "fp32"}
 
 
 def standing(run: results.Result, key: str, factor: float) -> Shown:
@@ -98,18 +94,11 @@ def leads(run: results.Result) -> Shown:
     return {name: [look.NONE if x is None else x for x in steps] for name, steps in found.items()}
 
 
-FACTORS = {"growth_bits": 1.0, "backoff_bits": 1.0}  # torch's
 FULL = ("dynamic G=50", "dynamic G=2000")  # of whose scales one seed is drawn in full
 LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figure, panel, axis, values by label
     ("async_depth", 1, "y", arms(lambda arm: arm.column("test_loss"))),
     ("async_depth", 0, "y", arms(lambda arm: np.median(arm.loss_blocks(10), axis=0), latest=False)),
     ("async_depth", 2, "y", lambda _: {"depth 4": one(drawn("async_depth").axes[2], "depth 4 latest").get_ydata()}),
-    ("growth_interval", 0, "y", arms(lambda arm: 100 * arm.numbers("skips") / arm.numbers("steps"), **FACTORS)),
-    ("growth_interval", 1, "y", arms(lambda arm: arm.numbers("headroom")[:, 0], **FACTORS)),
-    ("growth_interval", 3, "y", arms(lambda arm: arm.numbers("final_loss"), **FACTORS)),
-    ("init_scale", 3, "y", arms(lambda arm: arm.numbers("block_loss").mean(axis=0), init_log2=0, task="sigmoid")),
-    ("replay_fidelity", 2, "y", lambda run: replays(run, "relu")),
-    ("replay_fidelity", 3, "y", lambda run: replays(run, "sigmoid")),
     ("resnet_fp16", 4, "x", arms(lambda arm: arm.numbers("test_loss"))),
     ("resnet_fp16", 5, "x", arms(lambda arm: 100 * (1 - arm.numbers("test_accuracy")))),
     ("static_sweep", 0, "y", lambda run: {"mean": [x.mean("test_loss") for x in F.static_sweep.static(run).values()]}),
@@ -122,10 +111,13 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("crash_signals", 0, "x", leads),
     ("policies", 0, "y", lambda run: {
         name: run.arm("digits").first["policies"][name]["shown"] for name in F.policies.TRACES}),
-    ("policies_closed", 0, "y", lambda run: {
-        name: run.one(policy=name).first["shown"] for name in F.policies_closed.TRACES}),
-    ("policies_closed", 1, "x", policies(lambda arm: 100 * arm.numbers("skip_rate"))),
-    ("policies_closed", 2, "x", policies(lambda arm: arm.numbers("headroom")[:, 0])),
+    ("rules_trained", 0, "y", lambda run: {
+        name: np.log2(run.arm(name).scales(run.steps))[0] for name in F.rules_trained.TRACES}),
+    ("rules_trained", 1, "x", policies(lambda arm: 100 * arm.numbers("skip_rate"))),
+    ("rules_trained", 2, "x", policies(lambda arm: arm.numbers("headroom")[:, 0])),
+    ("rules_trained", 3, "x", arms(lambda arm: 100 * arm.numbers("zero")[:, 0])),
+    ("rules_trained", 4, "x", lambda run: policies(
+        lambda arm: arm.numbers("final_loss") - run.arm("fp32").numbers("final_loss"))(run)),
     ("staleness", 0, "y", lambda run: standing(run, "skip_rate", 100)),
     ("staleness", 1, "y", lambda run: standing(run, "headroom", 1)),
 ]  # fmt: skip
@@ -141,7 +133,7 @@ def test_a_line_is_what_the_records_say(stem: str, panel: int, axis: str, values
         assert line.get_data()["xy".index(axis)] == pytest.approx(np.array(wanted[label]), rel=1e-9)
 
 
-@pytest.mark.parametrize(("stem", "panel"), [("replay_fidelity", 2), ("replay_fidelity", 3), ("policies_closed", 1)])
+@pytest.mark.parametrize(("stem", "panel"), [("rules_trained", 1), ("rules_trained", 4)])
 def test_no_mark_is_off_the_axes(stem: str, panel: int) -> None:
     axes = drawn(stem).axes[panel]
     for line in axes.lines:
@@ -169,34 +161,14 @@ def test_adversary_draws_counts_and_both_traces() -> None:
         ]
 
 
-def test_init_scale_draws_starts_and_costs() -> None:
-    a, b, c, _ = drawn("init_scale").axes
-    run = results.load("init_scale")
-    for row in run.one(task="sigmoid", init_log2=4):
-        y = one(a, f"2^4, seed {row['seed']}").get_ydata()
-        assert (y[0], y[-1]) == (4, math.log2(row["scale_changes"][-1][1]))
-    starts = [row for arm in run.where(task="sigmoid", growth_interval=run.config["interval"]) for row in arm]
-    late = [row for row in starts if not row["predicted"]["climb_steps"] and row["climb_steps"] is not None]
-    assert sorted(np.sinh(one(b, "sigmoid lost_steps").get_ydata()).round()) == sorted(r["lost_steps"] for r in late)
-    left = run.one(task="sigmoid", growth_interval=200).column("left_plateau")
-    assert sorted(y for line in lines(c, "G=200") for y in line.get_ydata()) == sorted(y or run.steps for y in left)
-
-
-def test_replay_fidelity_draws_every_rule_and_recording() -> None:
-    scales, skips, *distances = drawn("replay_fidelity").axes
-    run, shown = results.load("replay_fidelity"), "G=50"
-    real = run.arm(F.replay_fidelity.SHOWN).first["runs"][shown]
-    assert np.mean(one(scales, "real").get_ydata()) == pytest.approx(real["mean_log2_scale"], rel=1e-5)
-    others = [f"G={interval}" for interval in run.config["intervals"] if f"G={interval}" != shown]
-    wanted = [
-        next(r["skips"] for r in row["replays"] if (r["trace"], r["interval"]) == (trace, 50))
-        / row["runs"][shown]["skips"]
-        for row in run.records
-        for trace in others
-    ]
-    assert one(skips, "fp16 G=50").get_ydata() == pytest.approx(wanted)
-    for axes in distances:
-        assert len(one(axes, "fp16 G=50").get_ydata()) == len(run.seeds) * len(others)
+def test_the_interval_of_a_paired_mean_is_students() -> None:
+    numbers = np.array([1.0, 2.0, 4.0])
+    assert F.rules_trained.q.half_width(numbers) == pytest.approx(4.303 * 1.527525 / 3**0.5, rel=1e-5)
+    bar = one(drawn("rules_trained").axes[4], "G=5 interval").get_xdata()
+    more = results.load("rules_trained").arm("G=5").numbers("final_loss")
+    more = more - results.load("rules_trained").arm("fp32").numbers("final_loss")
+    assert np.mean(bar) == pytest.approx(more.mean())
+    assert np.ptp(bar) == pytest.approx(2 * 2.262 * more.std(ddof=1) / 10**0.5)
 
 
 def test_loss_curves_are_the_medians_of_the_records() -> None:
@@ -322,20 +294,6 @@ def test_a_ridge_has_all_seeds_elements_and_a_name() -> None:
     assert spoken[4:] == ["block 1a", "block 1b", "embedding", "attention 1", "MLP 1"]
 
 
-def test_t3_is_t2_where_the_ceiling_stands_still() -> None:
-    rate, unused = F.growth_interval.t3([{"ceilings": [[19, 40]], "ceiling": [19.4, 0.0]}], 20)
-    assert rate == pytest.approx(1 / 21)
-    assert unused == pytest.approx(0.4)
-
-
-def test_headroom_is_over_the_ceilings_that_a_level_bears() -> None:
-    # half of the ceilings at 2^0 and half at 2^1: with G=1 levels 0, 1, 2 are where the scale is
-    x, form = theory.of_ceilings({0: 50, 1: 50}, 1)
-    assert x.tolist() == [0, 1, 2]
-    _, unused = F.growth_interval.t3([{"ceilings": [[0, 50], [1, 50]], "ceiling": [0.5, 0.5]}], 1)
-    assert unused == pytest.approx(form.clean[0] * 0.5 + form.clean[1] * 0.0)
-
-
 def test_overhead_draws_the_medians() -> None:
     (record,) = results.load("overhead").records
     for axes, row in zip(drawn("overhead").axes, record["rows"], strict=True):
@@ -349,12 +307,6 @@ def test_probe_overhead_draws_the_medians() -> None:
     dots = [x for line in drawn("probe_overhead").axes[0].lines if line.get_marker() == "o" for x in line.get_xdata()]
     series = [times for row in record["rows"] for times in (row["bare"], *row["above"].values())]
     assert sorted(dots) == pytest.approx(sorted(statistics.median(times) / 1000 for times in series))
-
-
-def test_between_seeds_is_a_mean_over_pairs() -> None:
-    changes = ([[0, 4.0]], [[0, 4.0], [2, 2.0]], [[0, 1.0]])
-    units = results.ArmRecords("x", tuple({"runs": {"G=5": {"log2_changes": change}}} for change in changes))
-    assert F.replay_fidelity.between_seeds(units, 5, 4) == pytest.approx((1 + 3 + 2) / 3)
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=9))

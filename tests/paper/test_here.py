@@ -68,9 +68,9 @@ def never(row: Record) -> None:
 def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(checkout: Path) -> None:
     committed, here = checkout / "experiments" / "data" / "cpu", checkout / "build" / "here" / "data" / "cpu"
     plant(committed / "crash_signals.jsonl", here / "crash_signals.jsonl", silence)
-    plant(committed / "init_scale.jsonl", here / "init_scale.jsonl", never)
+    plant(committed / "rules_trained.jsonl", here / "rules_trained.jsonl", never)
     plant(committed / "spikes.jsonl", here / "spikes.jsonl", lambda row: None)
-    figures = ("figures", "crash_signals", "init_scale", "--data", str(here), "--out", "build/here/figures")
+    figures = ("figures", "crash_signals", "rules_trained", "--data", str(here), "--out", "build/here/figures")
     status, said = run(checkout, *figures)
     assert status == 0, said
     status, said = run(checkout, "paper", "--here")
@@ -78,7 +78,7 @@ def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(check
     assert "sentences that do not hold here are marked: signals" in said
     book = json.loads((checkout / "build" / "here" / "paper" / "numbers.json").read_text())
     assert [name for name, claim in book["claims"].items() if not claim["holds"]] == ["signals"]
-    assert book["numbers"]["init.0.20"]["text"] == "?"
+    assert book["numbers"]["rules.left.low"]["text"] == "?"
     status, said = run(checkout, "experiments", "records")
     assert status == 0, said
     assert "1 of the 3 files that can be compared are equal" in said
