@@ -46,11 +46,6 @@ def above_float32(run: Result) -> float:
     return run.arm("static 2^16").mean("test_loss") - run.arm("fp32").mean("test_loss")
 
 
-def unscaled_share(run: Result) -> float:
-    """Return the mean loss where a batch's share of a global batch is differentiated without a scale."""
-    return run.arm("global unscaled").mean("test_loss")
-
-
 ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("crashes of five seeds at rates .03, .035, .04, .05", "scale_crash", crashes, "text"),
     ("calm runs with a false alarm of large activations", "crash_signals", alarms, "text"),
@@ -58,8 +53,6 @@ ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("the same, dynamic, $G = 50$", "sigmoid_underflow", lambda run: run.arm("dynamic G=50").mean("train_loss"), ".3f"),
     ("fixed scale $2^16$, loss above float32's", "static_sweep", above_float32, ".3f"),
     ("E4M3 flushes at most", "formats", lambda run: max(q.flushed(run, "e4m3")), "%1"),
-    ("transformer, loss in float32", "gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), ".4f"),
-    ("its loss, unscaled share of a batch", "gpt_fp16", unscaled_share, ".4f"),
     ("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f"),
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ def test_a_million_steps_never_corrupt_ours() -> None:
 
 
 def test_the_committed_run_of_ours_is_long_and_its_scale_stays_normal() -> None:
-    assert sum(row["steps"] for row in rows("ampsim")) >= 300_000
+    assert sum(row["steps"] for row in rows("ampsim")) >= 150_000
     assert all(2.0**-126 <= row["lowest_scale"] <= row["highest_scale"] <= 2.0**127 for row in rows("ampsim"))
 
 

@@ -24,7 +24,7 @@ ALLOWED = {
     r"\bln 10\b": "the loss of a guess among ten classes, a formula",
     r"\bGPT-2\b": "a model",
     r"\bFSDP2\b": "a way to shard one",
-    r"^(?:backoff|deduplicated|headroom) [\w= ]+$": "a policy as the data names it, drawn by that name",
+    r"^(?:backoff |deduplicated |headroom |G=)[\w= ^]+$": "a policy as the data names it, drawn by that name",
     r"^#[0-9A-F]{6}$|^arc3,rad=$": "a colour, and matplotlib's name of an arc",
 }
 _ALLOWED = re.compile("|".join(ALLOWED))

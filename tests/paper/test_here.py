@@ -84,7 +84,7 @@ def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(check
     assert "1 of the 3 files that can be compared are equal" in said
     status, said = run(checkout, "experiments", "claims")
     assert status == 0, said
-    assert "here: 3 of the 4 claims that can be judged hold; not signals" in said
+    assert "here: 6 of the 7 claims that can be judged hold; not signals" in said
     assert f"{here}: 3 of 3 files were made after the claims had their present form" in said
     assert git(checkout, "status", "--porcelain") == ""
     # The committed paper still refuses such data.

@@ -332,7 +332,7 @@ def test_the_tables_numbers_are_in_the_ledger_too() -> None:
     table = Table(("a", "b"), (("x", Number("gpt_fp16", lambda run: len(run.records), "d")),), "lr")
     book = ledger.collect(Declared({}, (), {"it": table}, ()))
     assert book["tables"]["it"]["rows"] == [[{"text": "x"}, {"number": "it[0,1]"}]]
-    assert book["numbers"]["it[0,1]"]["text"] == "39"
+    assert book["numbers"]["it[0,1]"]["text"] == "33"
 
 
 TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "paper" / "text").glob("*.typ")))
