@@ -6,10 +6,13 @@ had been tried before the experiments were written, on one to five seeds, in oth
 shows what the trial said and what became of that.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import log, log2
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +73,11 @@ def spread(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str
     return f"{mean} ({low} to {high})"
 
 
+def _per(rows: Iterable[Mapping[str, Any]], name: str) -> Counter[str]:
+    """Return how many rows have each value of a column."""
+    return Counter(row[name] for row in rows)
+
+
 def losses(run: Result, *arms: str, column: str = "test_loss") -> str:
     """Return the losses of some arms in words."""
     return ", ".join(f"{name} {spread(run.arm(name).column(column))}" for name in arms)
@@ -100,12 +108,62 @@ def ours_never_unscales_wrongly(run: Result) -> Finding:
 
 
 @claim(
-    "ranks", "ranks", "Ranks with our scaler and a group agree whoever overflows; with torch's sharded one they do not"
+    "ranks",
+    "ranks_cells",
+    "Ranks with our scaler and a group agree whoever overflows; with torch's sharded one not all do",
 )
 def ranks_agree(run: Result) -> Finding:
-    ours, torchs = (q.disagreeing(run, scaler) for scaler in ("ours", "torch"))
-    now = f"torch's: {len(torchs)} of {len(q.rank_cases(run, 'torch'))} cases go wrong; ours: {len(ours)}"
-    return Finding(now, not ours, any(not row["finite"] for case in torchs for row in case))
+    ours, torchs = (q.rank_wrong(run, scaler) for scaler in ("ours", "torch"))
+    asked = len(q.rank_cells(run, "torch"))
+    now = f"torch's: {len(torchs)} of {asked} cells go wrong; ours: {len(ours)} of {len(q.rank_cells(run, 'ours'))}"
+    return Finding(now, not ours, len(torchs) > 0)
+
+
+@claim(
+    "ranks.fused", "ranks_cells", "What goes wrong with torch's sharded scaler goes wrong with fused optimizers only"
+)
+def ranks_fused(run: Result) -> Finding:
+    wrong = _per(q.rank_wrong(run, "torch"), "loop")
+    now = ", ".join(f"{loop}: {wrong[loop]} of {n}" for loop, n in _per(q.rank_cells(run, "torch"), "loop").items())
+    return Finding(now, set(wrong) == {"fused"})
+
+
+@claim(
+    "ranks.parted",
+    "ranks_cells",
+    "Without unscale_, shards part with fused SGD and fused AdamW if one rank overflows, DDP and FSDP2 do not",
+)
+def ranks_part(run: Result) -> Finding:
+    cells = q.rank_wrong(run, "torch", "parted")
+    found = {(cell["cut"], cell["optimizer"], cell["overflow"]) for cell in cells}
+    said = set(product(("plain", "FSDP1"), ("SGD", "AdamW"), ("rank 0", "rank 1")))
+    return Finding(f"{len(cells)} cells", found == said, {cell["way"] for cell in cells} == {"step"})
+
+
+@claim("ranks.infinite", "ranks_cells", "After unscale_, fused SGD steps into infinity, and no error tells of it")
+def ranks_infinite(run: Result) -> Finding:
+    cells = q.rank_wrong(run, "torch", "infinite")
+    found = {(cell["cut"], cell["overflow"]) for cell in cells}
+    said = {("plain", "both"), ("FSDP1", "both"), *product(["DDP"], ("rank 0", "rank 1", "both"))}
+    return Finding(
+        f"{len(cells)} cells", found == said, {(c["optimizer"], c["way"]) for c in cells} == {("SGD", "unscale_")}
+    )
+
+
+@claim(
+    "ranks.raised",
+    "ranks_cells",
+    "After unscale_, the step of fused AdamW raises in every cell, on clean gradients after it has written parameters",
+)
+def ranks_raise(run: Result) -> Finding:
+    cells = [
+        c for c in q.rank_cells(run, "torch") if (c["optimizer"], c["loop"], c["way"]) == ("AdamW", "fused", "unscale_")
+    ]
+    ranks = [rank for cell in cells for rank in cell["ranks"]]
+    infinite = sum(cell["outcome"] == "raised infinite" for cell in cells)
+    now = f"{len(cells)} cells, in {infinite} of them a parameter is infinite by then"
+    clean = [rank["moved"] for cell in cells if cell["overflow"] == "none" for rank in cell["ranks"]]
+    return Finding(now, all(rank["raised"] == "step" for rank in ranks), all(clean), infinite > 0)
 
 
 @claim(
