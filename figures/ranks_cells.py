@@ -31,13 +31,13 @@ LOOK = {  # letter, colour, words
 
 def plot(run: Result) -> Figure:
     cells = q.rank_cells(run, "torch")
-    figure = _style.new_figure(_style.TWO_COLUMNS, 1.9)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.0)
     for letter, axes, (cut, title) in zip("abcd", figure.subplots(1, 4, sharey=True), CUTS.items(), strict=True):
         draw(axes, [cell for cell in cells if cell["cut"] == cut])
         _style.label_panel(axes, letter, title)
     patches = [Patch(color=color, label=f"{letter}  {words}".strip()) for letter, color, words in LOOK.values()]
     patches.append(Patch(facecolor="white", edgecolor="#9A9A9A", hatch="////", label="not without a scaler either"))
-    figure.legend(handles=patches, loc="outside lower center", ncols=3)
+    figure.legend(handles=patches, loc="outside lower left", ncols=3)
     return figure
 
 
