@@ -197,6 +197,38 @@ def public_hidden(run: Result) -> Finding:
     return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
 
 
+@claim("logs.repeated", "whole_logs", "The machine, set as the run was, repeats every number that whole GPU logs print")
+def logs_repeated(run: Result) -> Finding:
+    repeated = sum(row["rules"]["as set"]["repeated"] for row in run.records)
+    steps, printed = (sum(row[name] for row in run.records) for name in ("steps", "printed"))
+    now = f"{repeated:,} of {printed:,} numbers of {len(run.records)} scalers in {steps:,} steps"
+    told = all(low == high for row in run.records for low, high in row["log2_scale"])
+    return Finding(now, repeated == printed, told)
+
+
+@claim(
+    "logs.refuted",
+    "whole_logs",
+    "A log of 7,360 steps refutes a hysteresis and a growth interval that are one too large",
+)
+def logs_refuted(run: Result) -> Finding:
+    rules = run.arm("SFT, OPT-1.3B").first["rules"]
+    wrong = {
+        name: rules[name]["refuted"] for name in ("H=1", "H=3", "G=101", "refill: clean", "first growth one later")
+    }
+    return Finding(", ".join(f"{name} by step {step}" for name, step in wrong.items()), None not in wrong.values())
+
+
+@claim(
+    "logs.bound", "whole_logs", "No whole log skips more steps than T1 and T10 allow, and the longest nearly as many"
+)
+def logs_bound(run: Result) -> Finding:
+    used = {row["arm"]: row["skipped"] / row["bound"] for row in run.records}
+    longest = max(run.records, key=lambda row: row["steps"])
+    now = f"{min(used.values()):.2f} to {max(used.values()):.2f} of it, {used[longest['arm']]:.2f} in the longest"
+    return Finding(now, max(used.values()) <= 1, used[longest["arm"]] > 0.9)
+
+
 @claim("kit", "conformance", "Our scaler passes every check of the kit")
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")

@@ -1,8 +1,8 @@
 """Whole public logs of fp16 training on GPUs: the machine goes through every number, wrong constants do not.
 
 a, b: the line is the machine, dots are printed overflows; they hide where they came in ten steps. c: by which step a
-rule that differs in one thing from the one that was set is refuted; blank: the log does not tell them apart. d: skipped
-steps, the dot, under what T1 and T10 allow a run of this length, the bar.
+rule that differs in one thing from the one that was set is refuted; grey: the log does not tell them apart; white: it
+would be the same. d: skipped steps, the dot, under what T1 and T10 allow a run of this length, the bar.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from figures.results import Result
 
 DATA = ("whole_logs",)
 TRAJECTORIES = ("SFT, OPT-1.3B", "reward, OPT-350M")
-COLUMNS = {
-    "H=1": "H = 1", "H=2": "H = 2", "H=3": "H = 3", 0.5: "G / 2", 0.9: "-10 %", 0.99: "-1 %", 1.01: "+1 %", 1.1: "+10 %",
-    2.0: "2 G", "refill: clean": "refill at\nclean step", "refill: backoff": "refill at\nbackoff",
+COLUMNS: dict[str | float, str] = {  # a number is a share of the interval that was set
+    "H=1": "H = 1", "H=2": "H = 2", "H=3": "H = 3", 0.5: "G / 2", 0.9: "-10 %", 0.99: "-1 %", 1.01: "+1 %",
+    1.1: "+10 %", 2.0: "2 G", "refill: clean": "refill at\nclean step", "refill: backoff": "refill at\nbackoff",
     "first growth one": "growth counts\none other",
 }  # fmt: skip
 
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.0)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
-    for letter, axes, name in zip("ab", upper.subplots(1, 2, width_ratios=(2.2, 1)), TRAJECTORIES, strict=True):
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3))
+    for letter, axes, name in zip("ab", halves[0].subplots(1, 2, width_ratios=(2.2, 1)), TRAJECTORIES, strict=True):
         draw_scale(axes, run.arm(name).first)
         _style.label_panel(axes, letter, name)
-    c, d = lower.subplots(1, 2, width_ratios=(2.6, 1), sharey=True)
+    c, d = halves[1].subplots(1, 2, width_ratios=(2.6, 1))
     draw_rules(c, run)
     _style.label_panel(c, "c", "Refuted by step")
     draw_bounds(d, run)
@@ -81,5 +81,5 @@ def draw_bounds(axes: Axes, run: Result) -> None:
         axes.plot([0, row["bound"]], [y, y], color=_style.BLUE, linewidth=4, alpha=0.5)
         axes.plot([row["skipped"]], [y], "o", color=_style.BLACK, markersize=3)
         axes.text(row["bound"] * 1.15, y, f"{row['skipped']} of {row['bound']:.0f}", va="center", fontsize=6)
-    axes.set(xscale="log", xlim=(4, 600), xlabel="steps")
-    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.set(xscale="log", xlim=(4, 900), ylim=(len(rows) - 0.4, -0.6), xlabel="steps")
+    axes.set_yticks([])
