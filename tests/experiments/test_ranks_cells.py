@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -62,20 +61,13 @@ def test_an_outcome_is_named_by_its_worst_rank(second: dict[str, object], overfl
 
 
 RUNNER = """
-import os, runpy, sys, torch
-seen = {}
-for place, path in enumerate(sys.argv[2:]):
-    os.environ["MASTER_PORT"] = sys.argv[1].split(",")[place]
+import functools, runpy, sys, torch.distributed as dist
+meet, store = dist.init_process_group, dist.FileStore(sys.argv[2] + ".store", 2)
+for path in sys.argv[2:]:
+    own = dist.PrefixStore(path, store)
+    dist.init_process_group = functools.partial(meet, store=own, rank=int(sys.argv[1]), world_size=2)
     runpy.run_path(path)
 """
-
-
-def free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def test_ten_lines_without_ampsim_repeat_drawn_cells(tmp_path: Path) -> None:
@@ -85,15 +77,12 @@ def test_ten_lines_without_ampsim_repeat_drawn_cells(tmp_path: Path) -> None:
         text = ranks_cells.script(cell)
         assert "ampsim" not in text
         path.write_text(f"print('cell')\n{text}")
-    ports = ",".join(map(str, free_ports(len(cells))))
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     started = [
         subprocess.Popen(  # noqa: S603
-            [sys.executable, "-W", "ignore", "-c", RUNNER, ports, *map(str, paths)],
-            env={**os.environ, **rendezvous, "RANK": str(each)},
+            [sys.executable, "-W", "ignore", "-c", RUNNER, str(each), *map(str, paths)],
             stdout=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
         for each in range(2)
     ]
     for number, process in enumerate(started):
