@@ -12,9 +12,9 @@ from figures.results import Result
 
 DATA = ("fp8_interference",)
 LOOPS = {
-    "kept": ("a skip keeps all state", _style.BLUE),
-    "overwritten": ("fp8 state is always written", _style.VERMILION),
-    "unseen": ("and not searched for inf", _style.ORANGE),
+    "kept": ("a skip keeps fp8 state", _style.BLUE),
+    "overwritten": ("a skip writes fp8 state", _style.VERMILION),
+    "unseen": ("inf sought in parameters only", _style.ORANGE),
 }
 
 
@@ -47,7 +47,7 @@ def draw_division(axes: Axes, run: Result) -> None:
     ratios = run.arm("division").first["ratios"]
     for name, label, color in (("flax", "flax's DynamicScale", _style.VERMILION), ("ours", "ours", _style.BLUE)):
         axes.plot(*zip(*ratios[name], strict=True), "o-", color=color, markersize=3, label=label)
-    axes.set(yscale="log", ylim=(1e-10, 30))
+    axes.set(yscale="log", ylim=(1e-14, 30))
     _style.power_ticks(axes.xaxis, range(0, 17, 4))
     axes.set(xlabel="loss scale")
     axes.legend(loc="lower left")
@@ -61,5 +61,5 @@ def draw_lag(axes: Axes, run: Result) -> None:
     inputs = run.arm("lag").first["inputs"]
     axes.plot(range(len(inputs)), inputs, "k--", linewidth=0.8, label="input")
     axes.set_yscale("log", base=2)
-    axes.set(xlabel="step", ylabel="largest that is held")
-    axes.legend(loc="lower right")
+    axes.set(xlabel="step", ylabel="largest that is held", ylim=(0.5, 2.0**14))
+    axes.legend(loc="upper right")
