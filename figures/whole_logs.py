@@ -8,6 +8,7 @@ would be the same. d: skipped steps, the dot, under what T1 and T10 allow a run 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -16,20 +17,22 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("whole_logs",)
-TRAJECTORIES = ("SFT, OPT-1.3B", "reward, OPT-350M")
-COLUMNS: dict[str | float, str] = {  # a number is a share of the interval that was set
-    "H=1": "H = 1", "H=2": "H = 2", "H=3": "H = 3", 0.5: "G / 2", 0.9: "-10 %", 0.99: "-1 %", 1.01: "+1 %",
-    1.1: "+10 %", 2.0: "2 G", "refill: clean": "refill at\nclean step", "refill: backoff": "refill at\nbackoff",
+HYSTERESES, SHARES = (1, 2, 3), (0.5, 0.9, 0.99, 1.01, 1.1, 2.0)  # of the interval that was set
+OTHERS = {
+    "refill: clean": "refill at\nclean step",
+    "refill: backoff": "refill at\nbackoff",
     "first growth one": "growth counts\none other",
-}  # fmt: skip
+}
 
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.0)
     halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3))
-    for letter, axes, name in zip("ab", halves[0].subplots(1, 2, width_ratios=(2.2, 1)), TRAJECTORIES, strict=True):
-        draw_scale(axes, run.arm(name).first)
-        _style.label_panel(axes, letter, name)
+    longest = max(run.records, key=lambda row: row["steps"])
+    widest = max(run.records, key=lambda row: float(np.ptp(row["log2_scale"])))
+    for letter, axes, row in zip("ab", halves[0].subplots(1, 2, width_ratios=(2.2, 1)), (longest, widest), strict=True):
+        draw_scale(axes, row)
+        _style.label_panel(axes, letter, row["arm"])
     c, d = halves[1].subplots(1, 2, width_ratios=(2.6, 1))
     draw_rules(c, run)
     _style.label_panel(c, "c", "Refuted by step")
@@ -50,24 +53,33 @@ def draw_scale(axes: Axes, row: Mapping[str, Any]) -> None:
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, row["steps"]))
 
 
-def rule(row: Mapping[str, Any], column: str | float) -> Mapping[str, Any] | None:
-    """Return the verdict on the rule of a column, if it was tried on this log."""
+def columns(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return how the names of the rules begin that may have been tried on a log, and their labels, in one order."""
     interval = row["settings"]["growth_interval"]
-    name = f"G={round(column * interval)}" if isinstance(column, float) else column
-    return next((verdict for key, verdict in row["rules"].items() if key.startswith(name)), None)
+    return {
+        **{f"H={h}": f"H = {h}" for h in HYSTERESES},
+        **{f"G={round(share * interval)}": f"G {100 * (share - 1):+.0f} %" for share in SHARES},
+        **OTHERS,
+    }
+
+
+def verdict(row: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """Return the verdict on the rule whose name begins so, if it was tried on this log."""
+    return next((found for key, found in row["rules"].items() if key.startswith(name)), None)
 
 
 def draw_rules(axes: Axes, run: Result) -> None:
     """Draw a square per log and rule, with the step that refutes it."""
     for y, row in enumerate(run.records):
-        for x, column in enumerate(COLUMNS):
-            if (verdict := rule(row, column)) is None:
+        for x, name in enumerate(columns(row)):
+            if (found := verdict(row, name)) is None:
                 continue
-            color = "#E6E6E6" if verdict["refuted"] is None else "#F2A65A"
+            color = "#E6E6E6" if found["refuted"] is None else "#F2A65A"
             axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, color=color, linewidth=0))
-            axes.text(x, y, verdict["refuted"] or "", ha="center", va="center", fontsize=6)
-    axes.set(xlim=(-0.5, len(COLUMNS) - 0.5), ylim=(len(run.records) - 0.4, -0.6))
-    axes.set_xticks(range(len(COLUMNS)), list(COLUMNS.values()), rotation=40, ha="right", rotation_mode="anchor")
+            axes.text(x, y, found["refuted"] or "", ha="center", va="center", fontsize=6)
+    labels = list(columns(run.records[0]).values())
+    axes.set(xlim=(-0.5, len(labels) - 0.5), ylim=(len(run.records) - 0.4, -0.6))
+    axes.set_xticks(range(len(labels)), labels, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(run.records)), [row["arm"] for row in run.records])
     axes.tick_params(length=0, labelsize=6)
     for spine in axes.spines.values():

@@ -424,7 +424,7 @@ def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path
 def test_ranks_cells_draws_each_cell_as_it_was_seen() -> None:
     cells = quantities.rank_cells(results.load("ranks_cells"), "torch")
     seen = {(cell["cut"], cell["outcome"]) for cell in cells}
-    for axes, cut in zip(drawn("ranks_cells").axes, F.ranks_cells.CUTS, strict=True):
+    for axes, cut in zip(drawn("ranks_cells").axes, ("plain", "FSDP1", "FSDP2", "DDP"), strict=True):
         letters = [text.get_text() for text in axes.texts]
         wanted = [F.ranks_cells.LOOK[cell["outcome"]][0] for cell in cells if cell["cut"] == cut]
         assert sorted(letters[: len(wanted)]) == sorted(wanted)
@@ -435,8 +435,8 @@ def test_ranks_cells_draws_each_cell_as_it_was_seen() -> None:
 def test_whole_logs_draws_the_step_that_refutes_a_rule() -> None:
     run = results.load("whole_logs")
     row = run.arm("SFT, OPT-1.3B").first
-    assert F.whole_logs.rule(row, 1.01) == row["rules"]["G=101"]
-    assert F.whole_logs.rule(row, "H=2") is None
+    assert F.whole_logs.columns(row)["G=101"] == "G +1 %"
+    assert F.whole_logs.verdict(row, "H=2") is None
     words = [text.get_text() for text in drawn("whole_logs").axes[2].texts]
     refuted = [rule["refuted"] for row in run.records for rule in row["rules"].values() if rule["refuted"]]
     assert sorted(word for word in words if word.isdigit()) == sorted(map(str, refuted))

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("flax")
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # flax's, of its own layer
 STATE = "_overwrite_with_gradient"
 FLAX = pytest.param(
     "flax.training.dynamic_scale",
@@ -25,14 +24,14 @@ def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     """Return the fp8 state after one step, below a scaler or none."""
     from flax import linen as nn
 
-    layer, x = nn.Dense(4, use_bias=False, dot_general_cls=nn.Fp8DotGeneralOp), jnp.full((4, 4), 3.0)
+    layer, x = nn.Dense(4, use_bias=False, dot_general_cls=nn.Fp8DirectDotGeneralOp), jnp.full((4, 4), 3.0)
 
     def loss(state: Any) -> Any:
         return layer.apply(state, x).sum()
 
     state = layer.init(jax.random.key(0), x)
     grads = scaler(scale=scale).value_and_grad(loss)(state)[3] if scaler else jax.grad(loss)(state)
-    found: dict[str, Any] = grads[STATE]["Fp8DotGeneralOp_0"]
+    found: dict[str, Any] = grads[STATE]["Fp8DirectDotGeneralOp_0"]
     return found
 
 
