@@ -3,9 +3,9 @@
 An fp8 layer divides a tensor by a scale that comes from the largest magnitudes of earlier steps, and its format
 saturates. Its window of magnitudes is handed on as the gradient of the layer's state, so that a loss scaler meets it.
 
-- `kept`, `overwritten`, `unseen`: flax's ``Fp8DirectDotGeneralOp`` with window H, its output cast to fp16, and a loss scale
-  with interval G, over gradients that walk. A step that overflows keeps all state, as flax's example does; or the fp8
-  state is written always; or, besides, only the gradients of parameters are searched for an overflow;
+- `kept`, `overwritten`, `unseen`: flax's ``Fp8DirectDotGeneralOp`` with window H, its output cast to fp16, and a loss
+  scale with interval G, over gradients that walk. A step that overflows keeps all state, as flax's example does; or
+  the fp8 state is written always; or, besides, only the gradients of parameters are searched for an overflow;
 - `division`: ``DynamicScale`` of flax, and ours, for three steps: the output of the layer over the true one;
 - `tiny`: six steps of inputs of 1e-37 in flax's layer with H = 4, then normal ones; what is not finite is skipped;
 - `lag`: how much the scale can hold that each step of a doubling input is divided by, in flax and in Keras;
