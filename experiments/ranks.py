@@ -7,6 +7,8 @@ both. Then the two ranks time a step of AdamW, not fused, whose gradients lie th
 without a group, ShardedGradScaler and ours with one. The clock is the wall's, as to agree is to wait; others on the
 machine enter, so that the lower quarter of the rounds tells more than their median.
 
+What each optimizer does in each of its forms, and under each cut, is asked by `ranks_cells`.
+
 Device: cpu. With nccl it has not been run yet.
 """
 

@@ -6,10 +6,13 @@ had been tried before the experiments were written, on one to five seeds, in oth
 shows what the trial said and what became of that.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import log, log2
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +73,11 @@ def spread(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str
     return f"{mean} ({low} to {high})"
 
 
+def _per(rows: Iterable[Mapping[str, Any]], name: str) -> Counter[str]:
+    """Return how many rows have each value of a column."""
+    return Counter(row[name] for row in rows)
+
+
 def losses(run: Result, *arms: str, column: str = "test_loss") -> str:
     """Return the losses of some arms in words."""
     return ", ".join(f"{name} {spread(run.arm(name).column(column))}" for name in arms)
@@ -100,12 +108,62 @@ def ours_never_unscales_wrongly(run: Result) -> Finding:
 
 
 @claim(
-    "ranks", "ranks", "Ranks with our scaler and a group agree whoever overflows; with torch's sharded one they do not"
+    "ranks",
+    "ranks_cells",
+    "Ranks with our scaler and a group agree whoever overflows; with torch's sharded one not all do",
 )
 def ranks_agree(run: Result) -> Finding:
-    ours, torchs = (q.disagreeing(run, scaler) for scaler in ("ours", "torch"))
-    now = f"torch's: {len(torchs)} of {len(q.rank_cases(run, 'torch'))} cases go wrong; ours: {len(ours)}"
-    return Finding(now, not ours, any(not row["finite"] for case in torchs for row in case))
+    ours, torchs = (q.rank_wrong(run, scaler) for scaler in ("ours", "torch"))
+    asked = len(q.rank_cells(run, "torch"))
+    now = f"torch's: {len(torchs)} of {asked} cells go wrong; ours: {len(ours)} of {len(q.rank_cells(run, 'ours'))}"
+    return Finding(now, not ours, len(torchs) > 0)
+
+
+@claim(
+    "ranks.fused", "ranks_cells", "What goes wrong with torch's sharded scaler goes wrong with fused optimizers only"
+)
+def ranks_fused(run: Result) -> Finding:
+    wrong = _per(q.rank_wrong(run, "torch"), "loop")
+    now = ", ".join(f"{loop}: {wrong[loop]} of {n}" for loop, n in _per(q.rank_cells(run, "torch"), "loop").items())
+    return Finding(now, set(wrong) == {"fused"})
+
+
+@claim(
+    "ranks.parted",
+    "ranks_cells",
+    "Without unscale_, shards part with fused SGD and fused AdamW if one rank overflows, DDP and FSDP2 do not",
+)
+def ranks_part(run: Result) -> Finding:
+    cells = q.rank_wrong(run, "torch", "parted")
+    found = {(cell["cut"], cell["optimizer"], cell["overflow"]) for cell in cells}
+    said = set(product(("plain", "FSDP1"), ("SGD", "AdamW"), ("rank 0", "rank 1")))
+    return Finding(f"{len(cells)} cells", found == said, {cell["way"] for cell in cells} == {"step"})
+
+
+@claim("ranks.infinite", "ranks_cells", "After unscale_, fused SGD steps into infinity, and no error tells of it")
+def ranks_infinite(run: Result) -> Finding:
+    cells = q.rank_wrong(run, "torch", "infinite")
+    found = {(cell["cut"], cell["overflow"]) for cell in cells}
+    said = {("plain", "both"), ("FSDP1", "both"), *product(["DDP"], ("rank 0", "rank 1", "both"))}
+    return Finding(
+        f"{len(cells)} cells", found == said, {(c["optimizer"], c["way"]) for c in cells} == {("SGD", "unscale_")}
+    )
+
+
+@claim(
+    "ranks.raised",
+    "ranks_cells",
+    "After unscale_, the step of fused AdamW raises in every cell, on clean gradients after it has written parameters",
+)
+def ranks_raise(run: Result) -> Finding:
+    cells = [
+        c for c in q.rank_cells(run, "torch") if (c["optimizer"], c["loop"], c["way"]) == ("AdamW", "fused", "unscale_")
+    ]
+    ranks = [rank for cell in cells for rank in cell["ranks"]]
+    infinite = sum(cell["outcome"] == "raised infinite" for cell in cells)
+    now = f"{len(cells)} cells, in {infinite} of them a parameter is infinite by then"
+    clean = [rank["moved"] for cell in cells if cell["overflow"] == "none" for rank in cell["ranks"]]
+    return Finding(now, all(rank["raised"] == "step" for rank in ranks), all(clean), infinite > 0)
 
 
 @claim(
@@ -137,6 +195,97 @@ def public_hidden(run: Result) -> Finding:
     rows = [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
     proved = sum(map(q.least_overflows, rows))
     return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
+
+
+@claim("logs.repeated", "whole_logs", "The machine, set as the run was, repeats every number that whole GPU logs print")
+def logs_repeated(run: Result) -> Finding:
+    repeated = sum(row["rules"]["as set"]["repeated"] for row in run.records)
+    steps, printed = (sum(row[name] for row in run.records) for name in ("steps", "printed"))
+    now = f"{repeated:,} of {printed:,} numbers of {len(run.records)} scalers in {steps:,} steps"
+    told = all(low == high for row in run.records for low, high in row["log2_scale"])
+    return Finding(now, repeated == printed, told)
+
+
+@claim(
+    "logs.refuted",
+    "whole_logs",
+    "A log of 7,360 steps refutes a hysteresis and a growth interval that are one too large",
+)
+def logs_refuted(run: Result) -> Finding:
+    rules = run.arm("SFT, OPT-1.3B").first["rules"]
+    wrong = {
+        name: rules[name]["refuted"] for name in ("H=1", "H=3", "G=101", "refill: clean", "first growth one later")
+    }
+    return Finding(", ".join(f"{name} by step {step}" for name, step in wrong.items()), None not in wrong.values())
+
+
+@claim(
+    "logs.bound", "whole_logs", "No whole log skips more steps than T1 and T10 allow, and the longest nearly as many"
+)
+def logs_bound(run: Result) -> Finding:
+    used = {row["arm"]: row["skipped"] / row["bound"] for row in run.records}
+    longest = max(run.records, key=lambda row: row["steps"])
+    now = f"{min(used.values()):.2f} to {max(used.values()):.2f} of it, {used[longest['arm']]:.2f} in the longest"
+    return Finding(now, max(used.values()) <= 1, used[longest["arm"]] > 0.9)
+
+
+@claim(
+    "fp8.hidden", "fp8_interference", "An fp16 overflow below flax's fp8 layer leaves the parameters' gradients finite"
+)
+def fp8_hides(run: Result) -> Finding:
+    rows = [row for row in run.records if "overflows" in row]
+    hidden, overflows = (sum(row[name] for row in rows) for name in ("finite_gradients", "overflows"))
+    unseen = [row["skipped"] for row in rows if row["settings"]["asks"] == "unseen"]
+    return Finding(
+        f"{hidden} of {overflows}, none skipped where only they are searched", hidden == overflows > 0, not any(unseen)
+    )
+
+
+@claim(
+    "fp8.window",
+    "fp8_interference",
+    "If a skipped step writes flax's fp8 state, one overflow skips as many steps as the window has",
+)
+def fp8_fills_the_window(run: Result) -> Finding:
+    rows = run.where(asks="overwritten")
+    now = ", ".join(f"H={arm.settings['window']}: {arm.the('longest')}" for arm in rows)
+    return Finding(now, all(arm.the("longest") == arm.settings["window"] for arm in rows))
+
+
+@claim(
+    "fp8.growth",
+    "fp8_interference",
+    "With a window shorter than the interval each growth of the loss scale saturates flax's fp8 gradients",
+)
+def fp8_growths_saturate(run: Result) -> Finding:
+    arm = run.one(asks="kept", window=min(run.config["windows"]))
+    growths, saturated = arm.the("growths"), arm.the("saturated_growths")
+    return Finding(f"{saturated} of {growths}", saturated == growths > 0)
+
+
+@claim(
+    "fp8.division",
+    "fp8_interference",
+    "flax's scaler divides the state of flax's fp8 layer, and the output is wrong; ours leaves it",
+)
+def fp8_state_is_divided(run: Result) -> Finding:
+    flax, ours = (dict(map(tuple, run.arm("division").first["ratios"][name])) for name in ("flax", "ours"))
+    now = f"output over the true one at 2^16: {flax[16]:.1e}, ours {ours[16]:.3f}"
+    return Finding(now, flax[16] < 1e-9, abs(ours[16] - 1) < 0.01)
+
+
+@claim("fp8.keras", "fp8_interference", "Keras spares its fp8 state, keeps it when it skips, and lags flax by a step")
+def fp8_in_keras(run: Result) -> Finding:
+    row, flax = run.arm("keras").first, run.arm("lag").first
+    scales, windows, loss_scales = zip(*row["seen"], strict=True)
+    held = row["holds"][2:] == flax["holds"][1:-1]
+    return Finding(
+        f"Keras {row['version']}",
+        held,
+        len(set(scales[1:])) == 1,
+        set(windows) == {3.0},
+        loss_scales[-1] == loss_scales[0] / 4,
+    )
 
 
 @claim("kit", "conformance", "Our scaler passes every check of the kit")

@@ -1,5 +1,6 @@
 """What claims and numbers are made of: quantities that are no plain column of a data file, each with its definition."""
 
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -111,17 +112,45 @@ def race_costs(run: Result) -> dict[int, NDArray[np.float64]]:
     }
 
 
-def rank_cases(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
-    """Return per case what each rank saw, by name."""
-    names = ("stepped", "finite", "scale", "error")
-    cases = [case["ranks"] for case in run.records[0]["outcomes"] if case["scaler"] == scaler]
-    return [[dict(zip(names, seen, strict=True)) for seen in ranks] for ranks in cases]
+def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
+    """Return the cells of a scaler, each with what both `ranks` saw, by name, and the `outcome` in words.
+
+    A cell whose optimizer does not step such parameters without a scaler either is left out.
+    """
+    names = ("raised", "error", "moved", "finite", "counted", "scale")
+    cells = [
+        {**cell, "ranks": [dict(zip(names, seen, strict=True)) for seen in cell["ranks"]]}
+        for cell in run.records[0]["cells"]
+    ]
+    way = operator.itemgetter("cut", "optimizer", "loop")
+    refused = {
+        way(cell) for cell in cells if cell["scaler"] == "none" and any(rank["raised"] for rank in cell["ranks"])
+    }
+    asked = (cell for cell in cells if cell["scaler"] == scaler and way(cell) not in refused)
+    return [{**cell, "outcome": rank_outcome(cell["ranks"], overflow=cell["overflow"] != "none")} for cell in asked]
 
 
-def disagreeing(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
-    """Return the cases that go wrong: ranks that differ, parameters that are not finite, an error."""
-    cases = rank_cases(run, scaler)
-    return [case for case in cases if case[0] != case[1] or not case[0]["finite"] or case[0]["error"]]
+def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
+    """Return what became of the ranks: "right", "parted", "infinite", "raised", and "raised infinite".
+
+    Right is that all step where no gradient overflowed and all skip where one did. The last is that the call which
+    raised had made a parameter infinite.
+    """
+    finite = all(rank["finite"] for rank in ranks)
+    if any(rank["raised"] for rank in ranks):
+        return "raised" if finite else "raised infinite"
+    if not finite:
+        return "infinite"
+    first, *others = ({name: rank[name] for name in ("moved", "counted", "scale")} for rank in ranks)
+    if any(other != first for other in others):
+        return "parted"
+    return "right" if first["moved"] != overflow else "wrong"
+
+
+def rank_wrong(run: Result, scaler: str, outcome: str = "") -> list[dict[str, Any]]:
+    """Return the cells that did not go right, or those with one outcome."""
+    cells = rank_cells(run, scaler)
+    return [cell for cell in cells if (cell["outcome"] == outcome if outcome else cell["outcome"] != "right")]
 
 
 def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:

@@ -43,6 +43,7 @@ class DynamicScale:
     1. The loss is the one that the function returned, also where the scaled one overflows; see `grad.value_and_grad`.
     2. State is float32 and int32 from the first step on, so that ``lax.scan`` carries it and nothing is traced twice.
     3. Keyword arguments reach the function.
+    4. The state of flax's fp8 layers, which comes back as a gradient, is not divided by the scale.
     """
 
     growth_factor: float = field(default=2.0, metadata=STATIC)

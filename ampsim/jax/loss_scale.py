@@ -29,6 +29,9 @@ from ampsim.jax.grad import Result, value_and_grad
 
 T = TypeVar("T")
 
+OVERWRITE = "_overwrite_with_gradient"
+"""flax's name for state that a backward pass hands on as a gradient: fp8 scales, and windows of largest magnitudes."""
+
 DEVIATIONS = {
     "subnormal_scale": "A scale below 2^-126 is computed exactly, but XLA on CPU multiplies by it as by 0, so the "
     "gradients are NaN and every later step is skipped; torch goes on. Pass min_scale=2.0**-126.",
@@ -137,7 +140,8 @@ class LossScale:
         would round it otherwise. Exact if S is a power of two and neither g nor g / S is subnormal.
 
         Args:
-            grads: arrays; integers and float0 are returned as they are.
+            grads: arrays; integers and float0 are returned as they are, and so is the state of fp8 layers that flax
+                hands on as a gradient, under the key `OVERWRITE`.
             widen: float16 and bfloat16 leaves become float32, so that a small gradient is not lost again.
         """
         form = FORMATS[self.rule.arithmetic.dtype]
@@ -147,7 +151,11 @@ class LossScale:
         # but a quotient only once. So the gradients are divided by a 1 that the compiler cannot know to be 1: it is NaN
         # where the scale is, and where the loss was multiplied by 0, as a CPU does that takes a subnormal scale for 0.
         one = jnp.where(self.loss_scale > 0, 1.0, jnp.nan)
-        return jax.tree.map(lambda g: _times(g, inverse, one, widen=widen), grads)  # type: ignore[no-any-return]
+
+        def times(path: tuple[object, ...], g: Any) -> Any:
+            return g if _overwrites(path) else _times(g, inverse, one, widen=widen)
+
+        return jax.tree_util.tree_map_with_path(times, grads)  # type: ignore[no-any-return]
 
     def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:
         """Return the loss scale after an iteration whose gradients were not all finite (`found_inf`) or were.
@@ -225,6 +233,10 @@ class LossScale:
         See `grad.value_and_grad`.
         """
         return value_and_grad(self, fun, argnums, has_aux, axis_name, grad=grad)
+
+
+def _overwrites(path: Sequence[object]) -> bool:
+    return any(getattr(entry, "key", None) == OVERWRITE for entry in path)
 
 
 def _times(x: ArrayLike, factor: Array, one: Array | None = None, *, widen: bool) -> ArrayLike:

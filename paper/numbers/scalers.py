@@ -2,7 +2,7 @@
 
 from ampsim.core import dialects
 from ampsim.records import Record
-from figures.quantities import disagreeing, least_overflows, race_costs, rank_cases, total
+from figures.quantities import least_overflows, race_costs, rank_cells, rank_wrong, total
 from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.ledger import Formula, Number
@@ -118,20 +118,15 @@ NUMBERS: dict[str, Number | Formula] = {
         "words",
     ),
     "kit.policy": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
-    "ranks.cases": Number("ranks", lambda run: len(rank_cases(run, "torch")), "d"),
-    "ranks.wrong": Number("ranks", lambda run: len(disagreeing(run, "torch")), "words"),
-    "ranks.infinite": Number(
-        "ranks",
-        lambda run: sum(
-            all(not row["finite"] and not row["error"] for row in case) for case in disagreeing(run, "torch")
-        ),
-        "words",
+    "ranks.cells": Number("ranks_cells", lambda run: len(rank_cells(run, "torch")), "d"),
+    "ranks.wrong": Number("ranks_cells", lambda run: len(rank_wrong(run, "torch")), "d"),
+    "ranks.parted": Number("ranks_cells", lambda run: len(rank_wrong(run, "torch", "parted")), "words"),
+    "ranks.infinite": Number("ranks_cells", lambda run: len(rank_wrong(run, "torch", "infinite")), "words"),
+    "ranks.raised": Number(
+        "ranks_cells", lambda run: sum(cell["outcome"][:6] == "raised" for cell in rank_wrong(run, "torch")), "d"
     ),
-    "ranks.parted": Number(
-        "ranks", lambda run: sum(case[0]["scale"] != case[1]["scale"] for case in disagreeing(run, "torch")), "words"
-    ),
-    "ranks.refused": Number(
-        "ranks", lambda run: sum(bool(case[0]["error"]) for case in disagreeing(run, "torch")), "words"
+    "ranks.raised.infinite": Number(
+        "ranks_cells", lambda run: len(rank_wrong(run, "torch", "raised infinite")), "words"
     ),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
 }

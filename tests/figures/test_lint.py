@@ -15,7 +15,7 @@ from figures import __main__ as cli
 from figures import _style
 
 ALLOWED = {
-    r"\b(?:fp16|fp32|bf16|float16|float32|E4M3|E5M2)\b": "number formats",
+    r"\b(?:fp8|fp16|fp32|bf16|float16|float32|E4M3|E5M2)\b": "number formats",
     r"\bT(?:10|[1-9])\b": "theorems",
     r"\blog(?:2|10)\b": "logarithms",
     r"\b(?:2|10)\\?\^(?!\{?-?\d)|e\+1": "the base of a power, and the end of any binade",

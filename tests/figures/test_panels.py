@@ -20,7 +20,7 @@ from matplotlib.patches import FancyArrowPatch
 from ampsim.core import formats, theory
 from ampsim.core.machine import Rule
 from figures import __main__ as cli
-from figures import _training, results
+from figures import _training, quantities, results
 from figures.quantities import t3
 from figures.rendering import render
 from tests.figures.drawings import drawn, lines, one
@@ -421,19 +421,25 @@ def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path
     assert svg.name == f"{stem}.nvidia-h200.svg"
 
 
-def test_ranks_draws_each_case_as_it_was_seen() -> None:
-    step = [True, True, 1024.0, ""], [True, True, 1024.0, ""]
-    skip, infinite, error = [False, True, 512.0, ""], [True, False, 512.0, ""], [True, True, 1024.0, "shape"]
-    said = [
-        F.ranks.verdict(ranks)[0] for ranks in (step, [skip, skip], [infinite] * 2, [skip, step[0]], [error, error])
-    ]
-    assert said == ["all step", "all skip", "steps into inf", "one rank steps", "unscale_ raises"]
-    cases = results.load("ranks").records[0]["outcomes"]
-    for axes, scaler in zip(drawn("ranks").axes, F.ranks.NAME, strict=True):
-        words = [text.get_text() for text in axes.texts]
-        assert sorted(words[: len(cases) // 2]) == sorted(
-            F.ranks.verdict(case["ranks"])[0] for case in cases if case["scaler"] == scaler
-        )
+def test_ranks_cells_draws_each_cell_as_it_was_seen() -> None:
+    cells = quantities.rank_cells(results.load("ranks_cells"), "torch")
+    seen = {(cell["cut"], cell["outcome"]) for cell in cells}
+    for axes, cut in zip(drawn("ranks_cells").axes, ("plain", "FSDP1", "FSDP2", "DDP"), strict=True):
+        letters = [text.get_text() for text in axes.texts]
+        wanted = [F.ranks_cells.LOOK[cell["outcome"]][0] for cell in cells if cell["cut"] == cut]
+        assert sorted(letters[: len(wanted)]) == sorted(wanted)
+    assert ("FSDP2", "infinite") not in seen
+    assert ("DDP", "infinite") in seen
+
+
+def test_whole_logs_draws_the_step_that_refutes_a_rule() -> None:
+    run = results.load("whole_logs")
+    row = run.arm("SFT, OPT-1.3B").first
+    assert F.whole_logs.columns(row)["G=101"] == "G +1 %"
+    assert F.whole_logs.verdict(row, "H=2") is None
+    words = [text.get_text() for text in drawn("whole_logs").axes[2].texts]
+    refuted = [rule["refuted"] for row in run.records for rule in row["rules"].values() if rule["refuted"]]
+    assert sorted(word for word in words if word.isdigit()) == sorted(map(str, refuted))
 
 
 def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost() -> None:

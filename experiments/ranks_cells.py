@@ -1,0 +1,235 @@
+"""Which optimizer, cut and call make ranks part, raise or step into infinity when gradients overflow on some of them?
+
+Two gloo processes hold a layer of one weight per output, as `plain` shards of their own, or wrapped in FSDP1, FSDP2 or
+DDP, and step SGD or AdamW as a fused kernel, foreach or in a for-loop, with and without `unscale_` before. A label of
+64 makes an fp16 gradient of 64 * 1024 = 2^16, which is infinite: on rank 0, on rank 1, on both or on none. That is the
+rank whose part of the gradient has it; under DDP the rank whose own batch has it, as DDP sums before any scaler looks.
+Every cell is one iteration of torch's ShardedGradScaler, and one of ours with its `group`; a third, without a scaler
+and without overflow, says whether the optimizer steps such parameters at all.
+
+`script` gives any cell of torch's as ten lines that need nothing but torch.
+
+Device: cpu. With nccl it has not been run.
+"""
+
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from rich.table import Table
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn.parallel import DistributedDataParallel
+
+from ampsim import records
+from ampsim.records import Record
+from ampsim.torch import GradScaler
+from experiments import runner
+
+DEVICES = ("cpu",)
+RANKS = 2
+SCALE = 2.0**10
+CUTS: dict[str, Callable[[nn.Module], Any]] = {
+    "plain": lambda model: model,
+    "FSDP1": lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True),
+    "FSDP2": lambda model: fully_shard(model),
+    "DDP": lambda model: DistributedDataParallel(model),
+}
+OPTIMIZERS = ("SGD", "AdamW")
+LOOPS = ("fused", "foreach", "for-loop")
+WAYS = ("unscale_", "step")  # with and without a call of `unscale_` before the step
+OVERFLOWS = {"none": (), "rank 0": (0,), "rank 1": (1,), "both": (0, 1)}
+SCALERS: dict[str, Callable[[], Any]] = {
+    "torch": lambda: ShardedGradScaler("cpu", SCALE, process_group=dist.group.WORLD),
+    "ours": lambda: GradScaler("cpu", SCALE, group="world"),
+}
+ROOT = Path(__file__).parents[1]
+START = "import sys; from experiments import ranks_cells; ranks_cells.work(int(sys.argv[1]), sys.argv[2])"
+
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = 1  # per cell
+    seeds: tuple[int, ...] = (0,)  # of the weights
+    cuts: Annotated[tuple[str, ...], runner.one_of(CUTS)] = tuple(CUTS)
+    optimizers: Annotated[tuple[str, ...], runner.one_of(OPTIMIZERS)] = OPTIMIZERS
+
+
+SMOKE = Config(cuts=("plain",), optimizers=("AdamW",))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to train, and where its gradient overflows."""
+
+    cut: str
+    optimizer: str
+    loop: str
+    way: str
+    overflow: str
+    scaler: str  # none: without one
+
+
+class Seen(NamedTuple):
+    """The sight of one rank after the iteration."""
+
+    raised: str  # the call that did: unscale_, step, update; none
+    error: str  # its first line
+    moved: bool  # a parameter of this rank was written
+    finite: bool  # all of them still are
+    counted: float  # steps that the optimizer's state counts; 0 where it counts none
+    scale: float
+
+
+def arms(config: Config) -> Mapping[str, runner.Single]:
+    return {"two ranks": runner.Single()}
+
+
+def cells(config: Config) -> list[Cell]:
+    """Return what is tried, in order."""
+    trained = list(product(config.cuts, config.optimizers, LOOPS))
+    return [
+        *(Cell(*each, "step", "none", "none") for each in trained),
+        *(Cell(*each, way, who, scaler) for scaler in SCALERS for each in trained for way in WAYS for who in OVERFLOWS),
+    ]
+
+
+def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Start both ranks, and return what each of them saw of each cell."""
+    with tempfile.TemporaryDirectory() as folder:
+        tried = [asdict(cell) for cell in cells(config)]
+        Path(folder, "job").write_text(records.encode({"seed": seed, "cells": tried}))
+        commands = [[sys.executable, "-c", START, str(rank), folder] for rank in range(RANKS)]
+        started = [subprocess.Popen(command, cwd=ROOT) for command in commands]  # noqa: S603
+        codes = [process.wait() for process in started]
+        if any(codes):
+            raise RuntimeError(f"the ranks ended with {codes}: expected 0 of each; the error is printed above")
+        seen = [records.decode(Path(folder, str(rank)).read_text())["seen"] for rank in range(RANKS)]
+    tick(config.steps)
+    return {"cells": [{**cell, "ranks": ranks} for cell, *ranks in zip(tried, *seen, strict=True)]}
+
+
+def work(rank: int, folder: str) -> None:
+    """Do one rank's part of every cell, and write what it saw into the folder."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")  # torch's own, of its scaler's flags and of FSDP1's end
+    job = records.decode(Path(folder, "job").read_text())
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    seen = [iterate(rank, job["seed"], Cell(**cell)) for cell in job["cells"]]
+    Path(folder, str(rank)).write_text(records.encode({"seen": seen}))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def iterate(rank: int, seed: int, cell: Cell) -> Seen:
+    """Train one iteration on this rank."""
+    torch.manual_seed(seed)
+    model = CUTS[cell.cut](nn.Linear(1, 4 if cell.cut == "plain" else 4 * RANKS, bias=False))
+    optimizer = getattr(torch.optim, cell.optimizer)(
+        model.parameters(), lr=0.1, fused=cell.loop == "fused", foreach=cell.loop == "foreach"
+    )
+    before = [own(param) for param in model.parameters()]
+    loss = (model(torch.ones(1)).half() * labels(rank, cell)).float().sum()
+    scaler = SCALERS[cell.scaler]() if cell.scaler != "none" else None
+    (scaler.scale(loss) if scaler else loss).backward()
+    raised, error = attempt(cell.way, scaler, optimizer)
+    after = [own(param) for param in model.parameters()]
+    return Seen(
+        raised,
+        error,
+        moved=not all(map(torch.equal, before, after)),
+        finite=all(bool(part.isfinite().all()) for part in after),
+        counted=max((float(state.get("step", 0)) for state in optimizer.state.values()), default=0.0),
+        scale=scaler.get_scale() if scaler else 1.0,
+    )
+
+
+def labels(rank: int, cell: Cell) -> Tensor:
+    """Return what the outputs are multiplied by: 1, and 64 where the scaled gradient is to overflow."""
+    each_its_own = cell.cut in ("plain", "DDP")
+    found = torch.ones(4 if cell.cut == "plain" else 4 * RANKS, dtype=torch.float16)
+    for who in OVERFLOWS[cell.overflow]:
+        if not each_its_own or who == rank:
+            found[0 if each_its_own else 4 * who] = 64
+    return found
+
+
+def attempt(way: str, scaler: Any, optimizer: torch.optim.Optimizer) -> tuple[str, str]:
+    """Step and update; return the call that raised and the first line of its error, both empty if none did."""
+    calls: dict[str, Callable[[], object]] = {"step": optimizer.step}
+    if scaler:
+        calls = {"unscale_": lambda: scaler.unscale_(optimizer)} if way == "unscale_" else {}
+        calls |= {"step": lambda: scaler.step(optimizer), "update": scaler.update}
+    for name, call in calls.items():
+        try:
+            call()
+        except (RuntimeError, NotImplementedError) as error:
+            return name, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return "", ""
+
+
+def own(tensor: Any) -> Tensor:
+    """Return a copy of the part of a tensor that this rank has."""
+    part = tensor.detach()
+    return (part.to_local() if hasattr(part, "to_local") else part).clone()  # type: ignore[no-any-return]
+
+
+WRAPS = {
+    "plain": ("", "model"),
+    "FSDP1": (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1\n",
+        'FSDP1(model, device_id=torch.device("cpu"), use_orig_params=True)',
+    ),
+    "FSDP2": ("from torch.distributed.fsdp import fully_shard\n", "fully_shard(model)"),
+    "DDP": ("from torch.nn.parallel import DistributedDataParallel as DDP\n", "DDP(model)"),
+}
+
+
+def script(cell: Cell) -> str:
+    """Return a cell of torch's as a file for `torchrun --nproc-per-node 2`, which prints what a rank has at the end."""
+    head, wrapped = WRAPS[cell.cut]
+    size = 4 if cell.cut == "plain" else 4 * RANKS
+    places = {"plain": "[0] * (rank in who)", "DDP": "[0] * (rank in who)"}.get(cell.cut, "[4 * each for each in who]")
+    unscale = "scaler.unscale_(optimizer); " if cell.way == "unscale_" else ""
+    return f"""import torch, torch.distributed as dist
+{head}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+dist.init_process_group("gloo"); rank, who = dist.get_rank(), {OVERFLOWS[cell.overflow]}
+torch.manual_seed(0); model = torch.nn.Linear(1, {size}, bias=False); y = torch.ones({size}).half()
+model, y[{places}] = {wrapped}, 64
+options = dict(lr=0.1, fused={cell.loop == "fused"}, foreach={cell.loop == "foreach"})
+optimizer, scaler = torch.optim.{cell.optimizer}(model.parameters(), **options), ShardedGradScaler("cpu", 1024.0)
+scaler.scale((model(torch.ones(1)).half() * y).float().sum()).backward()
+try: {unscale}scaler.step(optimizer); scaler.update()
+except (RuntimeError, NotImplementedError) as error: print(rank, error)
+print(rank, scaler.get_scale(), *(getattr(p, "_local_tensor", p).tolist() for p in model.parameters()), flush=True)
+dist.barrier(); dist.destroy_process_group()
+"""
+
+
+def table(rows: Sequence[Record]) -> Table:
+    """Return what each rank saw of each cell with a scaler."""
+    shown = Table("scaler", "cut", "optimizer", "loop", "way", "overflow on", "rank 0", "rank 1")
+    for cell in rows[0]["cells"]:
+        said = [
+            (f"{raised} raises, " if raised else "")
+            + ("moved" if moved else "stood")
+            + ("" if finite else " to INF")
+            + f", counts {counted:g}, scale {scale:g}"
+            for raised, _, moved, finite, counted, scale in cell["ranks"]
+        ]
+        names = ("scaler", "cut", "optimizer", "loop", "way", "overflow")
+        shown.add_row(*(cell[name] for name in names), *said)
+    return shown
+
+
+if __name__ == "__main__":
+    raise SystemExit(runner.main("ranks_cells"))

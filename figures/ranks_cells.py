@@ -1,0 +1,67 @@
+"""What two ranks do with torch's ShardedGradScaler, by cut, optimizer, call of unscale_ and where an element is inf.
+
+A coloured cell went wrong: red, parameters are infinite; orange, the ranks differ; grey, a call raised; hatched, the
+optimizer does not step such parameters without a scaler either.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from figures import _style
+from figures import quantities as q
+from figures.results import Result
+
+DATA = ("ranks_cells",)
+WAYS = ("unscale_", "step")
+LOOK = {  # letter, colour, words
+    "right": ("", "#DCE9F2", "all step, or all skip"),
+    "parted": ("≠", "#F2A65A", "ranks part"),
+    "infinite": ("∞", "#D7604A", "steps into infinity"),
+    "raised": ("!", "#C9C9C9", "step raises, after it wrote"),
+    "raised infinite": ("!∞", "#D7604A", "raises, after it wrote infinity"),
+}
+
+
+def plot(run: Result) -> Figure:
+    cells = q.rank_cells(run, "torch")
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.0)
+    cuts = run.config["cuts"]
+    for letter, axes, cut in zip("abcd", figure.subplots(1, len(cuts), sharey=True), cuts, strict=True):
+        draw(axes, cells, cut)
+        _style.label_panel(axes, letter, {"plain": "plain shards"}.get(cut, cut))
+    patches = [Patch(color=color, label=f"{letter}  {words}".strip()) for letter, color, words in LOOK.values()]
+    patches.append(Patch(facecolor="white", edgecolor="#9A9A9A", hatch="////", label="not without a scaler either"))
+    figure.legend(handles=patches, loc="outside lower left", ncols=3)
+    return figure
+
+
+def draw(axes: Axes, cells: Sequence[dict[str, Any]], cut: str) -> None:
+    """Draw a square per cell of a cut: with unscale_ and without, from left to right by where an element is inf."""
+    places = list(dict.fromkeys(cell["overflow"] for cell in cells))
+    columns = list(product(WAYS, places))
+    rows = list(dict.fromkeys((cell["optimizer"], cell["loop"]) for cell in cells))
+    found = {
+        (cell["way"], cell["overflow"], cell["optimizer"], cell["loop"]): cell["outcome"]
+        for cell in cells
+        if cell["cut"] == cut
+    }
+    left = [x + (0.3 if way == WAYS[-1] else 0) for x, (way, _) in enumerate(columns)]
+    for (x, column), (y, row) in product(zip(left, columns, strict=True), enumerate(rows)):
+        corner = (x - 0.46, y - 0.46)
+        if (*column, *row) not in found:
+            axes.add_patch(Rectangle(corner, 0.92, 0.92, facecolor="white", edgecolor="#9A9A9A", hatch="////", lw=0))
+            continue
+        letter, color, _ = LOOK[found[*column, *row]]
+        axes.add_patch(Rectangle(corner, 0.92, 0.92, color=color, linewidth=0))
+        axes.text(x, y, letter, ha="center", va="center", fontsize=6.5)
+    axes.set(xlim=(-0.6, left[-1] + 0.6), ylim=(len(rows) - 0.4, -0.6), xlabel="with unscale_   |   without")
+    axes.set_xticks(left, [{"none": "–"}.get(who, who.removeprefix("rank ")) for _, who in columns])
+    axes.set_yticks(range(len(rows)), [" ".join(row) for row in rows])
+    axes.tick_params(length=0, labelsize=6)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,85 @@
+"""Whole public logs are repeated by the rule that was set, and refute rules that were not."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsim import Rule, replay
+from experiments import whole_logs
+from experiments.whole_logs import Block, Event, Follower
+from figures import results
+from tests.examples import examples
+
+RUN = results.load("whole_logs")
+SFT = whole_logs.LOGS["SFT, OPT-1.3B"]
+
+
+def refuted(log: dict[str, Any], rule: Rule) -> int | None:
+    """Return the last step of the first block that a rule cannot explain."""
+    _, block = Follower(rule, growths_printed=log["growths_printed"]).follow(list(whole_logs.blocks(log, 10_000)))
+    return block and block.last
+
+
+@pytest.mark.parametrize("name", [name for name, log in whole_logs.LOGS.items() if log["program"] == "DeepSpeed"])
+def test_the_rule_that_was_set_repeats_a_log(name: str) -> None:
+    log = whole_logs.LOGS[name]
+    assert refuted(log, whole_logs.rule_of(log)) is None
+
+
+@pytest.mark.parametrize(
+    ("planted", "step"), [({"hysteresis": 1}, 10), ({"hysteresis": 3}, 10), ({"growth_interval": 101}, 510)]
+)
+def test_a_planted_rule_is_refuted(planted: dict[str, int], step: int) -> None:
+    assert refuted(SFT, whole_logs.rule_of(SFT).replace(**planted)) == step
+
+
+def test_a_number_that_is_changed_is_refuted() -> None:
+    events = [list(each) for each in SFT["events"]]
+    events[70][3] -= 1
+    assert refuted({**SFT, "events": events}, whole_logs.rule_of(SFT)) == 10 * (events[70][1] + 1)
+
+
+def test_deepspeeds_count_of_today_is_not_that_of_the_log() -> None:
+    assert refuted(SFT, whole_logs.counting(whole_logs.rule_of(SFT), late=True)) == 920
+
+
+@settings(max_examples=examples(ms=10))
+@given(st.data(), st.integers(1, 3), st.integers(2, 6), st.integers(3, 7), st.booleans())
+def test_what_a_rule_did_is_always_among_what_it_may_have_done(
+    data: st.DataObject, hysteresis: int, interval: int, every: int, growths: bool
+) -> None:
+    rule = Rule(2.0**16, growth_interval=interval, hysteresis=hysteresis)
+    history = data.draw(st.lists(st.booleans(), min_size=every, max_size=8 * every))
+    history = history[: len(history) // every * every]
+    log2 = [16, *(round(x).bit_length() - 1 for x in replay(rule, history).tolist())]
+    blocks = []
+    for first in range(0, len(history), every):
+        places = range(first, first + every)
+        events = [
+            Event(data.draw(st.sampled_from([None, place + 1])), log2[place], log2[place + 1])
+            for place in places
+            if history[place] or (growths and log2[place + 1] > log2[place])
+        ]
+        blocks.append(Block(first + 1, first + every, sum(history[first : first + every]), None, events))
+    found, block = Follower(rule, growths_printed=growths).follow(blocks)
+    assert block is None
+    for (low, high), end in zip(whole_logs.scales(found), log2[every::every], strict=True):
+        assert low <= end <= high
+    assert whole_logs.bound(rule, blocks, found) >= sum(history) - 1e-9
+
+
+def test_no_log_skips_more_than_the_theorems_allow() -> None:
+    for row in RUN.records:
+        assert row["skipped"] <= row["bound"]
+
+
+def test_each_log_names_the_file_it_was_read_from() -> None:
+    assert (
+        RUN.provenance["inputs_sha256"]["whole_logs.jsonl"] == hashlib.sha256(whole_logs.INPUT.read_bytes()).hexdigest()
+    )
+    for row in RUN.records:
+        assert row["source"].startswith("https://github.com/")
+        assert len(row["sha256"]) == 64
