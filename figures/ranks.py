@@ -13,6 +13,8 @@ from figures.results import Result
 DATA = ("ranks",)
 NAME = {"torch": "torch's ShardedGradScaler", "ours": "ours, with group="}
 RIGHT, PARTED, INFINITE, RAISED = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"
+MADE = {"shards": "plain, SGD", "FSDP2": "FSDP2, AdamW"}
+WAY = {"step": "step", "unscale_": "unscale_"}
 Seen = Sequence[Any]  # by one rank: stepped, parameters are finite, scale, error
 
 
@@ -36,7 +38,7 @@ def draw(axes: Axes, cases: Sequence[dict[str, Any]]) -> None:
         axes.text(x, y, word, ha="center", va="center", fontsize=6.5)
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel="an element is inf on")
     axes.set_xticks(range(len(columns)), [{"none": "no rank", "both": "both"}.get(name, name) for name in columns])
-    axes.set_yticks(range(len(rows)), [", ".join(dict.fromkeys((kind, way))) for kind, way in rows])
+    axes.set_yticks(range(len(rows)), [f"{MADE[kind]}, {WAY[way]}" for kind, way in rows])
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -46,9 +48,9 @@ def verdict(ranks: Sequence[Seen]) -> tuple[str, str]:
     """Return what became of one case, in words and as a colour."""
     stepped, finite, scales, errors = zip(*ranks, strict=True)
     if any(errors):
-        return "unscale_ raises", RAISED
+        return ("raises" if all(finite) else "raises, inf"), RAISED
     if not all(finite):
         return "steps into inf", INFINITE
     if len(set(stepped)) > 1 or len(set(scales)) > 1:
-        return "one rank steps", PARTED
+        return "one steps", PARTED
     return ("all step" if stepped[0] else "all skip"), RIGHT
