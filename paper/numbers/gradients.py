@@ -83,10 +83,8 @@ NUMBERS: dict[str, Number] = {
         lambda run: len(run.seeds) - run.arm("LogMax as published").known("left_plateau"), "words"
     ),
     "default.steps": default(lambda run: run.config["steps"], ",d"),
-    "default.grown.min": default(lambda run: min(growths(run)), ">=words"),
-    "default.grown.max": default(lambda run: max(growths(run)), "<=words"),
-    "default.skips.min": default(lambda run: min(run.arm("torch").skips()), ">=words"),
-    "default.skips.max": default(lambda run: max(run.arm("torch").skips()), "<=words"),
+    "default.grown": default(lambda run: common(growths(run)), "words"),
+    "default.skips": default(lambda run: common(run.arm("torch").skips()), "words"),
     "rules.headroom.1": rules(lambda run: run.arm("headroom 1 bit").mean("skip_rate"), "%1"),
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.2f"),
