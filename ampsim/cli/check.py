@@ -23,9 +23,9 @@ from ampsim.core.files import replacing
 from ampsim.core.machine import Rule
 
 if TYPE_CHECKING:
-    from ampsim.testing.kit.apart import Begin
-    from ampsim.testing.kit.report import Report
-    from ampsim.testing.kit.result import Judged, Result
+    from ampsim.testing.child import Begin
+    from ampsim.testing.law import Law, Result
+    from ampsim.testing.report import Report
 
 
 WITHOUT = "What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all."
@@ -176,7 +176,7 @@ def _judge(
     expected: Mapping[str, str],
     limit: float,
 ) -> "Report":
-    from ampsim.testing.kit.apart import FORKS
+    from ampsim.testing.child import FORKS
     from ampsim.testing.kit.check import warm_up
     from ampsim.testing.kit.judge import begin_judging, chosen
     from ampsim.testing.kit.subject import find
@@ -208,13 +208,13 @@ def _judge_ranks(
     without: Sequence[str],
     expected: Mapping[str, str],
 ) -> "Report":
-    from ampsim.testing.kit.report import Report
     from ampsim.testing.ranks.judge import judge_ranks
     from ampsim.testing.ranks.subject import find
+    from ampsim.testing.report import Report
 
     makes = {name: find(name)[0] for name in targets}
     return Report(
-        replace(result, subject=name)
+        replace(result, target=name)
         for name, make in makes.items()
         for result in judge_ranks(make, ranks, gradients, without=without, laws=names, expected=expected)
     )
@@ -234,10 +234,10 @@ def _find_loop(target: str) -> tuple[Any, Any]:
     return make, batches() if callable(batches) else batches
 
 
-def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Judged]", limit: float) -> "Report":
+def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Law]", limit: float) -> "Report":
     """Judge each target by checks or laws: in a child process, or without a limit in this one."""
-    from ampsim.testing.kit.apart import judge_apart
-    from ampsim.testing.kit.report import Report
+    from ampsim.testing.child import judge_apart
+    from ampsim.testing.report import Report
 
     def results() -> "Iterator[Result]":
         for name, begin in begins.items():
@@ -278,7 +278,7 @@ def _format_of(file: Path) -> ReportFormat:
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:
-    from ampsim.testing.kit.report import FORMATS
+    from ampsim.testing.report import FORMATS
 
     return FORMATS[form](judged)
 
@@ -288,7 +288,7 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
     if form is not None:
         out.print(_written(judged, form), markup=False, end="")
         return
-    from ampsim.testing.kit.report import COLOURS, sign
+    from ampsim.testing.report import COLOURS, sign
 
     spelled = out.encoding.startswith("utf")  # other encodings have no ticks
     table = Table("level", box=None, pad_edge=False, header_style="bold")

@@ -19,8 +19,8 @@ import ampsim  # noqa: E402
 from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
+from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.alarm import alarm  # noqa: E402
 from ampsim.testing.kit.check import warm_up  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
@@ -41,7 +41,7 @@ def constants(rule: Rule) -> tuple[float, ...]:
 # ------------------------------------------------------------------------------------------------ real scalers
 
 
-@parametrize_with_checks([Subject(TORCH, Traits(drop_in=True))], expected_failed_checks=known.TORCH)
+@parametrize_with_checks([Subject(TORCH, Traits(drop_in=True))], expected_failures=known.TORCH)
 def test_torch_fails_what_it_is_known_to_fail_and_nothing_else(scaler, check):
     check(scaler, examples=FEW)
 
@@ -133,7 +133,7 @@ def megatrons(rule: Rule) -> FromFlag:
 def test_a_policy_that_is_declared_passes_and_undeclared_fails_by_name():
     declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
     growth = dict.fromkeys(["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever")
-    check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failed_checks=growth)
+    check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
     with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
         check_scaler(megatrons, traits=Traits(without=FromFlag.without), levels=[0], examples=FEW)
 
@@ -178,7 +178,7 @@ def test_giving_up_at_the_floor_is_a_declaration():
 
 def test_checks_of_what_a_scaler_declares_to_lack_are_not_run():
     results = [*judge.judge(Subject(TORCH, Traits(without={*FEATURES})), judge.chosen([3, 4]))]
-    assert {result.outcome for result in results} == {"declared"}
+    assert {result.outcome for result in results} == {"not applicable"}
 
 
 class Fixed:
@@ -292,12 +292,12 @@ def test_all_findings_are_in_one_error():
 
 def test_expected_failures_are_strict_xfails_and_declarations_skips():
     target = Subject(TORCH, Traits(without={"pickle"}), "mine")
-    decorator = parametrize_with_checks([target], expected_failed_checks=lambda subject: {"skip_budget": subject.name})
+    decorator = parametrize_with_checks([target], expected_failures=lambda subject: {"skip_budget": subject.name})
     cases = {case.id: case.marks for case in decorator.args[1]}
     (xfail,) = cases["mine-skip_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
     (skip,) = cases["mine-pickling_is_invisible"]
-    assert (skip.name, skip.kwargs["reason"]) == ("skip", "declared: without pickle")
+    assert (skip.name, skip.kwargs["reason"]) == ("skip", "without pickle")
     assert not cases["mine-resume_is_invisible"]
 
 
@@ -338,7 +338,7 @@ def test_an_alarm_that_somebody_else_has_set_stays():
 
 
 def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was(monkeypatch):
-    monkeypatch.setattr("ampsim.testing.kit.checks.threads.LIMIT", 10)  # schedules; test_ours_conforms runs them all
+    monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 10)  # schedules; test_ours_conforms runs them all
     module = sys.modules["ampsim.torch.grad_scaler"]
     before = (module.threading, GradScaler._sync)
     assert {result.check.level for result in check_threads(GradScaler)} == {judge.THREADS}

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from ampsim.testing.kit.alarm import AGAIN, OverdueError, alarm
-from ampsim.testing.kit.result import Judged, Outcome, Result, described
+from ampsim.testing.alarm import AGAIN, OverdueError, alarm
+from ampsim.testing.law import Law, Outcome, Result, described
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
 FORKS = sys.platform == "linux"  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
@@ -34,12 +34,12 @@ Begin = Callable[[], Callable[[Sequence[str]], Iterator[Result]]]
 class Answer(NamedTuple):
     """An answer of the child: to one check, or whether what is judged could be loaded; refused: it cannot be judged."""
 
-    outcome: Outcome | Literal["refused"]
+    outcome: Outcome
     text: str
     is_last: bool = False  # the child ended with it
 
 
-def judge_apart(begin: Begin, checks: Sequence[Judged], *, name: str, limit: float) -> Iterator[Result]:
+def judge_apart(begin: Begin, checks: Sequence[Law], *, name: str, limit: float) -> Iterator[Result]:
     """Run checks of a scaler, or laws of a loop, in a child process and yield each one's Result as it comes.
 
     Args:
