@@ -16,7 +16,7 @@ Each = TypeVar("Each", bound="Law")
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """What must be true, stated once as a function: it is asked, it is printed, and its docstring is the sentence.
+    """A sentence that must be true, stated once, as a function: it is asked, and it is printed.
 
     Attributes:
         name: the function's, and what a report and `--law` call it.

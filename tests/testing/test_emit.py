@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim.cli.completion import complete_law, laws  # noqa: E402
 from ampsim.testing import Subject, known  # noqa: E402
 from ampsim.testing.emit.proof import require_failure  # noqa: E402
-from ampsim.testing.emit.scaler import emit_scaler_test  # noqa: E402
+from ampsim.testing.emit.scaler import write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
 from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
@@ -54,7 +54,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("law", [law for law in BUGS if law not in THREADED])
 def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType) -> None:
     peer.Scaler = BUGS[law]
-    source, raises = emit_scaler_test(law, "peer:Scaler")
+    source, raises = write(law, "peer:Scaler")
     assert "ampsim" not in source
     assert len(source.splitlines()) <= 60, source
     got = outcome(source)
@@ -70,7 +70,7 @@ def by_rule(rule: object) -> torch.amp.GradScaler:
 
 def test_a_maker_is_given_the_constants(peer: ModuleType) -> None:
     peer.Scaler = by_rule
-    source, _ = emit_scaler_test("growth_waits_for_the_interval", "peer:Scaler")
+    source, _ = write("growth_waits_for_the_interval", "peer:Scaler")
     assert "return Scaler(SimpleNamespace(**rule))" in source
     assert outcome(source) == "failed"
     peer.Scaler = lambda rule: torch.amp.GradScaler("cpu", **vars(rule))
@@ -80,7 +80,7 @@ def test_a_maker_is_given_the_constants(peer: ModuleType) -> None:
 def test_a_subject_is_not_written(peer: ModuleType) -> None:
     peer.Scaler = Subject(torch.amp.GradScaler)
     with pytest.raises(ValueError, match="peer:Scaler is a Subject, which needs ampsim: name the class"):
-        emit_scaler_test("scale_stays_normal", "peer:Scaler")
+        write("scale_stays_normal", "peer:Scaler")
 
 
 class Delayed(GradScaler):
@@ -93,9 +93,9 @@ class Delayed(GradScaler):
 def test_declared_traits_are_what_is_expected(peer: ModuleType) -> None:
     peer.Scaler = Delayed
     with pytest.raises(ValueError, match="overflow_backs_off_once holds for peer:Scaler"):
-        emit_scaler_test("overflow_backs_off_once", "peer:Scaler", delay=1)
+        write("overflow_backs_off_once", "peer:Scaler", delay=1)
     peer.Scaler = torch.amp.GradScaler
-    source, _ = emit_scaler_test("scale_is_exact_float32", "peer:Scaler", delay=1)
+    source, _ = write("scale_is_exact_float32", "peer:Scaler", delay=1)
     assert outcome(source) == "failed"
     peer.Scaler = Delayed
     assert outcome(source) == "passed", source
@@ -151,7 +151,7 @@ def test_a_target_that_needs_ampsim_is_said_to(tmp_path: Path, monkeypatch: pyte
 def test_flax_is_written_as_flax() -> None:
     pytest.importorskip("flax")
     target = "flax.training.dynamic_scale:DynamicScale"
-    source, _ = emit_scaler_test("growth_waits_for_the_interval", target)
+    source, _ = write("growth_waits_for_the_interval", target)
     assert "torch" not in source
     assert outcome(source) == "failed"
     assert outcome(source.replace("growth_interval=1)", "growth_interval=0)")) == "passed"  # as due

@@ -21,7 +21,6 @@ from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.check import warm_up  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
@@ -313,7 +312,7 @@ class Deadlocks(TORCH):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
 def test_a_check_that_hangs_is_named_and_is_never_expected_and_the_next_one_is_run():
-    warm_up()
+    judge.warm_up()
     before = signal.getsignal(signal.SIGALRM)
     checks = [CHECKS["clean_step_is_taken"], CHECKS["unscaling_twice_is_refused"]]
     expected = {"clean_step_is_taken": "raised OverdueError"}

@@ -79,7 +79,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     runs |= {"killed in vain": ["loops:exits_at_once", *LAWS]}
     runs |= {"json": ["loops:right", "loops:quits", *LAWS, "--report", "json"]}
     modules = {"loops": LOOPS, "broken": "raise RuntimeError('not today')"}
-    runs = {name: ["--loop", *arguments] for name, arguments in runs.items()}
+    runs = {name: ["check-loop", *arguments] for name, arguments in runs.items()}
     return checked(tmp_path_factory.mktemp("folder"), modules, runs)
 
 

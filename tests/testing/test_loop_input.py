@@ -269,13 +269,13 @@ def module(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("module")
 def test_the_command_judges_loops_side_by_side():
     code, text = run(
-        "check", "--loop", "my_loops:sgd", "my_loops:NERF", "--check", "it_learns", "--check", "scale_is_invisible"
+        "check-loop", "my_loops:sgd", "my_loops:NERF", "--check", "it_learns", "--check", "scale_is_invisible"
     )
     assert code == 1
     assert "scale_is_invisible: model.0.weight[0, 0] is " in text
     assert "my_loops:sgd: 2 passed of 2 checks" in text
-    assert run("check", "--loop", "my_loops:sgd")[0] == 0
-    code, text = run("check", "--loop", "my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible")
+    assert run("check-loop", "my_loops:sgd")[0] == 0
+    code, text = run("check-loop", "my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible")
     assert "| loop | `scale_is_invisible` | ✗ expected |" in text
 
 
@@ -289,13 +289,13 @@ def test_the_command_judges_loops_side_by_side():
     ],
 )
 def test_the_command_refuses_what_cannot_be_judged(target, said):
-    code, text = run("check", "--loop", *target)
+    code, text = run("check-loop", *target)
     assert (code, said in text, "Traceback" in text) == (2, True, False), text
 
 
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize("form", [[], ["--report", "md"], ["--report", "html"]])
 def test_the_command_says_why_a_law_is_not_asked(form):
-    code, text = run("check", "--loop", "my_loops:halved", "--law", "scale_is_invisible", *form)
+    code, text = run("check-loop", "my_loops:halved", "--law", "scale_is_invisible", *form)
     assert code == 0
     assert "my_loops:halved: scale_is_invisible is not asked: only up to factors of the scale, as " in text

@@ -101,7 +101,7 @@ def _reached(value: Any, rest: str, text: str) -> str | None:
     return None
 
 
-def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
+def write(name: str, target: str) -> tuple[str, bool]:
     """Return a pytest file that fails as a loop breaks a law, and whether by an exception: False.
 
     Args:

@@ -94,7 +94,7 @@ TEMPLATES: dict[str, tuple[str, str, Sequence[str]]] = {  # what others call it;
 }
 
 
-def emit_rank_test(name: str, target: str, ranks: int) -> tuple[str, bool]:
+def write(name: str, target: str, ranks: int) -> tuple[str, bool]:
     """Return a pytest file that fails as the scalers of several ranks break a law, and whether by an exception: False.
 
     Each rank's gradients are its own, and are set by hand.

@@ -21,7 +21,7 @@ from ampsim.testing.source import Definition, Words, body
 PEERS = {"flax.training.dynamic_scale:DynamicScale": Words(HERE / "words_flax.py", *TORCH)}
 
 
-def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
+def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
     """Return a pytest file that fails for a scaler as the law of this name does, and whether by an exception.
 
     Args:
@@ -87,7 +87,7 @@ def _printed(law: ScalerLaw, example: Example, seen: str, target: str, words: Wo
         Text(law.name, seen, law.law, law.issue),
         imports,
         [*lines, textwrap.dedent("\n".join(body(function)))],
-        [text for text in head if text],
+        ["\n\n\n".join(text for text in head if text)],
     )
 
 

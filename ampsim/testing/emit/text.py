@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ampsim.core.formats import far_power
+
 WIDTH = 110
 STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys", "tempfile")
 NAMES = {  # a name that code uses -> the line that imports it
@@ -41,7 +43,7 @@ def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequ
         head: lines before it.
     """
     code = "\n".join(body).strip("\n")
-    front = "\n\n\n".join(head).strip("\n")
+    front = "\n".join(head).strip("\n")
     every = f"{front}\n{code}"
     used = [f"import {name}" for name in STANDARD if re.search(rf"\b{name}\.", every)]
     used += sorted(line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every))
@@ -89,8 +91,7 @@ def number(number: float) -> str:
     """Write a number as Python reads it back."""
     if not math.isfinite(number):
         return "-math.inf" if number < 0 else f"math.{number}"
-    mantissa, exponent = math.frexp(number)
-    return f"2.0**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > 11 else repr(number)
+    return (far_power(number, 11) or repr(number)).replace("2**", "2.0**")
 
 
 def hexadecimal(values: Sequence[float]) -> str:

@@ -1,6 +1,5 @@
 """A law of scalers: asked of any of them on examples that hypothesis draws, always the same, and shrinks."""
 
-import gc
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,33 +120,6 @@ def _broken(example: Example, drawn: Mapping[str, Any]) -> str:
 def time_limit(examples: int) -> float:
     """Return the seconds that a law may take with so many examples."""
     return max(60.0, examples)
-
-
-def warm_up() -> None:
-    """Do what takes seconds in a process when it is first done, and is no scaler's fault.
-
-    Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        LAWS["clean_step_is_taken"].shortest(Subject(lambda rule: Still()), 1)
-    finally:
-        if collects:
-            gc.enable()
-
-
-class Still:
-    """A scaler that scales nothing."""
-
-    def scale(self, loss: Any) -> Any:
-        return loss
-
-    def step(self, optimizer: Any) -> None:
-        optimizer.step()
-
-    def update(self) -> None:
-        pass
 
 
 def _theirs(calls: TracebackType | None) -> TracebackType | None:

@@ -1,6 +1,5 @@
 """One example of a law: a fresh scaler with the words that the law asks for, and the story of what was done to it."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ampsim.core.formats import far_power
 from ampsim.core.laws import History
 from ampsim.core.machine import Rule
 from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject, Traits
@@ -208,10 +208,4 @@ def shorten(events: Sequence[str]) -> str:
 
 def readable(text: str) -> str:
     """Write the numbers of a text as one reads them: ``2**-128`` for a power of two that is far from 1."""
-    return re.sub(r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b", lambda found: power_of_two(float(found[0]), 20), text)
-
-
-def power_of_two(number: float, far: int) -> str:
-    """Write a number, a power of two beyond 2^far or below 2^-far as such."""
-    mantissa, exponent = math.frexp(number)
-    return f"2**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > far else repr(number)
+    return re.sub(r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b", lambda found: far_power(float(found[0]), 20) or found[0], text)

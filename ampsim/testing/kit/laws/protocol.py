@@ -30,7 +30,7 @@ CALLS = st.lists(st.tuples(st.sampled_from(PHRASES), st.integers(0, 1)), min_siz
 
 
 class Due(NamedTuple):
-    """What a call is to do: how it raises, the scale after it, optimizer calls and gradient, where they are asked for.
+    """A call as it is due: how it raises, the scale after it, optimizer calls and gradient, where they are asked for.
 
     A call that is `late`, as the scale has moved since the gradient was made, may be refused: then nothing is known of
     what follows.

@@ -32,14 +32,14 @@ def run(history: History, shown: list[int | None]) -> Iterator[tuple[str, Histor
 
 
 def follows_the_machine(make, iterate, rule, found_inf, more, expected):  # printed for the laws of histories
-    """The scales of a history that breaks the law are not those of the reference machine, up to rounding."""
+    """Hold the scales of a history that breaks the law against the reference machine's, up to rounding."""
     scaler = make(**rule)
     scales = [iterate(scaler, each) for each in found_inf + more]
     assert all(math.isclose(*pair, rel_tol=1e-6) for pair in zip(scales, expected)), scales
 
 
 def is_finite(make, iterate, rule, found_inf):
-    """The scales of a history are finite."""
+    """Hold the scales of a history to be finite."""
     scaler = make(**rule)
     scales = [iterate(scaler, each) for each in [*found_inf, False]]
     assert all(map(math.isfinite, scales)), scales
