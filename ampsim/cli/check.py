@@ -16,7 +16,6 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim.cli.completion import complete_law
-from ampsim.cli.schedule import replay_schedule
 from ampsim.cli.terminal import err, fail, out, print_table, settings
 from ampsim.core.arguments import nearest
 from ampsim.core.files import replacing
@@ -119,7 +118,7 @@ def check_scalers(
 
         declared, limit = declared_traits(trait or (), without or ()), _limit(time_limit, max(60.0, examples))
         if schedule is not None:
-            raise typer.Exit(replay_schedule(targets, law or [], schedule, declared))
+            raise typer.Exit(_replay(targets, law or [], schedule, declared))
         laws = chosen(level, expected, law)
         if limit and FORKS:
             warm_up()
@@ -129,6 +128,29 @@ def check_scalers(
         return _judged(begins, laws, limit)
 
     _report(judge, expect, xfail, report, file)
+
+
+def _replay(targets: Sequence[str], laws: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
+    """Run one law of threads under one schedule, show it step by step, and return the exit status."""
+    from ampsim.testing.kit.judge import THREADS, chosen
+    from ampsim.testing.kit.subject import find
+
+    if len(targets) != 1 or len(laws) != 1:
+        raise ValueError("--schedule: expected one TARGET and one --law, as the line `replay` of a finding has them")
+    (law,) = chosen(names=laws)
+    if law.level != THREADS:
+        raise ValueError(f"--schedule: {law.name} has no threads; expected a law of level {THREADS}")
+    try:
+        schedule = {int(step): int(choice) for step, choice in (pair.split(":") for pair in text.split(",") if pair)}
+    except ValueError:
+        raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
+    try:
+        law(find(targets[0], **declared), schedule=schedule)
+    except AssertionError as error:
+        out.print(str(error), markup=False)
+        return 1
+    out.print(f"{law.name} holds under this schedule")
+    return 0
 
 
 def check_loops(
@@ -193,8 +215,7 @@ def check_ranks(
     """
 
     def judge(expected: Mapping[str, str]) -> "Report":
-        from ampsim.testing.ranks.judge import judge_ranks
-        from ampsim.testing.ranks.subject import find
+        from ampsim.testing.ranks.judge import find, judge_ranks
         from ampsim.testing.report import Report
 
         kind: Any = gradients

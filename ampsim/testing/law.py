@@ -94,6 +94,24 @@ class RaisedError(AssertionError):
     """Something was raised where nothing may be; the text begins with the law's name and says what."""
 
 
+def stating(kind: type[Each], laws: dict[str, Each], *, issue: str = "", **fields: Any) -> Callable[..., Each]:
+    """Return a decorator that makes a law of a function, whose name and docstring are the law's, and registers it.
+
+    Args:
+        kind: of law.
+        laws: where it is registered, by its name.
+        issue: ``owner/repository#number`` on GitHub, or an address.
+        fields: the others of the kind.
+    """
+
+    def state(function: Callable[..., Any], name: str = "", text: str = "") -> Each:
+        given = {"name": name or function.__name__, "law": text or sentence(function), **fields}
+        made = kind(function=function, issue=address(issue), **given)
+        return laws.setdefault(made.name, made)
+
+    return state
+
+
 def sentence(function: Callable[..., object]) -> str:
     """Return the law that a function asks for: the first paragraph of its docstring, on one line."""
     return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_thread
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
+from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 from tests import warm  # noqa: E402
@@ -261,6 +263,16 @@ def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
+class Asserts(TORCH):
+    def step(self, optimizer, *args, **kwargs):
+        assert optimizer is None, "mine"
+
+
+def test_an_assertion_of_the_scalers_own_is_no_broken_law():
+    with pytest.raises(RaisedError, match="skip_budget: raised AssertionError: mine"):
+        CHECKS["skip_budget"](Asserts)
+
+
 def test_a_failing_schedule_is_shown_turn_by_turn():
     (history,) = [line for line in message("a_state_dict_is_never_torn") if line.startswith("  history")]
     assert "checkpoint up to read GradScaler._scale, main up to" in history
@@ -354,7 +366,7 @@ def test_what_is_no_scaler_is_refused():
 
 def test_the_readme_counts_the_checks():
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    assert re.findall(r"(\d+) (?:checks that|laws:)", text) == [str(len(CHECKS))] * 2
+    assert re.findall(r"(\d+) laws[:,]", text) == [str(len(CHECKS))] * 2
 
 
 def test_every_check_says_its_law_in_one_sentence():
@@ -375,3 +387,20 @@ def test_a_traceback_ends_at_the_line_that_asked_and_its_cause_begins_in_the_sca
 
 def test_the_name_of_a_class_is_what_the_command_takes():
     assert load(as_subject(TORCH).name) is TORCH
+
+
+# ------------------------------------------------------------------------------------------- the set of laws
+
+
+def test_a_law_that_is_new_warns_before_it_fails():
+    law = replace(CHECKS["skip_is_reported"], since=LAWS_VERSION)
+    (result,) = judge.judge(TORCH, [law], examples=FEW)
+    assert (result.outcome, result.is_finding) == ("failed", False)
+    with pytest.warns(UserWarning, match=f"new in {LAWS_VERSION}, to fail in the next version: skip_is_reported"):
+        without_findings([result])
+
+
+def test_no_law_is_asked_where_asserts_are_left_out():
+    asked = "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
+    done = subprocess.run([sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False)  # noqa: S603
+    assert "python -O leaves out the asserts that laws are made of" in done.stderr

@@ -7,9 +7,8 @@ from dataclasses import replace
 from ampsim.testing import conductor
 from ampsim.testing.emit.text import Text, written
 from ampsim.testing.law import Law
-from ampsim.testing.ranks.judge import STEPS, chosen
+from ampsim.testing.ranks.judge import STEPS, chosen, find
 from ampsim.testing.ranks.scenario import Life, Make, Overflows, Scenario, scenarios
-from ampsim.testing.ranks.subject import find
 from ampsim.testing.ranks.threads import Play
 
 IMPORTS = ("import torch", "import torch.distributed as dist", "import torch.multiprocessing as mp")
@@ -101,7 +100,7 @@ def write(name: str, target: str, ranks: int) -> tuple[str, bool]:
 
     Args:
         name: the law's.
-        target: what `ampsim.testing.ranks.subject.find` takes.
+        target: what `ampsim.testing.ranks.judge.find` takes.
         ranks: of the group.
 
     Raises:

@@ -14,7 +14,7 @@ from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.kit.example import Example, readable
 from ampsim.testing.kit.subject import Subject, as_subject
-from ampsim.testing.law import BrokenError, Law, RaisedError, address, described, sentence
+from ampsim.testing.law import BrokenError, Law, RaisedError, described, stating
 
 LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
 EXAMPLES = 60
@@ -145,7 +145,7 @@ def law(
     since: str = "",
     **given: "SearchStrategy[object] | Callable[..., object]",
 ) -> Callable[..., ScalerLaw]:
-    """Make a law of a function. Its name and docstring are the law's; what it takes its parameters' names say.
+    """Make a law of a function; what it takes its parameters' names say.
 
     Args:
         level: index into `LEVELS`.
@@ -156,14 +156,9 @@ def law(
         since: the version of the laws that it is new in.
         given: by parameter, a strategy, or a function of `Traits` and of what is drawn.
     """
-
-    def register(function: Callable[..., None], name: str = "", text: str = "") -> ScalerLaw:
-        made = ScalerLaw(
-            name=name or function.__name__, law=text or sentence(function), function=function, issue=address(issue),
-            level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()), found=found, proof=proof,
-            draws={key: each for key, each in given.items() if isinstance(each, SearchStrategy)},
-            derives={key: each for key, each in given.items() if isinstance(each, FunctionType)}, since=since,
-        )  # fmt: skip
-        return LAWS.setdefault(made.name, made)
-
-    return register
+    return stating(
+        ScalerLaw, LAWS, issue=issue, level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()),
+        draws={key: each for key, each in given.items() if isinstance(each, SearchStrategy)},
+        derives={key: each for key, each in given.items() if isinstance(each, FunctionType)},
+        found=found, proof=proof, since=since,
+    )  # fmt: skip

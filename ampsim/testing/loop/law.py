@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ampsim.testing.law import Law, sentence
+from ampsim.testing.law import Law, stating
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
@@ -70,8 +70,4 @@ def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequen
         issue: address of a public report of a loop that broke it.
         shrinks: whether it says the same of fewer batches.
     """
-
-    def register(function: Callable[[Make, Sequence[Batch]], Verdict]) -> LoopLaw:
-        return LoopLaw(name=function.__name__, law=sentence(function), function=function, issue=issue, shrinks=shrinks)
-
-    return register
+    return stating(LoopLaw, {}, issue=issue, shrinks=shrinks)

@@ -15,12 +15,14 @@ AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iter
 ...
 """
 
+import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ampsim.core.arguments import as_int
 from ampsim.testing import conductor
 from ampsim.testing import law as laws_of
-from ampsim.testing.kit.subject import Traits
+from ampsim.testing.kit.subject import Traits, load
 from ampsim.testing.law import Law, Result, described, settled, without_findings
 from ampsim.testing.ranks.gradients import Gradients, bench_of
 from ampsim.testing.ranks.laws import LAWS, Lives, Played
@@ -30,6 +32,7 @@ from ampsim.testing.ranks.threads import Play
 
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
+GROUPS = ("process_group", "group")  # what a constructor may call it
 
 
 def check_ranks(
@@ -165,3 +168,23 @@ def _raise_what_is_ours(run: conductor.Run) -> None:
     """Raise what ended a run, unless it is a deadlock: that is seen in the lives."""
     if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
         raise run.failure
+
+
+def find(target: str) -> tuple[Make, str]:
+    """Return what makes a rank's scaler, given its group, and the same as an expression, of the group of all ranks.
+
+    Args:
+        target: ``module:attribute`` of ``make(group)``, or of a class with torch's constructor; it is given the group
+            if it has a place for one.
+    """
+    found: Any = load(target)
+    path, names = target.partition(":")[2], inspect.signature(found).parameters
+    if not {"device", "init_scale", "growth_interval"} <= {*names}:
+        return found, f"{path}(dist.group.WORLD)"
+    place = next((name for name in GROUPS if name in names), None)
+    text = 'device="cpu", init_scale=1024.0, growth_interval=2' + f", {place}=dist.group.WORLD" * (place is not None)
+
+    def make(group: Any) -> Any:
+        return found(device="cpu", init_scale=1024.0, growth_interval=2, **({place: group} if place else {}))
+
+    return make, f"{path}({text})"

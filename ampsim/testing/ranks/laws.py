@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ampsim.testing.law import Law, address, sentence
+from ampsim.testing.law import Law, stating
 from ampsim.testing.ranks.scenario import Life, Scenario, Seen
 
 Lives = Sequence[Life]  # by rank
@@ -16,13 +16,7 @@ LAWS: dict[str, Law] = {}
 
 def law(issue: str = "") -> Callable[[Function], Law]:
     """Register a law of ranks, whose function returns what breaks it in a scenario, or None."""
-
-    def register(function: Function) -> Law:
-        name = function.__name__
-        LAWS[name] = Law(name=name, law=sentence(function), function=function, issue=address(issue), group="ranks")
-        return LAWS[name]
-
-    return register
+    return stating(Law, LAWS, issue=issue, group="ranks")
 
 
 def _iterations(lives: Lives) -> Iterator[tuple[int, Sequence[Seen]]]:
