@@ -4,6 +4,7 @@ import math
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.strangers import WRONG, Stranger  # noqa: E402
+from tests.testing.strangers import WRONG, OverrideRestartsTheStreak, Stranger  # noqa: E402
 from tests.testing.test_kit_mutants import KILLS  # noqa: E402
 
 TORCH = "torch.amp:GradScaler"
@@ -74,6 +75,40 @@ def test_a_maker_is_given_the_constants(peer: ModuleType) -> None:
     assert "return Scaler(SimpleNamespace(**rule))" in source
     assert outcome(source) == "failed"
     peer.Scaler = lambda rule: torch.amp.GradScaler("cpu", **vars(rule))
+    assert outcome(source) == "passed", source
+
+
+def shapes(base: type) -> dict[str, Any]:
+    """A scaler as constructors of other kinds make it."""
+
+    class Starred(base):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    class Positional(base):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args[1:])  # without a device
+
+    def ruled(rule: Any, enabled: bool = True) -> Any:
+        return base(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval, enabled)
+
+    def other(init_scale=4.0, growth_factor=3.0, backoff_factor=0.1, growth_interval=5, enabled=True):
+        return base(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+    def fixed(init_scale, growth_interval):
+        return base(init_scale, growth_interval=growth_interval)
+
+    return {"Starred": Starred, "Positional": Positional, "ruled": ruled, "other": other, "fixed": fixed}
+
+
+@pytest.mark.parametrize("shape", shapes(Stranger))
+@pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
+def test_a_constructor_of_any_kind_is_called_as_the_kit_does(shape: str, declared: dict, peer: ModuleType) -> None:
+    declared = {**declared, "without": {"factors"}} if shape == "fixed" else declared
+    peer.Scaler = shapes(OverrideRestartsTheStreak)[shape]
+    source, _ = write("override_keeps_the_streak", "peer:Scaler", **declared)
+    assert outcome(source) == "failed", source
+    peer.Scaler = shapes(Stranger)[shape]
     assert outcome(source) == "passed", source
 
 
