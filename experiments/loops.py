@@ -29,7 +29,7 @@ from experiments.bugs.loops import BUGS
 
 REPEATS = False  # it measures time, and what it judges depends on what is installed
 DEVICES = ("cpu",)
-SAID = {"passed": "holds", "failed": "broken", "declared": "not asked"}
+SAID = {"passed": "holds", "failed": "broken", "not applicable": "not asked"}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ needs the other's types needs a name for them, such as a Protocol, in a file bel
 """
 
 import ast
+import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -39,7 +40,7 @@ FLOORS = {
     },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/peers": {"ampsim", "ampsim.peers"},
-    "ampsim/peers/laws": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing.kit"},
+    "ampsim/peers/laws": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing"},
     "ampsim/peers/build.py": {"rich", "ampsim.peers"},
     "ampsim/peers/__main__.py": {"rich", "ampsim.peers"},
     "ampsim/peers/serve.py": {"ampsim.peers"},
@@ -56,41 +57,18 @@ FLOORS = {
     },
     "ampsim/probe": {"numpy", "torch", "ampsim._triton", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
-    "ampsim/testing/kit/parametrize.py": {"pytest", "ampsim.core", "ampsim.testing"},
+    "ampsim/testing/parametrize.py": {"pytest", "ampsim.testing"},
+    "ampsim/testing/kit/words_flax.py": {"flax", "jax"},
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.arguments",
-        "ampsim.testing.kit.alarm",
-        "ampsim.testing.kit.result",
+        "ampsim.testing.alarm",
+        "ampsim.testing.judge",
+        "ampsim.testing.law",
         "ampsim.testing.loop",
     },
-    "ampsim/testing/loop/backends/jax.py": {"numpy", "jax", "ampsim.testing.loop"},
-    "ampsim/testing/loop/backends/jax_exact.py": {"numpy", "jax"},
-    "ampsim/testing/loop/backends/jax_faults.py": {
-        "numpy",
-        "jax",
-        "ampsim.core.machine",
-        "ampsim.jax",
-        "ampsim.testing.loop.faults",
-    },
-    "ampsim/testing/loop/backends/keras.py": {"numpy", "keras", "ampsim.testing.loop"},
-    "ampsim/testing/loop/backends/torch_faults.py": {"torch", "ampsim.testing.loop.faults"},
-    "ampsim/testing/loop/adapters/accelerate.py": {"accelerate", "torch", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/equinox.py": {"equinox", "jax", "optax", "ampsim.jax", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/flax.py": {"flax", "jax", "optax", "ampsim.jax", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/numpy_tiny.py": {"numpy"},
-    "ampsim/testing/loop/adapters/jmp.py": {"haiku", "jax", "jmp", "optax", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/deepspeed.py": {"deepspeed", "torch", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/keras.py": {"keras", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/lightning.py": {"lightning", "torch", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/tiny.py": {"torch"},
-    "ampsim/testing/loop/adapters/torch.py": {"torch", "ampsim.testing.loop"},
-    "ampsim/testing/loop/adapters/transformers.py": {"transformers", "torch", "ampsim.testing.loop"},
-    "ampsim/testing/loop/backends/torch_exact.py": {"torch"},
     "ampsim/testing/ranks/deepspeed.py": {"deepspeed", "torch", "ampsim.testing.kit", "ampsim.testing.ranks"},
     "ampsim/testing/loop/backends/torch_ranks.py": {"ampsim.testing.conductor", "ampsim.testing.ranks.threads"},
-    "ampsim/testing/loop/backends/torch.py": {"numpy", "torch", "ampsim.testing.loop"},
-    "ampsim/testing/loop/parametrize.py": {"pytest", "ampsim.testing.kit.result", "ampsim.testing.loop"},
     "ampsim/lint": {"ampsim.lint"},  # the standard library only: it starts in a moment, where torch is not
     "ampsim/records.py": {"numpy", "ampsim.core.files"},
     "ampsim/cli": {"ampsim", "rich", "typer"},
@@ -125,6 +103,11 @@ FLOORS = {
     "paper/sources.py": {"ampsim.core", "ampsim.records", "experiments.runner.provenance", "figures.results"},
 }
 
+# An adapter or a backend of loops imports its own framework, by the first word of its name, and what this stands on.
+ADAPTER = re.compile(r"ampsim/testing/loop/(?:adapters|backends)/(?!torch_ranks)([a-z]+)\w*\.py")
+JAX = {"jax", "optax", "ampsim.core.machine", "ampsim.jax"}
+STANDS_ON = {"equinox": JAX, "flax": JAX, "jax": JAX, "jmp": {*JAX, "haiku"}, "keras": set(), "numpy": set()}
+
 
 def imported(tree: ast.AST) -> set[str]:
     """Absolute dotted names that a module imports anywhere, also inside functions."""
@@ -144,6 +127,8 @@ def may_import(allowed: set[str], name: str) -> bool:
 
 
 def floor_of(path: str) -> set[str]:
+    if found := ADAPTER.fullmatch(path):
+        return {found[1], "numpy", "ampsim.testing.loop", *STANDS_ON.get(found[1], {"torch"})}
     parts = [part for part in FLOORS if path == part or path.startswith(part + "/")]
     assert parts, f"{path} stands on no floor: add its folder to FLOORS or move the file"
     return FLOORS[max(parts, key=len)]

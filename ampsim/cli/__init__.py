@@ -8,7 +8,7 @@ import typer
 
 from ampsim import __version__
 from ampsim.cli import card, traces
-from ampsim.cli.check import check_target
+from ampsim.cli.check import check_loops, check_ranks, check_scalers
 from ampsim.cli.compare import list_dialects
 from ampsim.cli.emit import emit_test
 from ampsim.cli.explain import explain_log
@@ -53,7 +53,12 @@ def replay_history(
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "What did it do to my run?": {"explain": explain_log, "report": report_run, "playground": write_playground},
-    "Is my scaler right?": {"check": check_target, "emit-test": emit_test},
+    "Is my scaler right?": {
+        "check": check_scalers,
+        "check-loop": check_loops,
+        "check-ranks": check_ranks,
+        "emit-test": emit_test,
+    },
     "What do scalers do?": {"dialects": list_dialects, "replay": replay_history, "sweep": sweep_folder},
 }
 for _panel, _commands in _PANELS.items():

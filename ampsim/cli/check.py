@@ -1,9 +1,9 @@
-"""``ampsim check``: judge loss scalers, each in a process of its own, or loops; show or write what was found."""
+"""``ampsim check``, ``check-loop``, ``check-ranks``: ask the laws of anyone's scalers, loops or ranks."""
 
 import enum
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
@@ -16,19 +16,16 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim.cli.completion import complete_law
-from ampsim.cli.schedule import replay_schedule
 from ampsim.cli.terminal import err, fail, out, print_table, settings
 from ampsim.core.arguments import nearest
 from ampsim.core.files import replacing
 from ampsim.core.machine import Rule
 
 if TYPE_CHECKING:
-    from ampsim.testing.kit.apart import Begin
-    from ampsim.testing.kit.report import Report
-    from ampsim.testing.kit.result import Judged, Result
+    from ampsim.testing.child import Begin
+    from ampsim.testing.law import Law, Result
+    from ampsim.testing.report import Report
 
-
-WITHOUT = "What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all."
 MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
 
 
@@ -40,7 +37,49 @@ class ReportFormat(enum.StrEnum):
     html = "html"
 
 
-def check_target(
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--law", "--check", "-k", help="One law by its name; again for more.", autocompletion=complete_law),
+]
+Traits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trait",
+        help="What it does differently on purpose: min_scale, max_scale, hysteresis, delay, skips.",
+        metavar="NAME=VALUE",
+    ),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all.",
+        metavar="FEATURE",
+    ),
+]
+Expect = Annotated[
+    str | None,
+    typer.Option(help="Laws expected to be broken: a JSON file {law: reason}, or module:attribute.", metavar="WHICH"),
+]
+Xfail = Annotated[
+    list[str] | None,
+    typer.Option(help="One law expected to be broken.", metavar="LAW", autocompletion=complete_law),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds per law; 0: no limit, in this process, as a debugger wants it.",
+        min=0,
+        max=MOST,
+        show_default=False,
+    ),
+]
+Form = Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")]
+File = Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")]
+Examples = Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per law.")]
+Ranks = Annotated[int, typer.Option("--ranks", help="Of the group.", min=2, metavar="N")]
+
+
+def check_scalers(
     targets: Annotated[
         list[str],
         typer.Argument(
@@ -49,94 +88,162 @@ def check_target(
             show_default=False,
         ),
     ],
-    loop: Annotated[
-        bool,
-        typer.Option(
-            "--loop",
-            help="TARGET is make(scaler) of a training loop; what it is fed is called `batches` in the same module.",
-        ),
-    ] = False,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            help="TARGET is make(group) of a scaler that agrees with so many ranks over a group, or a class; level 6.",
-            min=2,
-            metavar="N",
-        ),
-    ] = None,
-    gradients: Annotated[
-        str,
-        typer.Option(help="With --ranks: sharded, replicated, or of torch's own DDP or FSDP2.", metavar="KIND"),
-    ] = "sharded",
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--check", "--law", "-k", help="One check or law by its name; again for more.", autocompletion=complete_law
-        ),
-    ] = None,
-    examples: Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per check.")] = 60,
-    trait: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What it does differently on purpose: min_scale, max_scale, hysteresis, delay, skips.",
-            metavar="NAME=VALUE",
-        ),
-    ] = None,
-    without: Annotated[list[str] | None, typer.Option(help=WITHOUT, metavar="FEATURE")] = None,
-    expect: Annotated[
-        str | None,
-        typer.Option(
-            help="Checks expected to fail: a JSON file {check: reason}, or module:attribute.", metavar="WHICH"
-        ),
-    ] = None,
-    xfail: Annotated[
-        list[str] | None,
-        typer.Option(help="One check expected to fail.", metavar="CHECK", autocompletion=complete_law),
-    ] = None,
+    law: Names = None,
+    examples: Examples = 60,
+    trait: Traits = None,
+    without: Without = None,
+    expect: Expect = None,
+    xfail: Xfail = None,
     schedule: Annotated[
-        str | None,
-        typer.Option(help="Replay a schedule that a check of threads found.", metavar="STEP:CHOICE,..."),
+        str | None, typer.Option(help="Replay a schedule that a law of threads found.", metavar="STEP:CHOICE,...")
     ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds per check, at least 60 by default, or per law of a loop, 600. 0: no limit, in this process, "
-            "as a debugger wants it.",
-            min=0,
-            max=MOST,
+    time_limit: TimeLimit = None,
+    report: Form = None,
+    file: File = None,
+) -> None:
+    """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
+
+    Exit status 1 if a law is broken that was not expected to be, or holds that was.
+    A law in which it hangs, or ends its process, fails, and the others go on. A law may take 60 seconds, or one per
+    example. For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
+
+    Example: ampsim check torch.amp:GradScaler --law scale_stays_normal
+    """
+
+    def judge(expected: Mapping[str, str]) -> "Report":
+        from ampsim.testing.child import FORKS
+        from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
+        from ampsim.testing.kit.subject import find
+
+        declared, limit = declared_traits(trait or (), without or ()), _limit(time_limit, max(60.0, examples))
+        if schedule is not None:
+            raise typer.Exit(_replay(targets, law or [], schedule, declared))
+        laws = chosen(level, expected, law)
+        if limit and FORKS:
+            warm_up()
+        begins = {
+            name: partial(begin_judging, partial(find, name, **declared), examples, expected, limit) for name in targets
+        }
+        return _judged(begins, laws, limit)
+
+    _report(judge, expect, xfail, report, file)
+
+
+def _replay(targets: Sequence[str], laws: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
+    """Run one law of threads under one schedule, show it step by step, and return the exit status."""
+    from ampsim.testing.kit.judge import THREADS, chosen
+    from ampsim.testing.kit.subject import find
+
+    if len(targets) != 1 or len(laws) != 1:
+        raise ValueError("--schedule: expected one TARGET and one --law, as the line `replay` of a finding has them")
+    (law,) = chosen(names=laws)
+    if law.level != THREADS:
+        raise ValueError(f"--schedule: {law.name} has no threads; expected a law of level {THREADS}")
+    try:
+        schedule = {int(step): int(choice) for step, choice in (pair.split(":") for pair in text.split(",") if pair)}
+    except ValueError:
+        raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
+    try:
+        law(find(targets[0], **declared), schedule=schedule)
+    except AssertionError as error:
+        out.print(str(error), markup=False)
+        return 1
+    out.print(f"{law.name} holds under this schedule")
+    return 0
+
+
+def check_loops(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="module:make, where make(scaler) makes a training loop and `batches` feeds it.",
             show_default=False,
         ),
-    ] = None,
-    report: Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")] = None,
-    file: Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")] = None,
+    ],
+    law: Names = None,
+    expect: Expect = None,
+    xfail: Xfail = None,
+    time_limit: TimeLimit = None,
+    report: Form = None,
+    file: File = None,
 ) -> None:
-    """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject; or --loop.
+    """Judge a training loop by the laws: make(scaler) returns a Loop, and is called on ranks if it takes a group.
 
-    Exit status 1 if a check fails that was not expected to, or passes that was.
-    A check that hangs, or ends its process, fails, and the others go on.
-    For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
+    Exit status 1 if a law is broken that was not expected to be, or holds that was. A law may take ten minutes.
+
+    Example: ampsim check-loop my_loop:make
     """
+
+    def judge(expected: Mapping[str, str]) -> "Report":
+        from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
+
+        limit = _limit(time_limit, LIMIT)
+        chosen(expected)  # refuses an unknown name
+        begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
+        return _judged(begins, chosen(law), limit)
+
+    _report(judge, expect, xfail, report, file)
+
+
+def check_ranks(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="module:make, where make(group) makes one rank's scaler, or a class.",
+            show_default=False,
+        ),
+    ],
+    ranks: Ranks = 2,
+    gradients: Annotated[
+        str, typer.Option(help="sharded, replicated, or of torch's own DDP or FSDP2.", metavar="KIND")
+    ] = "sharded",
+    law: Names = None,
+    without: Without = None,
+    expect: Expect = None,
+    xfail: Xfail = None,
+    report: Form = None,
+    file: File = None,
+) -> None:
+    """Judge scalers that agree over a process group by the laws: one verdict, one scale, one count of steps.
+
+    Exit status 1 if a law is broken that was not expected to be, or holds that was.
+
+    Example: ampsim check-ranks my_scaler:make --ranks 2
+    """
+
+    def judge(expected: Mapping[str, str]) -> "Report":
+        from ampsim.testing.ranks.judge import find, judge_ranks
+        from ampsim.testing.report import Report
+
+        kind: Any = gradients
+        makes = {name: find(name)[0] for name in targets}
+        return Report(
+            replace(result, target=name)
+            for name, make in makes.items()
+            for result in judge_ranks(make, ranks, kind, without=without or (), laws=law, expected=expected)
+        )
+
+    _report(judge, expect, xfail, report, file)
+
+
+def _report(
+    judge: Callable[[Mapping[str, str]], "Report"],
+    expect: str | None,
+    xfail: Sequence[str] | None,
+    form: ReportFormat | None,
+    file: Path | None,
+) -> None:
+    """Judge, given what is expected, show or write what came of it, and leave with the exit status."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
-    targets, limit = [*dict.fromkeys(targets)], _limit(time_limit, examples, loop=loop)
     try:
-        if loop and ranks:
-            raise ValueError(
-                "--loop and --ranks: expected one of the two; make(scaler, group=None) is called on ranks, too"
-            )
-        declared = declared_traits(trait or (), () if ranks else without or ())
-        if schedule is not None:
-            raise typer.Exit(replay_schedule(targets, check or [], schedule, declared))
-        form = _format_of(file) if file and not report else report
+        form = _format_of(file) if file and not form else form
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
-            if loop:
-                judged = _judge_loops(targets, check, expected, limit)
-            elif ranks:
-                judged = _judge_ranks(targets, check, ranks, gradients, without or (), expected)
-            else:
-                judged = _judge(targets, level, check, declared, examples, expected, limit)
+            judged = judge(expected)
             _show(judged, None if stream else form)
             if stream and form:
                 stream.write(_written(judged, form).encode())
@@ -145,13 +252,8 @@ def check_target(
     raise typer.Exit(1 if judged.findings else 0)
 
 
-def _limit(given: float | None, examples: int, *, loop: bool) -> float:
-    """Return the seconds that one check or law may take."""
-    if given is None and loop:
-        from ampsim.testing.loop.judge import LIMIT
-
-        return LIMIT
-    return max(60.0, examples) if given is None else given
+def _limit(given: float | None, default: float) -> float:
+    return default if given is None else given
 
 
 def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
@@ -165,59 +267,6 @@ def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, 
     declared = {**given, "without": frozenset(without)}
     Traits(**declared).follows(Rule())  # refuses what is wrong
     return declared
-
-
-def _judge(
-    targets: Sequence[str],
-    levels: Sequence[int] | None,
-    names: Sequence[str] | None,
-    declared: Mapping[str, object],
-    examples: int,
-    expected: Mapping[str, str],
-    limit: float,
-) -> "Report":
-    from ampsim.testing.kit.apart import FORKS
-    from ampsim.testing.kit.check import warm_up
-    from ampsim.testing.kit.judge import begin_judging, chosen
-    from ampsim.testing.kit.subject import find
-
-    checks = chosen(levels, expected, names)
-    if limit and FORKS:
-        warm_up()
-    begins = {
-        name: partial(begin_judging, partial(find, name, **declared), examples, expected, limit) for name in targets
-    }
-    return _judged(begins, checks, limit)
-
-
-def _judge_loops(
-    targets: Sequence[str], names: Sequence[str] | None, expected: Mapping[str, str], limit: float
-) -> "Report":
-    from ampsim.testing.loop.judge import begin_judging, chosen
-
-    chosen(expected)  # refuses an unknown name
-    begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
-    return _judged(begins, chosen(names), limit)
-
-
-def _judge_ranks(
-    targets: Sequence[str],
-    names: Sequence[str] | None,
-    ranks: int,
-    gradients: Any,
-    without: Sequence[str],
-    expected: Mapping[str, str],
-) -> "Report":
-    from ampsim.testing.kit.report import Report
-    from ampsim.testing.ranks.judge import judge_ranks
-    from ampsim.testing.ranks.subject import find
-
-    makes = {name: find(name)[0] for name in targets}
-    return Report(
-        replace(result, subject=name)
-        for name, make in makes.items()
-        for result in judge_ranks(make, ranks, gradients, without=without, laws=names, expected=expected)
-    )
 
 
 def _find_loop(target: str) -> tuple[Any, Any]:
@@ -234,19 +283,19 @@ def _find_loop(target: str) -> tuple[Any, Any]:
     return make, batches() if callable(batches) else batches
 
 
-def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Judged]", limit: float) -> "Report":
-    """Judge each target by checks or laws: in a child process, or without a limit in this one."""
-    from ampsim.testing.kit.apart import judge_apart
-    from ampsim.testing.kit.report import Report
+def _judged(begins: "Mapping[str, Begin]", laws: "Sequence[Law]", limit: float) -> "Report":
+    """Judge each target by laws: in a child process, or without a limit in this one."""
+    from ampsim.testing.child import judge_apart
+    from ampsim.testing.report import Report
 
     def results() -> "Iterator[Result]":
         for name, begin in begins.items():
             if limit:
-                yield from judge_apart(begin, checks, name=name, limit=limit)
+                yield from judge_apart(begin, laws, name=name, limit=limit)
             else:
-                yield from begin()([check.name for check in checks])
+                yield from begin()([law.name for law in laws])
 
-    total, quiet = len(checks) * len(begins), not err.is_terminal
+    total, quiet = len(laws) * len(begins), not err.is_terminal
     return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
 
 
@@ -260,13 +309,13 @@ def _expected(text: str | None) -> dict[str, str]:
         is_file = ":" not in text or Path(text).exists()
         found: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"--expect {text}: not JSON ({error}); expected {{check: reason}}") from error
+        raise ValueError(f"--expect {text}: not JSON ({error}); expected {{law: reason}}") from error
     except RecursionError as error:
-        raise ValueError(f"--expect {text}: nested too deep; expected {{check: reason}}") from error
+        raise ValueError(f"--expect {text}: nested too deep; expected {{law: reason}}") from error
     except OSError as error:
-        raise ValueError(f"--expect {text}: {error.strerror}; expected a JSON file {{check: reason}}") from error
+        raise ValueError(f"--expect {text}: {error.strerror}; expected a JSON file {{law: reason}}") from error
     if not isinstance(found, dict) or not all(isinstance(word, str) for pair in found.items() for word in pair):
-        raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
+        raise ValueError(f"--expect {text}: expected a mapping from laws to reasons")
     return found
 
 
@@ -278,7 +327,7 @@ def _format_of(file: Path) -> ReportFormat:
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:
-    from ampsim.testing.kit.report import FORMATS
+    from ampsim.testing.report import FORMATS
 
     return FORMATS[form](judged)
 
@@ -288,7 +337,7 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
     if form is not None:
         out.print(_written(judged, form), markup=False, end="")
         return
-    from ampsim.testing.kit.report import COLOURS, sign
+    from ampsim.testing.report import COLOURS, sign
 
     spelled = out.encoding.startswith("utf")  # other encodings have no ticks
     table = Table("level", box=None, pad_edge=False, header_style="bold")

@@ -7,21 +7,14 @@ from ampsim.core import dialects
 from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS
 
 _TESTING = Path(__file__).parents[1] / "testing"
-_PARTS = (
-    ("kit/checks/*.py", "t: Trial"),
-    ("loop/laws/*.py", "make: Make, batches: Sequence[Batch]"),
-    ("ranks/laws.py", "scenario: Scenario, lives: Lives, "),
-)
+_LAW = re.compile(r"^@law\((?:.|\n)*?^def (\w+)\(", re.MULTILINE)
 
 
 def laws() -> list[str]:
-    """Return the names of all checks of scalers and laws of loops and of ranks."""
+    """Return the names of all laws of scalers, of loops and of ranks."""
+    files = [*_TESTING.glob("*/laws/*.py"), _TESTING / "ranks" / "laws.py"]
     found = [law.__name__ for law in (*UPDATE_LAWS, *HISTORY_LAWS)]
-    for files, parameters in _PARTS:
-        for file in sorted(_TESTING.glob(files)):
-            pattern = rf"^@(?:check|law)\((?:.|\n)*?^def (\w+)\(\s*{re.escape(parameters)}"
-            found += re.findall(pattern, file.read_text("utf-8"), re.MULTILINE)
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(found + [name for file in sorted(files) for name in _LAW.findall(file.read_text("utf-8"))])]
 
 
 def complete_law(incomplete: str) -> list[str]:

@@ -1,10 +1,10 @@
 """Where two scalers differ: in words, and by the shortest history that tells them apart."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ampsim.core.formats import far_power
 from ampsim.core.machine import Quirk, Rule, State, init, update
 
 Node = tuple[State, State]
@@ -14,10 +14,7 @@ MOST = 20_000
 
 def _number(value: object) -> str:
     """Return a number, as a power of two where it is a large or small one."""
-    if not isinstance(value, float):
-        return str(value)
-    mantissa, exponent = math.frexp(value)
-    return f"2**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > 10 else f"{value:.10g}"
+    return far_power(value, 10) or f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 # A field in words, and what its values are called where they are not numbers.

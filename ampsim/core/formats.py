@@ -160,6 +160,18 @@ class Format:
             return np.asarray(scaled.astype(np.float32) * reciprocal, dtype=np.float32)
 
 
+def binade(value: float) -> int | None:
+    """Return k where a value is 2^k, and None where it is no power of two."""
+    mantissa, exponent = math.frexp(value)
+    return exponent - 1 if mantissa == 0.5 else None
+
+
+def far_power(value: float, far: int) -> str | None:
+    """Return ``2**k`` where a value is that power of two and beyond 2^far or 2^-far, else None."""
+    k = binade(value)
+    return None if k is None or abs(k) < far else f"2**{k}"
+
+
 def _round_to_odd(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Round to float32 by truncation, with the last bit set where anything was cut off.
 

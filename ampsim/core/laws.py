@@ -5,7 +5,7 @@ were written apart so that each checks the other: the machine says what happens,
 true of what happened. A law's name is its test id, the first word of a kit message, the key of a declared
 deviation and its row in the paper.
 
-`UPDATE_LAWS` look at one update, `STEP_LAWS` at what one optimizer did in it, `HISTORY_LAWS` at a whole run.
+`UPDATE_LAWS` look at one update, `HISTORY_LAWS` at a whole run. What a step does `ampsim.testing.kit.laws` states.
 A law returns None when it holds or does not apply, and a sentence that says what was seen when it is broken.
 """
 
@@ -29,16 +29,6 @@ class Update:
     new_scale: float  # after it
     growth_tracker: int | None = None  # clean steps counted before it, where the scaler shows them
     new_growth_tracker: int | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One optimizer's part in one iteration, as seen from outside."""
-
-    found_inf: bool  # among this optimizer's own gradients, as checked
-    unscaled_finite: bool  # every gradient it would have stepped with is finite
-    stepped: bool
-    parameters_changed: bool  # any bit of parameters or optimizer state
 
 
 @dataclass(frozen=True)
@@ -131,24 +121,6 @@ def scale_stays_within_bounds(u: Update) -> str | None:
     return f"{u.scale} -> {u.new_scale}, bounds [{low}, {high}]" if left else None
 
 
-# --------------------------------------------------------------------------------------------- one optimizer
-
-
-def never_steps_on_nonfinite(s: Step) -> str | None:
-    """No optimizer steps with a gradient that is inf or NaN once unscaled."""
-    return "stepped with a non-finite unscaled gradient" if s.stepped and not s.unscaled_finite else None
-
-
-def skipped_step_changes_nothing(s: Step) -> str | None:
-    """A skipped step leaves every bit of parameters and optimizer state as it was."""
-    return "parameters or optimizer state changed" if not s.stepped and s.parameters_changed else None
-
-
-def skip_is_per_optimizer(s: Step) -> str | None:
-    """An optimizer is skipped because of its own gradients, not because of another's."""
-    return f"found_inf={s.found_inf}, stepped={s.stepped}" if s.stepped == s.found_inf else None
-
-
 # ------------------------------------------------------------------------------------------------- whole runs
 
 
@@ -189,11 +161,6 @@ UPDATE_LAWS: tuple[Callable[[Update], str | None], ...] = (
     clean_step_counts_once,
     scale_stays_finite,
     scale_stays_within_bounds,
-)
-STEP_LAWS: tuple[Callable[[Step], str | None], ...] = (
-    never_steps_on_nonfinite,
-    skipped_step_changes_nothing,
-    skip_is_per_optimizer,
 )
 HISTORY_LAWS: tuple[Callable[[History], str | None], ...] = (skip_budget, descends_only_by_skipping)
 

@@ -1,10 +1,10 @@
 """Numbers in words, and a run's loss scale in two lines of text."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
+from ampsim.core.formats import binade
 from ampsim.diagnose.evidence import Evidence, log2_of
 from ampsim.diagnose.history import COLUMNS, History
 
@@ -27,8 +27,7 @@ def scale_text(scale: float) -> str:
     ('65536', '2^20', '2^-185', '5.29e-23')
     """
     text = f"{scale:g}"
-    mantissa, exponent = math.frexp(scale)
-    return text if float(text) == scale or mantissa != 0.5 else f"2^{exponent - 1}"
+    return text if float(text) == scale or binade(scale) is None else f"2^{binade(scale)}"
 
 
 def sparkline(history: History, width: int) -> list[str]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampsim.core import dialects
-from ampsim.core.formats import FP32
+from ampsim.core.formats import FP32, binade
 from ampsim.core.machine import Arithmetic, Rule, State, round_to_float32
 from ampsim.jax._optional import load
 from ampsim.jax.loss_scale import LossScale
@@ -109,7 +109,7 @@ def _require_multiplication(rule: Rule, peer: str) -> None:
     arithmetic = rule.arithmetic
     if arithmetic.dtype != "float32":
         raise _refuse("dtype", arithmetic.dtype, "'float32'", peer, "use a float32 scale")
-    if arithmetic.backoff != "multiply" and not _is_power_of_two(rule.growth_factor):
+    if arithmetic.backoff != "multiply" and binade(rule.growth_factor) is None:
         raise _refuse("backoff", arithmetic.backoff, "'multiply'", peer, "use a growth_factor that is a power of two")
     for name in ("growth_factor", "backoff_factor"):
         value = getattr(rule, name)
@@ -118,10 +118,6 @@ def _require_multiplication(rule: Rule, peer: str) -> None:
                 f"{name}={value!r} is no float32 number: expected one, {peer} rounds it before it multiplies; "
                 f"convert a loss scale with {name}={round_to_float32(value)!r}"
             )
-
-
-def _is_power_of_two(x: float) -> bool:
-    return math.frexp(x)[0] == 0.5
 
 
 def from_flax(dynamic_scale: Any) -> LossScale:
@@ -193,7 +189,7 @@ def _require_division(rule: Rule, *, jit: bool) -> None:
         raise _refuse("backoff_factor", rule.backoff_factor, f"1 / growth_factor = {1.0 / factor!r}", "jmp",
                       "choose the two factors so")  # fmt: skip
     wanted = "reciprocal" if jit else "divide"
-    if not _is_power_of_two(factor) and arithmetic.backoff != wanted:
+    if binade(factor) is None and arithmetic.backoff != wanted:
         raise _refuse("backoff", arithmetic.backoff, repr(wanted), f"jmp {'within' if jit else 'outside of'} jit",
                       "use a growth_factor that is a power of two")  # fmt: skip
     if arithmetic.dtype != "float32" or not arithmetic.keeps_finite:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ampsim.core.formats import binade
 from ampsim.probe.counting import counter_of_many, exponent_counts
 
 Kind = Literal["parameter", "activation"]
@@ -128,12 +129,6 @@ def divides(scale: float) -> bool:
     return 0 < scale < math.inf
 
 
-def log2_of(scale: float) -> int | None:
-    """Return the exponent of a power of two, and None for other numbers."""
-    mantissa, exponent = math.frexp(scale)
-    return exponent - 1 if mantissa == 0.5 else None
-
-
 def _must_be_divided(scale: float) -> bool:
     """Return whether the elements are to be divided, since moving the histogram will not do."""
-    return divides(scale) and log2_of(scale) is None
+    return divides(scale) and binade(scale) is None

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from ampsim.core.arguments import as_float, as_int
-from ampsim.core.formats import FP16, Format
-from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides, log2_of
+from ampsim.core.formats import FP16, Format, binade
+from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides
 from ampsim.probe.binades import BINS
 from ampsim.probe.counting import DTYPES
 from ampsim.probe.histogram import Histogram, largest_of, moved
@@ -43,7 +43,7 @@ def _rows_of(step: int, counted: Counts) -> Iterator[Row]:
     """Yield one row per gradient, in the order of `counted`; waits for it."""
     counted.wait()
     counts = counted.counts.numpy()
-    exponent = log2_of(counted.scale) or 0
+    exponent = binade(counted.scale) or 0
     histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
     largest = np.ldexp(largest_of(counts).astype(np.float64), -exponent).tolist()
     for (kind, name), histogram, top in zip(counted.keys, histograms, largest, strict=True):

@@ -2,7 +2,7 @@
 
 Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
 
-* `check_scaler` runs every check on a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
+* `check_scaler` asks every law of a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
   pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
   `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
 * `check_loop` holds a training loop, given as a `Loop`, to laws that need no reference run, and `parametrize_with_laws`
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ampsim.testing.kit.from_flag import FromFlag as FromFlag
     from ampsim.testing.kit.judge import check_scaler as check_scaler
     from ampsim.testing.kit.judge import check_threads as check_threads
-    from ampsim.testing.kit.parametrize import parametrize_with_checks as parametrize_with_checks
     from ampsim.testing.kit.subject import Subject as Subject
     from ampsim.testing.kit.subject import Traits as Traits
     from ampsim.testing.loop.judge import check_loop as check_loop
     from ampsim.testing.loop.loop import Loop as Loop
     from ampsim.testing.loop.loop import LoopError as LoopError
-    from ampsim.testing.loop.parametrize import parametrize_with_laws as parametrize_with_laws
+    from ampsim.testing.parametrize import parametrize_with_checks as parametrize_with_checks
+    from ampsim.testing.parametrize import parametrize_with_laws as parametrize_with_laws
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
 
 _HOMES = {  # public name -> the module that holds it, or that it is
@@ -42,8 +42,8 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "conductor": "ampsim.testing.conductor",
     "kit": "ampsim.testing.kit",
     "known": "ampsim.testing.known",
-    "parametrize_with_checks": "ampsim.testing.kit.parametrize",
-    "parametrize_with_laws": "ampsim.testing.loop.parametrize",
+    "parametrize_with_checks": "ampsim.testing.parametrize",
+    "parametrize_with_laws": "ampsim.testing.parametrize",
 }
 
 __all__ = [*_HOMES]

@@ -1,6 +1,6 @@
-"""Checks that known scalers fail, each with its reason and a link: pass them as ``expected_failed_checks``.
+"""Laws that known scalers break, each with its reason and a link: pass them as ``expected_failures``.
 
-Those of ``_RANKS`` are laws that they break where each rank has gradients of its own: ``expected_failed_laws``. Those
+Those of ``_RANKS`` are laws that they break where each rank has gradients of its own. Those
 of ``_DDP`` and ``_FSDP2`` they break under torch's DistributedDataParallel and fully_shard; torch.amp.GradScaler breaks
 none there. Where a link is to the source, a search of the issues at torch 2.13 found no report.
 """

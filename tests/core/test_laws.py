@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
-from ampsim.core.laws import HISTORY_LAWS, STEP_LAWS, UPDATE_LAWS, History, Step, broken
+from ampsim.core.laws import HISTORY_LAWS, UPDATE_LAWS, History, broken
 from ampsim.core.trace import read
 from tests.core.helpers import run
 from tests.core.helpers import scales as scales_of
@@ -142,28 +142,6 @@ def test_each_law_names_a_mutant(
     assert law in observe(rule, [bool(flag) for flag in flags], machine)
 
 
-@pytest.mark.parametrize(
-    ("step", "law"),
-    [
-        (
-            Step(found_inf=False, unscaled_finite=False, stepped=True, parameters_changed=True),
-            "never_steps_on_nonfinite",
-        ),
-        (Step(True, False, False, parameters_changed=True), "skipped_step_changes_nothing"),
-        (Step(True, True, stepped=True, parameters_changed=True), "skip_is_per_optimizer"),
-        (Step(False, True, stepped=False, parameters_changed=False), "skip_is_per_optimizer"),
-    ],
-)
-def test_step_laws(step: Step, law: str) -> None:
-    said = {rule.__name__: rule(step) for rule in STEP_LAWS}
-    assert [name for name, text in said.items() if text] == [law]
-
-
-def test_the_good_steps_break_nothing() -> None:
-    for step in (Step(False, True, True, True), Step(True, False, False, False)):
-        assert not any(law(step) for law in STEP_LAWS)
-
-
 def test_skip_budget_is_tight() -> None:
     """Grow, overflow, grow, overflow: the bound of T1 is met with equality."""
     rule, cycle = Rule(growth_interval=4), [False] * 4 + [True]
@@ -175,7 +153,7 @@ def test_skip_budget_is_tight() -> None:
 
 
 def test_every_law_says_what_it_demands() -> None:
-    for law in (*UPDATE_LAWS, *STEP_LAWS, *HISTORY_LAWS):
+    for law in (*UPDATE_LAWS, *HISTORY_LAWS):
         assert law.__doc__.endswith(".") or "\n" in law.__doc__
 
 

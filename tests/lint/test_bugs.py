@@ -104,6 +104,6 @@ def test_the_house_is_clean(folder: str) -> None:
     found = {
         str(path): lint(path.read_text(), str(path.relative_to(ROOT)))
         for path in (ROOT / folder).rglob("*.py")
-        if "experiments/bugs" not in str(path) and "lint/rules" not in str(path)
+        if not any(part in str(path) for part in ("experiments/bugs", "lint/rules", "kit/laws"))  # wrong on purpose
     }
     assert [each for some in found.values() for each in some] == []

@@ -19,18 +19,18 @@ REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 CHECKS = """
 import json, sys
 import ampsim.testing.loop.backends.torch
-from ampsim.testing.kit.check import warm_up
+from ampsim.testing.kit.judge import warm_up
 from typer.testing import CliRunner
 from ampsim.cli import app
 warm_up()  # torch's first step takes seconds, which are nobody's fault
 for arguments in json.loads(sys.argv[1]):
-    result = CliRunner().invoke(app, ["check", *arguments])
+    result = CliRunner().invoke(app, arguments)
     print(json.dumps([result.exit_code, result.output]), flush=True)
 """
 
 
 def checked(folder: Path, modules: dict[str, str], runs: dict[str, list[str]]) -> dict[str, tuple[int, str]]:
-    """Return exit status and output of `ampsim check` in a folder with these modules, by the name of its arguments.
+    """Return exit status and output of commands of ampsim in a folder with these modules, by the name of its arguments.
 
     One process does for all, as torch takes seconds to import.
     """

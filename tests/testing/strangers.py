@@ -1,4 +1,4 @@
-"""A loss scaler that owes torch's neither a text nor a line, and 54 wrong ones, each a small change of it."""
+"""A loss scaler that owes torch's neither a text nor a line, and wrong ones, each a small change of it."""
 
 import math
 from types import SimpleNamespace

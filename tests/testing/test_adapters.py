@@ -37,7 +37,7 @@ def process_as_before():
 @pytest.mark.parametrize("name", CASES)
 def test_a_framework_keeps_the_laws_but_for_what_is_known(name):
     framework = FRAMEWORKS[name]
-    results = check_loop(framework.make, framework.batches, expected_failed_laws=framework.expected)
+    results = check_loop(framework.make, framework.batches, expected_failures=framework.expected)
     unasked = {"the Loop has no split=", "make takes no group: expected make(scaler, group=None)"}
     assert {result.outcome for result in results if result.text not in unasked} <= {"passed", "expected"}
 

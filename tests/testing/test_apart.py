@@ -87,7 +87,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     runs = {target: [target, "--time-limit", "1" if target == "endless:X" else "30"] for target in UNLOADABLE}
     runs |= {"hang": [*HANGS, *CHECKS, "--time-limit", "5"], "end": [*ENDS, *CHECKS]}
     runs |= {"expected": ["scalers:Exits", *CHECKS, "--xfail", "pickling_is_invisible"]}
-    return checked(tmp_path_factory.mktemp("folder"), MODULES, runs)
+    return checked(tmp_path_factory.mktemp("folder"), MODULES, {name: ["check", *each] for name, each in runs.items()})
 
 
 @pytest.mark.parametrize("target", UNLOADABLE)

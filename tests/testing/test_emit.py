@@ -1,8 +1,10 @@
 """An emitted test fails for the wrong scaler where ampsim is not installed, and passes for a right one."""
 
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -10,15 +12,15 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.cli.completion import complete_law, laws  # noqa: E402
 from ampsim.testing import Subject, known  # noqa: E402
-from ampsim.testing.emit.case import TEMPLATES, hexadecimal, number, sequence  # noqa: E402
 from ampsim.testing.emit.proof import require_failure  # noqa: E402
-from ampsim.testing.emit.scaler import emit_scaler_test  # noqa: E402
+from ampsim.testing.emit.scaler import write  # noqa: E402
+from ampsim.testing.emit.text import value  # noqa: E402
 from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.strangers import WRONG, Stranger  # noqa: E402
+from tests.testing.strangers import WRONG, OverrideRestartsTheStreak, Stranger  # noqa: E402
 from tests.testing.test_kit_mutants import KILLS  # noqa: E402
 
 TORCH = "torch.amp:GradScaler"
@@ -50,16 +52,12 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_every_check_without_threads_has_a_template() -> None:
-    assert {check.name for check in chosen()} - THREADED == set(TEMPLATES)
-
-
 @pytest.mark.parametrize("law", [law for law in BUGS if law not in THREADED])
 def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType) -> None:
     peer.Scaler = BUGS[law]
-    source, raises = emit_scaler_test(law, "peer:Scaler")
+    source, raises = write(law, "peer:Scaler")
     assert "ampsim" not in source
-    assert len(source.splitlines()) <= 40, source
+    assert len(source.splitlines()) <= 60, source
     got = outcome(source)
     assert got == "failed" or (raises and got.startswith("raised ")), source
     peer.Scaler = GradScaler if issubclass(BUGS[law], torch.amp.GradScaler) else Stranger
@@ -73,20 +71,51 @@ def by_rule(rule: object) -> torch.amp.GradScaler:
 
 def test_a_maker_is_given_the_constants(peer: ModuleType) -> None:
     peer.Scaler = by_rule
-    source, _ = emit_scaler_test("growth_waits_for_the_interval", "peer:Scaler")
-    assert (
-        "Scaler(SimpleNamespace(init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=1))"
-        in source
-    )
+    source, _ = write("growth_waits_for_the_interval", "peer:Scaler")
+    assert "return Scaler(SimpleNamespace(**rule))" in source
     assert outcome(source) == "failed"
     peer.Scaler = lambda rule: torch.amp.GradScaler("cpu", **vars(rule))
+    assert outcome(source) == "passed", source
+
+
+def shapes(base: type) -> dict[str, Any]:
+    """A scaler as constructors of other kinds make it."""
+
+    class Starred(base):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    class Positional(base):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args[1:])  # without a device
+
+    def ruled(rule: Any, enabled: bool = True) -> Any:
+        return base(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval, enabled)
+
+    def other(init_scale=4.0, growth_factor=3.0, backoff_factor=0.1, growth_interval=5, enabled=True):
+        return base(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+    def fixed(init_scale, growth_interval):
+        return base(init_scale, growth_interval=growth_interval)
+
+    return {"Starred": Starred, "Positional": Positional, "ruled": ruled, "other": other, "fixed": fixed}
+
+
+@pytest.mark.parametrize("shape", shapes(Stranger))
+@pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
+def test_a_constructor_of_any_kind_is_called_as_the_kit_does(shape: str, declared: dict, peer: ModuleType) -> None:
+    declared = {**declared, "without": {"factors"}} if shape == "fixed" else declared
+    peer.Scaler = shapes(OverrideRestartsTheStreak)[shape]
+    source, _ = write("override_keeps_the_streak", "peer:Scaler", **declared)
+    assert outcome(source) == "failed", source
+    peer.Scaler = shapes(Stranger)[shape]
     assert outcome(source) == "passed", source
 
 
 def test_a_subject_is_not_written(peer: ModuleType) -> None:
     peer.Scaler = Subject(torch.amp.GradScaler)
     with pytest.raises(ValueError, match="peer:Scaler is a Subject, which needs ampsim: name the class"):
-        emit_scaler_test("scale_stays_normal", "peer:Scaler")
+        write("scale_stays_normal", "peer:Scaler")
 
 
 class Delayed(GradScaler):
@@ -99,9 +128,9 @@ class Delayed(GradScaler):
 def test_declared_traits_are_what_is_expected(peer: ModuleType) -> None:
     peer.Scaler = Delayed
     with pytest.raises(ValueError, match="overflow_backs_off_once holds for peer:Scaler"):
-        emit_scaler_test("overflow_backs_off_once", "peer:Scaler", delay=1)
+        write("overflow_backs_off_once", "peer:Scaler", delay=1)
     peer.Scaler = torch.amp.GradScaler
-    source, _ = emit_scaler_test("scale_is_exact_float32", "peer:Scaler", delay=1)
+    source, _ = write("scale_is_exact_float32", "peer:Scaler", delay=1)
     assert outcome(source) == "failed"
     peer.Scaler = Delayed
     assert outcome(source) == "passed", source
@@ -119,7 +148,7 @@ def test_the_command_writes_what_fails_in_a_process_without_ampsim(tmp_path: Pat
     ("arguments", "said"),
     [
         (["skip_budget", TORCH], "skip_budget holds for torch.amp:GradScaler: there is nothing to emit"),
-        (["skip_budge", TORCH], "no check 'skip_budge'; did you mean 'skip_budget'"),
+        (["skip_budge", TORCH], "no law 'skip_budge'; did you mean 'skip_budget'"),
         (["a_state_dict_is_never_torn", TORCH], "a_state_dict_is_never_torn needs the conductor"),
         (
             ["skip_is_reported", TORCH, "--without", "skip_report"],
@@ -157,18 +186,18 @@ def test_a_target_that_needs_ampsim_is_said_to(tmp_path: Path, monkeypatch: pyte
 def test_flax_is_written_as_flax() -> None:
     pytest.importorskip("flax")
     target = "flax.training.dynamic_scale:DynamicScale"
-    source, _ = emit_scaler_test("growth_waits_for_the_interval", target)
+    source, _ = write("growth_waits_for_the_interval", target)
     assert "torch" not in source
     assert outcome(source) == "failed"
-    assert outcome(source.replace("DynamicScale(2.0, 0.5, 1,", "DynamicScale(2.0, 0.5, 0,")) == "passed"  # as due
+    assert outcome(source.replace("growth_interval=1)", "growth_interval=0)")) == "passed"  # as due
 
 
 def test_numbers_are_read_back() -> None:
-    for value in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, float("inf"), -float("inf")):
-        assert eval(number(value), {"math": __import__("math")}) == value  # noqa: S307
-        assert eval(hexadecimal([value] * 30)) == [value] * 30  # noqa: S307
-    assert sequence([True] * 166 + [False]) == "[True] * 166 + [False]"
-    assert sequence([]) == "[]"
+    for each in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, float("inf"), -float("inf")):
+        assert eval(value(each), {"math": math}) == each  # noqa: S307
+        assert eval(value([each] * 30)) == [each] * 30  # noqa: S307
+    assert value([True] * 166 + [False]) == "[True] * 166 + [False]"
+    assert value([]) == "[]"
 
 
 def test_a_shell_completes_all_laws() -> None:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop  # noqa: E402
-from ampsim.testing.emit.loop import TEMPLATES, emit_loop_test  # noqa: E402
+from ampsim.testing.emit.loop import TEMPLATES, write  # noqa: E402
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, check_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
@@ -95,7 +95,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.deep) for name in BUGS if name no
 @pytest.mark.parametrize("name", [*KINDS, *OTHERS])
 def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops: ModuleType) -> None:
     loops.make = BUGS[name].make
-    source, raises = emit_loop_test(BUGS[name].law, "loops:make")
+    source, raises = write(BUGS[name].law, "loops:make")
     assert len(source.splitlines()) <= 55, source
     assert not raises
     assert "import ampsim" not in source
@@ -112,7 +112,7 @@ def test_generators_that_a_loop_draws_from_are_seeded(loops: ModuleType) -> None
         return Loop(lambda batch: loop.step((batch[0] * random.random(), batch[1])), loop.state)  # noqa: S311
 
     loops.make = make
-    source, _ = emit_loop_test("scale_is_invisible", "loops:make")
+    source, _ = write("scale_is_invisible", "loops:make")
     assert "random.seed(number)" in source
     assert "numpy" not in source
     assert outcome(source) == "failed", source
@@ -154,9 +154,7 @@ def right(scaler):
 
 @pytest.mark.usefixtures("warm_python")
 def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, tmp_path: Path) -> None:
-    code, text = run(
-        "emit-test", "--loop", "scale_is_invisible", f"{module}:make", "-o", "test_it.py", "--time-limit", "0"
-    )
+    code, text = run("emit-test", "scale_is_invisible", f"{module}:make", "-o", "test_it.py", "--time-limit", "0")
     assert (code, text) == (0, "")
     source = (tmp_path / "test_it.py").read_text()
     assert "clipped before scaler.unscale_(optimizer)" in source
@@ -173,7 +171,7 @@ def test_the_command_writes_what_fails_in_a_process_without_ampsim(module: str, 
     ],
 )
 def test_what_cannot_be_written_is_one_sentence(module: str, arguments: list[str], said: str) -> None:
-    code, text = run("emit-test", "--loop", *arguments)
+    code, text = run("emit-test", *arguments)
     assert (code, said in text, text.count("\n")) == (2, True, 1), text
 
 
@@ -188,7 +186,7 @@ def test_findings_of_real_frameworks_are_written(name: str, law: str, loops: Mod
     loops.make, loops.batches = framework.make, framework.batches
     if name == "flax":
         with pytest.raises(ValueError, match="loops:make is a loop of jax: short tests are written of torch's"):
-            emit_loop_test(law, "loops:make")
+            write(law, "loops:make")
         return
-    source, _ = emit_loop_test(law, "loops:make")
+    source, _ = write(law, "loops:make")
     assert outcome(source) == "failed", source

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-from ampsim.testing.emit.ranks import TEMPLATES, emit_rank_test  # noqa: E402
+from ampsim.testing.emit.ranks import TEMPLATES, write  # noqa: E402
 from ampsim.testing.ranks.laws import LAWS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 from tests.testing.rank_bugs import WRONG, PollsInTurn, Right  # noqa: E402
@@ -36,7 +36,7 @@ def test_every_law_has_a_template() -> None:
 @pytest.mark.parametrize("law", [law if law in QUICK else pytest.param(law, marks=pytest.mark.deep) for law in LAWS])
 def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType) -> None:
     peer.Scaler = BUGS[law]
-    source, raises = emit_rank_test(law, "peer:Scaler", 2)
+    source, raises = write(law, "peer:Scaler", 2)
     assert not raises
     assert "ampsim" not in source
     assert len(source.splitlines()) <= 65, source

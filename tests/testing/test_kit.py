@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +20,10 @@ import ampsim  # noqa: E402
 from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
+from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.alarm import alarm  # noqa: E402
-from ampsim.testing.kit.check import warm_up  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
+from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 from tests import warm  # noqa: E402
@@ -41,7 +42,7 @@ def constants(rule: Rule) -> tuple[float, ...]:
 # ------------------------------------------------------------------------------------------------ real scalers
 
 
-@parametrize_with_checks([Subject(TORCH, Traits(drop_in=True))], expected_failed_checks=known.TORCH)
+@parametrize_with_checks([Subject(TORCH, Traits(drop_in=True))], expected_failures=known.TORCH)
 def test_torch_fails_what_it_is_known_to_fail_and_nothing_else(scaler, check):
     check(scaler, examples=FEW)
 
@@ -133,7 +134,7 @@ def megatrons(rule: Rule) -> FromFlag:
 def test_a_policy_that_is_declared_passes_and_undeclared_fails_by_name():
     declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
     growth = dict.fromkeys(["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever")
-    check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failed_checks=growth)
+    check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
     with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
         check_scaler(megatrons, traits=Traits(without=FromFlag.without), levels=[0], examples=FEW)
 
@@ -178,7 +179,7 @@ def test_giving_up_at_the_floor_is_a_declaration():
 
 def test_checks_of_what_a_scaler_declares_to_lack_are_not_run():
     results = [*judge.judge(Subject(TORCH, Traits(without={*FEATURES})), judge.chosen([3, 4]))]
-    assert {result.outcome for result in results} == {"declared"}
+    assert {result.outcome for result in results} == {"not applicable"}
 
 
 class Fixed:
@@ -262,6 +263,16 @@ def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
+class Asserts(TORCH):
+    def step(self, optimizer, *args, **kwargs):
+        assert optimizer is None, "mine"
+
+
+def test_an_assertion_of_the_scalers_own_is_no_broken_law():
+    with pytest.raises(RaisedError, match="skip_budget: raised AssertionError: mine"):
+        CHECKS["skip_budget"](Asserts)
+
+
 def test_a_failing_schedule_is_shown_turn_by_turn():
     (history,) = [line for line in message("a_state_dict_is_never_torn") if line.startswith("  history")]
     assert "checkpoint up to read GradScaler._scale, main up to" in history
@@ -292,12 +303,12 @@ def test_all_findings_are_in_one_error():
 
 def test_expected_failures_are_strict_xfails_and_declarations_skips():
     target = Subject(TORCH, Traits(without={"pickle"}), "mine")
-    decorator = parametrize_with_checks([target], expected_failed_checks=lambda subject: {"skip_budget": subject.name})
+    decorator = parametrize_with_checks([target], expected_failures=lambda subject: {"skip_budget": subject.name})
     cases = {case.id: case.marks for case in decorator.args[1]}
     (xfail,) = cases["mine-skip_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
     (skip,) = cases["mine-pickling_is_invisible"]
-    assert (skip.name, skip.kwargs["reason"]) == ("skip", "declared: without pickle")
+    assert (skip.name, skip.kwargs["reason"]) == ("skip", "without pickle")
     assert not cases["mine-resume_is_invisible"]
 
 
@@ -313,7 +324,7 @@ class Deadlocks(TORCH):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
 def test_a_check_that_hangs_is_named_and_is_never_expected_and_the_next_one_is_run():
-    warm_up()
+    judge.warm_up()
     before = signal.getsignal(signal.SIGALRM)
     checks = [CHECKS["clean_step_is_taken"], CHECKS["unscaling_twice_is_refused"]]
     expected = {"clean_step_is_taken": "raised OverdueError"}
@@ -338,7 +349,7 @@ def test_an_alarm_that_somebody_else_has_set_stays():
 
 
 def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was(monkeypatch):
-    monkeypatch.setattr("ampsim.testing.kit.checks.threads.LIMIT", 10)  # schedules; test_ours_conforms runs them all
+    monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 10)  # schedules; test_ours_conforms runs them all
     module = sys.modules["ampsim.torch.grad_scaler"]
     before = (module.threading, GradScaler._sync)
     assert {result.check.level for result in check_threads(GradScaler)} == {judge.THREADS}
@@ -355,7 +366,7 @@ def test_what_is_no_scaler_is_refused():
 
 def test_the_readme_counts_the_checks():
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    assert re.findall(r"(\d+) (?:checks that|laws:)", text) == [str(len(CHECKS))] * 2
+    assert re.findall(r"(\d+) laws(?:, each a plain test|: its state)", text) == [str(len(CHECKS))] * 2
 
 
 def test_every_check_says_its_law_in_one_sentence():
@@ -376,3 +387,20 @@ def test_a_traceback_ends_at_the_line_that_asked_and_its_cause_begins_in_the_sca
 
 def test_the_name_of_a_class_is_what_the_command_takes():
     assert load(as_subject(TORCH).name) is TORCH
+
+
+# ------------------------------------------------------------------------------------------- the set of laws
+
+
+def test_a_law_that_is_new_warns_before_it_fails():
+    law = replace(CHECKS["skip_is_reported"], since=LAWS_VERSION)
+    (result,) = judge.judge(TORCH, [law], examples=FEW)
+    assert (result.outcome, result.is_finding) == ("failed", False)
+    with pytest.warns(UserWarning, match=f"new in {LAWS_VERSION}, to fail in the next version: skip_is_reported"):
+        without_findings([result])
+
+
+def test_no_law_is_asked_where_asserts_are_left_out():
+    asked = "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
+    done = subprocess.run([sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False)  # noqa: S603
+    assert "python -O leaves out the asserts that laws are made of" in done.stderr

@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from ampsim.testing import FromFlag, Subject
-from ampsim.testing.kit import examples
-from ampsim.testing.kit.checks import CHECKS
+from ampsim.testing import FromFlag, Subject, examples
 from ampsim.testing.kit.judge import judge
+from ampsim.testing.kit.laws import LAWS
 
 DRAWS = (("flags", st.lists(st.booleans(), min_size=1, max_size=4)),)
 
@@ -57,10 +56,10 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
 
     subject = Subject(make)
     laws = ["clean_step_keeps_the_scale", "overflow_never_raises_the_scale", "overflow_backs_off_once"]
-    (passed,) = judge(subject, [CHECKS[laws[0]]])
+    (passed,) = judge(subject, [LAWS[laws[0]]])
     once = len(made)
-    (passed_too,) = judge(subject, [CHECKS[laws[1]]])
+    (passed_too,) = judge(subject, [LAWS[laws[1]]])
     assert (passed.outcome, passed_too.outcome, len(made)) == ("passed", "passed", once + 1)  # it is tried out
-    (broken,) = judge(subject, [CHECKS[laws[2]]])
+    (broken,) = judge(subject, [LAWS[laws[2]]])
     assert "history  inf\n" in broken.text
     assert "init_scale=65536.0," in broken.text

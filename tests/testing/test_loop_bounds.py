@@ -79,7 +79,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     runs |= {"killed in vain": ["loops:exits_at_once", *LAWS]}
     runs |= {"json": ["loops:right", "loops:quits", *LAWS, "--report", "json"]}
     modules = {"loops": LOOPS, "broken": "raise RuntimeError('not today')"}
-    runs = {name: ["--loop", *arguments] for name, arguments in runs.items()}
+    runs = {name: ["check-loop", *arguments] for name, arguments in runs.items()}
     return checked(tmp_path_factory.mktemp("folder"), modules, runs)
 
 
@@ -158,7 +158,7 @@ def test_an_alarm_ends_a_law_that_hangs() -> None:
 
 def test_a_hang_is_never_expected_by_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ampsim.testing.loop.judge.LIMIT", 3.0)
-    mark = parametrize_with_laws([stuck], batches(), [SKIPPED], expected_failed_laws={SKIPPED: "<link>"})
+    mark = parametrize_with_laws([stuck], batches(), [SKIPPED], expected_failures={SKIPPED: "<link>"})
     ((make, law),) = (case.values for case in mark.args[1])
     (xfail,) = mark.args[1][0].marks
     with pytest.raises(AssertionError) as caught:

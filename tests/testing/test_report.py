@@ -8,19 +8,21 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing.kit.check import CHECKS
 from ampsim.testing.kit.judge import chosen
-from ampsim.testing.kit.report import FORMATS, SIGNS, Report
-from ampsim.testing.kit.result import Result
+from ampsim.testing.kit.laws import LAWS
+from ampsim.testing.law import Result
+from ampsim.testing.report import FORMATS, SIGNS, Report
 
 chosen()
-BUDGET, NORMAL = CHECKS["skip_budget"], CHECKS["scale_stays_normal"]
+BUDGET, NORMAL = LAWS["skip_budget"], LAWS["scale_stays_normal"]
 REPORT = Report(
     [
         Result(NORMAL, "theirs", "failed", "scale_stays_normal: the scale fell to <0>\n  history  inf x 8"),
         Result(BUDGET, "theirs", "passed"),
-        Result(BUDGET, "ours", "surprise", "skip_budget passes, but was expected to fail: x; take it off the list"),
-        Result(NORMAL, "ours", "expected", "no floor"),
+        Result(
+            BUDGET, "ours", "unexpected pass", "skip_budget passes, but was expected to fail: x; take it off the list"
+        ),
+        Result(NORMAL, "ours", "expected failure", "no floor"),
     ]
 )
 
@@ -28,8 +30,8 @@ REPORT = Report(
 def test_rows_are_checks_by_level_and_columns_scalers():
     assert REPORT.scalers == ["theirs", "ours"]
     assert [(check.name, [result.outcome for result in results]) for check, results in REPORT.rows()] == [
-        ("skip_budget", ["passed", "surprise"]),
-        ("scale_stays_normal", ["failed", "expected"]),
+        ("skip_budget", ["passed", "unexpected pass"]),
+        ("scale_stays_normal", ["failed", "expected failure"]),
     ]
 
 
@@ -39,9 +41,9 @@ def test_a_check_that_was_not_run_on_one_scaler_is_an_empty_cell():
 
 
 def test_findings_are_failures_and_unexpected_passes():
-    assert [(finding.subject, finding.outcome) for finding in REPORT.findings] == [
+    assert [(finding.target, finding.outcome) for finding in REPORT.findings] == [
         ("theirs", "failed"),
-        ("ours", "surprise"),
+        ("ours", "unexpected pass"),
     ]
     assert REPORT.summary() == [
         "theirs: 1 passed, 1 failed of 2 checks",
@@ -53,8 +55,8 @@ def test_markdown_is_a_table_and_the_findings():
     text = REPORT.to_markdown()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| L")]
     assert rows == [
-        ["L0", "`skip_budget`", SIGNS["passed"], SIGNS["surprise"]],
-        ["L5", "`scale_stays_normal`", SIGNS["failed"], SIGNS["expected"]],
+        ["L0", "`skip_budget`", SIGNS["passed"], SIGNS["unexpected pass"]],
+        ["L5", "`scale_stays_normal`", SIGNS["failed"], SIGNS["expected failure"]],
     ]
     assert "### theirs: `scale_stays_normal`" in text
     assert "  history  inf x 8" in text
@@ -65,7 +67,7 @@ def test_json_has_a_record_a_result():
     assert read["findings"] == 2
     assert read["versions"]["torch"]
     assert [(each["scaler"], each["check"], each["outcome"]) for each in read["results"]] == [
-        (result.subject, result.check.name, result.outcome) for result in REPORT.results
+        (result.target, result.law.name, result.outcome) for result in REPORT.results
     ]
     assert read["results"][0]["issue"] == "https://github.com/pytorch/pytorch/issues/157436"
 
@@ -98,5 +100,5 @@ def test_html_is_one_page_that_loads_nothing():
 
 
 def test_every_outcome_has_a_sign_of_its_own_and_every_format_a_function():
-    assert len(set(SIGNS.values())) == len(SIGNS) == 5
+    assert len(set(SIGNS.values())) == len(SIGNS) == 6
     assert set(FORMATS) == {"md", "json", "html"}

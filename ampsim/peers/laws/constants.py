@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ampsim.peers.laws.law import law
 from ampsim.peers.laws.trial import CLEAN, OVERFLOW, NotApplicableError, RaisedError, Trial, written
-from ampsim.testing.kit.result import BrokenError
+from ampsim.testing.law import BrokenError
 
 UNLIMITED = 1000  # iterations: no law runs so long without an overflow
 NONSENSE = (("growth_factor", 0.5), ("backoff_factor", 2.0), ("init_scale", 0.0), ("init_scale", -1.0))

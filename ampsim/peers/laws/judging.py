@@ -7,8 +7,8 @@ from ampsim.peers.laws.law import EXAMPLES, Law
 from ampsim.peers.laws.trial import EndedError, NotApplicableError, RaisedError, Trial
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError
-from ampsim.testing.kit import examples as drawing
-from ampsim.testing.kit.result import BrokenError
+from ampsim.testing import examples as drawing
+from ampsim.testing.law import BrokenError
 
 Outcome = Literal["passed", "deviation", "defect", "not applicable", "trouble"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hypothesis.strategies import SearchStrategy
 
-from ampsim.testing.kit.result import law_of
+from ampsim.testing.law import sentence
 
 EXAMPLES = 12
 
@@ -43,7 +43,7 @@ def law(
 
     def register(function: Callable[..., None]) -> Law:
         name = function.__name__
-        LAWS[name] = Law(name, law_of(function), function, draws, found, choice, words)
+        LAWS[name] = Law(name, sentence(function), function, draws, found, choice, words)
         return LAWS[name]
 
     return register

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from ampsim.peers.laws.law import law
 from ampsim.peers.laws.trial import CLEAN, OVERFLOW, EndedError, NotApplicableError, Trial
-from ampsim.testing.kit.result import BrokenError
+from ampsim.testing.law import BrokenError
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=6)
 AT_THE_END = 40  # overflows in a row, after which who gives up has done so twice

@@ -10,7 +10,7 @@ from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
 from ampsim.peers.peer import Peer, Step
 from ampsim.peers.wire import PeerLostError, PeerRaisedError
-from ampsim.testing.kit.result import BrokenError
+from ampsim.testing.law import BrokenError
 
 CLEAN, OVERFLOW = False, True  # flags of `Scaler.iterate`
 FIELDS = {"hysteresis": "hysteresis", "max_loss_scale": "max_scale", "factor": "factor"}  # options of dialects

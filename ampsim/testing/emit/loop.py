@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.emit.case import number
-from ampsim.testing.emit.text import Text, written
+from ampsim.testing.emit.text import Text, number, written
 from ampsim.testing.kit.subject import load
 from ampsim.testing.loop.judge import chosen, judge_loop, shrink
-from ampsim.testing.loop.law import HIDDEN, SAVING, Broken, Law
+from ampsim.testing.loop.law import HIDDEN, SAVING, Broken, LoopLaw
 from ampsim.testing.loop.laws import resume, skipped, splitting
 from ampsim.testing.loop.laws.scale import PLANS
 from ampsim.testing.loop.loop import LoopError
@@ -102,7 +101,7 @@ def _reached(value: Any, rest: str, text: str) -> str | None:
     return None
 
 
-def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
+def write(name: str, target: str) -> tuple[str, bool]:
     """Return a pytest file that fails as a loop breaks a law, and whether by an exception: False.
 
     Args:
@@ -136,7 +135,7 @@ def emit_loop_test(name: str, target: str) -> tuple[str, bool]:
     return written(Text(name, seen, law.law, law.issue, cause), ["import torch"], lines, head), False
 
 
-def _shortest(law: Law, make: Make, given: Sequence[Any]) -> Case:
+def _shortest(law: LoopLaw, make: Make, given: Sequence[Any]) -> Case:
     """Return the counterexample on as few batches as can be."""
     batches = [Batch(place, data) for place, data in enumerate(given)]
     broken = law.function(make, batches)

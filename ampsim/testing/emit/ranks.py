@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from ampsim.testing import conductor
 from ampsim.testing.emit.text import Text, written
-from ampsim.testing.kit.result import Judged
-from ampsim.testing.ranks.judge import STEPS, chosen
+from ampsim.testing.law import Law
+from ampsim.testing.ranks.judge import STEPS, chosen, find
 from ampsim.testing.ranks.scenario import Life, Make, Overflows, Scenario, scenarios
-from ampsim.testing.ranks.subject import find
 from ampsim.testing.ranks.threads import Play
 
 IMPORTS = ("import torch", "import torch.distributed as dist", "import torch.multiprocessing as mp")
@@ -94,14 +93,14 @@ TEMPLATES: dict[str, tuple[str, str, Sequence[str]]] = {  # what others call it;
 }
 
 
-def emit_rank_test(name: str, target: str, ranks: int) -> tuple[str, bool]:
+def write(name: str, target: str, ranks: int) -> tuple[str, bool]:
     """Return a pytest file that fails as the scalers of several ranks break a law, and whether by an exception: False.
 
     Each rank's gradients are its own, and are set by hand.
 
     Args:
         name: the law's.
-        target: what `ampsim.testing.ranks.subject.find` takes.
+        target: what `ampsim.testing.ranks.judge.find` takes.
         ranks: of the group.
 
     Raises:
@@ -124,7 +123,7 @@ def emit_rank_test(name: str, target: str, ranks: int) -> tuple[str, bool]:
     ), False
 
 
-def _shortest(law: Judged, make: Make, ranks: int) -> tuple[Scenario, str] | None:
+def _shortest(law: Law, make: Make, ranks: int) -> tuple[Scenario, str] | None:
     """Return the shortest history, of the first scenario, that breaks the law among threads, and what is seen then."""
     with conductor.one_core():
         for scenario in scenarios(ranks):
@@ -145,7 +144,7 @@ def _shortened(scenario: Scenario) -> Iterator[Scenario]:
                 yield replace(scenario, overflows=part)
 
 
-def _broken(law: Judged, make: Make, ranks: int, scenario: Scenario) -> str:
+def _broken(law: Law, make: Make, ranks: int, scenario: Scenario) -> str:
     """Return how a scenario breaks the law, which may ask for others beside it."""
     played: dict[Scenario, Sequence[Life]] = {}
     for each in (
@@ -158,7 +157,7 @@ def _broken(law: Judged, make: Make, ranks: int, scenario: Scenario) -> str:
     return law.function(scenario, played[scenario], played) or ""
 
 
-def _train(law: Judged, scenario: Scenario, ranks: int, make: str) -> str:
+def _train(law: Law, scenario: Scenario, ranks: int, make: str) -> str:
     """Return what a rank does, and what starts the ranks."""
     _, record, _ = TEMPLATES[law.name]
     optimizer = OPTIMIZERS[scenario.kernel]
@@ -195,7 +194,7 @@ def _train(law: Judged, scenario: Scenario, ranks: int, make: str) -> str:
     )
 
 
-def _test(law: Judged, scenario: Scenario, ranks: int) -> list[str]:
+def _test(law: Law, scenario: Scenario, ranks: int) -> list[str]:
     skipped = [
         f"seen[{number}][{i}]"
         for number, overflows in enumerate(scenario.overflows)

@@ -1,80 +1,146 @@
-"""Write the shortest failure of a check as a pytest file: about twenty lines, and nothing of ampsim in them."""
+"""Write the shortest failure of a law of scalers as a pytest file: the law itself, and nothing of ampsim in it."""
 
-from collections.abc import Mapping
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
+from itertools import groupby
 from typing import Any
 
-from ampsim.testing.emit import calls, checkpoints, numerics, scale  # noqa: F401  register the templates
-from ampsim.testing.emit.case import TEMPLATES, Case, Peer
-from ampsim.testing.emit.peers import PEERS, adapted, as_text
-from ampsim.testing.emit.text import Text, written
-from ampsim.testing.kit.alarm import OverdueError
-from ampsim.testing.kit.check import EXAMPLES, Check
+from ampsim.core.machine import Rule
+from ampsim.testing.alarm import OverdueError
+from ampsim.testing.emit.text import Text, value, written
+from ampsim.testing.kit.check import EXAMPLES, ScalerLaw
+from ampsim.testing.kit.example import HERE, TORCH, TRAITS, Example
+from ampsim.testing.kit.from_flag import FromFlag
 from ampsim.testing.kit.judge import THREADS, chosen
-from ampsim.testing.kit.subject import Subject, Traits, find, load
-from ampsim.testing.kit.trial import Trial
+from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find, load
+from ampsim.testing.source import Definition, Words, body
 
-if find_spec("torch"):
-    from ampsim.testing.emit import protocol as protocol
+PEERS = {"flax.training.dynamic_scale:DynamicScale": Words(HERE / "words_flax.py", *TORCH)}
 
 
-def emit_scaler_test(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
-    """Return a pytest file that fails for a scaler as the check of this name does, and whether by an exception.
+def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
+    """Return a pytest file that fails for a scaler as the law of this name does, and whether by an exception.
 
     Args:
-        law: a check's name.
+        law: its name.
         target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``, or a name in `PEERS`.
         examples: histories, at most.
         declared: as `Traits` takes it.
 
     Raises:
-        ValueError: the law holds, is not asked of this scaler, or has no short test; or there is no such check.
+        ValueError: the law holds, is not asked of this scaler, or has no short test; or there is no such law.
     """
-    (check,) = chosen(names=[law])
-    peer, subject = _peer(target, declared)
-    if missing := check.lacks(subject):
-        raise ValueError(f"{law} is not asked of {target}: it is without {missing}")
-    if check.level == THREADS:
-        raise ValueError(f"{law} needs the conductor, which orders threads: no short test says that; see --schedule")
-    if law not in TEMPLATES:
-        raise ValueError(f"{law} has no template of a short test")
-    subject.try_out()
-    seen, trial, drawn = _shortest(check, subject, examples)
-    if not seen:
-        raise ValueError(f"{law} holds for {target}: there is nothing to emit")
-    case = Case(peer, check, trial, drawn)
-    raises = seen.startswith("raised ") or " raised " in seen
-    about = Text(law, seen, check.law, check.issue)
-    return written(about, peer.imports.splitlines(), TEMPLATES[law](case)), raises
-
-
-def _peer(target: str, declared: Mapping[str, Any]) -> tuple[Peer, Subject]:
-    """Return a scaler as source text, and as what the kit judges."""
-    if target in PEERS:
-        peer, read = PEERS[target]
-        return peer, replace(adapted(peer, read, target), traits=Traits(**declared))
-    subject, found = find(target, **declared), load(target)
-    if isinstance(found, Subject):
+    (asked,) = chosen(names=[law])
+    words = PEERS.get(target)
+    subject = replace(_adapted(words, target), traits=Traits(**declared)) if words else find(target, **declared)
+    if isinstance(load(target), Subject):
         raise ValueError(f"{target} is a Subject, which needs ampsim: name the class, and declare traits by --trait")
-    return as_text(target, found), subject
+    if missing := asked.lacks(subject):
+        raise ValueError(f"{law} is not asked of {target}: it is without {missing}")
+    if asked.level == THREADS:
+        raise ValueError(f"{law} needs the conductor, which orders threads: no short test says that; see --schedule")
+    subject.try_out()
+    example, error = asked.shortest(subject, examples)
+    if example is None:
+        raise ValueError(f"{law} holds for {target}: there is nothing to emit")
+    if isinstance(error, OverdueError):
+        raise ValueError(f"{law}: {error}: nor would a short test") from error
+    raised = not isinstance(error, AssertionError) or " raised " in str(error)
+    seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{law}: ")
+    return _printed(asked, example, seen, target, words), raised
 
 
-def _shortest(check: Check, subject: Subject, examples: int) -> tuple[str, Trial, Mapping[str, Any]]:
-    """Return what the shortest failing example saw, its trial and what was drawn; "" where the law holds."""
-    failed: list[Any] = []
+def _adapted(words: Words, name: str) -> Subject:
+    """Return the Subject that runs these words."""
+    defined: dict[str, Any] = dict(words.modules)
+    for code in words.code(["make", "iterate", "loss_scale"]):
+        exec(code, defined)  # noqa: S102  our own file
 
-    def function(trial: Trial, **drawn: Any) -> None:
-        try:
-            check.function(trial, **drawn)
-        except BaseException:
-            failed[:] = [trial, drawn]  # the last example that fails is the shortest
-            raise
+    def make(rule: Rule) -> FromFlag:
+        scaler = defined["make"](**{name: getattr(rule, name) for name in CONSTANTS})
+        return FromFlag(lambda: defined["loss_scale"](scaler), lambda found_inf: defined["iterate"](scaler, found_inf))
 
-    try:
-        replace(check, function=function)(subject, examples=examples)
-    except AssertionError as error:
-        if isinstance(error.__cause__, OverdueError):
-            raise ValueError(f"{str(error).partition(chr(10))[0]}: nor would a short test") from error
-        return str(error).partition("\n")[0].removeprefix(f"{check.name}: "), *failed
-    return "", Trial(subject), {}
+    return Subject(make, name=name)
+
+
+def _printed(law: ScalerLaw, example: Example, seen: str, target: str, words: Words | None) -> str:
+    """Write a law with the words that it asks for, and the values of the example that breaks it."""
+    module, _, path = target.partition(":")
+    function = law.proof or law.function
+    values = {**example.drawn} | {name: derive(example.traits, **example.drawn) for name, derive in law.derives.items()}
+    asked = inspect.signature(function).parameters
+    defined = (words or Words(*TORCH)).asked(asked)
+    read = {*asked, *(name for each in defined.values() for name in each.names)}
+    settings = {name: getattr(example.traits, name) for name in TRAITS} | {"repeats": example.repeats}
+    head = ["\n".join(_assigned({name: each for name, each in settings.items() if name in read}))]
+    if words is None:
+        imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
+        head += [_maker(name, path, load(target), example.traits) for name in ("make", "construct") if name in read]
+    else:
+        imports = [*words.imports]
+    lines = _assigned({name: each for name, each in values.items() if name in asked})
+    head += ["\n".join("\n".join(each.lines) for each in group) for group in _together([*defined.values()])]
+    return written(
+        Text(law.name, seen, law.law, law.issue),
+        imports,
+        [*lines, textwrap.dedent("\n".join(body(function)))],
+        ["\n\n\n".join(text for text in head if text)],
+    )
+
+
+def _assigned(values: Mapping[str, object]) -> list[str]:
+    """Return lines that give names their values, in one line where they are short."""
+    texts = {name: value(each) for name, each in values.items()}
+    short = [name for name, text in texts.items() if len(text) <= 10]
+    long = [f"{name} = {text}" for name, text in texts.items() if name not in short]
+    return [f"{', '.join(short)} = {', '.join(texts[name] for name in short)}"] * bool(short) + long
+
+
+def _together(definitions: list[Definition]) -> list[list[Definition]]:
+    """Return definitions as they are to stand, with assignments in a row together."""
+    return [[*group] for _, group in groupby(definitions, lambda each: isinstance(each.node, ast.Assign) or each)]
+
+
+def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
+    """Write a function of constants that makes a scaler, as the kit does: within its bounds."""
+    lines = [f"def {name}(**constants):"]
+    if name == "make" and "factors" in traits.without:
+        lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
+    bounds = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
+    if name == "make" and bounds != (2.0**127, 0.0):
+        top, low = map(value, bounds)
+        lines += [f'    constants["init_scale"] = min({top}, max({low}, constants.get("init_scale", 2.0**16)))']
+    arguments, defaults = arguments_of(found), {each: getattr(Rule(), each) for each in CONSTANTS}
+    if arguments is None:
+        lines += [f"    rule = {value(defaults)} | constants"]
+        enabled = ', enabled=rule.pop("enabled", True)' * ("enabled" in inspect.signature(found).parameters)
+        return "\n".join([*lines, f"    return {path}(SimpleNamespace(**rule){enabled})"])
+    by_place, by_name = arguments(Rule())
+    if by_place:
+        return "\n".join(
+            [
+                *lines,
+                f"    constants = {value({'device': 'cpu', **defaults})} | constants",
+                f"    return {path}(*constants.values())",
+            ]
+        )
+    own = _defaults(found)
+    differ = {key: each for key, each in defaults.items() if key in by_name and own.get(key) != each}
+    missing = [key for key in CONSTANTS if key not in by_name]
+    lines += [f"    constants = {value(differ)} | constants"] * bool(differ)
+    lines += [f"    constants = {{key: each for key, each in constants.items() if key not in {missing}}}"] * bool(
+        missing
+    )
+    device = 'device="cpu", ' if "device" in by_name else ""
+    return "\n".join([*lines, f"    return {path}({device}**constants)"])
+
+
+def _defaults(target: Callable[..., Any]) -> Mapping[str, object]:
+    return {
+        name: each.default
+        for name, each in inspect.signature(target).parameters.items()
+        if each.default is not each.empty
+    }

@@ -1,10 +1,14 @@
 """The file that is written: what is broken and why it matters, the imports that the code uses, one test."""
 
 import importlib
+import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
+
+from ampsim.core.formats import far_power
 
 WIDTH = 110
 STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys", "tempfile")
@@ -12,6 +16,7 @@ NAMES = {  # a name that code uses -> the line that imports it
     "TestCase": "from unittest import TestCase",
     "SimpleNamespace": "from types import SimpleNamespace",
     "namedtuple": "from collections import namedtuple",
+    "contextmanager": "from contextlib import contextmanager",
     "suppress": "from contextlib import suppress",
     "partial": "from functools import partial",
     "timedelta": "from datetime import timedelta",
@@ -41,12 +46,12 @@ def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequ
     front = "\n".join(head).strip("\n")
     every = f"{front}\n{code}"
     used = [f"import {name}" for name in STANDARD if re.search(rf"\b{name}\.", every)]
-    used += sorted(line for name, line in NAMES.items() if re.search(rf"\b{name}\(", every))
+    used += sorted(line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every))
     lines = sorted(imports, key=lambda line: (line.startswith("from"), line))
     body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
     parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
     parts += [*[""] * front.startswith("def "), front, "", ""] if front else [""]
-    return re.sub(r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.law}():", body, ""]))
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.law}():", f"{body}\n"]))
 
 
 def _docstring(about: Text, imports: Sequence[str]) -> str:
@@ -62,3 +67,36 @@ def versions(imports: Sequence[str]) -> str:
     tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
     found = {top: getattr(importlib.import_module(top), "__version__", None) for top in tops}
     return ", ".join(f"{top} {version}" for top, version in found.items() if version) or "its version of today"
+
+
+def value(each: object) -> str:
+    """Write a value as Python reads it back."""
+    if isinstance(each, float):
+        return number(each)
+    if isinstance(each, Mapping):
+        return f"dict({', '.join(f'{name}={value(one)}' for name, one in each.items())})"
+    if isinstance(each, list) and len(each) > 3 and all(isinstance(one, float) for one in each):
+        return hexadecimal(each)
+    if isinstance(each, list):
+        runs = [(value(one), len(list(run))) for one, run in groupby(each)]
+        if max((times for _, times in runs), default=0) > 3:
+            return " + ".join(f"[{one}]" + f" * {times}" * (times > 1) for one, times in runs)
+        return f"[{', '.join(map(value, each))}]"
+    if isinstance(each, tuple):
+        return f"({', '.join(map(value, each))}{',' * (len(each) == 1)})"
+    return f'"{each}"' if isinstance(each, str) and '"' not in each else repr(each)
+
+
+def number(number: float) -> str:
+    """Write a number as Python reads it back."""
+    if not math.isfinite(number):
+        return "-math.inf" if number < 0 else f"math.{number}"
+    return (far_power(number, 11) or repr(number)).replace("2**", "2.0**")
+
+
+def hexadecimal(values: Sequence[float]) -> str:
+    """Write an expression for a list of numbers, to the last bit."""
+    words = " ".join(each.hex().replace(".0000000000000p", "p") for each in values)
+    if len(words) > WIDTH - 50:
+        words = '""\n' + textwrap.indent(textwrap.fill(words, WIDTH), "    ") + '\n""'
+    return f'[*map(float.fromhex, "{words}".split())]'

@@ -2,10 +2,17 @@
 
 subject
     The scaler under test: a function that makes a fresh one, a name, and the traits that it declares.
+laws
+    What must be true, as plain tests: what a law takes its parameters name.
+words
+    What a law may take: an optimizer, and what is done with it; in torch, in numpy, and for flax.
 check
-    One law, as a function that drives a scaler and fails where the law does not hold; all are in ``checks/``.
-trial
-    One example of a check: one fresh scaler, its optimizers, and the story of what was done to them.
+    To ask one law of a subject: on examples that are drawn, until the shortest one that breaks it.
+
+Example:
+    One example: a fresh scaler, the words of the law, and the story of what was done to it.
+expected
+    What is known beforehand: the scales of the reference machine, and torch's words.
 judge
-    To run checks on a subject; each gives a result, and a result that someone should look at is a finding.
+    To ask laws of a subject; each gives a result, and a result that someone should look at is a finding.
 """

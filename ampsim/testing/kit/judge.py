@@ -1,74 +1,86 @@
-"""Run checks on anyone's loss scaler, and say which law was broken by what shortest history.
+"""Ask laws of anyone's loss scaler, and say which was broken by what shortest history.
 
-A scaler's intended differences are its `Traits`; the checks that ask for what it declares not to have are not
-run. A failure that is known is expected by name, with a reason and a link, and strictly: an expected failure
-that passes is a finding, and so is an exception where a broken law was expected. A reason that begins with
-``raised``, as the failure does, expects the exception.
+A scaler's intended differences are its `Traits`; the laws that ask for what it declares not to have are not asked. A
+failure that is known is expected by name, with a reason and a link, and strictly: an expected failure that passes is a
+finding, and so is an exception where a broken law was expected. A reason that begins with ``raised``, as the failure
+does, expects the exception.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from ampsim.core.arguments import as_int
-from ampsim.testing.kit import result
-from ampsim.testing.kit.alarm import OverdueError
-from ampsim.testing.kit.check import EXAMPLES, LEVELS, Check, failure_of
-from ampsim.testing.kit.checks import CHECKS
-from ampsim.testing.kit.result import Outcome, Result, without_findings
+from ampsim.testing import law
+from ampsim.testing.judge import judged
+from ampsim.testing.kit.check import EXAMPLES, LEVELS, ScalerLaw
+from ampsim.testing.kit.laws import LAWS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
+from ampsim.testing.law import Result, without_findings
 
 THREADS = LEVELS.index("threads")
 
 
 def chosen(
     levels: Sequence[int] | None = None, expected: Mapping[str, str] | None = None, names: Sequence[str] | None = None
-) -> list[Check]:
-    """Return the checks of these levels and names, or all; raise ValueError for an unknown level or name."""
+) -> list[ScalerLaw]:
+    """Return the laws of these levels and names, or all; raise ValueError for an unknown level or name."""
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
-    result.chosen(CHECKS, expected or (), "check")
-    named = sorted(result.chosen(CHECKS, names or None, "check"), key=lambda each: each.level)
+    law.chosen(LAWS, expected or ())
+    named = sorted(law.chosen(LAWS, names or None), key=lambda each: each.level)
     return [each for each in named if not levels or each.level in levels]
 
 
 def judge(
     target: object,
-    checks: Sequence[Check],
+    laws: Sequence[ScalerLaw],
     *,
     examples: int = EXAMPLES,
     expected: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> Iterator[Result]:
-    """Run checks one after the other and yield each one's Result as it comes; `check_scaler` explains the rest."""
+    """Ask laws one after the other and yield each one's Result as it comes; `check_scaler` explains the rest."""
     subject = as_subject(target)
     subject.try_out()
-    for each in checks:
-        yield Result(each, subject.name, *_run(each, subject, examples, (expected or {}).get(each.name), limit))
+    for each in laws:
+        ask = partial(each, subject, examples=examples, limit=limit)
+        yield judged(each, subject.name, ask, (expected or {}).get(each.name))
 
 
-def _run(
-    each: Check, subject: Subject, examples: int, reason: str | None, limit: float | None
-) -> tuple[Outcome, str, bool]:
-    if missing := each.lacks(subject):
-        return "declared", f"without {missing}", False
+def warm_up() -> None:
+    """Do what takes seconds in a process when it is first done, and is no scaler's fault.
+
+    Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        each(subject, examples=examples, limit=limit)
-    except AssertionError as error:
-        overdue = isinstance(error.__cause__, OverdueError)
-        if reason is None or overdue:
-            return "failed", str(error), overdue
-        if isinstance(error, failure_of(reason)):
-            return "expected", reason, False
-        return "failed", f"{error}\n  expected {reason}: another kind of failure", False
-    if reason is not None:
-        return "surprise", f"{each.name} passes, but was expected to fail: {reason}; take it off the list", False
-    return "passed", "", False
+        LAWS["clean_step_is_taken"].shortest(Subject(lambda rule: Still()), 1)
+    finally:
+        if collects:
+            gc.enable()
+
+
+class Still:
+    """A scaler that scales nothing."""
+
+    def scale(self, loss: Any) -> Any:
+        return loss
+
+    def step(self, optimizer: Any) -> None:
+        optimizer.step()
+
+    def update(self) -> None:
+        pass
 
 
 def begin_judging(
     find: Callable[[], Subject], examples: int, expected: Mapping[str, str], limit: float
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a scaler and make one; return a function of names that runs those checks: see `kit.apart`."""
+    """Load a scaler and make one; return a function of names that asks those laws: see `ampsim.testing.child`."""
     subject = find()
     subject.try_out()
     return lambda names: judge(subject, chosen(names=names), examples=examples, expected=expected, limit=limit)
@@ -80,27 +92,29 @@ def check_scaler(
     traits: Traits | None = None,
     levels: Sequence[int] | None = None,
     examples: int = EXAMPLES,
+    expected_failures: Mapping[str, str] | None = None,
     expected_failed_checks: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Run every check on a scaler, and raise AssertionError with all findings if there are any.
+    """Ask every law of a scaler, and raise AssertionError with all findings if there are any.
 
     Args:
         target: ``make(rule)``, which returns an object with torch's GradScaler methods that works on the CPU; or a
             class with torch's constructor; or a `Subject`.
         traits: what it does differently on purpose.
         levels: indices into `LEVELS`; None is all.
-        examples: histories per check, at most.
-        expected_failed_checks: name of a check -> reason, with a link. Strict. The law is expected to be broken; where
+        examples: histories per law, at most.
+        expected_failures: name of a law -> reason, with a link. Strict. The law is expected to be broken; where
             the reason begins with ``raised``, the scaler to raise.
-        limit: seconds per check; None is a minute, or a second per example if that is more; 0 is no limit, as a
+        expected_failed_checks: what `expected_failures` was called until 2026.11.
+        limit: seconds per law; None is a minute, or a second per example if that is more; 0 is no limit, as a
             debugger wants it. What lasts longer is a finding. Kept on Unix, in the main thread, where Python code
             runs or a lock is waited for, unless an alarm is set already.
     """
     __tracebackhide__ = True  # for pytest
-    expected = expected_failed_checks or {}
-    subject, checks = as_subject(target, traits), chosen(levels, expected)
-    return without_findings(judge(subject, checks, examples=examples, expected=expected, limit=limit))
+    expected = expected_failures or expected_failed_checks or {}
+    subject, laws = as_subject(target, traits), chosen(levels, expected)
+    return without_findings(judge(subject, laws, examples=examples, expected=expected, limit=limit))
 
 
 def check_threads(
@@ -108,14 +122,12 @@ def check_threads(
     *,
     traits: Traits | None = None,
     examples: int = EXAMPLES,
-    expected_failed_checks: Mapping[str, str] | None = None,
+    expected_failures: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Run the checks of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
+    """Ask the laws of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
 
     Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
     access to an attribute of the scaler is a place where another thread may go on.
     """
     __tracebackhide__ = True
-    return check_scaler(
-        target, traits=traits, levels=[THREADS], examples=examples, expected_failed_checks=expected_failed_checks
-    )
+    return check_scaler(target, traits=traits, levels=[THREADS], examples=examples, expected_failures=expected_failures)

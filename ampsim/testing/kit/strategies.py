@@ -5,9 +5,6 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from ampsim.core.machine import Rule
-
-OTHER = Rule(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)  # a checkpoint overrides it
 BAD = (math.inf, -math.inf, math.nan)
 CLEAN = (False, False, False)
 FLAGS = st.lists(  # which of three optimizers overflow; often none, so that the scale grows
@@ -17,15 +14,15 @@ Flags = list[tuple[bool, bool, bool]]
 
 
 @cache  # checks that draw alike share their examples, see `kit.examples`
-def rules(*, growth: bool = True) -> st.SearchStrategy[Rule]:
-    """Draw rules that torch accepts, far from the ends of float32 unless they are meant to reach the top.
+def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, float]]:
+    """Draw constants that torch accepts, far from the ends of float32 unless they are meant to reach the top.
 
     Args:
         growth: also scales from which growth reaches the top of float32, where scalers differ.
     """
     scales = [2.0**16, 1.0, 1700.0, *([2.0**100, 2.0**127] if growth else [])]
     return st.builds(
-        Rule,
+        dict,
         init_scale=st.sampled_from(scales),
         growth_factor=st.sampled_from([2.0, 4.0, 1.5, 3.0]),
         backoff_factor=st.sampled_from([0.5, 0.25, 0.7]),

@@ -1,12 +1,14 @@
 """Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ampsim.testing.kit import result
-from ampsim.testing.kit.alarm import OverdueError, alarm, place
-from ampsim.testing.kit.result import Outcome, Result, described, settled, without_findings
-from ampsim.testing.loop.law import Broken, Law, NotAsked
+from ampsim.testing import law as laws_of
+from ampsim.testing.alarm import OverdueError, alarm, place
+from ampsim.testing.judge import NotApplicableError, judged
+from ampsim.testing.law import BrokenError, Result, described, without_findings
+from ampsim.testing.loop.law import Broken, LoopLaw, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
@@ -39,6 +41,7 @@ def check_loop(
     batches: Iterable[Any],
     laws: Sequence[str] | None = None,
     *,
+    expected_failures: Mapping[str, str] | None = None,
     expected_failed_laws: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
@@ -52,7 +55,8 @@ def check_loop(
             each of two ranks, which are threads, with the process group that is torch.distributed's default one there.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
         laws: names in `LAWS`; None is all.
-        expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        expected_failed_laws: what `expected_failures` was called until 2026.11.
         limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
             it. Kept as `check_scaler` keeps its own.
 
@@ -62,12 +66,14 @@ def check_loop(
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    return without_findings(judge_loop(make, batches, laws, expected=expected_failed_laws, limit=limit))
+    return without_findings(
+        judge_loop(make, batches, laws, expected=expected_failures or expected_failed_laws, limit=limit)
+    )
 
 
-def chosen(laws: Collection[str] | None = None) -> list[Law]:
+def chosen(laws: Collection[str] | None = None) -> list[LoopLaw]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    return result.chosen(LAWS, laws)
+    return laws_of.chosen(LAWS, laws)
 
 
 def judge_loop(
@@ -90,7 +96,8 @@ def judge_loop(
     except OverdueError as error:
         raise LoopError(f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end") from None
     for law in asked:
-        yield Result(law, name, *_judge(law, make, numbered, expected.get(law.name), limit))
+        reason = expected.get(law.name)
+        yield judged(law, name, partial(_ask, law, make, numbered, brief=reason is not None), reason, limit)
 
 
 def begin_judging(
@@ -142,29 +149,22 @@ def _not_the_same(step: int, difference: str) -> str:
     )
 
 
-def _judge(
-    law: Law, make: Make, batches: Sequence[Batch], reason: str | None, limit: float
-) -> tuple[Outcome, str, bool]:
+def _ask(law: LoopLaw, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
+    """Raise BrokenError where the law is broken, on the shortest list of batches unless it is to be brief."""
     try:
-        with alarm(limit):
-            verdict = law.function(make, batches)
-    except OverdueError as error:
-        return "failed", described(law, str(error), [("where", place(error))]), True
+        verdict = law.function(make, batches)
     except LoopError as error:
         if isinstance(error.__cause__, SystemExit):
-            return "failed", described(law, str(error)), False
+            raise BrokenError(described(law, str(error))) from error
         raise LoopError(f"{law.name}: {error}") from error.__cause__
     if isinstance(verdict, NotAsked):
-        return "declared", verdict.reason, False
-    if verdict is None or reason is not None:
-        return *settled(law, None if verdict is None else verdict.where, reason), False
-    with alarm(limit):
-        shortest = shrink(law, make, batches, verdict)
-    return "failed", message(law, *shortest), False
+        raise NotApplicableError(verdict.reason)
+    if verdict is not None:
+        raise BrokenError(verdict.where if brief else message(law, *shrink(law, make, batches, verdict)))
 
 
 def shrink(
-    law: Law, make: Make, batches: Sequence[Batch], broken: Broken, *, ends_there: bool = True
+    law: LoopLaw, make: Make, batches: Sequence[Batch], broken: Broken, *, ends_there: bool = True
 ) -> tuple[Sequence[Batch], Broken]:
     """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time.
 
@@ -186,7 +186,7 @@ def shrink(
     return batches, broken
 
 
-def message(law: Law, batches: Sequence[Batch], broken: Broken) -> str:
+def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken) -> str:
     """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause."""
     cause, shown = cause_of(law.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen

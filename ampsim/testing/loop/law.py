@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ampsim.testing.kit.result import Judged, law_of
+from ampsim.testing.law import Law, stating
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
@@ -52,8 +52,8 @@ Verdict = Broken | NotAsked | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Law(Judged):
-    """One law, whose function says how it is broken on batches, why it is not asked, or None if it holds.
+class LoopLaw(Law):
+    """One law of loops, whose function says how it is broken on batches, why it is not asked, or None if it holds.
 
     Attributes:
         shrinks: whether a counterexample may be looked for in fewer batches.
@@ -63,15 +63,11 @@ class Law(Judged):
     shrinks: bool = True
 
 
-def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Verdict]], Law]:
+def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Verdict]], LoopLaw]:
     """Make a law of a function: its name and the first paragraph of its docstring are the law's.
 
     Args:
         issue: address of a public report of a loop that broke it.
         shrinks: whether it says the same of fewer batches.
     """
-
-    def register(function: Callable[[Make, Sequence[Batch]], Verdict]) -> Law:
-        return Law(name=function.__name__, law=law_of(function), function=function, issue=issue, shrinks=shrinks)
-
-    return register
+    return stating(LoopLaw, {}, issue=issue, shrinks=shrinks)

@@ -1,4 +1,4 @@
-"""Level 6 of the kit: the ranks of a process group that train together, each with a scaler, step and scale as one.
+"""The ranks of a process group that train together, each with a scaler, step and scale as one.
 
 scenario
     What every rank does: iterations, and who overflows in which; and what was seen of it on one rank.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import deepspeed
 import torch
 
-from ampsim.testing.kit.bench import Optimizer, bits
+from ampsim.testing.ranks.bench import Optimizer, bits
 from ampsim.testing.ranks.gradients import INF, Sharded, Sum, World
 
 WITHOUT = ("fused", "unscale_", "state_dict", "optimizers")  # an engine has one optimizer, and its ranks a file each

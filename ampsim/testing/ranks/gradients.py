@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ampsim.core.arguments import check_choice
-from ampsim.testing.kit.bench import Bench, Optimizer
+from ampsim.testing.ranks.bench import Bench, Optimizer
 
 INF = float("inf")
 

@@ -15,12 +15,15 @@ AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iter
 ...
 """
 
+import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from ampsim.core.arguments import as_int, nearest
+from ampsim.core.arguments import as_int
 from ampsim.testing import conductor
-from ampsim.testing.kit import result
-from ampsim.testing.kit.result import Judged, Result, described, settled, without_findings
+from ampsim.testing import law as laws_of
+from ampsim.testing.kit.subject import Traits, load
+from ampsim.testing.law import Law, Result, described, settled, without_findings
 from ampsim.testing.ranks.gradients import Gradients, bench_of
 from ampsim.testing.ranks.laws import LAWS, Lives, Played
 from ampsim.testing.ranks.processes import play_all
@@ -29,7 +32,7 @@ from ampsim.testing.ranks.threads import Play
 
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
-FEATURES = {"fused", "unscale_", "state_dict", "optimizers"}  # that a scaler may be without
+GROUPS = ("process_group", "group")  # what a constructor may call it
 
 
 def check_ranks(
@@ -39,9 +42,10 @@ def check_ranks(
     gradients: Gradients = "sharded",
     without: Iterable[str] = (),
     laws: Sequence[str] | None = None,
+    expected_failures: Mapping[str, str] | None = None,
     expected_failed_laws: Mapping[str, str] | None = None,
     processes: bool = True,
-    limit: float = 30.0,
+    wait: float = 30.0,
 ) -> list[Result]:
     """Hold the scalers of several ranks to the laws; raise AssertionError with all findings if there are any.
 
@@ -53,12 +57,13 @@ def check_ranks(
         gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP;
             "DDP", "FSDP2": those that torch's wrapper itself leaves, DTensors with fully_shard, which needs processes.
             Or a class, as `ampsim.testing.ranks.deepspeed` has for ZeRO.
-        without: "fused" for a scaler without fused optimizers, "unscale_" or "state_dict" for one without that,
-            "optimizers" for one of a single optimizer.
+        without: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
+            "unscale_" are asked for here.
         laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
-        expected_failed_laws: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        expected_failed_laws: what `expected_failures` was called until 2026.11.
         processes: whether to play every scenario with gloo, in processes, too.
-        limit: seconds per collective among processes.
+        wait: seconds that a rank waits for another one in a collective, among processes.
 
     Raises:
         AssertionError: a law is broken, or holds that was expected to be broken.
@@ -67,8 +72,8 @@ def check_ranks(
     __tracebackhide__ = True  # for pytest
     return without_findings(
         judge_ranks(
-            make, ranks, gradients, without=without, laws=laws, expected=expected_failed_laws, processes=processes,
-            limit=limit,
+            make, ranks, gradients, without=without, laws=laws, expected=expected_failures or expected_failed_laws,
+            processes=processes, wait=wait,
         )
     )  # fmt: skip
 
@@ -82,7 +87,7 @@ def judge_ranks(
     laws: Sequence[str] | None = None,
     expected: Mapping[str, str] | None = None,
     processes: bool = True,
-    limit: float = 30.0,
+    wait: float = 30.0,
 ) -> Iterator[Result]:
     """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
     as_int("ranks", ranks, 2, "one rank agrees with itself")
@@ -90,8 +95,7 @@ def judge_ranks(
         raise ValueError(f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it")
     asked, expected, lacks = chosen(laws), expected or {}, {*without}
     chosen(expected)
-    for name in sorted(lacks - FEATURES):
-        raise ValueError(f"without={name!r}; {nearest(name, FEATURES)}")
+    Traits(without=frozenset(lacks))  # refuses an unknown name
     todo = [
         each
         for each in scenarios(ranks, [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST)
@@ -100,7 +104,7 @@ def judge_ranks(
         and not (each.optimizers > 1 and "optimizers" in lacks)
     ]
     failures: dict[str, str] = {}
-    for played, new, where in _plays(make, todo, ranks, gradients, limit if processes else 0.0):
+    for played, new, where in _plays(make, todo, ranks, gradients, wait if processes else 0.0):
         for law in asked:
             if law.name not in failures and (seen := law.function(new, played[new], played)):
                 failures[law.name] = described(law, seen, [*new.story(ranks), ("seen on", where)])
@@ -111,22 +115,22 @@ def judge_ranks(
         yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
 
 
-def chosen(names: Collection[str] | None) -> list[Judged]:
+def chosen(names: Collection[str] | None) -> list[Law]:
     """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    return result.chosen(LAWS, names)
+    return laws_of.chosen(LAWS, names)
 
 
 def _plays(
-    make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients, limit: float
+    make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients, wait: float
 ) -> Iterator[tuple[Played, Scenario, str]]:
     """Yield what was played so far, which scenario is new, and where: each once, those of most collectives in many
-    orders, then each with gloo unless the limit is 0.
+    orders, then each with gloo unless the wait is 0.
     """
     if bench_of(gradients).on_threads:
         yield from _threads(make, todo, ranks, gradients)
     played: Played = {}
     for some in [todo] if bench_of(gradients).again else [[each] for each in todo]:
-        played |= play_all(make, some, ranks, gradients, limit) if limit else {}
+        played |= play_all(make, some, ranks, gradients, wait) if wait else {}
     yield from ((played, scenario, "processes with gloo") for scenario in played)
 
 
@@ -164,3 +168,23 @@ def _raise_what_is_ours(run: conductor.Run) -> None:
     """Raise what ended a run, unless it is a deadlock: that is seen in the lives."""
     if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
         raise run.failure
+
+
+def find(target: str) -> tuple[Make, str]:
+    """Return what makes a rank's scaler, given its group, and the same as an expression, of the group of all ranks.
+
+    Args:
+        target: ``module:attribute`` of ``make(group)``, or of a class with torch's constructor; it is given the group
+            if it has a place for one.
+    """
+    found: Any = load(target)
+    path, names = target.partition(":")[2], inspect.signature(found).parameters
+    if not {"device", "init_scale", "growth_interval"} <= {*names}:
+        return found, f"{path}(dist.group.WORLD)"
+    place = next((name for name in GROUPS if name in names), None)
+    text = 'device="cpu", init_scale=1024.0, growth_interval=2' + f", {place}=dist.group.WORLD" * (place is not None)
+
+    def make(group: Any) -> Any:
+        return found(device="cpu", init_scale=1024.0, growth_interval=2, **({place: group} if place else {}))
+
+    return make, f"{path}({text})"

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ampsim.testing.kit.check import address
-from ampsim.testing.kit.result import Judged, law_of
+from ampsim.testing.law import Law, stating
 from ampsim.testing.ranks.scenario import Life, Scenario, Seen
 
 Lives = Sequence[Life]  # by rank
@@ -12,18 +11,12 @@ Played = dict[Scenario, Lives]
 Function = Callable[[Scenario, Lives, Played], str | None]
 
 
-LAWS: dict[str, Judged] = {}
+LAWS: dict[str, Law] = {}
 
 
-def law(issue: str = "") -> Callable[[Function], Judged]:
+def law(issue: str = "") -> Callable[[Function], Law]:
     """Register a law of ranks, whose function returns what breaks it in a scenario, or None."""
-
-    def register(function: Function) -> Judged:
-        name, text, group = function.__name__, law_of(function), "L6 ranks"
-        LAWS[name] = Judged(name=name, law=text, function=function, issue=address(issue), level=6, group=group)
-        return LAWS[name]
-
-    return register
+    return stating(Law, LAWS, issue=issue, group="ranks")
 
 
 def _iterations(lives: Lives) -> Iterator[tuple[int, Sequence[Seen]]]:

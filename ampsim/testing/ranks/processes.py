@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ampsim.testing.kit.apart import GRACE, child
+from ampsim.testing.child import GRACE, child
 from ampsim.testing.ranks.gradients import Gradients, World
 from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ampsim.testing.kit.bench import Optimizer, fused, local, loss, sgd
+from ampsim.testing.ranks.bench import Optimizer, fused, local, loss, sgd
 from ampsim.testing.ranks.gradients import Gradients, Sharded, World, bench_of
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU

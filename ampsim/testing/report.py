@@ -5,23 +5,25 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
 
-from ampsim.testing.kit.result import Judged, Outcome, Result
+from ampsim.testing.law import Law, Outcome, Result
 
 # outcome -> its sign and colour in a table, and what a summary calls it
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
     "passed": ("✓", "green", "passed"),
     "failed": ("✗", "bold red", "failed"),
-    "expected": ("✗ expected", "yellow", "failed as expected"),
-    "surprise": ("✓ unexpected", "bold red", "passed unexpectedly"),
-    "declared": ("–", "dim", "not asked"),
+    "refused": ("?", "bold red", "refused"),
+    "expected failure": ("✗ expected", "yellow", "failed as expected"),
+    "unexpected pass": ("✓ unexpected", "bold red", "passed unexpectedly"),
+    "not applicable": ("–", "dim", "not asked"),
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem; border-bottom: 1px solid #ddd }
-th.level { padding-top: 1rem } td.passed { color: #2a7f4f } td.failed, td.surprise { color: #b3261e; font-weight: bold }
-td.expected, td.declared { color: #777 } pre { background: #f6f6f4; padding: .8rem; white-space: pre-wrap }
+th.level { padding-top: 1rem } td.passed { color: #2a7f4f } td.expected, td.not { color: #777 }
+td.failed, td.refused, td.unexpected { color: #b3261e; font-weight: bold }
+pre { background: #f6f6f4; padding: .8rem; white-space: pre-wrap }
 """
 
 
@@ -30,17 +32,17 @@ class Report:
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
-        self.scalers = [*dict.fromkeys(result.subject for result in self.results)]
-        self._by_place = {(result.check.name, result.subject): result for result in self.results}
+        self.scalers = [*dict.fromkeys(result.target for result in self.results)]
+        self._by_place = {(result.law.name, result.target): result for result in self.results}
 
     @property
     def findings(self) -> list[Result]:
         """What someone should look at."""
         return [result for result in self.results if result.is_finding]
 
-    def rows(self) -> list[tuple[Judged, list[Result | None]]]:
+    def rows(self) -> list[tuple[Law, list[Result | None]]]:
         """Return each check with its results, one for each of ``scalers``; None where it was not run."""
-        checks = {result.check.name: result.check for result in self.results}.values()
+        checks = {result.law.name: result.law for result in self.results}.values()
         ordered = sorted(checks, key=lambda check: check.level)
         return [(check, [self._by_place.get((check.name, name)) for name in self.scalers]) for check in ordered]
 
@@ -48,7 +50,7 @@ class Report:
         """Count the outcomes, in one sentence per scaler."""
         lines = []
         for name in self.scalers:
-            outcomes = [result.outcome for result in self.results if result.subject == name]
+            outcomes = [result.outcome for result in self.results if result.target == name]
             counts = [(outcomes.count(outcome), word) for outcome, (_, _, word) in _SHOWN.items()]
             parts = [f"{count} {word}" for count, word in counts if count]
             lines.append(f"{name}: {', '.join(parts)} of {len(outcomes)} checks")
@@ -56,8 +58,8 @@ class Report:
 
     def unasked(self) -> list[str]:
         """Say why laws were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
-        results = [each for each in self.results if each.outcome == "declared" and each.check.group == "loop"]
-        return [f"{each.subject}: {each.check.name} is not asked: {each.text}" for each in results]
+        results = [each for each in self.results if each.outcome == "not applicable" and each.law.group == "loop"]
+        return [f"{each.target}: {each.law.name} is not asked: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
         """Write a table, then every finding."""
@@ -65,7 +67,7 @@ class Report:
         for check, results in self.rows():
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
         for result in self.findings:
-            lines += ["", f"### {result.subject}: `{result.check.name}`", "", "```", result.text, "```"]
+            lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", result.text, "```"]
         return "\n".join([*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""])
 
     def to_json(self) -> str:
@@ -73,12 +75,12 @@ class Report:
         versions = {name: _version(name) for name in ("ampsim", "torch", "hypothesis")}
         records = [
             {
-                "scaler": result.subject,
-                "check": result.check.name,
-                "level": result.check.level,
+                "scaler": result.target,
+                "check": result.law.name,
+                "level": result.law.level,
                 "outcome": result.outcome,
-                "law": result.check.law,
-                "issue": result.check.issue,
+                "law": result.law.law,
+                "issue": result.law.issue,
                 "text": result.text,
             }
             for result in self.results
@@ -97,7 +99,7 @@ class Report:
             body.append(_html_row(check, results))
         body.append("</table>")
         for result in self.findings:
-            body += [f"<h3>{escape(result.subject)}</h3>", f"<pre>{escape(result.text)}</pre>"]
+            body += [f"<h3>{escape(result.target)}</h3>", f"<pre>{escape(result.text)}</pre>"]
         head = f"<!doctype html><html lang=en><meta charset=utf-8><title>ampsim check</title><style>{STYLE}</style>"
         return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
 
@@ -118,14 +120,14 @@ def _cells(tag: str, texts: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
 
 
-def _html_row(check: Judged, results: Sequence[Result | None]) -> str:
+def _html_row(check: Law, results: Sequence[Result | None]) -> str:
     name = escape(check.name)
     if check.issue:
         name = f'<a href="{escape(check.issue)}">{name}</a>'
     cells = [f'<td title="{escape(check.law)}">{name}</td>']
     for result in results:
         title = "" if result is None else escape(result.text.partition("\n")[0])
-        cells.append(f'<td class={result.outcome if result else "none"} title="{title}">{sign(result)}</td>')
+        cells.append(f'<td class="{result.outcome if result else "none"}" title="{title}">{sign(result)}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 
 

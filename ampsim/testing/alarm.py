@@ -1,4 +1,4 @@
-"""What ends a check that lasts too long: an alarm, which interrupts Python code and waits for a lock."""
+"""What ends a law that lasts too long: an alarm, which interrupts Python code and waits for a lock."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ _TESTING = str(Path(__file__).parents[1])
 
 
 class OverdueError(BaseException):
-    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's."""
+    """A law lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's."""
 
 
 @contextmanager

@@ -18,9 +18,9 @@ import torch
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.testing import conductor
-from ampsim.testing.kit.check import check
+from ampsim.testing.kit.check import law
+from ampsim.testing.kit.example import Example
 from ampsim.testing.kit.subject import Scaler, Subject
-from ampsim.testing.kit.trial import Trial
 
 STEPS = 3000  # of one run, at most
 LIMIT = 200  # schedules, the fewest preemptions first, of at most 2
@@ -42,47 +42,47 @@ def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
     return scaler
 
 
-def _explore(t: Trial, program: Callable[[conductor.Conductor], object]) -> None:
-    t.requested = RULE
+def _explore(example: Example, program: Callable[[conductor.Conductor], object]) -> None:
+    example.requested = RULE
     with conductor.one_core():
-        if t.schedule is not None:
-            _report(t, conductor.attempt(program, t.schedule, max_steps=STEPS), shown=STEPS)
+        if example.schedule is not None:
+            _report(example, conductor.attempt(program, example.schedule, max_steps=STEPS), shown=STEPS)
             return
         try:
             conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
         except conductor.FailingScheduleError as failure:
-            _report(t, failure.run, shown=SEGMENTS)
+            _report(example, failure.run, shown=SEGMENTS)
 
 
-def _report(t: Trial, run: conductor.Run, *, shown: int) -> None:
+def _report(example: Example, run: conductor.Run, *, shown: int) -> None:
     """Fail with what went wrong in a run and its last turns, if anything did."""
     if run.failure is None:
         return
     for task, steps in groupby(run.trace, key=lambda step: step.task):
         *_, last = steps
-        t.log_event(f"{task} up to {last.op} {last.subject}")
-    t.events[:-shown], t.failing = ["..."] * (len(t.events) > shown), run.schedule
+        example.note(f"{task} up to {last.op} {last.subject}")
+    example.events[:-shown], example.failing = ["..."] * (len(example.events) > shown), run.schedule
     raise run.failure
 
 
 def _gradient(overflows: bool) -> torch.nn.Parameter:
     param = torch.nn.Parameter(torch.zeros(2))
-    param.register_hook(lambda grad: torch.where(torch.tensor([False, overflows]), float("inf"), grad))  # type: ignore[no-untyped-call]
+    param.register_hook(lambda grad: torch.where(torch.tensor([False, overflows]), float("inf"), grad))
     return param
 
 
-def _moved(t: Trial, param: torch.nn.Parameter, overflows: bool) -> None:
+def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
     """Fail unless the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
     expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
-    t.require(param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}")
+    assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"
 
 
-@check(3, needs="threads")
-def two_threads_step_two_optimizers(t: Trial) -> None:
+@law(3, needs="threads")
+def two_threads_step_two_optimizers(example: Example) -> None:
     """Two optimizers are unscaled and stepped by a thread each, in any order; an overflow skips its own and is seen."""
 
     def program(c: conductor.Conductor) -> None:
-        scaler = instrumented(c, t.subject)
+        scaler = instrumented(c, example.subject)
         params = [_gradient(overflows) for overflows in PLAN[:2]]
         optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
         scaler.scale(sum((3 * param).sum() for param in params)).backward()
@@ -95,22 +95,22 @@ def two_threads_step_two_optimizers(t: Trial) -> None:
             thread.join()
         scaler.update()
         for param, overflows in zip(params, PLAN, strict=False):
-            _moved(t, param, overflows)
-        scale, expected = scaler.get_scale(), pipeline.trajectory(RULE, t.traits.delay, PLAN[:1])[-1]
-        t.require(scale == expected, f"the scale is {scale}, expected {expected}")
+            _moved(param, overflows)
+        scale, expected = scaler.get_scale(), pipeline.trajectory(RULE, example.traits.delay, PLAN[:1])[-1]
+        assert scale == expected, f"the scale is {scale}, expected {expected}"
 
-    _explore(t, program)
+    _explore(example, program)
 
 
-@check(3, issue=ROUNDPIPE, needs="threads")
-def gradients_keep_their_scale_behind_a_queue(t: Trial) -> None:
+@law(3, issue=ROUNDPIPE, needs="threads")
+def gradients_keep_their_scale_behind_a_queue(example: Example) -> None:
     """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by.
 
     The loop passes tickets if the scaler has ``begin()``.
     """
 
     def program(c: conductor.Conductor) -> None:
-        scaler, queue = instrumented(c, t.subject), c.sync.Queue()
+        scaler, queue = instrumented(c, example.subject), c.sync.Queue()
         tickets, params = hasattr(scaler, "begin"), [_gradient(overflows) for overflows in PLAN]
 
         def optimizer() -> None:
@@ -126,20 +126,20 @@ def gradients_keep_their_scale_behind_a_queue(t: Trial) -> None:
             queue.put(options)
         thread.join()
         for param, overflows in zip(params, PLAN, strict=True):
-            _moved(t, param, overflows)
+            _moved(param, overflows)
 
-    _explore(t, program)
+    _explore(example, program)
 
 
-@check(3, needs="threads state_dict")
-def a_state_dict_is_never_torn(t: Trial) -> None:
+@law(3, needs="threads state_dict")
+def a_state_dict_is_never_torn(example: Example) -> None:
     """A state dict taken by another thread is one that stood before the update or after it, not half of each.
 
     A scaler may refuse it in mid-iteration.
     """
 
     def program(c: conductor.Conductor) -> None:
-        scaler, states, seen = instrumented(c, t.subject), [], []
+        scaler, states, seen = instrumented(c, example.subject), [], []
 
         def save() -> None:
             with suppress(RuntimeError):
@@ -155,6 +155,6 @@ def a_state_dict_is_never_torn(t: Trial) -> None:
             scaler.update()
         checkpoint.join()
         states.append(scaler.state_dict())
-        t.require(all(each in states[1:] for each in seen), f"{seen[:1]}, expected one of {states[1:]}")
+        assert all(each in states[1:] for each in seen), f"{seen[:1]}, expected one of {states[1:]}"
 
-    _explore(t, program)
+    _explore(example, program)

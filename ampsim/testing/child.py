@@ -1,11 +1,11 @@
-"""To judge a scaler or a loop in a child process: whatever it does there costs one check, and the others go on.
+"""To judge a scaler or a loop in a child process: whatever it does there costs one law, and the others go on.
 
 Theory of operation
 -------------------
-The child loads what is judged, runs the checks in their order and sends one answer per check. An alarm, which
-interrupts Python code and waits for a lock, ends a check that lasts longer than the limit, and the failure tells its
+The child loads what is judged, asks the laws in their order and sends one answer per law. An alarm, which
+interrupts Python code and waits for a lock, ends a law that lasts longer than the limit, and the failure tells its
 history. What no alarm interrupts is a loop in C or code that catches everything: then the parent kills the child
-`GRACE` seconds later. A child that ended, whoever ended it, is replaced by one that begins with the next check. Where
+`GRACE` seconds later. A child that ended, whoever ended it, is replaced by one that begins with the next law. Where
 processes are forked the parent warms up, as torch's first step and hypothesis' first example take seconds each.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from ampsim.testing.kit.alarm import AGAIN, OverdueError, alarm
-from ampsim.testing.kit.result import Judged, Outcome, Result, described
+from ampsim.testing.alarm import AGAIN, OverdueError, alarm
+from ampsim.testing.law import Law, Outcome, Result, described
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
 FORKS = sys.platform == "linux"  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
@@ -32,29 +32,29 @@ Begin = Callable[[], Callable[[Sequence[str]], Iterator[Result]]]
 
 
 class Answer(NamedTuple):
-    """An answer of the child: to one check, or whether what is judged could be loaded; refused: it cannot be judged."""
+    """An answer of the child: to one law, or whether what is judged could be loaded; refused: it cannot be judged."""
 
-    outcome: Outcome | Literal["refused"]
+    outcome: Outcome
     text: str
     is_last: bool = False  # the child ended with it
 
 
-def judge_apart(begin: Begin, checks: Sequence[Judged], *, name: str, limit: float) -> Iterator[Result]:
-    """Run checks of a scaler, or laws of a loop, in a child process and yield each one's Result as it comes.
+def judge_apart(begin: Begin, laws: Sequence[Law], *, name: str, limit: float) -> Iterator[Result]:
+    """Ask laws of a scaler, or of a loop, in a child process and yield each one's Result as it comes.
 
     Args:
         begin: loads what is judged, in the child, and returns a function of names that judges it by those; picklable
-            where processes are not forked. That a check hangs or ends its process is never expected.
-        checks: in the order in which they are run.
+            where processes are not forked. That it hangs in a law or ends its process is never expected.
+        laws: in the order in which they are asked.
         name: of what is judged.
-        limit: seconds per check, and for loading.
+        limit: seconds per law, and for loading.
 
     Raises:
         ValueError: it could not be loaded or made, or cannot be judged.
     """
-    left = [*checks]
+    left = [*laws]
     while left:
-        with child(_serve, begin, [check.name for check in left], limit) as (process, answers):
+        with child(_serve, begin, [law.name for law in left], limit) as (process, answers):
             loaded = _next_answer(process, answers, limit)
             if loaded.outcome != "passed":
                 raise ValueError(f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text)
@@ -63,9 +63,9 @@ def judge_apart(begin: Begin, checks: Sequence[Judged], *, name: str, limit: flo
                 outcome, text, ended = _next_answer(process, answers, limit)
                 if outcome == "refused":
                     raise ValueError(text)
-                check = left.pop(0)
-                told = text.startswith(check.name) or outcome != "failed"
-                yield Result(check, name, outcome, text if told else described(check, text))
+                law = left.pop(0)
+                blamed = text.startswith(law.name) or outcome != "failed"
+                yield Result(law, name, outcome, text if blamed else described(law, text))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Ans
 
 
 def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) -> None:
-    """Load what is judged and answer for each check, in the child."""
+    """Load what is judged and answer for each law, in the child."""
     gc.freeze()  # what is loaded is no garbage, and takes long to look through
     sys.stdout = sys.stderr  # a report may go to the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both

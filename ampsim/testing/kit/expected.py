@@ -1,0 +1,49 @@
+"""What a law expects and can be known beforehand: the scales of the reference machine, and torch's words."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ampsim.core.machine import Rule, init, override, round_to_float32, update
+from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.kit.subject import Traits
+
+Flags = Sequence[Any]  # per iteration: whether it overflows, or which optimizers do
+
+
+def scales(traits: Traits, rule: Rule, found_inf: Flags, overrides: Mapping[int, float] | None = None) -> list[float]:
+    """Return the scale of each iteration, and of the one after them, as a float32 loss sees it.
+
+    Args:
+        traits: the scaler's.
+        rule: that it was asked for.
+        found_inf: of each iteration.
+        overrides: before which iteration update() is told which scale.
+    """
+    follows = traits.follows(rule)
+    state, used = init(follows), []
+    for number, each in enumerate([*found_inf, None]):
+        if overrides and number in overrides:
+            state = override(follows, state, overrides[number])
+        used.append(state.scale if traits.scale_dtype == "float32" else round_to_float32(state.scale))
+        if each is not None:
+            state = update(follows, state, each if isinstance(each, bool) else any(each))
+    return used
+
+
+def trajectory(traits: Traits, found_inf: Flags, rule: Mapping[str, Any] | None = None, **_: object) -> list[float]:
+    """Return the scales of a history, at an interval of 3 where no rule is drawn."""
+    return scales(traits, Rule(**(rule or {"growth_interval": 3})), found_inf)
+
+
+def backed_off(traits: Traits, **_: object) -> float | None:
+    """Return the scale after an overflow; None where it is used later."""
+    return None if traits.delay else scales(traits, Rule(growth_interval=3), [True])[-1]
+
+
+def said(refusal: Refusal) -> Callable[..., str]:
+    """Return a function that gives torch's exception as it is written."""
+
+    def words(*_: object, **__: object) -> str:
+        return f"{refusal.kind.__name__}({refusal.text!r})"
+
+    return words

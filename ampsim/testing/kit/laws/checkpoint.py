@@ -1,0 +1,104 @@
+"""Level 4: a run that is saved and resumed, at any point, is the run that was not."""
+
+import copy
+import io
+import pickle
+
+import torch
+from hypothesis import strategies as st
+
+from ampsim.testing.kit.check import law
+from ampsim.testing.kit.strategies import histories, rules
+from ampsim.testing.kit.subject import CONSTANTS
+
+# The constants of the scaler that resumes are others, which the checkpoint overrides.
+
+
+@law(
+    4,
+    issue="huggingface/accelerate#4289",
+    needs="state_dict",
+    rule=rules(),
+    before=histories(longest=8),
+    after=histories(longest=8),
+    used=st.booleans(),
+)
+def resume_is_invisible(make, iterate, delay, rule, before, after, used):
+    """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit."""
+    scaler, after = make(**rule), after + [False] * (delay + 1)
+    for overflows in before:
+        iterate(scaler, overflows)
+    saved = copy.deepcopy(scaler.state_dict())
+    expected = [iterate(scaler, overflows) for overflows in after]
+    resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    if used:
+        iterate(resumed, False)
+    resumed.load_state_dict(saved)
+    scales = [iterate(resumed, overflows) for overflows in after]
+    assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
+
+
+@law(4, issue="mosaicml/composer#1376", needs="state_dict", rule=rules(), after=histories(longest=4))
+def resume_before_first_use_is_invisible(make, iterate, delay, rule, after):
+    """A scaler saved before its first scale() is resumed as it would have begun."""
+    scaler, after = make(**rule), after + [False] * (delay + 1)
+    saved = copy.deepcopy(scaler.state_dict())
+    expected = [iterate(scaler, overflows) for overflows in after]
+    resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    resumed.load_state_dict(saved)
+    scales = [iterate(resumed, overflows) for overflows in after]
+    assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
+
+
+@law(4, needs="pickle", rule=rules(), before=histories(longest=8), after=histories(longest=8))
+def pickling_is_invisible(make, iterate, delay, rule, before, after):
+    """A scaler pickled between iterations continues the run to the last bit."""
+    scaler, after = make(**rule), after + [False] * (delay + 1)
+    for overflows in before:
+        iterate(scaler, overflows)
+    pickled = pickle.dumps(scaler)
+    expected = [iterate(scaler, overflows) for overflows in after]
+    resumed = pickle.loads(pickled)
+    scales = [iterate(resumed, overflows) for overflows in after]
+    assert scales == expected, f"after pickling the scales are {scales}, without it {expected}"
+
+
+@law(4, needs="state_dict", before=histories(longest=4), after=histories(longest=4))
+def a_state_dict_is_a_snapshot(make, iterate, before, after):
+    """A state dict does not change when the run goes on."""
+    scaler = make(growth_interval=3)
+    for overflows in before:
+        iterate(scaler, overflows)
+    saved = scaler.state_dict()
+    then = repr(saved)
+    for overflows in after:
+        iterate(scaler, overflows)
+    assert repr(saved) == then, f"{then} became {saved!r}"
+
+
+@law(4, needs="state_dict", before=histories(longest=4))
+def a_state_dict_loads_without_running_code(make, iterate, before):
+    """A state dict goes through ``torch.save`` and ``torch.load(weights_only=True)`` unchanged."""
+    scaler, file = make(growth_interval=3), io.BytesIO()
+    for overflows in before:
+        iterate(scaler, overflows)
+    saved = scaler.state_dict()
+    torch.save(saved, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert repr(loaded) == repr(saved), f"saved {saved!r}, loaded {loaded!r}"
+
+
+@law(4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"]))
+def a_refused_state_dict_changes_nothing(make, iterate, missing):
+    """A state dict that lacks a key is refused, and none of it is taken over."""
+    scaler = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    iterate(scaler, False)
+    before, other = scaler.state_dict(), make(growth_interval=3).state_dict()
+    other.pop(missing, None)
+    try:
+        scaler.load_state_dict(other)
+    except Exception:
+        assert scaler.state_dict() == before, f"refused, but {before} became {scaler.state_dict()}"
+    else:
+        assert missing not in before, "taken although a key is missing"

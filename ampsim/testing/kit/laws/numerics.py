@@ -1,0 +1,186 @@
+"""Level 5: what float32 does to scales and gradients: subnormals, the top, inf and NaN, dtypes, fused kernels."""
+
+import math
+
+import torch
+from hypothesis import strategies as st
+
+from ampsim.testing.kit.check import law
+from ampsim.testing.kit.expected import backed_off
+from ampsim.testing.kit.strategies import BAD, histories
+
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+MIXED = (torch.float32, torch.bfloat16, torch.float64)
+LARGEST = 3.4028234e38  # of float32
+SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of scaled gradients
+
+
+@law(
+    5,
+    issue="pytorch/pytorch#95781",
+    scale=st.sampled_from([2.0**16, 1.0, 1700.0, 2.0**127]),
+    size=SIZES,
+    kernel=st.booleans(),
+    bad=st.sampled_from([None, *BAD]),
+)
+def never_steps_on_nonfinite(make, scale, size, kernel, bad):
+    """No optimizer steps with a gradient that is inf or NaN once unscaled, at scales from 1."""
+    scaler, param = make(init_scale=scale, backoff_factor=2.0**-16), torch.nn.Parameter(torch.ones(3))
+    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)([param], lr=2.0**-10, fused=kernel)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.tensor([size, size, size if bad is None else bad])
+    scaler.step(optimizer)
+    assert param.isfinite().all(), "stepped with a non-finite unscaled gradient"
+    assert bad is None or (param == 1.0).all(), f"a step with a gradient of {bad} was not skipped"
+
+
+@law(5, issue="pytorch/pytorch#96755", scale=st.sampled_from([2.0**-16, 2.0**-64]), size=SIZES, kernel=st.booleans())
+def never_steps_on_nonfinite_below_scale_one(falls, scale, size, kernel):
+    """No optimizer steps with a gradient that is finite while scaled and inf once divided by a scale below 1."""
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)([param], lr=2.0**-10, fused=kernel)
+    scaler = falls(scale)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.full((3,), size)
+    scaler.step(optimizer)
+    assert param.isfinite().all(), "stepped with a non-finite unscaled gradient"
+
+
+@law(5, issue="pytorch/pytorch#99640", scale=st.sampled_from([2.0**-128, 2.0**-144, 0.0]), kernel=st.booleans())
+def never_steps_on_nonfinite_at_subnormal_scales(falls, scale, kernel):
+    """However many overflows came before, a clean step leaves finite parameters: 1/S is inf for S <= 2^-128."""
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)([param], lr=2.0**-10, fused=kernel)
+    scaler = falls(scale)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.full((3,), 2.0**-149)
+    scaler.step(optimizer)
+    assert param.isfinite().all(), "stepped with a non-finite unscaled gradient"
+
+
+@law(
+    5,
+    bad=st.sampled_from(BAD),
+    dtypes=st.just(MIXED) | DTYPES.map(lambda dtype: (dtype,)),
+    which=st.integers(0, 3),
+    where=st.sampled_from([1.0, 0.0, 0.5, 0.33]),
+    kernel=st.booleans(),
+    after=backed_off,
+)
+def finds_every_nonfinite(make, loss_scale, bad, dtypes, which, where, kernel, after):
+    """inf, -inf and NaN are found in any element of any gradient of any dtype, and one of them is one overflow."""
+    shapes = [(37,), (3, 2), (255, 257), ()]  # 37: a vector loop and its remainder
+    params = [torch.nn.Parameter(torch.ones(each, dtype=dtypes[i % len(dtypes)])) for i, each in enumerate(shapes)]
+    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)(params, lr=0.125, fused=kernel)
+    scaler = make(growth_interval=3)
+    loss_scale(scaler)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    grad = params[which].grad.view(-1)
+    grad[int(where * (len(grad) - 1))] = bad
+    scaler.step(optimizer)
+    assert all((param == 1.0).all() for param in params), "the optimizer stepped"
+    scaler.update()
+    assert after in (None, loss_scale(scaler)), f"the scale is {loss_scale(scaler)}, expected {after}"
+
+
+@law(5, bad=st.sampled_from([None, *BAD]), which=st.integers(0, 1), after=backed_off)
+def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
+    """An inf or NaN in a sparse gradient skips the step and is an overflow; or sparse gradients are refused."""
+    params, expected = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)], torch.ones(4, 2)
+    scaler, optimizer = make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
+    scale = loss_scale(scaler)
+    for i, param in enumerate(params):
+        values = torch.full((2, 2), 3 * scale)
+        if i == which and bad is not None:
+            values[1, 1] = bad
+        param.grad = torch.sparse_coo_tensor(torch.tensor([[3, 1]]), values, (4, 2), check_invariants=True)
+    try:
+        scaler.step(optimizer)
+    except Exception:  # sparse gradients may be refused
+        bad = after = None
+    else:
+        if bad is None:
+            expected[[1, 3]] = -2.0
+    assert all(torch.equal(param, expected) for param in params), f"parameters became {params}"
+    if bad is not None:
+        scaler.update()
+        assert after in (None, loss_scale(scaler)), f"the scale is {loss_scale(scaler)}, expected {after}"
+
+
+@law(
+    5,
+    found=[{"scale": 0, "size": -125, "dtype": torch.float32}],  # the largest power of two at which it is subnormal
+    scale=st.integers(0, 100),
+    size=st.integers(-140, 20),
+    dtype=DTYPES,
+)
+def unscaling_by_a_power_of_two_is_exact(make, loss_scale, scale, size, dtype):
+    """A gradient that was multiplied by a power of two is divided back to the last bit, subnormal or not."""
+    scaler, param = make(init_scale=2.0**scale), torch.nn.Parameter(torch.ones(3, dtype=dtype))
+    true = torch.full((3,), 1 / 3, dtype=dtype) * 2.0**size
+    param.grad = true * loss_scale(scaler)
+    scaler.step(torch.optim.SGD([param], lr=0.0))
+    assert (param.grad == true).all(), f"unscaled to {param.grad[0].item()!r}, expected {true[0].item()!r}"
+
+
+@law(
+    5,
+    issue="redai-studio/Relax#44",
+    scale=st.sampled_from([1700.0, 2.0**16, 0.1]),
+    found_inf=histories(longest=6),
+    unscales=st.booleans(),
+)
+def unscale_divides_by_the_scale_of_the_loss(make, iterate, scale, found_inf, unscales):
+    """From loss to optimizer the gradient is multiplied and divided once: it is the true one, up to rounding."""
+    scaler, weight = make(init_scale=scale, growth_interval=2), torch.nn.Parameter(torch.ones(3))
+    for overflows in found_inf:
+        iterate(scaler, overflows)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler.scale((3 * weight).sum()).backward()
+    if unscales:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    seen = (1.0 - weight)[0].item()
+    assert math.isclose(seen, 3.0, rel_tol=1e-5), f"the optimizer saw a gradient of {seen!r}, expected 3.0"
+    scaler.update()
+
+
+@law(
+    5,
+    issue="pytorch/pytorch#95847",
+    needs="fused",
+    found_inf=st.lists(st.booleans(), min_size=1, max_size=6),
+    unscales=st.just(True),
+)
+def fused_agrees_with_unfused(make, loss_scale, found_inf, unscales):
+    """A fused optimizer skips where an unfused one does, and moves parameters alike, unscaled by hand or not."""
+    one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    fused, plain = torch.optim.AdamW([one], lr=0.125, fused=True), torch.optim.AdamW([two], lr=0.125, foreach=False)
+    scaler = make(growth_interval=3)
+    for number, overflows in enumerate(found_inf):
+        scale = loss_scale(scaler)
+        for param, optimizer in ((one, fused), (two, plain)):
+            param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+            if unscales and number % 2:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+        scaler.update()
+        assert torch.allclose(one, two, rtol=1e-5), f"fused {one.tolist()}, unfused {two.tolist()}"
+
+
+@law(5, needs="fused strided", wide=st.booleans(), unscales=st.booleans())
+def fused_steps_follow_strides(make, loss_scale, wide, unscales):
+    """A fused step with a gradient that lies in memory otherwise than its parameter is right, or is refused."""
+    scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(2, 3))
+    optimizer, true = torch.optim.SGD([param], lr=1.0, fused=True), torch.arange(6.0).reshape(2, 3)
+    memory = torch.zeros(2, 6)[:, ::2] if wide else torch.zeros(3, 2).t()
+    param.grad = memory.copy_(true * loss_scale(scaler))
+    if unscales:
+        scaler.unscale_(optimizer)
+    try:
+        scaler.step(optimizer)
+    except Exception:  # it may be refused
+        true = torch.zeros(2, 3)
+    moved = (1.0 - param).tolist()
+    assert torch.equal(param, 1.0 - true), f"parameters moved by {moved}, expected {true.tolist()}"

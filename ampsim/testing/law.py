@@ -1,0 +1,165 @@
+"""A law, what asking it came to, and the words for that: the same for scalers, loops, ranks and peers."""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from ampsim.core.arguments import nearest
+
+LAWS_VERSION = "2026.12"  # of the set of laws: one that is new in it warns, and fails from the next one on
+Outcome = Literal["passed", "failed", "refused", "not applicable", "expected failure", "unexpected pass"]
+Each = TypeVar("Each", bound="Law")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A sentence that must be true, stated once, as a function: it is asked, and it is printed.
+
+    Attributes:
+        name: the function's, and what a report and `--law` call it.
+        law: what must be true, in one sentence.
+        function: finds out whether it is. What it takes its parameters' names say: something drawn, something worked
+            out from that, or a word of the driver.
+        issue: address of a public report of what broke this law.
+        level: by which a report is sorted.
+        group: the heading that it stands under in a report; its first word stands in a table.
+        needs: names of features that a target may declare to be without, so that the law is not asked.
+        draws: strategies, by the function's parameters.
+        derives: by parameter, a function of the target's `Traits` and of what is drawn: what is known beforehand, as
+            the scales that the reference machine uses; printed as a value.
+        found: what broke a target once and is drawn too rarely to wait for; comes first, however few are drawn.
+        proof: what is printed in the function's place, for a law that looks at more than a test can say.
+        since: the version of the laws that it is new in.
+    """
+
+    name: str
+    law: str = field(repr=False)
+    function: Callable[..., Any] = field(repr=False)
+    issue: str = field(default="", repr=False)
+    level: int = 0
+    group: str = field(default="", repr=False)
+    needs: tuple[str, ...] = field(default=(), repr=False)
+    draws: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    derives: Mapping[str, Callable[..., object]] = field(default_factory=dict, repr=False)
+    found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    proof: Callable[..., Any] | None = field(default=None, repr=False)
+    since: str = field(default="", repr=False)
+
+    @property
+    def words(self) -> list[str]:
+        """The parameters that a driver must have an answer to."""
+        return [
+            name for name in inspect.signature(self.function).parameters if name not in {*self.draws, *self.derives}
+        ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one law, asked of one target.
+
+    Attributes:
+        law: the one that was asked.
+        target: the scaler's, the loop's or the peer's name.
+        outcome: refused: the target cannot be judged; not applicable: it is declared or known to have nothing that the
+            law speaks of; expected failure, unexpected pass: as pytest has xfailed and xpassed.
+        text: the failure's message, the reason for an expectation, or why the law was not asked.
+        is_overdue: whether it was ended by an alarm; that is never expected.
+    """
+
+    law: Law
+    target: str
+    outcome: Outcome
+    text: str = ""
+    is_overdue: bool = False
+
+    @property
+    def check(self) -> Law:
+        """The law, by the name that it had until 2026.11."""
+        return self.law
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether someone should look: a failure, unless its law is new, or an expected failure that passes."""
+        return self.outcome == "unexpected pass" or (self.outcome == "failed" and self.law.since != LAWS_VERSION)
+
+
+class BrokenError(AssertionError):
+    """A law does not hold; the text says what was seen instead."""
+
+
+class RaisedError(AssertionError):
+    """Something was raised where nothing may be; the text begins with the law's name and says what."""
+
+
+def stating(kind: type[Each], laws: dict[str, Each], *, issue: str = "", **fields: Any) -> Callable[..., Each]:
+    """Return a decorator that makes a law of a function, whose name and docstring are the law's, and registers it.
+
+    Args:
+        kind: of law.
+        laws: where it is registered, by its name.
+        issue: ``owner/repository#number`` on GitHub, or an address.
+        fields: the others of the kind.
+    """
+
+    def state(function: Callable[..., Any], name: str = "", text: str = "") -> Each:
+        given = {"name": name or function.__name__, "law": text or sentence(function), **fields}
+        made = kind(function=function, issue=address(issue), **given)
+        return laws.setdefault(made.name, made)
+
+    return state
+
+
+def sentence(function: Callable[..., object]) -> str:
+    """Return the law that a function asks for: the first paragraph of its docstring, on one line."""
+    return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def address(issue: str) -> str:
+    """Return the address of ``owner/repository#number``, and any other text as it is."""
+    return re.sub(r"^([\w.-]+/[\w.-]+)#(\d+)$", r"https://github.com/\1/issues/\2", issue)
+
+
+def chosen(laws: Mapping[str, Each], names: Collection[str] | None) -> list[Each]:
+    """Return the laws of these names, or all; raise ValueError for an unknown one."""
+    for name in names or ():
+        if name not in laws:
+            raise ValueError(f"no law {name!r}; {nearest(name, laws)}")
+    return [each for name, each in laws.items() if names is None or name in names]
+
+
+def described(law: Law, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
+    """Write what was seen under a law's name, then its sentence, the story in lines of (label, text), the issue."""
+    lines = [("law", law.law), *story, ("issue", law.issue)]
+    return "\n".join([f"{law.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+
+
+def failure_of(reason: str) -> type[AssertionError]:
+    """Return the kind of failure that is expected for a reason: a broken law, or for ``raised ...`` an exception."""
+    return RaisedError if reason.startswith("raised ") else BrokenError
+
+
+def settled(law: Law, failure: AssertionError | str | None, reason: str | None) -> tuple[Outcome, str]:
+    """Return the outcome of a law and its text, by how it broke, if it did, and why that was expected, if it was."""
+    if failure is None:
+        unexpected = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        return ("passed", "") if reason is None else ("unexpected pass", unexpected)
+    if reason is None:
+        return "failed", str(failure)
+    if isinstance(failure, AssertionError) and not isinstance(failure, failure_of(reason)):
+        return "failed", f"{failure}\n  expected {reason}: another kind of failure"
+    return "expected failure", reason
+
+
+def without_findings(results: Iterable[Result]) -> list[Result]:
+    """Return the results; raise AssertionError with all findings if there are any, and warn of broken new laws."""
+    __tracebackhide__ = True  # for pytest
+    results = [*results]
+    for each in results:
+        if each.outcome == "failed" and not each.is_finding:
+            warnings.warn(f"new in {LAWS_VERSION}, to fail in the next version: {each.text}", stacklevel=3)
+    if findings := [result.text for result in results if result.is_finding]:
+        raise AssertionError("\n\n".join(findings))
+    return results

@@ -1,0 +1,98 @@
+"""The laws as pytest decorators: one test per target and law, with expected failures as strict xfails."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ampsim.testing.kit import judge as scalers
+from ampsim.testing.kit.subject import Subject, as_subject
+from ampsim.testing.law import BrokenError, Law, failure_of
+from ampsim.testing.loop import judge as loops
+from ampsim.testing.loop.runs import Make
+
+Expected = Mapping[str, str]
+
+
+def parametrize_with_checks(
+    targets: Sequence[object],
+    *,
+    expected_failures: Expected | Callable[[Subject], Expected] | None = None,
+    expected_failed_checks: Expected | Callable[[Subject], Expected] | None = None,
+    levels: Sequence[int] | None = None,
+) -> pytest.MarkDecorator:
+    """Parametrize a test ``(scaler, check)`` whose body is ``check(scaler)``.
+
+    ::
+
+        @parametrize_with_checks([make], expected_failures={"scale_stays_normal": "no floor yet: <link>"})
+        def test_my_scaler_conforms(scaler, check):
+            check(scaler)
+
+    Args:
+        targets: makers, classes or Subjects, as `check_scaler` takes them.
+        expected_failures: name of a law -> reason, with a link; or a function of the Subject that returns such a
+            mapping. An expected failure that passes fails the test.
+        expected_failed_checks: what `expected_failures` was called until 2026.11.
+        levels: indices into `kit.check.LEVELS`; None is all.
+    """
+    cases = []
+    for subject in map(as_subject, targets):
+        given = expected_failures or expected_failed_checks or {}
+        expected = given(subject) if callable(given) else given
+        for law in scalers.chosen(levels, expected):
+            missing = law.lacks(subject)
+            marks = [pytest.mark.skip(reason=f"without {missing}")] if missing else _xfail(law, expected)
+            cases.append(pytest.param(subject, law, id=f"{subject.name}-{law.name}", marks=marks))
+    return pytest.mark.parametrize(("scaler", "check"), cases)
+
+
+def parametrize_with_laws(
+    makes: Sequence[Make],
+    batches: Iterable[Any],
+    laws: Sequence[str] | None = None,
+    *,
+    expected_failures: Expected | None = None,
+    expected_failed_laws: Expected | None = None,
+) -> pytest.MarkDecorator:
+    """Parametrize a test ``(make, law)`` whose body is ``law(make)``.
+
+    ::
+
+        @parametrize_with_laws([make], batches, expected_failures={"resume_is_invisible": "not yet: <link>"})
+        def test_my_loop_keeps_the_laws(make, law):
+            law(make)
+
+    A law that is not asked of a loop skips its test and says why.
+
+    Args:
+        makes: functions of a scaler that return a `Loop`.
+        batches: as `check_loop` takes them.
+        laws: names; None is all.
+        expected_failures: name of a law -> reason, with a link. One that holds fails the test.
+        expected_failed_laws: what `expected_failures` was called until 2026.11.
+    """
+    given, expected, cases = [*batches], expected_failures or expected_failed_laws or {}, []
+    loops.chosen(expected)
+    for make in makes:
+        for law in loops.chosen(laws):
+            name = f"{getattr(make, '__name__', 'loop')}-{law.name}"
+            cases.append(pytest.param(make, _asked(law.name, given), id=name, marks=_xfail(law, expected)))
+    return pytest.mark.parametrize(("make", "law"), cases)
+
+
+def _xfail(law: Law, expected: Expected) -> list[pytest.MarkDecorator]:
+    reason = expected.get(law.name)
+    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=failure_of(reason))]
+
+
+def _asked(law: str, batches: Sequence[Any]) -> Callable[[Make], None]:
+    def ask(make: Make) -> None:
+        __tracebackhide__ = True
+        for result in loops.judge_loop(make, batches, [law]):
+            if result.outcome == "not applicable":
+                pytest.skip(result.text)
+            if result.is_finding:
+                raise (AssertionError if result.is_overdue else BrokenError)(result.text)  # a hang is never expected
+
+    return ask
