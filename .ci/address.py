@@ -18,7 +18,7 @@ def main(address: str, tag: str) -> None:
     readme.write_text(text, "utf-8")
     urls = {
         "Repository": address,
-        "Documentation": f"{address}/blob/{tag}/docs/index.md",
+        "Documentation": f"{address}/tree/{tag}/docs",
         "Changelog": f"{address}/blob/{tag}/CHANGELOG.md",
         "Issues": f"{address}/issues",
     }
