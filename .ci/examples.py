@@ -1,4 +1,4 @@
-"""Show the examples of docstrings, which stand between paragraphs, as code."""
+"""Show the examples of docstrings, which stand between paragraphs, as code, and their lists as lists."""
 
 import re
 from typing import Any
@@ -8,10 +8,15 @@ import griffe
 EXAMPLE = re.compile(r"^>>> (?:.|\n)*?(?=\n\n|\n?\Z)", re.MULTILINE)
 
 
-class Fenced(griffe.Extension):
-    """Put each example between fences when a docstring has been read."""
+LIST = re.compile(r"^((?! *(?:\d+\.|[*-]) ).*\S)\n( *(?:1\.|[*-]) )", re.MULTILINE)
+"""The beginning of a list right below its paragraph, where Markdown would see none."""
 
-    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
+
+class Fenced(griffe.Extension):
+    """Puts each example between fences, and a blank line above each list, when a docstring has been read."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring:
-            obj.docstring.value = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
+            text = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
+            obj.docstring.value = LIST.sub(r"\1\n\n\2", text)

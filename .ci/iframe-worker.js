@@ -6,6 +6,7 @@ if (location.protocol === "file:") {
       super();
       const frame = document.createElement("iframe");
       frame.hidden = true;
+      const base = new URL(url, location.href);
       const waiting = [];
       this.send = (data) => waiting.push(data);
       document.documentElement.append(frame);
@@ -14,12 +15,12 @@ if (location.protocol === "file:") {
       const load = (path) =>
         new Promise((done) => {
           const script = inside.document.createElement("script");
-          script.src = new URL(path, url).href;
+          script.src = new URL(path, base).href;
           script.onload = script.onerror = done;
           inside.document.body.append(script);
         });
       inside.importScripts = (...paths) => paths.reduce((before, path) => before.then(() => load(path)), Promise.resolve());
-      load(url).then(() => {
+      load(base.href).then(() => {
         this.send = (data) => inside.dispatchEvent(new MessageEvent("message", { data }));
         waiting.forEach(this.send);
       });

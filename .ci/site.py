@@ -28,8 +28,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if path.name != "atlas_page.html":
                 name = "index.md" if path == ROOT / "README.md" else path.relative_to(ROOT).as_posix()
                 files.append(File.generated(config, name, abs_src_path=str(path)))
-    shim = ROOT / ".ci" / "iframe-worker.js"
-    files.append(File.generated(config, "assets/iframe-worker.js", abs_src_path=str(shim)))
+    for asset in ("iframe-worker.js", "site.css"):
+        files.append(File.generated(config, f"assets/{asset}", abs_src_path=str(ROOT / ".ci" / asset)))
     return files
 
 
@@ -52,4 +52,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return text
         return f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
 
-    return LINK.sub(turned, markdown)
+    return LINK.sub(turned, markdown) + (codes() if source == "lint/README.md" else "")
+
+
+def codes() -> str:
+    """Return a list of the pages of all codes of the lint."""
+    pages = sorted((ROOT / "docs" / "lint").glob("AMP*.md"))
+    titles = {path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages}
+    return "\n\n## All codes\n\n" + "".join(f"- [{title}]({name})\n" for name, title in titles.items())
