@@ -70,7 +70,7 @@ COMMANDS = {
     "dialects": Command(
         SCALERS,
         "compare:list_dialects",
-        "List the loss scalers that the reference machine speaks: name, parameters, source.",
+        "List the loss scalers that the reference machine speaks: name, parameters with their defaults, source.",
     ),
     "replay": Command(SCALERS, "replay:replay_history", "Print the scale after each update of HISTORY."),
     "sweep": Command(
