@@ -131,7 +131,7 @@ MANY = 30
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an 'unknown name' message: the closest known names, those it is part of, all, or some of many."""
+    """Return the end of an 'unknown name' message: the closest names, those it is part of, all, or a few of many."""
     known = sorted(known)
     text = str(name).lower()
     close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
