@@ -38,7 +38,7 @@ def line_to_type(package: str) -> str:
 
 
 def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the same error with the line to type, where the package is one that an extra of ampsim brings."""
+    """Return the same error with the line to type, where an extra of ampsim brings the package."""
     package = (error.name or "").partition(".")[0]
     if package not in BROUGHT_BY:
         return error
