@@ -12,6 +12,9 @@
 #   make figures        the figures, of the data; make figures-check fails where a committed one is another
 #   make paper          the paper, of the data; make paper-check fails where the committed one is another
 #   make peers          other projects' scalers, each in an environment of its own below .peers (ampsim.peers)
+#   make docs           the site, in build/site: docs/, README.md, docstrings, figures; it needs no network to be read
+#   make wheel          the wheel and the source distribution, in build/dist, and what checkers say of them
+#   make versions       the quick tests on every version of Python, torch and JAX of .ci/noxfile.py that can be had
 #   make bench          speed, side by side with torch
 #   make gpu-1          what needs a CUDA device, in four parts: gpu-1 to gpu-4, results in $OUT
 #                       (GPU_PY=python: the machine's own Python); make gpu-dry tries them on a CPU
@@ -28,7 +31,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants peers clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants peers docs wheel versions clean
 .DEFAULT_GOAL := help
 
 help:
@@ -126,7 +129,7 @@ $(VENV)/.clients: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clients,ray]'
 	@touch $@
 
-deep: $(VENV)/.trackers $(VENV)/.clients
+deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 	$(MAKE) mutants
 
@@ -140,6 +143,27 @@ $(VENV)/.deep: $(VENV)/.peers
 # Ten minutes and 10 GB where nothing is there yet; what is built stays. AMPSIM_PEERS names another folder.
 peers: $(VENV)/.peers $(VENV)/.clients
 	$(PY) -m ampsim.peers
+
+$(VENV)/.docs: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet -f .ci/mkdocs.yml
+	@echo "build/site/index.html"
+
+# In environments of their own: what builds and checks a wheel is no part of what is developed.
+wheel: $(STAMP)
+	@$(PY) -m venv build/tools
+	@build/tools/bin/pip install --quiet --disable-pip-version-check -c constraints.txt build twine check-wheel-contents
+	build/tools/bin/python -m build --outdir build/dist
+	build/tools/bin/twine check --strict build/dist/*
+	build/tools/bin/check-wheel-contents build/dist
+
+versions: $(STAMP)
+	@$(PY) -m venv build/tools
+	@build/tools/bin/pip install --quiet --disable-pip-version-check -c constraints.txt nox
+	build/tools/bin/nox -f .ci/noxfile.py
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis $(filter-out build/here,$(wildcard build/*)) *.egg-info

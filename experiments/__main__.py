@@ -17,13 +17,16 @@ from pathlib import Path
 from rich.console import Console
 
 from ampsim import records
+from ampsim.core.extras import needing
 from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
-from experiments.runner import everything, provenance, reproduced, shards, template
-from experiments.runner.cli import main as run_one
-from experiments.runner.cli import refuse
-from experiments.runner.experiment import Experiment, UsageError, stems
-from figures import verdicts
+
+with needing("experiments"):
+    from experiments.runner import everything, provenance, reproduced, shards, template
+    from experiments.runner.cli import main as run_one
+    from experiments.runner.cli import refuse
+    from experiments.runner.experiment import Experiment, UsageError, stems
+    from figures import verdicts
 
 USAGE = (
     "usage: python -m experiments [all | STEM...] "

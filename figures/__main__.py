@@ -14,9 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ampsim.core.extras import needing
 from ampsim.core.output import run_command
-from figures import _gallery, _style, results
-from figures.rendering import render, render_file
+
+with needing("figures"):
+    from figures import _gallery, _style, results
+    from figures.rendering import render, render_file
 
 
 def stems() -> list[str]:

@@ -65,11 +65,15 @@ function about(peer) {
 }
 
 function drawDrift(shown) {
-  const rows = shown.filter((peer) => peer.version).map((peer) => {
+  const groups = new Map(); // sentence -> the peers of which it is said
+  for (const peer of shown.filter((peer) => peer.version)) {
     const drift = peer.drift, ran = drift ? drift.histories - drift.refused : 0;
-    const said = !drift ? "no dialect" : drift.differing ? `${drift.differing.toLocaleString()} of ${ran.toLocaleString()} differ: ${drift.first}` : `all ${ran.toLocaleString()} random histories equal, to the last bit`;
-    return make("tr", {}, make("th", { scope: "row" }, `${peer.arm} ${peer.version}`), make("td", {}, peer.dialect || ""), make("td", { className: drift && drift.differing ? "defect" : "" }, said));
-  });
+    const said = !drift ? "no dialect" : drift.differing ? `${drift.differing.toLocaleString()} of ${ran.toLocaleString()} differ, the first ${drift.first}` : `all ${ran.toLocaleString()} random histories equal, to the last bit`;
+    groups.set(said, [...(groups.get(said) || []), peer]);
+  }
+  const rows = [...groups].map(([said, peers]) => make("tr", {},
+    make("th", { scope: "row", className: peers.some((peer) => peer.drift && peer.drift.differing) ? "defect" : "" }, said),
+    make("td", {}, peers.map((peer) => `${peer.arm} ${peer.version}${peer.dialect ? ` (${peer.dialect})` : ""}`).join(", "))));
   $("drift").replaceChildren(make("tbody", {}, ...rows));
 }
 

@@ -1,6 +1,7 @@
 """The page of the atlas, `atlas.html`: laws by peers, a history, a test and a search in each cell."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,19 @@ def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:
 def page(run: Result) -> str:
     """Return the page."""
     laws, peers = parts(run)
-    data = {"laws": laws, "peers": [{name: plain(peer.get(name)) for name in KEPT} for peer in peers]}
+    data = {"laws": laws, "peers": [{name: plain(in_words(peer).get(name)) for name in KEPT} for peer in peers]}
     body = f"<style>{_text('atlas_page.css')}</style>\n{_text('atlas_page.html')}"
     return assemble(TITLE, [_text("atlas_page.js")], data, body, plots=False)
+
+
+def in_words(peer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a peer's record, with the first history that differs from its dialect in words and not as Python."""
+    drift = peer.get("drift")
+    if not drift or not drift.get("first"):
+        return peer
+    settings, history, said = re.fullmatch(r"\{(.*)\} (\S+): (.*)", drift["first"]).groups()  # type: ignore[union-attr]
+    settings = re.sub(r"'(\w+)': ", r"\1 = ", settings)
+    return {**peer, "drift": {**drift, "first": f"with {settings}, after {history} (x is an overflow): {said}"}}
 
 
 def plain(value: Any) -> Any:

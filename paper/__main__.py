@@ -11,8 +11,11 @@ fresh data file is refused, all of it at once, with exit status 1.
 import sys
 from collections.abc import Sequence
 
-from paper import build
-from paper.sources import ROOT, PaperError
+from ampsim.core.extras import needing
+
+with needing("paper"):
+    from paper import build
+    from paper.sources import ROOT, PaperError
 
 USAGE = "usage: python -m paper [--check | --draft | --here]"
 HERE = ROOT / "build" / "here"

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import ampsim
 from ampsim import dialects
-from ampsim.cli import app
+from ampsim.cli import COMMANDS, app
+from ampsim.cli.compare import _defaults
+from ampsim.cli.terminal import settings
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -37,6 +40,20 @@ def test_dialects_lists_all() -> None:
     code, text = run("dialects")
     assert code == 0
     assert all(name in text for name in dialects.names())
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_the_defaults_that_are_listed_may_be_typed_and_are_the_defaults(name: str) -> None:
+    listed = [*_defaults(dialects.ALL[name])]
+    assert {each.partition("=")[0] for each in listed} == {*dialects.ALL[name].parameters, *dialects.ALL[name].options}
+    typed = {key: value for key, value in settings("--set", listed).items() if value is not None}
+    assert dialects.get(name, **typed) == dialects.get(name)
+
+
+def test_the_help_says_of_each_command_what_the_command_says_of_itself() -> None:
+    program = typer.main.get_command(app)
+    for name, command in program.commands.items():  # type: ignore[attr-defined]
+        assert command.help.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name].line, name
 
 
 def test_replay_prints_each_update() -> None:

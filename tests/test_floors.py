@@ -77,7 +77,7 @@ FLOORS = {
     "ampsim/watch/sinks.py": {"numpy", "wandb", "ampsim.probe", "ampsim.run_file"},
     "ampsim/diagnose": {"numpy", "ampsim.core", "ampsim.run_file", "ampsim.diagnose"},
     "ampsim/diagnose/playground": {"numpy", "ampsim.core", "ampsim.records", "ampsim.diagnose"},
-    "ampsim/diagnose/readers/trackers.py": {"tensorboard", "wandb", "ampsim.diagnose"},
+    "ampsim/diagnose/readers/trackers.py": {"tensorboard", "wandb", "ampsim.core.extras", "ampsim.diagnose"},
     "experiments": {"ampsim", "experiments", "jax", "numba", "numpy", "optax", "rich", "sklearn", "torch", "tyro"},
     "experiments/__main__.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # a command, above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},

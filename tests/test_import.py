@@ -1,12 +1,16 @@
 """Pay for what you import."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 
 import pytest
+
+from ampsim.core.extras import BROUGHT_BY
 
 HEAVY = ("torch", "jax", "hypothesis", "matplotlib", "ml_dtypes", "rich", "typer", "sklearn", "numba", "pytest")
 
@@ -48,9 +52,8 @@ PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglo
 @pytest.mark.parametrize("path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", *LAZY)])
 def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text())
-    taken = [
-        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
+    nodes = [each for node in tree.body for each in (node.body if isinstance(node, ast.With) else [node])]
+    taken = [alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
     listed = [
         ast.literal_eval(node.value)
         for node in tree.body
@@ -58,6 +61,50 @@ def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
     ]
     public = sorted(name for name in taken if not name.startswith("_"))
     assert [sorted(names) for names in listed] == ([public] if public else [])
+
+
+def test_the_help_loads_no_command() -> None:
+    run = "import sys; sys.argv[1:] = ['--help']; import contextlib, io, ampsim.__main__ as program\n"
+    run += "with contextlib.redirect_stdout(io.TextIOWrapper(io.FileIO(1, 'w', closefd=False))), "
+    run += "contextlib.suppress(SystemExit): program.main()"
+    loaded = modules_after(run)
+    assert "ampsim.cli.terminal" in loaded
+    assert not loaded & {"numpy", "rich.progress", "asyncio", "ampsim.cli.explain", "ampsim.cli.check"}
+
+
+def test_an_extra_brings_what_it_is_named_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    distributions = {"sklearn": "scikit-learn"}
+    brought = {
+        package: [each for each in extras[extra] if re.match(rf"{distributions.get(package, package)}\b", each)]
+        for package, extra in BROUGHT_BY.items()
+    }
+    assert [package for package, found in brought.items() if not found] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "absent", "extra"),
+    [
+        ("ampsim.torch", "torch", "torch"),
+        ("ampsim.probe", "torch", "torch"),
+        ("ampsim.watch", "torch", "torch"),
+        ("ampsim.jax", "jax", "jax"),
+        ("ampsim.testing", "hypothesis", "testing"),
+    ],
+)
+def test_a_package_that_is_missing_is_told_with_the_line_to_type(module: str, absent: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{absent!r}] = None\nfrom {module} import *"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(f"; pip install -c constraints.txt -e '.[{extra}]'")
+
+
+def test_a_command_of_the_checkout_says_what_it_needs_in_one_line() -> None:
+    code = "import sys, runpy; sys.modules['tyro'] = None; runpy.run_module('experiments', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 2
+    assert done.stderr.startswith("experiments: error: import of tyro halted")
+    assert done.stderr.count("\n") == 1
 
 
 def test_torchs_warning_of_its_debug_mode_is_no_error_as_it_would_leave_the_mode_on() -> None:

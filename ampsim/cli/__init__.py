@@ -1,72 +1,121 @@
-"""The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file."""
+"""The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file.
 
+A command's module is imported when the command is run, or its own help is asked for: ``ampsim --help`` and a mistyped
+name need none of them.
+"""
+
+import importlib
+import os
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ampsim import __version__
-from ampsim.cli import card, traces
-from ampsim.cli.check import check_loops, check_ranks, check_scalers
-from ampsim.cli.compare import list_dialects
-from ampsim.cli.emit import emit_test
-from ampsim.cli.explain import explain_log
-from ampsim.cli.lint import OWN, lint_files
-from ampsim.cli.playground import write_playground
-from ampsim.cli.report import report_run
-from ampsim.cli.sweep import sweep_folder
-from ampsim.cli.terminal import drop_output, err, fail, open_output, out, settings
-from ampsim.core import dialects
-from ampsim.core.replay.fold import states
+from ampsim.cli.terminal import drop_output, err, open_output, out
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+OWN = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+"""The settings of a command that reads its own arguments."""
 
 
-def replay_history(
-    dialect: Annotated[
-        str, typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False)
-    ],
-    history: Annotated[
-        str, typer.Argument(metavar="HISTORY", help="One digit per update: 1 overflow, 0 clean.", show_default=False)
-    ],
-    parameters: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE")
-    ] = None,
-) -> None:
-    """Print the scale after each update of HISTORY.
+class Command(NamedTuple):
+    """A command before its module is imported: its panel in the help, where it is, and its line in the help."""
 
-    Example: ampsim replay torch.amp.GradScaler 00100 -s interval=2
-    """
-    if not history or set(history) - {"0", "1"}:
-        fail(f"history {history!r}: expected digits 0 (clean) and 1 (overflow), e.g. 0001000")
-    try:
-        rule = dialects.get(dialect, **settings("--set", parameters))
-    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
-        fail(str(error))
-    try:
-        for digit, state in zip(history, states(rule, [digit == "1" for digit in history]), strict=False):
-            out.print(f"{'overflow' if digit == '1' else 'clean':8}  {state.scale!r}")
-    except Exception as error:  # what the framework itself raises is a result, not a failure of ours
-        out.print(f"raises    {type(error).__name__}: {error}", markup=False)
+    panel: str
+    home: str
+    line: str
+    settings: dict[str, Any] | None = None
+
+    def load(self) -> Any:
+        """Import the function, or the program of several commands."""
+        module, _, name = self.home.partition(":")
+        return getattr(importlib.import_module(f"ampsim.cli.{module}"), name)
 
 
-_PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "What did it do to my run?": {"explain": explain_log, "report": report_run, "playground": write_playground},
-    "Is my scaler right?": {
-        "check": check_scalers,
-        "check-loop": check_loops,
-        "check-ranks": check_ranks,
-        "emit-test": emit_test,
-    },
-    "What do scalers do?": {"dialects": list_dialects, "replay": replay_history, "sweep": sweep_folder},
+RUN, RIGHT, SCALERS = "What did it do to my run?", "Is my scaler right?", "What do scalers do?"
+COMMANDS = {
+    "explain": Command(
+        RUN, "explain:explain_log", "Say in plain words what LOG bears about its loss scale, and what to try."
+    ),
+    "report": Command(
+        RUN,
+        "report:report_run",
+        "Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network.",
+    ),
+    "playground": Command(
+        RUN,
+        "playground:write_playground",
+        "Write a page that opens anywhere: every scaler over real runs, or over a log that you paste.",
+    ),
+    "check": Command(
+        RIGHT,
+        "check:check_scalers",
+        "Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.",
+    ),
+    "check-loop": Command(
+        RIGHT,
+        "check:check_loops",
+        "Judge a training loop by the laws: make(scaler) returns a Loop, and is called on ranks if it takes a group.",
+    ),
+    "check-ranks": Command(
+        RIGHT,
+        "check:check_ranks",
+        "Judge scalers that agree over a process group by the laws: one verdict, one scale, one count of steps.",
+    ),
+    "emit-test": Command(
+        RIGHT,
+        "emit:emit_test",
+        "Write a failure of LAW by TARGET as a pytest file that imports the peer alone, to paste into an issue.",
+    ),
+    "lint": Command(
+        RIGHT,
+        "lint:lint_files",
+        "Read training loops without running them, and name what breaks a law. Exit status 1: there are findings.",
+        OWN,
+    ),
+    "card": Command(
+        RIGHT, "card:app", "Look at a CUDA card: probes of loss scaling on it, into one file that can be verified."
+    ),
+    "dialects": Command(
+        SCALERS,
+        "compare:list_dialects",
+        "List the loss scalers that the reference machine speaks: name, parameters with their defaults, source.",
+    ),
+    "replay": Command(SCALERS, "replay:replay_history", "Print the scale after each update of HISTORY."),
+    "sweep": Command(
+        SCALERS,
+        "sweep:sweep_folder",
+        "Say what DIALECT would have done over the runs in DIR, at every combination of values.",
+    ),
+    "traces": Command(
+        SCALERS, "traces:app", "Recorded runs of scalers: check them, export them, judge a program in any language."
+    ),
 }
-for _panel, _commands in _PANELS.items():
-    for _name, _function in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_function)
-app.command("lint", rich_help_panel="Is my scaler right?", context_settings=OWN)(lint_files)
-app.add_typer(card.app, name="card", rich_help_panel="Is my scaler right?")
-app.add_typer(traces.app, name="traces", rich_help_panel="What do scalers do?")
+
+
+def build(loaded: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the program, with the modules of these commands imported; of the others it knows name and line."""
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback(help="ampsim: is my loss scaler right, and what did it do to my run?")(_options)
+    for name, command in COMMANDS.items():
+        found = command.load() if name in loaded else _unloaded
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, rich_help_panel=command.panel)
+        else:
+            line = command.line if found is _unloaded else None
+            app.command(name, help=line, rich_help_panel=command.panel, context_settings=command.settings)(found)
+    return app
+
+
+def __getattr__(name: str) -> object:
+    if name == "app":  # the whole program, for those who run it in their own process
+        return build()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _unloaded() -> None:
+    """Take the place of a command that this call of the program does not run."""
 
 
 def _say_version(wanted: bool) -> None:
@@ -75,7 +124,6 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help="ampsim: is my loss scaler right, and what did it do to my run?")
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True)
@@ -87,9 +135,10 @@ def _options(
 def main() -> None:
     """Run the command line."""
     open_output()
+    completing = "_AMPSIM_COMPLETE" in os.environ  # a shell asks, and the words are not in argv
     try:
         try:
-            app(prog_name="ampsim")
+            build(COMMANDS if completing else sys.argv[1:])(prog_name="ampsim")
         finally:
             sys.stdout.flush()
     except OSError as error:

@@ -1,6 +1,7 @@
 """``ampsim dialects``: list the scalers, or say where two of them differ."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ def list_dialects(
     ] = None,
     longest: Annotated[int, typer.Option(help="With --diff: updates of a history.", min=1, max=10**6)] = 2000,
 ) -> None:
-    """List the loss scalers that the reference machine speaks: name, parameters, source.
+    """List the loss scalers that the reference machine speaks: name, parameters with their defaults, source.
 
     With --diff A B: what differs in their rules, and the shortest history after which they part.
     Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s interval=3
@@ -45,9 +46,25 @@ def list_dialects(
     table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
     for name in dialects.names():
         dialect = dialects.ALL[name]
-        names = ", ".join([*dialect.parameters, *dialect.options])
-        table.add_row(*map(escape, (name, names, dialect.source)))
+        table.add_row(*map(escape, (name, ", ".join(_defaults(dialect)), dialect.source)))
     print_table(table)
+
+
+def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
+    """Yield each parameter with the framework's default, as it may be typed after -s."""
+    for name, target in dialect.parameters.items():
+        yield f"{name}={_typed(getattr(dialect.rule, 'growth_factor' if target == 'factor' else target))}"
+    for name, default in dialect.options.items():
+        yield f"{name}={_typed(default)}"
+
+
+def _typed(value: object) -> str:
+    if isinstance(value, float) and value > 0 and math.isfinite(value):
+        mantissa, exponent = math.frexp(value)
+        if mantissa == 0.5 and abs(exponent) > 10:
+            return f"2**{exponent - 1}"
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:

@@ -2,8 +2,6 @@
 
 import typer
 
-OWN = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-
 
 def lint_files(context: typer.Context) -> None:
     """Read training loops without running them, and name what breaks a law. Exit status 1: there are findings.

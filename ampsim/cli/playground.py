@@ -13,13 +13,12 @@ Output = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
 
 def write_playground(output: Output = Path("playground.html")) -> None:
     """Write a page that opens anywhere: every scaler over real runs, or over a log that you paste."""
-    from ampsim.diagnose.playground.build import DATA, playground
+    from ampsim.diagnose.playground.build import playground
 
     try:
         output.write_text(playground(), encoding="utf-8")
     except FileNotFoundError as error:
-        cure = "run ampsim from its checkout" if error.filename == str(DATA) else "give the path of a file to write"
-        fail(f"{error.filename}: no such file; {cure}")
+        fail(f"{error.filename}: no such file; give the path of a file to write")
     except (DamagedFileError, OSError) as error:
         fail(str(error))
     out.print(f"wrote {output}", markup=False, soft_wrap=True)

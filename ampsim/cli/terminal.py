@@ -14,6 +14,8 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.table import Table
 
+from ampsim.core.extras import BROUGHT_BY, line_to_type
+
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -35,7 +37,9 @@ def print_table(table: Table) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """Say what is wrong and leave with status 2."""
+    """Say what is wrong and leave with status 2; of a module that an extra brings, what to type."""
+    if (absent := re.fullmatch(r"No module named '(\w+)[^']*'", message)) and absent[1] in BROUGHT_BY:
+        message += f"; {line_to_type(absent[1])}"
     err.print(f"ampsim: {message}", markup=False)
     raise typer.Exit(2)
 

@@ -126,10 +126,18 @@ def check_pieces(quirks: object, refill: object) -> None:
         )
 
 
+MANY = 30
+"""Names; more than these are not all listed where one is unknown."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an 'unknown name' message: the closest known names, those it is a part of, or all."""
+    """Return the end of an 'unknown name' message: the closest names, those it is part of, all, or a few of many."""
     known = sorted(known)
     text = str(name).lower()
     close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
     close = close or [each for each in known if len(text) > 2 and text in each.lower()][:5]
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"expected one of {', '.join(known)}"
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    some = difflib.get_close_matches(str(name), known, n=5, cutoff=0.0) if len(known) > MANY else known
+    more = f" and {len(known) - len(some)} more" if len(some) < len(known) else ""
+    return f"expected one of {', '.join(some)}{more}"

@@ -10,13 +10,16 @@ Start with `loss_scale`; `machine` is the reference machine on arrays and `exact
 has a training loop for optax, equinox, flax and haiku each.
 """
 
-from ampsim.jax.dlpack import to_jax, to_torch
-from ampsim.jax.finite import all_finite, select_tree
-from ampsim.jax.grad import Result, value_and_grad
-from ampsim.jax.loss_scale import DEVIATIONS, LossScale
-from ampsim.jax.optax import SkipState, skip_nonfinite
-from ampsim.jax.policy import PolicyScale
-from ampsim.jax.sweep import PolicySummary, Summary, sweep, sweep_policies
+from ampsim.core.extras import needing as _needing
+
+with _needing():
+    from ampsim.jax.dlpack import to_jax, to_torch
+    from ampsim.jax.finite import all_finite, select_tree
+    from ampsim.jax.grad import Result, value_and_grad
+    from ampsim.jax.loss_scale import DEVIATIONS, LossScale
+    from ampsim.jax.optax import SkipState, skip_nonfinite
+    from ampsim.jax.policy import PolicyScale
+    from ampsim.jax.sweep import PolicySummary, Summary, sweep, sweep_policies
 
 __all__ = [
     "DEVIATIONS",

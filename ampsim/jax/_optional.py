@@ -3,11 +3,10 @@
 import importlib
 from typing import Any
 
+from ampsim.core.extras import needing
+
 
 def load(module: str) -> Any:
     """Import a module of a package that `ampsim.jax` does not need by itself; ImportError with the cure without it."""
-    try:
+    with needing():
         return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise ImportError(f"{package} is not installed: pip install {package}") from error

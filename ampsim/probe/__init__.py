@@ -10,9 +10,12 @@
 65536.0
 """
 
-from ampsim.probe.delta_debugging import bisect
-from ampsim.probe.histogram import Histogram, Lost, Share
-from ampsim.probe.initial_scale import Calibration, calibrate
-from ampsim.probe.probe import Probe, Row, ceilings
+from ampsim.core.extras import needing as _needing
+
+with _needing():
+    from ampsim.probe.delta_debugging import bisect
+    from ampsim.probe.histogram import Histogram, Lost, Share
+    from ampsim.probe.initial_scale import Calibration, calibrate
+    from ampsim.probe.probe import Probe, Row, ceilings
 
 __all__ = ["Calibration", "Histogram", "Lost", "Probe", "Row", "Share", "bisect", "calibrate", "ceilings"]

@@ -14,7 +14,7 @@ Nothing here is loaded by ``import ampsim``, and each name below loads its own m
 import importlib
 from typing import TYPE_CHECKING
 
-from ampsim.testing.extras import missing
+from ampsim.core.extras import missing
 
 if TYPE_CHECKING:
     from ampsim.testing.kit.from_flag import FromFlag as FromFlag

@@ -6,6 +6,9 @@ It knows torch, the probe and the file of a run. What is attached to whose scale
 gradients in `measure`, how it comes to the host and into the record in `run`, where records go in `sinks`.
 """
 
-from ampsim.watch.run import Run, watch
+from ampsim.core.extras import needing as _needing
+
+with _needing():
+    from ampsim.watch.run import Run, watch
 
 __all__ = ["Run", "watch"]

@@ -33,7 +33,8 @@ class Browser:
         from_child, to_parent = os.pipe()
         command = [
             str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--hide-scrollbars",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-quic",
+            "--disable-sync", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--hide-scrollbars",
         ]  # fmt: skip
 
         self._process = subprocess.Popen(  # noqa: S603

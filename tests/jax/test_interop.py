@@ -311,5 +311,6 @@ for use in (interop.to_flax, interop.to_jmp, skip_nonfinite):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout.splitlines() == [
-        f"{package} is not installed: pip install {package}" for package in ("flax", "jmp", "optax")
+        f"import of {package} halted; None in sys.modules; pip install -c constraints.txt -e '.[{extra}]'"
+        for package, extra in (("flax", "peers"), ("jmp", "peers"), ("optax", "jax"))
     ]

@@ -366,7 +366,7 @@ def test_what_is_no_scaler_is_refused():
 
 def test_the_readme_counts_the_checks():
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    assert re.findall(r"(\d+) laws(?:, each a plain test|: its state)", text) == [str(len(CHECKS))] * 2
+    assert re.findall(r"(\d+) laws\b", text) == [str(len(CHECKS))] * 2
 
 
 def test_every_check_says_its_law_in_one_sentence():

@@ -18,7 +18,7 @@ from ampsim.diagnose.playground.rules import all_dialects
 from ampsim.records import Record, read
 
 HERE = Path(__file__).parent
-DATA = HERE.parents[2] / "experiments" / "data" / "cpu" / "exponent_heatmap.jsonl"
+DATA = HERE / "exponent_heatmap.jsonl"  # in a checkout a link to experiments/data, in a wheel the file
 RUNS = {
     "gpt dynamic": ("Transformer, 384 steps", "Its loss is a small share of a large batch's, so that its gradients "
                     "lie far below what fp16 holds; the scale began at 1."),
@@ -44,7 +44,7 @@ def playground(data: Path = DATA) -> str:
     """Return the page.
 
     Args:
-        data: the records of ``experiments.exponent_heatmap``; by default those of the checkout.
+        data: the records of ``experiments.exponent_heatmap``; by default those that the package holds.
 
     Raises:
         FileNotFoundError: no such file; DamagedFileError: one that cannot be read.

@@ -49,7 +49,10 @@ const Picture = (view, look) => {
       series: [{}, ...series],
       hooks: { ...hooks, setCursor: [(self) => self.cursor.event && self.cursor.idx !== null && look(self.cursor.idx)] },
     };
-    return Object.assign(new uPlot(options, series.map(() => []).concat([[]]), $(id)), { id });
+    const plot = new uPlot(options, series.map(() => []).concat([[]]), $(id)), canvas = plot.root.querySelector("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", $(`${id}figure`).querySelector("figcaption").textContent.replace(/\s+/g, " "));
+    return Object.assign(plot, { id });
   }
 
   const heatRange = () => {

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from ampsim.core.extras import line_to_type
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import entry_of
 
@@ -22,7 +23,7 @@ def read_tensorboard(path: Path) -> History:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
     except ImportError as error:
-        raise ImportError(f"{path} is TensorBoard's; to read it: pip install tensorboard") from error
+        raise ImportError(f"{path} is TensorBoard's; to read it: {line_to_type('tensorboard')}") from error
     steps: dict[int, dict[str, object]] = {}
     for file in [path] if path.is_file() else sorted(path.rglob("*tfevents*")):
         for event in EventFileLoader(str(file)).Load():
@@ -49,7 +50,7 @@ def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
     try:
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
-        raise ImportError(f"{path} is Weights & Biases'; to read it: pip install wandb") from error
+        raise ImportError(f"{path} is Weights & Biases'; to read it: {line_to_type('wandb')}") from error
     record_type = vars(wandb_internal_pb2)["Record"]  # made when it is imported
     with (path if path.is_file() else next(path.glob("*.wandb"))).open("rb") as file:
         for data in _log_records(file):

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ampsim.core.extras import missing
 from ampsim.testing.conductor.scheduler import Chooser as Chooser
-from ampsim.testing.extras import missing
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -10,9 +10,9 @@ import time
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ampsim.core.extras import missing
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.scheduler import Scheduler
-from ampsim.testing.extras import missing
 
 if TYPE_CHECKING:
     import torch

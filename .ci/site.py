@@ -1,0 +1,62 @@
+"""What the site shows from outside of docs/: README as its first page, guides of packages, figures, atlas, playground.
+
+Links are written as they stand in the repository, where they work as well. Here they are turned to where a file stands
+in the site; what is in the repository alone, as source code, is named and not linked.
+"""
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+SHOWN = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md",
+    "ampsim/watch/examples.md", "experiments/data/README.md", "figures/*.md", "figures/*.svg", "figures/*.png",
+    "figures/*.html", "paper/ampsim.pdf",
+)  # fmt: skip
+LINK = re.compile(r"(?<!`)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\)|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files of the repository that the site shows, where they stand in the repository."""
+    for pattern in SHOWN:
+        for path in sorted(ROOT.glob(pattern)):
+            if path.name != "atlas_page.html":
+                name = "index.md" if path == ROOT / "README.md" else path.relative_to(ROOT).as_posix()
+                files.append(File.generated(config, name, abs_src_path=str(path)))
+    for asset in ("iframe-worker.js", "site.css"):
+        files.append(File.generated(config, f"assets/{asset}", abs_src_path=str(ROOT / ".ci" / asset)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links to files of the repository to pages of the site, and those that have none to text."""
+    source = page.file.src_uri
+    shown = next((path for path in (ROOT / "docs" / source, ROOT / source) if path.exists()), ROOT / "README.md")
+    here = shown.parent.relative_to(ROOT).as_posix()
+
+    def turned(match: re.Match[str]) -> str:
+        text, target = match[1], match[2]
+        if "](" in text:
+            text = LINK.sub(turned, text)
+        if ":" in target.split("/")[0] or target.startswith("#"):
+            return f"[{text}]({target})"
+        path, hashed, anchor = target.partition("#")
+        wanted = os.path.normpath(PurePosixPath(here, path))
+        name = "index.md" if wanted == "README.md" else wanted.removeprefix("docs/")
+        if files.get_file_from_path(name) is None:
+            return text
+        return f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
+
+    return LINK.sub(turned, markdown) + (codes() if source == "lint/README.md" else "")
+
+
+def codes() -> str:
+    """Return a list of the pages of all codes of the lint."""
+    pages = sorted((ROOT / "docs" / "lint").glob("AMP*.md"))
+    titles = {path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages}
+    return "\n\n## All codes\n\n" + "".join(f"- [{title}]({name})\n" for name, title in titles.items())

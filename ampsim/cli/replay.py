@@ -1,0 +1,37 @@
+"""``ampsim replay``: print the scale after each update of a history."""
+
+from typing import Annotated
+
+import typer
+
+from ampsim.cli.terminal import fail, out, settings
+from ampsim.core import dialects
+from ampsim.core.replay.fold import states
+
+
+def replay_history(
+    dialect: Annotated[
+        str, typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False)
+    ],
+    history: Annotated[
+        str, typer.Argument(metavar="HISTORY", help="One digit per update: 1 overflow, 0 clean.", show_default=False)
+    ],
+    parameters: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE")
+    ] = None,
+) -> None:
+    """Print the scale after each update of HISTORY.
+
+    Example: ampsim replay torch.amp.GradScaler 00100 -s interval=2
+    """
+    if not history or set(history) - {"0", "1"}:
+        fail(f"history {history!r}: expected digits 0 (clean) and 1 (overflow), e.g. 0001000")
+    try:
+        rule = dialects.get(dialect, **settings("--set", parameters))
+    except (dialects.UnknownDialectError, TypeError, ValueError) as error:
+        fail(str(error))
+    try:
+        for digit, state in zip(history, states(rule, [digit == "1" for digit in history]), strict=False):
+            out.print(f"{'overflow' if digit == '1' else 'clean':8}  {state.scale!r}")
+    except Exception as error:  # what the framework itself raises is a result, not a failure of ours
+        out.print(f"raises    {type(error).__name__}: {error}", markup=False)

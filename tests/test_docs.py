@@ -1,0 +1,184 @@
+"""The pages show what is: examples and commands are run, links lead somewhere, each error text has its page."""
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from ampsim.cli import COMMANDS, build
+from tests.diagnose.browser import Browser, needs_chromium
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *DOCS.rglob("*.md")])
+ERRORS = tomllib.loads((ROOT / "ampsim" / "diagnose" / "formats.toml").read_text())["error"]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [text for name, text in FENCE.findall((ROOT / page).read_text()) if name == language]
+
+
+def runs(page: str) -> list[tuple[str, str]]:
+    """Return each command of a page's console blocks with the output that is shown below it."""
+    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks(page, "console")), re.MULTILINE)
+
+
+WITH_EXAMPLES = [page for page in PAGES if page != "README.md" and ">>> " in (ROOT / page).read_text()]
+WITH_RUNS = [page for page in PAGES if runs(page)]
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES)
+def test_examples_are_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in re.findall(r">>> import (torch|jax)", (ROOT / page).read_text()):
+        pytest.importorskip(package, reason=f"pip install -c constraints.txt 'ampsim[{package}]'")
+    from ampsim.testing import check_scaler
+
+    monkeypatch.setitem(check_scaler.__kwdefaults__, "examples", 10)
+    result = doctest.testfile(str(ROOT / page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+@pytest.mark.parametrize("page", WITH_RUNS)
+def test_what_a_command_prints_is_what_is_shown(page: str, tmp_path: Path) -> None:
+    for example in (DOCS / "examples").iterdir():
+        shutil.copy(example, tmp_path)
+    command = tmp_path / "bin" / "ampsim"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ampsim "$@"\n')
+    command.chmod(0o755)
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    for typed, shown in runs(page):
+        done = subprocess.run(  # noqa: S602
+            typed, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        said = done.stdout + done.stderr
+        assert doctest.OutputChecker().check_output(shown, said, doctest.ELLIPSIS), f"$ {typed}\n{said}"
+
+
+def test_the_first_screen_is_shown_by_commands_that_are_run() -> None:
+    assert [typed for typed, _ in runs("README.md")] == ["ampsim lint train.py", "ampsim explain train.log"]
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_their_options_exist(page: str) -> None:
+    lines = [line for text in blocks(page, "sh") for line in text.splitlines()]
+    asked = [line.partition("#")[0].split() for line in lines if re.match(r"ampsim ", line)]
+    for _, name, *words in asked:
+        assert name in COMMANDS or name.startswith("--"), f"ampsim {name}"
+        known = options(name) if name in COMMANDS and name != "lint" else set()
+        own = words[: words.index("--")] if "--" in words else words
+        unknown = [word for word in own if word.startswith("-") and word != "-" and word not in known]
+        assert name == "lint" or unknown == [], f"{page}: ampsim {name} {' '.join(words)}"
+
+
+def options(name: str) -> set[str]:
+    """Return every option of a command, and of the commands in it."""
+    group = typer.main.get_command(build([name]))
+    command = group.commands[name]  # type: ignore[attr-defined]
+    commands = [command, *getattr(command, "commands", {}).values()]
+    return {option for each in commands for parameter in each.params for option in parameter.opts}
+
+
+def slugs(path: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    text = FENCE.sub("", path.read_text())
+    titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md"])
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    path = ROOT / page
+    for link in LINK.findall(FENCE.sub("", path.read_text())):
+        if ":" in link.split("/")[0]:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{page}: {link}"
+        assert not anchor or anchor in slugs(target), f"{page}: {link}"
+
+
+def test_each_error_that_is_explained_has_a_page_with_its_text_as_the_title() -> None:
+    pages = {path: path.read_text() for path in (DOCS / "errors").glob("*.md") if path.name != "index.md"}
+    index = (DOCS / "errors" / "index.md").read_text()
+    titles = {path: text.partition("\n")[0].removeprefix("# ") for path, text in pages.items()}
+    for row in ERRORS:
+        [path] = [path for path, title in titles.items() if re.search(row["pattern"], title)]
+        assert row["cause"] in pages[path]
+        assert row["cure"] in pages[path]
+        assert f"[{titles[path]}]({path.name})" in index
+    assert len(pages) == len(ERRORS)
+
+
+# --------------------------------------------------------------------------------------------------------- the site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="pip install -c constraints.txt 'ampsim[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", ".ci/mkdocs.yml", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.deep
+def test_the_site_has_every_page_and_takes_nothing_from_elsewhere(site: Path) -> None:
+    for page in PAGES:
+        name = page.removeprefix("docs/").replace("README.md", "index.md").replace(".md", ".html")
+        assert (site / name).exists(), name
+    taken = re.compile(r"""(?:src|<link[^>]*href)=["']?(?:https?:)?//""")
+    assert [str(path) for path in site.rglob("*.html") if taken.search(path.read_text())] == []
+
+
+@pytest.mark.deep
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        for link in re.findall(r'href="([^"#:]+)(?:#[^"]*)?"', path.read_text()):
+            assert path.name == "404.html" or (path.parent / link).exists(), f"{path.relative_to(site)}: {link}"
+
+
+@pytest.mark.deep
+@needs_chromium
+def test_pages_open_from_disk_without_a_complaint_and_are_searched(site: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "chromium") as tab:
+        tab.look(1400, 900)
+        open_and_search(tab, site)
+
+
+SEARCH = """new Promise((done) => {
+    const results = document.querySelector("[data-md-component=search-result]");
+    const query = document.querySelector("[data-md-component=search-query]");
+    const look = () => results.querySelector("article") && done(results.textContent);
+    new MutationObserver(look).observe(results, {childList: true, subtree: true});
+    setTimeout(() => done("nothing was found: " + results.textContent), 60_000);
+    document.querySelector("[data-md-toggle=search]").click();
+    query.focus();
+    query.value = "fp16 gradients";
+    query.dispatchEvent(new Event("input", {bubbles: true}));
+    query.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
+})"""
+
+
+def open_and_search(tab: Browser, site: Path) -> None:
+    for name in ("index", "tutorial", "which-scaler", "errors/index", "reference/torch", "lint/index", "figures/atlas"):
+        tab.open(site / f"{name}.html")
+        assert [each for each in tab.complaints() if not str(each).startswith(site.as_uri())] == [], name
+        assert tab.value("document.documentElement.scrollWidth <= innerWidth"), name
+    tab.open(site / "index.html")
+    found = tab.value(SEARCH)
+    assert "Attempting to unscale FP16 gradients" in str(found)
