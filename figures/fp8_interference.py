@@ -1,7 +1,7 @@
 """A loss scale above flax's fp8 layer: what becomes of the scale, of the layer's output, and of a doubling input.
 
-a: one overflow under three ways to treat the layer's state; b: the output over the true one when a scaler divides that
-state by the loss scale, as flax's does; c: the largest input that the scale of each step holds, beside the input.
+a: an overflow under three ways to treat the layer's state; b: the output over the true one below flax's scaler, which
+divides that state by the loss scale, and below ours; c: the largest input that each step's scale holds, and the input.
 """
 
 from matplotlib.axes import Axes

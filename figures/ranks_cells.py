@@ -29,14 +29,14 @@ LOOK = {  # letter, colour, words
 
 def plot(run: Result) -> Figure:
     cells = q.rank_cells(run, "torch")
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.0)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 1.6)
     cuts = run.config["cuts"]
     for letter, axes, cut in zip("abcd", figure.subplots(1, len(cuts), sharey=True), cuts, strict=True):
         draw(axes, cells, cut)
         _style.label_panel(axes, letter, {"plain": "plain shards"}.get(cut, cut))
     patches = [Patch(color=color, label=f"{letter}  {words}".strip()) for letter, color, words in LOOK.values()]
-    patches.append(Patch(facecolor="white", edgecolor="#9A9A9A", hatch="////", label="not without a scaler either"))
-    figure.legend(handles=patches, loc="outside lower left", ncols=3)
+    patches.append(Patch(facecolor="white", edgecolor="#9A9A9A", hatch="////", label="nor without a scaler"))
+    figure.legend(handles=patches, loc="outside lower left", ncols=3, fontsize=6, labelspacing=0.3)
     return figure
 
 

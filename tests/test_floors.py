@@ -82,6 +82,7 @@ FLOORS = {
     "experiments/__main__.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # a command, above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
+    "experiments/fp8_interference.py": {"ampsim", "experiments", "flax", "jax", "numpy", "rich"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
     "experiments/compiled_kernels.py": {"ampsim", "experiments", "rich", "triton"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
