@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.rules import RULES, lint
+from ampsim.lint.engine import RULES, lint
 
 ROOT = Path(__file__).parents[2]
 STATIC = {
@@ -103,6 +103,6 @@ def test_the_house_is_clean(folder: str) -> None:
     found = {
         str(path): lint(path.read_text(), str(path.relative_to(ROOT)))
         for path in (ROOT / folder).rglob("*.py")
-        if "experiments/bugs" not in str(path) and "lint/rules" not in str(path)
+        if not re.search("experiments/bugs|census_reports", str(path))
     }
     assert [each for some in found.values() for each in some] == []
