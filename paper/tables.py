@@ -140,7 +140,6 @@ ARTEFACT = (
     ("loops", "@sec-field", "exact; clock"),
     ("collapse_run", "@sec-crash", "kernels"),
     ("public_runs", "@sec-crash", "exact"),
-    ("census", "@sec-field", "exact"),
     ("interop", "@sec-reproduce", "exact"),
     ("explain_faults", "@sec-limits", "kernels"),
 )
