@@ -1,12 +1,20 @@
-"""Lints one source: the traces of its functions, what the rules find in them, and what is not asked or ignored."""
+"""The rules, by code, and what they find in one source."""
 
-from collections.abc import Collection
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
-from ampsim.lint.registry import RULES
-from ampsim.lint.rule import Finding
+from ampsim.lint.rule import FINDERS, Finding, Rule
+from ampsim.lint.rules import gradients, scaler, skips, windows
 from ampsim.lint.source import UnreadableError, parse
 from ampsim.lint.walk import traces_of
 
+FILES = (skips, gradients, scaler, windows)
+TEXTS = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
+RULES: Mapping[str, Rule] = {
+    code: Rule(code=code, find=FINDERS[code], **text | {"sentence": text["sentence"].replace("\n", " ")})
+    for code, text in TEXTS.items()
+}
 DEFAULT = frozenset(code for code, rule in RULES.items() if rule.on)
 
 
@@ -16,14 +24,13 @@ def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) ->
         source = parse(text)
         if source is None or source.disabled:
             return []
-        traces = [*traces_of(source)]
+        source.traces += traces_of(source)
         found = {
             Finding(path, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1, code, message)
             for code in codes
-            for node, message in RULES[code].find(source, traces)
+            for node, message in RULES[code].find(source)
         }
     except RecursionError as error:
         raise UnreadableError("nested too deeply; expected source that Python compiles") from error
     first = {(each.line, each.column, each.code): each for each in sorted(found, reverse=True)}
-    ignored = source.ignored if "ampsim:" in text and found else {}
-    return sorted(each for each in first.values() if each.code not in ignored.get(each.line, ()))
+    return sorted(each for each in first.values() if not source.ignores(each.line, each.code))

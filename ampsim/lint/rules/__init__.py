@@ -1,1 +1,1 @@
-"""One file per rule: the code, the sentence, the law, a wrong and a right example, and what finds it."""
+"""One function per rule, in the file of what it asks about; `rules.toml` has their words."""
