@@ -1,6 +1,5 @@
 """What two ranks do, cell by cell; a script without ampsim says the same of drawn cells."""
 
-import os
 import random
 import subprocess
 import sys
@@ -71,7 +70,7 @@ for path in sys.argv[2:]:
 
 
 def test_ten_lines_without_ampsim_repeat_drawn_cells(tmp_path: Path) -> None:
-    cells = TORCHS if os.environ.get("AMPSIM_DEEP") else [LOST, *DRAWN]
+    cells = [LOST, *DRAWN]
     paths = [tmp_path / f"{n}.py" for n in range(len(cells))]
     for path, cell in zip(paths, cells, strict=True):
         text = ranks_cells.script(cell)
