@@ -178,7 +178,9 @@ def division() -> Record:
         for log2 in (0, 4, 8, 12, 16):
             state, scaler = start, make(scale=2.0**log2)
             for _ in range(3):
-                scaler, _, _, grads = scaler.value_and_grad(lambda state: layer.apply(state, x).sum())(state)  # ampsim: ignore[AMP118]
+                scaler, _, _, grads = scaler.value_and_grad(  # ampsim: ignore[AMP118]
+                    lambda state: layer.apply(state, x).sum()
+                )(state)
                 state = {"params": state["params"], STATE: grads[STATE]}
             ratios[name].append([log2, float(jnp.abs(layer.apply(state, x)).max() / jnp.abs(true).max())])
     return {"ratios": ratios}
