@@ -1,4 +1,4 @@
-"""The quick tests on other versions: `make versions`, or `nox -f .ci/noxfile.py -s "torch-3.13(newest)"` for one.
+"""The quick tests on other versions: `make versions`, or `nox -f .ci/noxfile.py -s "torch(newest)"` for one.
 
 torch is the default build, of several GB, unless PIP_INDEX_URL names an index with CPU builds.
 """

@@ -44,6 +44,8 @@ BARE = {
     "report": (["train.log"], 0, "wrote train.html"),
     "playground": ([], 0, "wrote playground.html"),
     "check": (["torch.amp:GradScaler"], 2, TESTING),
+    "check-loop": (["loop:train"], 2, "loop: No module named 'torch'; install what it needs"),
+    "check-ranks": (["math:pi"], 2, TORCH),
     "emit-test": (["scale_stays_normal", "torch.amp:GradScaler"], 2, TESTING),
     "lint": (["loop.py"], 1, "loop.py:10:9: AMP101"),
     "card": ([], 2, "pip install 'ampsim[torch,card]'"),
