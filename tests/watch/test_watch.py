@@ -20,6 +20,7 @@ import ampsim.torch
 from ampsim import Rule, replay
 from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, read_run, records, unpack_counts
+from ampsim.watch import run as watch_run
 from ampsim.watch import watch
 from ampsim.watch.sinks import _scalars
 from ampsim.watch.step import Step
@@ -159,6 +160,26 @@ def test_every_and_names_choose_what_is_sampled(tmp_path):
     train("sgd", "torch", [0.0] * 5, False, 1, to=tmp_path / "run.jsonl", every=2, names="2.*")
     sampled = [record.get("by_parameter", {}).keys() for record in records(tmp_path / "run.jsonl")]
     assert sampled == [{"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}]
+
+
+def test_parameters_are_looked_at_by_the_steps_that_are_over(monkeypatch, tmp_path):
+    looks, closed = [], []
+    look, was_closed = watch_run.fingerprint, watch_run.Run.closed
+    monkeypatch.setattr(watch_run, "fingerprint", lambda params: (looks.append(len(closed)), look(params))[1])
+    monkeypatch.setattr(watch_run.Run, "closed", lambda run, *about: (closed.append(0), was_closed(run, *about)))
+    params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers, scaler = [torch.optim.SGD([param], 0.1) for param in params], ampsim.torch.GradScaler("cpu", depth=1)
+    begun = []
+    with watch({"a": params[0], "b": params[1]}, optimizers, scaler, to=tmp_path / "run.jsonl", still=3):
+        for i in range(8):  # each begins before the one before it is over
+            params[i % 2].grad = torch.ones(2)
+            begun.append((optimizers[i % 2], scaler.begin()))
+            scaler.unscale_(begun[-1][0], ticket=begun[-1][1])
+            for optimizer, ticket in begun[:-1]:
+                scaler.step(optimizer, ticket=ticket)
+                scaler.update(ticket=ticket)
+            begun = begun[-1:]
+    assert looks == [3, 6]
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
