@@ -67,7 +67,8 @@ class DeviceVersion(Version[Rule, State]):
 
     def read(self) -> State:
         self._wait()
-        return State(float(self.scale.item()), int(self.growth_tracker.item()))
+        scale, tracker = torch.stack([self.scale.double(), self.growth_tracker.double()]).tolist()  # one copy, one wait
+        return State(scale, int(tracker))
 
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
