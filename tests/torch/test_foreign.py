@@ -801,6 +801,15 @@ def test_numpy_cannot_write_the_scale_unseen():
         scaler._scale.numpy().fill(2.0)
 
 
+def test_a_write_that_is_refused_is_not_read():
+    run = Run(GradScaler)
+    run.backward(1)
+    held = run.scaler._scale
+    with pytest.raises(RuntimeError, match="_scale set to 2.0 between"):
+        held.fill_(2.0)
+    assert (held.item(), run.scaler.get_scale()) == (8.0, 8.0)
+
+
 def test_a_collective_writes_the_scale():
     def all_reduce(tensor):
         """Do what a collective of torch.distributed does: it writes, and no version is counted."""
@@ -837,6 +846,13 @@ def test_an_update_that_is_copied_is_refused_where_other_iterations_run(options)
     run.scaler.step(run.optimizer)
     with pytest.raises(RuntimeError, match=r"set to .* between scale\(\) and update\(\)"):
         run.scaler.update()
+
+
+def test_a_scale_is_not_written_in_a_loop_that_passes_tickets():
+    scaler = type("Updating", (GradScaler,), {"update": copied_update})("cpu")
+    scaler.begin()
+    with pytest.raises(RuntimeError, match=r"set to 2.0 between scale\(\) and update\(\)"):
+        scaler._scale.fill_(2.0)
 
 
 def test_where_ranks_agree_no_state_is_forgotten():
