@@ -805,7 +805,7 @@ def test_a_write_that_is_refused_is_not_read():
     run = Run(GradScaler)
     run.backward(1)
     held = run.scaler._scale
-    with pytest.raises(RuntimeError, match="_scale set to 2.0 between"):
+    with pytest.raises(RuntimeError, match=r"_scale set to 2\.0 between"):
         held.fill_(2.0)
     assert (held.item(), run.scaler.get_scale()) == (8.0, 8.0)
 

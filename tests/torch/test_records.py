@@ -8,7 +8,7 @@ from ampsim.torch import GradScaler
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Successor
 from ampsim.torch.step.optimizer_step import _flag
-from ampsim.torch.step.records import Record, Stage, StepReport
+from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from tests.torch.helpers import INF, an_optimizer
 
