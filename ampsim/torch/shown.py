@@ -150,11 +150,11 @@ class OptimizerStates(MutableMapping[int, OptimizerState]):
         self,
         records: StepRecords,
         stepped: Callable[[int, Record], None],
-        ended: Callable[[], bool],
+        end: Callable[[], None],
         *,
         by_ranks: bool,
     ) -> None:
-        self._records, self._stepped, self._ended, self.by_ranks = records, stepped, ended, by_ranks
+        self._records, self._stepped, self._end, self.by_ranks = records, stepped, end, by_ranks
 
     def move(self, record: Record, stage: Stage) -> None:
         """Put a record into a stage by hand; STEPPED is told as a step is, unless one is on its way."""
@@ -189,9 +189,9 @@ class OptimizerStates(MutableMapping[int, OptimizerState]):
         """
         if self.by_ranks and any(record.is_used for record in self._records.by_id().values()):
             raise refusal_of_states("cleared")
-        if not self._ended():
-            for key in [*self]:
-                self._records.drop(key)
+        self._end()
+        for key in [*self]:
+            self._records.drop(key)
 
     def pop(self, key: int, *default: Any) -> Any:
         """Forget an optimizer and return its state, or the default; of one that was not looked at none is made."""

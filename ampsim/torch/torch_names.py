@@ -186,12 +186,10 @@ class TorchNames(TorchScaler):
         plain = self._ranks is None and not (self._options.depth or self._iterations.by_ticket)
         return plain and not self._iterations.launcher.remote and not self._is_ours("update")
 
-    def _end_by_hand(self) -> bool:
-        """End the iteration with the scale and the count that were written in it; False if none was."""
-        if self._by_hand is None:
-            return False
-        self._end(None, lambda version: version)
-        return True
+    def _end_by_hand(self) -> None:
+        """End the iteration with the scale and the count that were written in it, if any was."""
+        if self._by_hand is not None:
+            self._end(None, lambda version: version)
 
     def _set_constant(self, name: str, value: float) -> None:
         """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
