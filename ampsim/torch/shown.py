@@ -50,7 +50,7 @@ class ShownTensor(Tensor):
 
 
 class _Number:
-    """What shown tensors show, in memory that they share."""
+    """A number that shown tensors show, in memory that they share."""
 
     def __init__(self, read: Callable[[], Tensor | None], written: Callable[[Tensor], None], seen: Tensor) -> None:
         self.read, self.written = read, written

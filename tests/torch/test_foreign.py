@@ -867,3 +867,12 @@ def test_where_ranks_agree_no_state_is_forgotten():
         with pytest.raises(RuntimeError, match=r"_per_optimizer_states .*: expected a stage"):
             forget()
     assert states[3]["stage"] is OptState.STEPPED
+
+
+def test_an_overflow_on_one_of_two_devices_leaves_no_state():
+    run = Run(GradScaler, torch.optim.SGD, fused=True, momentum=0.9)
+    run.backward(1)
+    run.scaler.unscale_(run.optimizer)
+    run.state["found_inf_per_device"] = {CPU: torch.zeros(()), torch.device("cpu:0"): torch.ones(())}
+    run.scaler.step(run.optimizer)
+    assert not run.optimizer.state

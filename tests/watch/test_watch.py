@@ -170,7 +170,8 @@ def test_parameters_are_looked_at_by_the_steps_that_are_over(monkeypatch, tmp_pa
     params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizers, scaler = [torch.optim.SGD([param], 0.1) for param in params], ampsim.torch.GradScaler("cpu", depth=1)
     begun = []
-    with watch({"a": params[0], "b": params[1]}, optimizers, scaler, to=tmp_path / "run.jsonl", still=3):
+    with watch({"a": params[0], "b": params[1]}, optimizers, scaler, to=tmp_path / "run.jsonl", still=3) as run:
+        assert run.skipped is False
         for i in range(8):  # each begins before the one before it is over
             params[i % 2].grad = torch.ones(2)
             begun.append((optimizers[i % 2], scaler.begin()))
