@@ -22,8 +22,9 @@ from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, read_run, records, unpack_counts
 from ampsim.watch import run as watch_run
 from ampsim.watch import watch
+from ampsim.watch.measure import exponents, norms
 from ampsim.watch.sinks import _scalars
-from ampsim.watch.step import Step
+from ampsim.watch.step import Step, _record
 from ampsim.watch.writer import Writer
 from tests.examples import examples
 
@@ -452,3 +453,16 @@ def test_where_another_process_writes_the_file_a_run_has_the_next_name(tmp_path)
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
     assert [len([*records(each)]) for each in sorted(tmp_path.iterdir())] == [0, 1, 0]
+
+
+def test_a_norm_under_a_scale_of_zero_is_no_number():
+    record = _record([(["w"], [3.0], 0.0)], [])
+    assert (math.isnan(record["norm"]), record["bad"]) == (True, {"w": "has nan"})
+
+
+def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_no_counts():
+    grads = [("a", torch.ones(4)), ("b", torch.full((4,), 1e30)), ("none", torch.zeros(0))]
+    (found,) = norms(grads, torch.ones(()))
+    np.testing.assert_allclose(found.norms, [2.0, 2e30, 0.0], rtol=1e-6)
+    (counts,) = exponents(grads, torch.ones(()))
+    assert counts.names == ["a", "b"]
