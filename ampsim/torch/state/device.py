@@ -67,8 +67,7 @@ class DeviceVersion(Version[Rule, State]):
 
     def read(self) -> State:
         self._wait()
-        scale, tracker = torch.stack([self.scale.double(), self.growth_tracker.double()]).tolist()  # one copy, one wait
-        return State(scale, int(tracker))
+        return State(float(self.scale.item()), int(self.growth_tracker.item()))
 
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
