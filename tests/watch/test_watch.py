@@ -466,3 +466,8 @@ def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_
     np.testing.assert_allclose(found.norms, [2.0, 2e30, 0.0], rtol=1e-6)
     (counts,) = exponents(grads, torch.ones(()))
     assert counts.names == ["a", "b"]
+
+
+def test_a_tracker_draws_scales_below_one_too():
+    assert _scalars({"step": 0, "scale": 0.5})["log2_scale"] == -1.0
+    assert "log2_scale" not in _scalars({"step": 0, "scale": 0.0})
