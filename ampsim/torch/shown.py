@@ -195,7 +195,11 @@ class OptimizerStates(MutableMapping[int, OptimizerState]):
 
     def pop(self, key: int, *default: Any) -> Any:
         """Forget an optimizer and return its state, or the default; of one that was not looked at none is made."""
-        return super().pop(key) if key in self else {}.pop(key, *default)
+        if key in self:
+            return super().pop(key)
+        if not default:
+            raise KeyError(key)
+        return default[0]
 
     def get(self, key: int, default: Any = None) -> Any:
         """Return the state of an optimizer that was looked at, unscaled or stepped, or the default."""
