@@ -30,6 +30,7 @@ from ampsim.torch.threads.register import Register, Sync, Ticket
 from ampsim.torch.torch_names import TorchNames
 
 T = TypeVar("T")
+ByHand = Callable[[AnyVersion], AnyVersion]  # makes the version after an update whatever was found
 
 
 class GradScaler(TorchNames):
@@ -75,9 +76,10 @@ class GradScaler(TorchNames):
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
         14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` and ``_growth_tracker`` are obeyed when
-           they are written between iterations, and refused within one; in ``_per_optimizer_states`` the stages and
-           flags may be written, with `group` the stages; of torch's private methods ``_unscale_grads_`` and
-           ``_maybe_opt_step`` may be overridden.
+           they are written between iterations, or in a subclass's own `update`, and refused within an iteration, as
+           numpy's writing of them always is; in ``_per_optimizer_states`` all may be written, with `group` the stages;
+           of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``
+           may be overridden.
         15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
            where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
@@ -175,6 +177,7 @@ class GradScaler(TorchNames):
         self._launcher = self._iterations.launcher
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
+        self._by_hand = None
         self._report = StepReport()
         self._observers: dict[object, Observer] = {}
         self._owners = Owners()
@@ -191,6 +194,12 @@ class GradScaler(TorchNames):
         kind = config.version_class(self._rule, device, self._options)
         return self._iterations.start(lambda: kind.start(self._first, self._rule, device))
 
+    def _start_as_torch(self, device: torch.device) -> Register[AnyVersion]:
+        """Make the first version by torch's name for that, where a subclass overrides it."""
+        if not self._is_ours("_lazy_init_scale_growth_tracker"):
+            self._lazy_init_scale_growth_tracker(device)
+        return self._iterations.register or self._start(device)
+
     def begin(self, timeout: float | None = None) -> ScaleTicket:
         """Return the next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
 
@@ -199,7 +208,7 @@ class GradScaler(TorchNames):
         """
         if not self._enabled:
             return _NO_TICKET
-        register = self._iterations.register or self._start(torch.device(self._device))
+        register = self._iterations.register or self._start_as_torch(torch.device(self._device))
         self._iterations.by_ticket = True
         return register.begin(timeout)
 
@@ -222,8 +231,9 @@ class GradScaler(TorchNames):
         else:
             self._iterations.needs_no_ticket("scale")
             if self._iterations.register is None:
-                self._start(output.device)
+                self._start_as_torch(output.device)
             ticket = self._iterations.stepping("scale", None)
+        self._check_by_hand("scale")
         self._scaled = ticket
         scaled = output * ticket.value.scale_on(output.device)
         if scaled.requires_grad:
@@ -304,6 +314,7 @@ class GradScaler(TorchNames):
 
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
+        self._check_by_hand(name)
 
         def hold() -> T:
             if self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer):
@@ -329,6 +340,13 @@ class GradScaler(TorchNames):
             fused_step=self._fused_step,
             newest=self._iterations.started("step").newest if self._fused_step else None,
         )
+
+    def _check_by_hand(self, name: str) -> None:
+        if self._by_hand is not None:
+            raise RuntimeError(
+                f"{name}() after _scale or _growth_tracker was set between scale() and update(): expected an update() "
+                "that ends by clearing _per_optimizer_states; set them in it"
+            )
 
     def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
         for observer in [*self._observers.values()]:
@@ -366,37 +384,43 @@ class GradScaler(TorchNames):
         if not self._enabled:
             return
         self._iterations.check_thread(ticket)
-        register = self._iterations.started("update")
+        register, by_hand = self._iterations.started("update"), None
         if new_scale is not None:
-            new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
+            value = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
+            by_hand = lambda version: version.override(self._rule, value)  # noqa: E731
         elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
+        self._end(ticket, by_hand, is_async)
+
+    def _end(self, ticket: ScaleTicket | None, by_hand: ByHand | None, is_async: bool = True) -> None:
         ended = self._iterations.ending(ticket)
         for observer in [*self._observers.values()]:
             observer.closing(ended)
         if self._launcher.here():
-            self._finish(ended, new_scale, is_async)
+            self._finish(ended, by_hand, is_async)
         else:
-            done = self._iterations.ask(ended, partial(self._finish, ended, new_scale, is_async), is_async)
+            done = self._iterations.ask(ended, partial(self._finish, ended, by_hand, is_async), is_async)
             if not is_async:
                 done.result()
 
-    def _finish(self, ticket: ScaleTicket, new_scale: float | Tensor | None, is_async: bool) -> None:
+    def _finish(self, ticket: ScaleTicket, by_hand: ByHand | None, is_async: bool) -> None:
         register = self._iterations.started("update")
         with self._records.lock:  # who comes later finds the ticket closed, and must not begin a record of it anew
             outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
-            if new_scale is None and not outcome.flags:
+            if by_hand is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
             self._owners.leave(ticket, self._records.of(ticket.index))
 
             def advance(version: AnyVersion) -> AnyVersion:
-                if new_scale is not None:
-                    return version.override(rule, new_scale)
+                version = self._by_hand or version
+                if by_hand is not None:
+                    return by_hand(version)
                 config.check_floor(self._options.at_min_scale, rule, version, outcome.flags)
                 return version.next(rule, outcome)
 
             register.apply(ticket, advance, is_async=is_async)
+            self._by_hand = None
             found = self._records.close(ticket.index)
         for observer in [*self._observers.values()]:
             observer.closed(ticket, found)
@@ -420,7 +444,8 @@ class GradScaler(TorchNames):
         if register is None:
             scale: float = self._first[-1].newest if up_to_date else self._first[0].scale
         else:
-            scale = (register.newest if up_to_date else self._iterations.seen_here(register)).read().scale
+            newest = register.newest if up_to_date else self._iterations.seen_here(register)
+            scale = (self._by_hand or newest).read().scale
         return scale
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
@@ -477,6 +502,7 @@ class GradScaler(TorchNames):
             self._ranks.check_equal("load_state_dict", {**config.named(rule), "states": states})
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
         changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": StepRecords(sync=self._sync)}
+        changed["_by_hand"] = None
         if self._options.capturable:
             changed["_report"] = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
         else:

@@ -1,11 +1,13 @@
 """What a scaler shows under torch's private names, alive: what is written into it reaches the scaler, or is refused."""
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Never
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import OptState
+from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 from torch.utils._pytree import tree_map_only
 
 from ampsim.torch.gradients.unscale import FoundInf
@@ -13,43 +15,90 @@ from ampsim.torch.step.records import Record, Stage, StepRecords
 
 
 class ShownTensor(Tensor):
-    """A copy of a number that a scaler holds; what is written into it goes to `written`. Results are plain tensors.
+    """A number that a scaler holds, alive: what reads it reads what is in force, what writes it tells the scaler.
 
-    Writing through ``.data`` or ``.numpy()`` changes the copy only.
+    What shares its memory, as a view does, is one too. Other results are plain tensors; arrays of numpy are read-only.
     """
 
-    written: Callable[[Tensor], None]
+    number: "_Number"
 
     @classmethod
-    def of(cls, tensor: Tensor, written: Callable[[Tensor], None]) -> "ShownTensor":
-        """Copy a tensor."""
-        shown = tensor.clone().as_subclass(cls)
-        shown.written = written
-        return shown
+    def of(cls, read: Callable[[], Tensor | None], written: Callable[[Tensor], None]) -> "ShownTensor | None":
+        """Show what `read` returns; None where that is None."""
+        seen = read()
+        return None if seen is None else _Number(read, written, seen).shown()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        shown: list[tuple[ShownTensor, int]] = []
+        uses: list[_Use] = []
 
         def plain(tensor: ShownTensor) -> Tensor:
-            shown.append((tensor, tensor._version))  # counts what is written in place
-            return tensor.as_subclass(Tensor)
+            uses.append(_Use(tensor))
+            return uses[-1].tensor
 
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
             args, kwargs = tree_map_only(cls, plain, (args, kwargs or {}))
             result = func(*args, **kwargs)
-            for tensor, version in shown:
-                if tensor._version != version:  # noqa: SLF001
-                    tensor.written(tensor.as_subclass(Tensor))
-        return result
+            writes = getattr(func, "__name__", "") == _UNCOUNTED or getattr(func, "__module__", "") == _COLLECTIVES
+            for use in uses:
+                use.end(writes=writes)
+                if isinstance(result, Tensor) and use.number.has(result):
+                    result = use.number.shown(result)
+            if isinstance(result, np.ndarray):
+                result.flags.writeable = False
+            return result
+
+
+class _Number:
+    """A number that shown tensors show, in memory that they share."""
+
+    def __init__(self, read: Callable[[], Tensor | None], written: Callable[[Tensor], None], seen: Tensor) -> None:
+        self.read, self.written = read, written
+        self.seen: Tensor | None = seen  # what `read` returned last
+        self.tensor = seen.clone()
+
+    def shown(self, view: Tensor | None = None) -> ShownTensor:
+        """Return a view of it, all of it unless one is given, as a shown tensor."""
+        shown = (self.tensor if view is None else view).as_subclass(ShownTensor)
+        shown.number = self
+        return shown
+
+    def has(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor lies in its memory. Not of the memory's own, which is what Dynamo asks a view for."""
+        storages = [each.untyped_storage()._cdata for each in (tensor, self.tensor)]  # noqa: SLF001
+        return tensor is not self.tensor and storages[0] == storages[1]
+
+
+class _Use:
+    """A shown tensor while a function of torch's has it, as the plain `tensor`."""
+
+    def __init__(self, shown: ShownTensor) -> None:
+        self.number, self.tensor = shown.number, shown.as_subclass(Tensor)
+        now = self.number.read()
+        if now is not None and now is not self.number.seen:
+            self.number.tensor.copy_(now)
+            self.number.seen = now
+        self._version = self.tensor._version  # noqa: SLF001 - counts what is written in place
+
+    def end(self, *, writes: bool) -> None:
+        """Tell the scaler if the function has written the number."""
+        elsewhere = not self.number.has(self.tensor)  # as after ``.data = ``
+        if elsewhere:
+            self.number.tensor.copy_(self.tensor)
+        if writes or elsewhere or self.tensor._version != self._version:  # noqa: SLF001
+            self.number.seen = None  # what is refused is not what is read next
+            self.number.written(self.number.tensor)
+
+
+_UNCOUNTED = "_amp_update_scale_"  # torch counts no write of the tracker in it
+_COLLECTIVES = "torch.distributed.distributed_c10d"
 
 
 def refusal_of_states(what: str) -> RuntimeError:
     """Return the error for a write into ``_per_optimizer_states`` that would not count."""
     return RuntimeError(
-        f"_per_optimizer_states {what}: expected the stage, or the flags of one rank's gradients; update() and "
-        "load_state_dict() clear it, and where ranks must agree pass group= to the scaler, in place of an update() "
-        "or flags of your own"
+        f"_per_optimizer_states {what}: expected a stage of torch's OptState and flags by device, and with group= "
+        "the stage alone; where ranks must agree pass group= to the scaler, in place of flags of your own"
     )
 
 
@@ -90,12 +139,22 @@ class OptimizerState(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # a copy is a plain one
+
 
 class OptimizerStates(MutableMapping[int, OptimizerState]):
     """The states of all optimizers in this iteration, by id. As torch's it has one for every id that is asked for."""
 
-    def __init__(self, records: StepRecords, stepped: Callable[[int, Record], None], *, by_ranks: bool) -> None:
-        self._records, self._stepped, self.by_ranks = records, stepped, by_ranks
+    def __init__(
+        self,
+        records: StepRecords,
+        stepped: Callable[[int, Record], None],
+        end: Callable[[], None],
+        *,
+        by_ranks: bool,
+    ) -> None:
+        self._records, self._stepped, self._end, self.by_ranks = records, stepped, end, by_ranks
 
     def move(self, record: Record, stage: Stage) -> None:
         """Put a record into a stage by hand; STEPPED is told as a step is, unless one is on its way."""
@@ -112,16 +171,35 @@ class OptimizerStates(MutableMapping[int, OptimizerState]):
     def __getitem__(self, key: int) -> OptimizerState:
         return OptimizerState(self, self._records.looked_at(key))
 
-    def __setitem__(self, key: int, value: Any) -> Never:
-        raise refusal_of_states(f"of {key!r} set to {value!r}")
+    def __setitem__(self, key: int, value: Mapping[str, Any]) -> None:
+        if not isinstance(value, Mapping):
+            raise refusal_of_states(f"of {key!r} set to {value!r}")
+        for name in sorted(value):  # flags before the stage: with ranks they are refused
+            self[key][name] = value[name]
 
-    def __delitem__(self, key: int) -> Never:
-        raise refusal_of_states(f"of {key!r} deleted")
+    def __delitem__(self, key: int) -> None:
+        if self.by_ranks:
+            raise refusal_of_states(f"of {key!r} deleted")
+        self._records.drop(key)
 
     def clear(self) -> None:
-        """Do nothing where nothing is noted, as right after `update`."""
-        if any(record.is_used for record in self._records.by_id().values()):
+        """Forget what was done in this iteration; if it has written a scale or a count of its own, end it with them.
+
+        That is how an `update` which was copied from torch's ends. Where nothing is noted, nothing is done.
+        """
+        if self.by_ranks and any(record.is_used for record in self._records.by_id().values()):
             raise refusal_of_states("cleared")
+        self._end()
+        for key in [*self]:
+            self._records.drop(key)
+
+    def pop(self, key: int, *default: Any) -> Any:
+        """Forget an optimizer and return its state, or the default; of one that was not looked at none is made."""
+        if key in self:
+            return super().pop(key)
+        if not default:
+            raise KeyError(key)
+        return default[0]
 
     def get(self, key: int, default: Any = None) -> Any:
         """Return the state of an optimizer that was looked at, unscaled or stepped, or the default."""
@@ -138,3 +216,6 @@ class OptimizerStates(MutableMapping[int, OptimizerState]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return defaultdict, (_refresh_per_optimizer_state, dict(self))

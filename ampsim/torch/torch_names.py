@@ -14,7 +14,8 @@
     ``_check_inf_per_device``                        fused LAMB, distributed Shampoo
     ``_check_scale_growth_tracker``,                 subclasses of torch's scaler
     ``_lazy_init_scale_growth_tracker``
-    ``_unscale_grads_``, ``_maybe_opt_step``         overridden: to take fp16, to agree among ranks
+    ``_unscale_grads_``, ``_maybe_opt_step``,        overridden: to take fp16, to agree among ranks, to count
+    ``update``, copied                               overflows first
     ================================================ ==========================================================
 
 What is read is in force. What is written is obeyed, or refused with the call that does it. An override is called
@@ -35,7 +36,7 @@ from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.torch import checkpoint, config
-from ampsim.torch.shown import OptimizerStates, ShownTensor, refusal_of_states
+from ampsim.torch.shown import OptimizerStates, ShownTensor
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.optimizer_step import OptimizerStep, Overrides
 from ampsim.torch.step.ranks import Ranks
@@ -94,31 +95,40 @@ class TorchNames(TorchScaler):
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
     _stepped: Callable[[int, Record], None]
+    _end: Callable[..., None]
+    _by_hand: AnyVersion | None  # what an `update` of a subclass has made so far
     synchronize: Callable[[], None]
 
-    def _read_scale(self) -> Tensor | None:
-        """Return a copy of the scale that this thread's next call uses, or None; of a capturable scaler no copy."""
+    def _scale_now(self) -> Tensor | None:
         if (register := self._iterations.register) is None:
             return None
-        version = self._iterations.seen_here(register)
-        tensor: Tensor = version.scale_on(version.device)
-        return tensor if version.in_place else ShownTensor.of(tensor, self._write_scale)
+        version = self._by_hand or self._iterations.seen_here(register)
+        return version.scale_on(version.device)
+
+    def _read_scale(self) -> Tensor | None:
+        """Show the scale that this thread's next call uses, or None; of a capturable scaler return it itself."""
+        return self._scale_now() if self._options.capturable else ShownTensor.of(self._scale_now, self._write_scale)
 
     def _write_scale(self, new_scale: Any) -> None:
         """Do what ``update(new_scale)`` does in an iteration of nothing else; within one only the same is taken."""
         if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
             new_scale = float(new_scale)
         new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
-        self._write("_scale", new_scale, self._read_scale, lambda version: version.override(self._rule, new_scale))
+        self._write("_scale", new_scale, self._scale_now, lambda version: version.override(self._rule, new_scale))
 
     def _write(
         self, name: str, value: Any, read: Callable[[], Tensor | None], advance: Callable[[AnyVersion], AnyVersion]
     ) -> None:
-        """Make the newest version another; RuntimeError while an iteration runs, unless `value` is what is read."""
+        """Make the newest version another; RuntimeError while an iteration runs, unless `value` is what is read.
+
+        A subclass with an `update` of its own may write in it: what it wrote is in force when it clears the states.
+        """
         register = self._iterations.register or self._start(torch.device(self._device))
         self.synchronize()
         if not register.outstanding():
             register.apply(register.begin(), advance, is_async=False)
+        elif self._updates_by_hand():
+            self._by_hand = advance(self._by_hand or register.newest)
         elif read() != value:
             raise RuntimeError(
                 f"{name} set to {value!r} between scale() and update(): expected an iteration to keep the scale and "
@@ -126,11 +136,13 @@ class TorchNames(TorchScaler):
                 "ranks must agree"
             )
 
-    def _read_tracker(self) -> Tensor | None:
+    def _tracker_now(self) -> Tensor | None:
         if (register := self._iterations.register) is None:
             return None
-        tracker = torch.full((), self._get_growth_tracker(), dtype=torch.int32, device=register.newest.device)
-        return ShownTensor.of(tracker, self._write_tracker)
+        return torch.full((), self._get_growth_tracker(), dtype=torch.int32, device=register.newest.device)
+
+    def _read_tracker(self) -> Tensor | None:
+        return ShownTensor.of(self._tracker_now, self._write_tracker)
 
     def _write_tracker(self, tracker: Any) -> None:
         """Set the count of clean steps, as `_write_scale` sets the scale."""
@@ -146,22 +158,38 @@ class TorchNames(TorchScaler):
         def counted(version: AnyVersion) -> AnyVersion:
             return version.restored((replace(version.saved(), growth_tracker=tracker),), self._rule)[-1]
 
-        self._write("_growth_tracker", tracker, self._read_tracker, counted)
+        self._write("_growth_tracker", tracker, self._tracker_now, counted)
 
     def _write_first(self, **change: float) -> None:
-        if self._iterations.register is not None or isinstance(self._rule, Policy):
+        if isinstance(self._rule, Policy):
             raise RuntimeError(
-                f"{change} set as what the scaler starts from: expected that before the first scale(), and not with a "
-                "policy; call update(new_scale) or load_state_dict()"
+                f"{change} set as what the scaler starts from: expected that of a rule, not with a policy; call "
+                "update(new_scale) or load_state_dict()"
             )
-        self.load_state_dict(self.state_dict() | change)
+        if self._iterations.register is None:
+            self.load_state_dict(self.state_dict() | change)
+        elif "scale" in change:  # it has started: as in torch, this is read and no more
+            self._first = (replace(self._first[0], **change), *self._first[1:])
+        else:
+            self._first = (*self._first[:-1], replace(self._first[-1], growth_tracker=change["_growth_tracker"]))
 
     def _read_states(self) -> OptimizerStates:
-        return OptimizerStates(self._records, self._stepped, by_ranks=self._ranks is not None)
+        return OptimizerStates(self._records, self._stepped, self._end_by_hand, by_ranks=self._ranks is not None)
 
     def _write_states(self, states: Any) -> None:
-        if states or any(record.is_used for record in self._records.by_id().values()):
-            raise refusal_of_states("replaced")
+        now = self._read_states()
+        now.clear()
+        now.update(states)
+
+    def _updates_by_hand(self) -> bool:
+        """Tell whether a subclass may end iterations by an `update` copied from torch's."""
+        plain = self._ranks is None and not (self._options.depth or self._iterations.by_ticket)
+        return plain and not self._iterations.launcher.remote and not self._is_ours("update")
+
+    def _end_by_hand(self) -> None:
+        """End the iteration with the scale and the count that were written in it, if any was."""
+        if self._by_hand is not None:
+            self._end(None, lambda version: version)
 
     def _set_constant(self, name: str, value: float) -> None:
         """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
@@ -195,7 +223,8 @@ class TorchNames(TorchScaler):
         if not self._enabled:
             return 0
         register = self._iterations.register
-        tracker: int = (self._first[-1] if register is None else register.newest.read()).growth_tracker
+        version = self._by_hand or (register and register.newest)
+        tracker: int = (version.read() if version else self._first[-1]).growth_tracker
         return tracker
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
@@ -215,12 +244,16 @@ class TorchNames(TorchScaler):
     def _check_overrides(self) -> None:
         """Raise TypeError for an override of what torch's other methods call and ours do not."""
         for name in _NEVER_CALLED:
-            owner = next(cls for cls in type(self).__mro__ if name in vars(cls))
-            if not owner.__module__.startswith(("ampsim.torch.", "torch.amp.")):
+            if not self._is_ours(name):
                 raise TypeError(
-                    f"{owner.__name__} overrides {name}, which would never be called: expected public methods, "
-                    "_unscale_grads_ or _maybe_opt_step; override those, or derive from torch.amp.GradScaler"
+                    f"{_owner(type(self), name).__name__} overrides {name}, which would never be called: expected "
+                    "public methods, _unscale_grads_ or _maybe_opt_step; override those, or derive from "
+                    "torch.amp.GradScaler"
                 )
+
+    def _is_ours(self, name: str) -> bool:
+        """Tell whether a method is one of this package or of torch's scaler, and of no subclass."""
+        return _owner(type(self), name).__module__.startswith(("ampsim.torch.", "torch.amp."))
 
     def _overridden(self, name: str) -> Any:
         """Return this scaler's method if it is not torch's, else None."""
@@ -239,6 +272,10 @@ class TorchNames(TorchScaler):
         return Overrides(self._overridden("_unscale_grads_"), take if maybe_opt_step else None)
 
 
+def _owner(kind: type[TorchScaler], name: str) -> type:
+    return next(cls for cls in kind.__mro__ if name in vars(cls))
+
+
 @functools.cache
 def _overrides_of(kind: type[TorchScaler]) -> bool:
     return any(getattr(kind, name) is not getattr(TorchScaler, name) for name in _CALLED)
@@ -248,6 +285,6 @@ _NO_OVERRIDES = Overrides()
 _CALLED = {"_unscale_grads_", "_maybe_opt_step"}
 _NEVER_CALLED = (
     "_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_growth_factor", "_backoff_factor",
-    "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_lazy_init_scale_growth_tracker",
-    "_check_inf_per_device", "_get_scale_async", "_get_growth_tracker",
+    "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_check_inf_per_device",
+    "_get_scale_async", "_get_growth_tracker",
 )  # fmt: skip

@@ -89,6 +89,15 @@ def test_an_axis_of_vmap_with_parameters_of_its_own() -> None:
         assert result.grad["w"].tolist() == [[6.0, 8.0]] * 2
 
 
+def test_the_mean_over_workers_is_taken_of_unscaled_float32() -> None:
+    scaler = LossScale.create(Rule(2.0**10))
+    fun = lambda p, x: (p * x).astype(jnp.float32)  # noqa: E731
+    run = lambda x: scaler.value_and_grad(fun, axis_name="d")(jnp.float16(1.0), x)  # noqa: E731
+    near_the_top = jnp.array([60.0, 62.0], jnp.float16)  # 65504 / 1024 is 63.97: the sum of both leaves float16
+    result = jax.vmap(run, axis_name="d")(near_the_top)
+    assert (result.finite.tolist(), result.grad.tolist()) == ([True, True], [61.0, 61.0])
+
+
 # ------------------------------------------------------------------------------------------------------- optax
 
 

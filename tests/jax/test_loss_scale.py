@@ -365,11 +365,18 @@ def test_every_deviation_has_its_test() -> None:
         (State(1.0, pending=(0.1,)), r"^scale=0.1: expected a number >= 0 that float32 holds"),
         (State(1.0, 0, 1), "^overflow_tracker=1 with hysteresis=1: expected 0"),
         (State(1.0, 2**40), "^growth_tracker=1099511627776: expected a count that int32 holds"),
+        (State(1.0, 2**31), "^growth_tracker=2147483648: expected a count that int32 holds"),
+        (State(1.0, -(2**31)), "^growth_tracker=-2147483648: expected a count that int32 holds"),
+        (State(1.0, -(2**32)), "^growth_tracker=-4294967296: expected a count that int32 holds"),
     ],
 )
 def test_states_that_do_not_fit_are_refused(state, text) -> None:
     with pytest.raises(ValueError, match=text):
         LossScale.from_state(Rule(delay=1), state)
+    with pytest.raises(ValueError, match=r"^overflow_tracker=-4294967296: expected a count"):
+        LossScale.from_state(Rule(hysteresis=2), State(1.0, 0, -(2**32)))
+    for count in (2**31 - 1, -(2**31 - 1)):
+        assert LossScale.from_state(Rule(), State(1.0, count)).state.growth_tracker == count
 
 
 def test_nan_once_loaded_stays_and_inf_does_not_pass_a_maximum() -> None:

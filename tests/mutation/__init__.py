@@ -1,4 +1,4 @@
-"""Mutation tests: change one expression at a time in `ampsim`, and see which test fails.
+"""Mutation tests: change one expression at a time in a room of `ampsim` or in the runner, and see which test fails.
 
 ``python -m tests.mutation`` (``make mutants``) draws a sample of mutants by a seed, runs for each the tests that reach
 its line, and writes what killed it, or that nothing did, into ``seed-<seed>.jsonl``. A survivor asks for a test, or for

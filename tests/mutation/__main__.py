@@ -10,9 +10,9 @@ from ampsim.records import Journal, Record, read, write
 from experiments.runner import provenance
 from tests.mutation import judge
 from tests.mutation.equivalent import ARGUMENTS
-from tests.mutation.mutants import ROOT, Mutant, sample
+from tests.mutation.mutants import ROOMS, ROOT, Mutant, sample
 
-COUNTS = {"core": 34, "jax": 33, "torch": 33}
+COUNTS = {"core": 34, "jax": 33, "torch": 33} | dict.fromkeys(("watch", "testing", "peers", "diagnose", "runner"), 20)
 BUILD = ROOT / "build" / "mutation"
 LEAST = 0.95  # of the mutants that are not equivalent
 
@@ -112,13 +112,13 @@ def report(records: list[Record]) -> int:
 
 def sources(package: str) -> list[Path]:
     """Return the files that are mutated and those below them."""
-    return sorted({*(ROOT / "ampsim" / "core").rglob("*.py"), *(ROOT / "ampsim" / package).rglob("*.py")})
+    return sorted({*(ROOT / "ampsim" / "core").rglob("*.py"), *(ROOT / ROOMS[package].code).rglob("*.py")})
 
 
 def tests(package: str) -> list[Path]:
     """Return the files that judge them; not the arguments."""
     folder = Path(__file__).parent
-    judges = {*folder.glob("*.py"), *(ROOT / "tests" / package).rglob("*.py"), *(ROOT / "tests").glob("[ce]*.py")}
+    judges = {*folder.glob("*.py"), *(ROOT / ROOMS[package].tests).rglob("*.py"), *(ROOT / "tests").glob("[ce]*.py")}
     return sorted(judges - {folder / "equivalent.py"})
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import coverage
 import pytest
 
-from tests.mutation.mutants import ROOT, Mutant
+from tests.mutation.mutants import ROOMS, ROOT, Mutant
 
 FORK = multiprocessing.get_context("fork")
 LIMIT = 60.0  # seconds of tests for one mutant: what only the slowest tests of many would see counts as survived
@@ -88,7 +88,7 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for path in ROOT.iterdir():
-            if path.name in ("ampsim", "tests"):
+            if path.name in ("ampsim", "tests", "experiments"):
                 shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
             elif path.name == "pyproject.toml":
                 shutil.copy(path, folder)
@@ -98,7 +98,7 @@ class Tree:
     def measure(self, package: str, data: Path) -> None:
         """Run the tests of a package once and write what each of them reaches."""
         data.parent.mkdir(parents=True, exist_ok=True)
-        verdict = self._run([f"tests/{package}"], _Measurement(package, data), None)
+        verdict = self._run([ROOMS[package].tests], _Measurement(package, data), None)
         if verdict.how != "passed":
             print((self.folder / "output.txt").read_text())
             raise SystemExit(f"without a mutant {verdict.by} is {verdict.how}: expected to pass; mend it first")
@@ -107,7 +107,7 @@ class Tree:
         """Run tests with a mutant in place of its file, to the first that fails."""
         tests = reach.tests(mutant)
         measured, wanted = ({_file(test) for test in some} for some in (reach.seconds, reach.every(mutant)))
-        every = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / package).glob("test_*.py")}
+        every = {path.relative_to(ROOT).as_posix() for path in (ROOT / ROOMS[package].tests).glob("test_*.py")}
         files = sorted(every & wanted | every - measured)
         path = self.folder / mutant.file
         original = path.read_text()
@@ -154,7 +154,7 @@ def _pytest(pipe: Connection, folder: Path, files: list[str], plugin: Any, tests
     os.chdir(folder)
     os.environ["PYTHONPATH"] = str(folder)
     sys.path.insert(0, str(folder))
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("ampsim", "tests")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ampsim", "tests", "experiments")]:
         del sys.modules[name]
     with Path("output.txt").open("w") as output:
         os.dup2(output.fileno(), 1)
@@ -207,7 +207,7 @@ class _Measurement:
     def __init__(self, package: str, data: Path) -> None:
         self.data = data
         self.seconds: dict[str, float] = {}
-        self.coverage = coverage.Coverage(data_file=str(data), config_file=False, source=[f"ampsim/{package}"])
+        self.coverage = coverage.Coverage(data_file=str(data), config_file=False, source=[ROOMS[package].code])
         self.coverage.set_option("run:relative_files", True)
 
     def pytest_configure(self) -> None:

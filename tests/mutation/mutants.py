@@ -11,13 +11,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation import mutators
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+class Room(NamedTuple):
+    """Code that is mutated, and the tests that judge it; folders."""
+
+    code: str
+    tests: str
+
+
+NAMES = ("core", "jax", "torch", "watch", "testing", "peers", "diagnose")
+ROOMS = {name: Room(f"ampsim/{name}", f"tests/{name}") for name in NAMES}
+ROOMS["runner"] = Room("experiments/runner", "tests/experiments")
 
 
 @dataclass(frozen=True)
@@ -84,13 +96,13 @@ def _is_all(node: cst.CSTNode) -> bool:
 
 
 def sample(package: str, count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants of ``ampsim/<package>``, at most one per line and operator.
+    """Return `count` mutants of a room, at most one per line and operator.
 
     They are those with the smallest hashes of the seed and their text, so that a change of other lines leaves the
     sample as it is.
     """
     ranked = []
-    for path in sorted((ROOT / "ampsim" / package).rglob("*.py")):
+    for path in sorted((ROOT / ROOMS[package].code).rglob("*.py")):
         source, file = path.read_text(), path.relative_to(ROOT).as_posix()
         wrapper, places = MetadataWrapper(cst.parse_module(source)), _Places()
         wrapper.visit(places)

@@ -1,15 +1,21 @@
 """Code that was written against torch's scaler and its private names: what it does with ours, bit for bit."""
 
+import copy
+import io
 from collections import defaultdict
 from contextlib import closing
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
 from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from ampsim.core.policies.log_max import LogMax
 from ampsim.torch import GradScaler, OptimizerThread
+from ampsim.torch.shown import OptimizerStates
+from ampsim.torch.step.records import StepRecords
 from tests.torch.helpers import INF, bits
 
 STEPS, BAD = 9, (2, 5, 6)  # iterations, and those whose gradient is inf
@@ -382,6 +388,209 @@ def what_starts_is_written_as_tensors(base):
         yield run.end()
 
 
+of_writes("the_first_scale_is_written_late", lambda s, i: setattr(s, "_init_scale", 2.0 * i))
+of_writes("a_view_is_written", lambda s, i: s._scale.view(1).mul_(0.5) if i == 3 else None)
+of_writes("the_data_is_written", lambda s, i: s._scale.data.fill_(2.0) if i == 3 else None)
+of_writes("the_data_is_replaced", lambda s, i: setattr(s._growth_tracker, "data", torch.tensor(i % 2).int()))
+of_writes("a_result_is_written_again", lambda s, i: s._scale.fill_(2.0).mul_(2.0) if i == 3 else None)
+
+
+@client
+def numbers_that_are_held(base):
+    run = Run(base)
+    run.scaler.scale(torch.ones(()))
+    scale, count = run.scaler._scale, run.scaler._growth_tracker
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield run.end(), scale.item(), count.item(), scale.view(1).tolist(), scale.reshape(1, 1).shape
+        if i == 4:
+            scale.fill_(4.0)
+        if i == 7:
+            count.fill_(1)
+
+
+@client
+def numbers_that_are_saved(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield run.end()
+        file = io.BytesIO()
+        torch.save({"scale": run.scaler._scale, "growth_tracker": run.scaler._growth_tracker}, file)
+        file.seek(0)
+        yield {name: (type(value), value.item()) for name, value in torch.load(file, weights_only=True).items()}
+
+
+@client
+def a_scale_that_a_compiled_function_takes(base):
+    torch._dynamo.reset()
+    run = Run(base)
+    run.scaler._lazy_init_scale_growth_tracker(CPU)
+    scaled = torch.compile(lambda param, factor, scale: (param * factor).sum() * scale, backend="eager")
+    for i in range(3):
+        run.param.grad = None
+        scaled(run.param, torch.tensor([INF if i == 1 else 1.0, 0.5]), run.scaler._scale).backward()
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+# ------------------------------------------------------------------------------------ iterations of a client's own
+
+
+def copied_update(self, new_scale=None):
+    scale, tracker = self._check_scale_growth_tracker("update")
+    if new_scale is not None:
+        self._scale.fill_(new_scale)
+    else:
+        flags = [
+            flag for state in self._per_optimizer_states.values() for flag in state["found_inf_per_device"].values()
+        ]
+        constants = self._growth_factor, self._backoff_factor, self._growth_interval
+        torch._amp_update_scale_(scale, tracker, sum(flags), *constants)
+    self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
+
+
+def patient_update(self):
+    """Back off at the second overflow only, as scalers with hysteresis do."""
+    found = sum(
+        sum(flag.item() for flag in s["found_inf_per_device"].values()) for s in self._per_optimizer_states.values()
+    )
+    if found and self._overflows_left > 1:
+        self._overflows_left -= 1
+        self._growth_tracker.fill_(0)
+        self._per_optimizer_states.clear()
+    else:
+        self._overflows_left = 2
+        copied_update(self)
+
+
+def floored_update(self):
+    """Write the scale within the iteration that torch's own update then ends."""
+    self._scale.clamp_(min=4.0)
+    super(type(self), self).update()
+
+
+def patient_start(self, device):
+    super(type(self), self)._lazy_init_scale_growth_tracker(device)
+    self._overflows_left = 2
+
+
+def updating(name, n=1, **methods):
+    def run_it(base):
+        scaler = type("Updating", (base,), methods)
+        run, other = Run(scaler), Run(base, torch.optim.SGD)
+        other.scaler = run.scaler
+        for i in range(STEPS):
+            for each in (run, other)[:n]:
+                each.backward(i + (each is other))
+                each.scaler.step(each.optimizer)
+            run.scaler.update(*[32.0] if i == 7 and methods["update"] is copied_update else [])
+            yield run.seen(), other.seen(), run.scaler.state_dict(), len(run.scaler._per_optimizer_states)
+
+    run_it.__name__ = name
+    client(run_it)
+
+
+updating("an_update_that_is_copied", update=copied_update)
+updating("an_update_of_two_optimizers_that_is_copied", n=2, update=copied_update)
+updating("all_three_copied", update=copied_update, step=copied_step, unscale_=vars(copying(object))["unscale_"])
+updating("patience", update=patient_update, _lazy_init_scale_growth_tracker=patient_start)
+updating("a_floor_before_the_update", update=floored_update)
+
+
+@client
+def torchs_scaler_of_shards(base):
+    methods = {name: value for name, value in vars(ShardedGradScaler).items() if name in METHODS_OF_SHARDS}
+    for early in (False, True):
+        run = Run(type("Sharded", (base,), {**methods, "process_group": None}))
+        for i in range(STEPS):
+            run.backward(i)
+            with mock.patch("torch.distributed.all_reduce"):
+                if early:
+                    run.scaler.unscale_(run.optimizer)
+                run.scaler.step(run.optimizer)
+            yield run.end()
+
+
+METHODS_OF_SHARDS = {"scale", "unscale_", "_unscale_grads_", "_amp_update_scale_cpu_", "update"}
+
+
+@client
+def steps_that_are_no_updates(base):
+    class Seldom(base):  # as training among peers does it: most steps collect gradients only
+        def update(self):
+            if self.due:
+                return super().update()
+            for key in [*self._per_optimizer_states]:
+                self._per_optimizer_states[key] = _refresh_per_optimizer_state()
+            return None
+
+    run = Run(Seldom)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.due = i % 3 == 1
+        run.scaler.unscale_(run.optimizer)
+        kept = copy.deepcopy(run.state)
+        yield type(kept), kept["stage"], found(kept), run.end()
+        run.scaler._per_optimizer_states[id(run.param)] = kept
+        states = copy.deepcopy(run.scaler._per_optimizer_states)
+        yield sorted((state["stage"].value, found(state)) for state in states.values())
+
+
+@client
+def states_that_are_forgotten(base):
+    run = Run(base)
+    ways = [
+        lambda states, key: states.pop(key, None)["stage"],
+        lambda states, key: states.__delitem__(key),
+        lambda states, key: states.clear(),
+        lambda states, key: setattr(run.scaler, "_per_optimizer_states", defaultdict(_refresh_per_optimizer_state)),
+        lambda states, key: states.update({key: _refresh_per_optimizer_state()}),
+    ]
+    for i in range(STEPS):
+        run.backward(i + 1)
+        (run.scaler.step if i % 2 else run.scaler.unscale_)(run.optimizer)
+        states, key = run.scaler._per_optimizer_states, id(run.optimizer)
+        yield ways[i % len(ways)](states, key)
+        yield key in run.scaler._per_optimizer_states, run.scaler._per_optimizer_states.pop(0, None)
+        with pytest.raises(AssertionError) as told:
+            run.scaler.update()
+        with pytest.raises(KeyError):
+            run.scaler._per_optimizer_states.pop(1)
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield str(told.value), run.end()
+
+
+@client
+def a_state_that_is_put_back(base):
+    run = Run(base)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.unscale_(run.optimizer)
+        kept = copy.deepcopy(run.scaler._per_optimizer_states)
+        run.scaler.step(run.optimizer)
+        run.scaler._per_optimizer_states = kept
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+@client
+def a_check_of_divided_gradients(base):
+    run = Run(partial(base), interval=1)
+    run.scaler.update(0.25) if run.scaler._scale is not None else setattr(run.scaler, "_init_scale", 0.25)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.unscale_(run.optimizer)
+        run.param.grad.mul_(3e37)  # finite, and no longer so once divided by 1/4 again
+        yield [flag.item() for flag in run.scaler._check_inf_per_device(run.optimizer).values()]
+        run.scaler.step(run.optimizer)
+        run.scaler.update(0.25)
+        yield run.seen()
+
+
 # --------------------------------------------------------- what has an optimizer's methods and is none of torch's
 
 
@@ -583,3 +792,87 @@ def test_a_policys_count_is_refused():
     scaler = GradScaler("cpu", policy=LogMax())
     with pytest.raises(RuntimeError, match="with a policy, which has none: expected a rule; call"):
         scaler._growth_tracker = 1
+
+
+def test_numpy_cannot_write_the_scale_unseen():
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    with pytest.raises(ValueError, match="read-only"):
+        scaler._scale.numpy().fill(2.0)
+
+
+def test_a_write_that_is_refused_is_not_read():
+    run = Run(GradScaler)
+    run.backward(1)
+    held = run.scaler._scale
+    with pytest.raises(RuntimeError, match=r"_scale set to 2\.0 between"):
+        held.fill_(2.0)
+    assert (held.item(), run.scaler.get_scale()) == (8.0, 8.0)
+
+
+def test_a_collective_writes_the_scale():
+    def all_reduce(tensor):
+        """Do what a collective of torch.distributed does: it writes, and no version is counted."""
+        if torch.overrides.has_torch_function((tensor,)):
+            return torch.overrides.handle_torch_function(all_reduce, (tensor,), tensor)
+        return tensor.numpy().fill(4.0)
+
+    all_reduce.__module__ = "torch.distributed.distributed_c10d"
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.update(8.0)
+    all_reduce(scaler._scale)
+    assert scaler.get_scale() == 4.0
+    assert torch.distributed.all_reduce.__module__ == all_reduce.__module__
+
+
+@pytest.mark.parametrize("then", ["scale", "unscale_", "step"])
+def test_a_scale_that_is_written_in_an_iteration_that_goes_on_is_refused(then):
+    run = Run(type("Updating", (GradScaler,), {"update": copied_update}))
+    run.backward(1)
+    run.scaler._scale.fill_(2.0)
+    with pytest.raises(
+        RuntimeError, match=rf"^{then}\(\) after _scale or _growth_tracker was set between .*: expected"
+    ):
+        getattr(run.scaler, then)(run.param.sum() if then == "scale" else run.optimizer)
+    run.scaler._per_optimizer_states = {}
+    assert run.scaler.scale(torch.ones(())) == 2.0
+
+
+@pytest.mark.parametrize("options", [{"depth": 1}, {"launch": lambda work: work()}])
+def test_an_update_that_is_copied_is_refused_where_other_iterations_run(options):
+    run = Run(partial(type("Updating", (GradScaler,), {"update": copied_update}), **options))
+    run.backward(1)
+    run.scaler.step(run.optimizer)
+    with pytest.raises(RuntimeError, match=r"set to .* between scale\(\) and update\(\)"):
+        run.scaler.update()
+
+
+def test_a_scale_is_not_written_in_a_loop_that_passes_tickets():
+    scaler = type("Updating", (GradScaler,), {"update": copied_update})("cpu")
+    scaler.begin()
+    with pytest.raises(RuntimeError, match=r"set to 2.0 between scale\(\) and update\(\)"):
+        scaler._scale.fill_(2.0)
+
+
+def test_where_ranks_agree_no_state_is_forgotten():
+    records = StepRecords()
+    states = OptimizerStates(records, None, None, by_ranks=True)
+    states[3]["stage"] = OptState.STEPPED
+    for forget in (
+        states.clear,
+        partial(states.pop, 3),
+        partial(states.__setitem__, 3, _refresh_per_optimizer_state()),
+    ):
+        with pytest.raises(RuntimeError, match=r"_per_optimizer_states .*: expected a stage"):
+            forget()
+    assert states[3]["stage"] is OptState.STEPPED
+
+
+def test_an_overflow_on_one_of_two_devices_leaves_no_state():
+    run = Run(GradScaler, torch.optim.SGD, fused=True, momentum=0.9)
+    run.backward(1)
+    run.scaler.unscale_(run.optimizer)
+    run.state["found_inf_per_device"] = {CPU: torch.zeros(()), torch.device("cpu:0"): torch.ones(())}
+    run.scaler.step(run.optimizer)
+    assert not run.optimizer.state

@@ -8,7 +8,7 @@ from ampsim.torch import GradScaler
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Successor
 from ampsim.torch.step.optimizer_step import _flag
-from ampsim.torch.step.records import Record, Stage, StepReport
+from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from tests.torch.helpers import INF, an_optimizer
 
@@ -165,3 +165,13 @@ def test_a_disabled_scaler_clips_to_the_norm_of_all_groups():
     params[0].grad, params[1].grad = torch.tensor(3.0), torch.tensor(4.0)
     optimizer = torch.optim.SGD([{"params": [param]} for param in params])
     assert GradScaler("cpu", enabled=False).unscale_and_clip_(optimizer, 1.0) == 5.0
+
+
+def test_of_two_tickets_the_newest_is_forgotten():
+    records, optimizer = StepRecords(), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    for ticket, stage in enumerate((Stage.STEPPED, Stage.UNSCALED)):
+        records.holding(ticket, optimizer, bool, lambda record, stage=stage: record.move(stage))
+    records.drop(id(optimizer))
+    assert records.by_id()[id(optimizer)].stage is Stage.STEPPED
+    records.drop(id(optimizer))
+    assert records.by_id() == {}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampsim.torch import GradScaler, norm_hooks
-from ampsim.torch.gradients import norms
+from ampsim.torch.gradients import norms, unscale
 from tests.examples import examples
 
 LARGE = norms.SMALL + 1
@@ -183,3 +183,12 @@ def test_a_number_that_is_finite_only_if_all_are(sizes, bad, dtype, places) -> N
         if bad is not None:
             grads[-1][int(place * sizes[-1])] = bad * sign
     assert math.isfinite(norms.finite_if_all_are(grads)) == (bad is None)
+
+
+@pytest.mark.parametrize("scale", [2.0**-100, 0.25, 1.0, 4.0])
+@pytest.mark.parametrize("largest", [3e38, 8e37, 2.0**60, 2.0**20])
+def test_a_gradient_that_leaves_float32_once_divided_is_found(scale, largest):
+    found = unscale.FoundInf()
+    groups = {(torch.device("cpu"), torch.float32): [torch.tensor([1.0, -largest])]}
+    unscale.check_unscaled(groups, lambda device: torch.tensor(scale), found)
+    assert bool(found[torch.device("cpu")]) == (largest / scale > 3.4028235e38)

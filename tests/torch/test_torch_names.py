@@ -168,14 +168,15 @@ def put(name, value):
 
 
 REFUSED = {
-    "of what has started": (put("_init_scale", 2.0), "set as what the scaler starts from"),
     "of the count": (lambda s, _: s._growth_tracker.fill_(1), "_growth_tracker set to 1 between scale"),
     "of the count's place": (put("_growth_tracker", torch.tensor(3)), "_growth_tracker set to 3 between scale"),
-    "of the states": (put("_per_optimizer_states", {}), "_per_optimizer_states replaced"),
-    "of one state": (lambda s, o: s._per_optimizer_states.__setitem__(id(o), {}), "_per_optimizer_states of .* set to"),
-    "that forgets one": (lambda s, o: s._per_optimizer_states.pop(id(o)), "_per_optimizer_states of .* deleted"),
-    "that forgets all": (lambda s, _: s._per_optimizer_states.clear(), "_per_optimizer_states cleared"),
+    "of one state": (
+        lambda s, o: s._per_optimizer_states.__setitem__(id(o), 1),
+        "_per_optimizer_states of .* set to 1",
+    ),
     "of the scale within an iteration": (lambda s, _: s._scale.fill_(2.0), "_scale set to 2.0 between scale"),
+    "of a view of it": (lambda s, _: s._scale.view(1).fill_(2.0), "_scale set to 2.0 between scale"),
+    "of its data": (lambda s, _: setattr(s._scale, "data", torch.tensor(2.0)), "_scale set to 2.0 between"),
     "of what is no stage": (
         lambda s, o: s._per_optimizer_states[id(o)].__setitem__("stage", 0),
         "of an optimizer got 'stage': 0",

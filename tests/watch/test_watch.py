@@ -20,9 +20,11 @@ import ampsim.torch
 from ampsim import Rule, replay
 from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, read_run, records, unpack_counts
+from ampsim.watch import run as watch_run
 from ampsim.watch import watch
+from ampsim.watch.measure import exponents, norms
 from ampsim.watch.sinks import _scalars
-from ampsim.watch.step import Step
+from ampsim.watch.step import Step, _record
 from ampsim.watch.writer import Writer
 from tests.examples import examples
 
@@ -159,6 +161,27 @@ def test_every_and_names_choose_what_is_sampled(tmp_path):
     train("sgd", "torch", [0.0] * 5, False, 1, to=tmp_path / "run.jsonl", every=2, names="2.*")
     sampled = [record.get("by_parameter", {}).keys() for record in records(tmp_path / "run.jsonl")]
     assert sampled == [{"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}]
+
+
+def test_parameters_are_looked_at_by_the_steps_that_are_over(monkeypatch, tmp_path):
+    looks, closed = [], []
+    look, was_closed = watch_run.fingerprint, watch_run.Run.closed
+    monkeypatch.setattr(watch_run, "fingerprint", lambda params: (looks.append(len(closed)), look(params))[1])
+    monkeypatch.setattr(watch_run.Run, "closed", lambda run, *about: (closed.append(0), was_closed(run, *about)))
+    params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers, scaler = [torch.optim.SGD([param], 0.1) for param in params], ampsim.torch.GradScaler("cpu", depth=1)
+    begun = []
+    with watch({"a": params[0], "b": params[1]}, optimizers, scaler, to=tmp_path / "run.jsonl", still=3) as run:
+        assert run.skipped is False
+        for i in range(8):  # each begins before the one before it is over
+            params[i % 2].grad = torch.ones(2)
+            begun.append((optimizers[i % 2], scaler.begin()))
+            scaler.unscale_(begun[-1][0], ticket=begun[-1][1])
+            for optimizer, ticket in begun[:-1]:
+                scaler.step(optimizer, ticket=ticket)
+                scaler.update(ticket=ticket)
+            begun = begun[-1:]
+    assert looks == [3, 6]
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
@@ -430,3 +453,21 @@ def test_where_another_process_writes_the_file_a_run_has_the_next_name(tmp_path)
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
     assert [len([*records(each)]) for each in sorted(tmp_path.iterdir())] == [0, 1, 0]
+
+
+def test_a_norm_under_a_scale_of_zero_is_no_number():
+    record = _record([(["w"], [3.0], 0.0)], [])
+    assert (math.isnan(record["norm"]), record["bad"]) == (True, {"w": "has nan"})
+
+
+def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_no_counts():
+    grads = [("a", torch.ones(4)), ("b", torch.full((4,), 1e30)), ("none", torch.zeros(0))]
+    (found,) = norms(grads, torch.ones(()))
+    np.testing.assert_allclose(found.norms, [2.0, 2e30, 0.0], rtol=1e-6)
+    (counts,) = exponents(grads, torch.ones(()))
+    assert counts.names == ["a", "b"]
+
+
+def test_a_tracker_draws_scales_below_one_too():
+    assert _scalars({"step": 0, "scale": 0.5})["log2_scale"] == -1.0
+    assert "log2_scale" not in _scalars({"step": 0, "scale": 0.0})

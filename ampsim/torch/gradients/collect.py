@@ -1,6 +1,7 @@
 """An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from ampsim.core.torch_model import refusals
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
+_GRAD = attrgetter("grad")
 _SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other views it gives up
 
 
@@ -86,12 +88,11 @@ def lay_out_for_kernel(optimizer: Optimizer) -> None:
     after the other from the first address. Costs nothing per element unless a gradient must be copied.
     """
     for group in optimizer.param_groups:
-        params = [param for param in group["params"] if param.grad is not None]
-        grads = [param.grad for param in params]
-        if all(map(Tensor.is_contiguous, grads)) and all(map(Tensor.is_contiguous, params)):
+        params, grads = group["params"], [*map(_GRAD, group["params"])]
+        if all(map(Tensor.is_contiguous, params)) and all(grad is None or grad.is_contiguous() for grad in grads):
             continue
         for param, grad in zip(params, grads, strict=True):
-            contiguous = grad.is_contiguous() and param.is_contiguous()
+            contiguous = grad is None or (grad.is_contiguous() and param.is_contiguous())
             if not contiguous and grad.layout is torch.strided and grad.device.type == "cpu":
                 param.grad = _laid_out(grad, param)
 

@@ -267,7 +267,7 @@ class OptimizerStep:
         found = FoundInf()
         if self.exact_torch:
             unscale.check_and_multiply_(groups, unscale.ones_on, found)
-        elif self.version.may_be_below_one:
+        elif self.version.may_be_below_one and self.record.stage is Stage.READY:  # else they are divided
             unscale.check_unscaled(groups, self.version.scale_on, found)
         else:
             unscale.check(groups, found)

@@ -137,6 +137,12 @@ class StepRecords:
         newest = self.by_id().get(key)
         return self._looked_at.setdefault(key, Record()) if newest is None else newest
 
+    def drop(self, key: int) -> None:
+        """Forget the newest record of an optimizer by its id; KeyError if there is none."""
+        with self.lock:
+            known = (self._looked_at, *self._records.values())
+            del next((records for records in reversed(known) if key in records), self._looked_at)[key]
+
     def ticket_of(self, record: Record) -> int | None:
         """Return the ticket that holds this record, None if none has yet or it was updated."""
         key = id(record.optimizer)
