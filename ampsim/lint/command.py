@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ampsim.lint.engine import lint
 from ampsim.lint.output import FORMATS, explained
-from ampsim.lint.registry import RULES
 from ampsim.lint.rule import Finding
+from ampsim.lint.rules import RULES
 from ampsim.lint.settings import SettingError, asked
 from ampsim.lint.source import UnreadableError, read
 

@@ -2,44 +2,35 @@
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Words of a condition that asks whether the step was skipped, or will be.
-ASKS = re.compile(
+ASKS = re.compile(  # of a condition that asks whether the step was skipped, or will be
     r"get_scale|skip|last_step|was_run|found_inf|overflow|finite|isnan|isinf|is_nan|has_nan|has_inf|scale_before|"
     r"(prev|old|last|before|initial|current|new)_?(\w+_)?scale|scale_?(after|old|new|prev)|_growth_tracker|stepped",
     re.I,
 )
-_OF_GRADIENTS = re.compile(r"grad|norm|found_inf")
-WINDOW = re.compile(r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync", re.I)
+_WINDOW = re.compile(r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync", re.I)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition under which something happens.
+    """A condition that must hold, or must not; benign: it plainly asks for a setting, and not what came of the step."""
 
-    Attributes:
-        text: the condition, normalised: ``x is not None`` and ``x`` are one.
-        holds: whether it must hold, or must not.
-        words: in it, and in what its names were assigned.
-        benign: whether it plainly asks for a setting, and not for what came of the step.
-    """
-
-    text: str
+    text: str  # normalised: `x is not None` and `x` are one
     holds: bool
-    words: frozenset[str]
+    words: frozenset[str]  # in it, and in what its names were assigned
     benign: bool
 
     @property
     def asks(self) -> bool:
         """Whether it asks for a skip."""
-        return any(map(ASKS.search, self.words)) or bool(ASKS.search(self.text))
+        return any(map(ASKS.search, (*self.words, self.text)))
 
     @property
     def window(self) -> bool:
-        """Whether it asks for the end of an accumulation window."""
-        return "%" in self.words or any(map(WINDOW.search, self.words))
+        """Whether it asks for the end of an accumulation window, and not whether there is one."""
+        return "%" in self.words or (any(map(_WINDOW.search, self.words)) and not re.search("[>=] ?[01]$", self.text))
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +38,13 @@ class Event:
     """A call that a rule looks at.
 
     Attributes:
-        kind: scale, backward, unscale, clip, step, update, bare (an optimizer's own step), apex, schedule, average,
-            zero or grad.
+        kind: scale, backward, unscale, clip, step, update, bare (an optimizer's own step), apex, schedule, rate (a
+            learning rate that is set), average, zero or grad.
         on: the name of the scaler, schedule or average; of a backward pass: scaled, plain or other.
         of: the name of the optimizer.
-        node: where it is.
         guards: the conditions on the way to it.
-        loops: the loops around it, but for those over optimizers or parameters.
+        loops: the loops around it, but for those over optimizers or parameters; `around`: all of them.
         words: in its statement.
-        around: all the loops around it.
     """
 
     kind: str
@@ -64,8 +53,8 @@ class Event:
     node: ast.AST
     guards: tuple[Guard, ...]
     loops: tuple[ast.AST, ...]
-    words: frozenset[str] = frozenset()
-    around: tuple[ast.AST, ...] = ()
+    words: frozenset[str]
+    around: tuple[ast.AST, ...]
 
     def apart(self, other: "Event") -> bool:
         """Return whether no pass through the loop comes through both."""
@@ -77,54 +66,44 @@ class Event:
         shared = {(guard.text, guard.holds) for guard in other.guards}
         return [guard for guard in self.guards if (guard.text, guard.holds) not in shared]
 
+    def regardless(self, step: "Event") -> bool:
+        """Return whether this happens once per step of a scaler, whether that was skipped or not."""
+        asks = any(guard.asks and re.search(r"grad|norm|found_inf", guard.text) for guard in self.guards)
+        plain = all(guard.benign for guard in self.beyond(step))
+        return self.loops == step.loops and not self.apart(step) and not asks and plain
+
+    def within(self, step: "Event") -> bool:
+        """Return whether a step waits for the end of an accumulation window, and this does not."""
+        inner = self.loops[len(step.loops) :]
+        deeper = self.loops[: len(step.loops)] == step.loops and not {*inner} <= {*step.around}
+        waits = step.loops == self.loops and any(guard.window for guard in step.beyond(self))
+        return deeper or (waits and not any(guard.window for guard in self.guards))
+
 
 class Trace(list[Event]):
     """The events of one function of a file, with those of the functions that it calls, in order."""
 
-    def of(self, *kinds: str) -> list[Event]:
-        """Return the events of some kinds."""
-        return [event for event in self if event.kind in kinds]
+    def of(self, *kinds: str, with_: Event | None = None) -> list[Event]:
+        """Return the events of some kinds; only those that may happen in one pass with another event."""
+        return [each for each in self if each.kind in kinds and not (with_ and each.apart(with_))]
 
     def between(self, first: Event | None, last: Event | None, *kinds: str) -> list[Event]:
         """Return the events of some kinds after `first` and before `last`; None is either end."""
         start = self.index(first) + 1 if first else 0
-        end = self.index(last) if last else len(self)
-        return [event for event in self[start:end] if event.kind in kinds]
-
-    def steps(self) -> list[Event]:
-        """Return the steps of scalers."""
-        return self.of("step")
+        return [each for each in self[start : self.index(last) if last else None] if each.kind in kinds]
 
     def skippable(self) -> list[Event]:
         """Return the steps that may be skipped: those of scalers, and of optimizers that apex has patched."""
         apex = self.of("apex")
         patched = [each for each in self.of("bare") if any(other.of == each.of for other in apex)]
-        return self.steps() + [each for each in patched if not any(other.apart(each) for other in apex)]
+        return self.of("step") + [each for each in patched if not any(other.apart(each) for other in apex)]
 
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""
         passes = [each for each in self.between(None, before, "backward") if not each.apart(before)]
         return next((each for each in reversed(passes) if each.on.startswith("scaled")), None)
 
-
-def runs_regardless(event: Event, step: Event) -> bool:
-    """Return whether an event happens once per step of a scaler, whether that was skipped or not."""
-    return (
-        event.loops == step.loops
-        and not event.apart(step)
-        and not any(guard.asks and _OF_GRADIENTS.search(guard.text) for guard in event.guards)
-        and all(guard.benign for guard in event.beyond(step))
-    )
-
-
-def windowed(step: Event, other: Event) -> bool:
-    """Return whether a step waits for the end of an accumulation window, and the other event does not."""
-    inner = other.loops[len(step.loops) :]
-    deeper = other.loops[: len(step.loops)] == step.loops and not {*inner} <= {*step.around}
-    waits = step.loops == other.loops and any(guard.window for guard in step.beyond(other))
-    return deeper or (waits and not any(guard.window for guard in other.guards))
-
-
-def has(words: Collection[str], pattern: str) -> bool:
-    """Return whether a word is like a pattern, in upper or lower case."""
-    return any(re.search(pattern, word, re.I) for word in words)
+    def per_window(self, each: Event, steps: Sequence[Event]) -> bool:
+        """Return whether an event happens with every micro-batch, and all of some steps once per window."""
+        passes = [other for other in self.of("backward", with_=each) if other.loops == each.loops]
+        return bool(steps and passes) and all(each.within(step) for step in steps)

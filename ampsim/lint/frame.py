@@ -1,132 +1,210 @@
-"""What the names of a function stand for, up to the statement that is walked."""
+"""What the names of a function stand for, up to the statement that is walked, and what its conditions ask."""
 
 import ast
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ampsim.lint.guards import is_setting
-from ampsim.lint.names import SCALER, leaf, name_of, words_of
+from ampsim.lint.event import ASKS, Guard
+from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, has, kind_by_name, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source
+
+_HIDES = re.compile(  # of names that may hold a verdict
+    r"(^|_)(stepped|called|ran|did|updated|should|do|done|ok|success|good|bad|valid|finite|last|end)(_|$)|finite|"
+    r"^(update|step)(_|$)",
+    re.I,
+)
+_CONFIG = re.compile(r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options)$", re.I)
+_SETTING = re.compile(r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I)
+_MAKES = re.compile(r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args")
+_ORDERED = ast.Gt | ast.GtE | ast.Lt | ast.LtE
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a name stands for: another name, the words of what it was assigned, the scaler by which it is scaled.
+
+    `computed` is what is no setting; `made` is the class of this file that it is an instance of.
+    """
+
+    name: str
+    words: frozenset[str] = frozenset()
+    scaler: str = ""
+    computed: bool = False
+    made: str = ""
 
 
 @dataclass
 class Frame:
-    """A function that is walked, and what its names stand for.
-
-    Attributes:
-        source: its file.
-        owner: its class.
-        env: name -> the name of what it stands for.
-        words: name -> the words of what it was assigned.
-        scaled: name -> the scaler whose scaled loss it is.
-        typed: name -> the class of this file that it is an instance of.
-        opaque: names of what was computed, and is no setting.
-        nested: name -> the function that is defined in it.
-    """
+    """A function that is walked: its file, its class, what its names stand for, the functions that are defined in it."""
 
     source: Source
     owner: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-    words: dict[str, frozenset[str]] = field(default_factory=dict)
-    scaled: dict[str, str] = field(default_factory=dict)
-    typed: dict[str, str] = field(default_factory=dict)
-    opaque: set[str] = field(default_factory=set)
+    values: dict[str, Value] = field(default_factory=dict)
     nested: dict[str, Function] = field(default_factory=dict)
 
     def name(self, node: ast.AST) -> str:
         """Return the name of what an expression stands for."""
-        return name_of(node, self.env)
+        plain = name_of(node)
+        if plain in self.values:
+            return self.values[plain].name
+        head = re.split(r"[.\[(]", plain, maxsplit=1)[0]
+        return self.values[head].name + plain[len(head) :] if head in self.values else plain
 
-    def scaler_of(self, node: ast.AST) -> str:
+    def words(self, node: ast.AST) -> frozenset[str]:
+        """Return the words in an expression and in what its names were assigned."""
+        said = frozenset(words_in(node))
+        return said.union(*(self.values[word].words for word in said if word in self.values))
+
+    def scaler(self, node: ast.AST) -> str:
         """Return the scaler by which the value of an expression is scaled, or ""."""
         match node:
-            case ast.Call(func=ast.Attribute(attr="scale", value=value)) if (
-                self.source.kind(self.name(value)) == SCALER
-            ):
+            case ast.Call(func=ast.Attribute(attr="scale", value=value)) if self.kind(value) == SCALER:
                 return self.name(value)
             case ast.Name() | ast.Attribute() | ast.Subscript():
-                return self.scaled.get(self.name(node), "")
+                found = self.values.get(name_of(node)) or self.values.get(self.name(node))
+                return found.scaler if found else ""
+            case ast.BinOp(op=ast.Div(), right=right) if has(self.words(right), "scale"):
+                return ""
             case ast.BinOp(left=left, right=right):
-                return self.scaler_of(left) or self.scaler_of(right)
-            case ast.Call(func=ast.Attribute(attr="sum" | "mean" | "clone" | "squeeze", value=value)):
-                return self.scaler_of(value)
+                return self.scaler(left) or self.scaler(right)
+            case ast.Call(func=ast.Attribute(value=value), args=[]):  # detach(), mean(), clone()
+                return self.scaler(value)
+            case ast.Call(func=ast.Name(id="cast"), args=[_, value]):
+                return self.scaler(value)
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                return next((scaler for each in elts if (scaler := self.scaler_of(each))), "")
+                return next(filter(None, map(self.scaler, elts)), "")
         return ""
 
+    def kind(self, node: ast.AST) -> str:
+        """Return the kind of what an expression stands for, or ""."""
+        return self.source.kind(self.name(node))
+
+    def value(self, node: ast.expr) -> Value:
+        """Return what an expression stands for."""
+        name, simple = self.name(node), isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+        made = leaf(name_of(node.func)) if isinstance(node, ast.Call) else ""
+        if simple and name in self.values:
+            made = self.values[name].made
+        name = name if simple and "?" not in name else ""
+        made = made if made in self.source.classes else ""
+        return Value(name, self.words(node), self.scaler(node), not self.is_setting(node), made)
+
     def bind(self, target: ast.expr, value: ast.expr) -> None:
-        """Note what a name stands for from here on."""
+        """Note what a name stands for from here on; an attribute goes on standing for itself."""
         match target, value:
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
                 for pair in zip(targets, values, strict=True):
                     self.bind(*pair)
-                return
             case ast.Tuple(elts=targets), _:
                 for each in targets:
                     self.bind(each, value)
-                return
-        scaler, words = self.scaler_of(value), words_of(value, self.words)
-        if isinstance(target, ast.Name):
-            self.env.pop(target.id, None)
-            self.words[target.id] = words
-            (self.opaque.discard if is_setting(value, self) else self.opaque.add)(target.id)
-            if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) and "?" not in self.name(value):
-                self.env[target.id] = self.name(value)
-        name = self.name(target)
-        self.scaled.pop(name, None)
-        if scaler:
-            self.scaled[name] = scaler
-        if isinstance(value, ast.Call) and (made := leaf(name_of(value.func, {}))) in self.source.methods:
-            self.typed[name] = made
+            case ast.Name(id=name), _:
+                found = self.value(value)
+                self.values[name] = replace(found, name=found.name or name)
+            case _:
+                name, found = self.name(target), self.value(value)
+                self.values[name] = Value(name, scaler=found.scaler, made=found.made)
 
     def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return the names."""
         match target, iterated:
             case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
-                pairs = [*zip(targets, args, strict=True)]
+                return frozenset().union(*map(self.over, targets, args))
             case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
                 return self.over(inner, first)
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
-                self.words[name] = words_of(iterated, self.words)
-                self.env[name] = f"{self.name(iterated)}[]"
-                return frozenset({self.env[name]})
-            case _:
-                stored = (each for each in ast.walk(target) if isinstance(each, ast.Name))
-                names = frozenset(each.id for each in stored if isinstance(each.ctx, ast.Store))
-                for name in names:
-                    self.env.pop(name, None)
-                return names
-        return frozenset().union(*(self.over(*pair) for pair in pairs))
+                self.values[name] = Value(f"{self.name(iterated)}[]", self.words(iterated))
+                return frozenset({self.values[name].name})
+        names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        for name in names:
+            self.values.pop(name, None)
+        return frozenset(names)
 
     def inner(self, function: Function, node: ast.Call) -> Self:
         """Return the frame of a called function: its parameters stand for the arguments."""
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
         method = names[:1] in (["self"], ["cls"])
-        frame = type(self)(self.source, self.owner if method else "", nested=dict(self.nested))
-        if function.name in self.nested:
-            frame.env, frame.words, frame.scaled = dict(self.env), dict(self.words), dict(self.scaled)
-            frame.owner, frame.typed = self.owner, dict(self.typed)
+        closure = function.name in self.nested
+        about = {key: value for key, value in self.values.items() if closure or "." in key}
+        frame = type(self)(self.source, self.owner if method or closure else "", about, dict(self.nested))
         if isinstance(node.func, ast.Attribute) and method:
             base = self.name(node.func.value)
-            frame.env[names.pop(0)] = base
-            frame.owner = self.typed.get(base, self.owner)
-        given: list[tuple[str, ast.expr]] = [*zip(names, node.args, strict=False)]
-        given += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
-        for name, value in given:
-            found = self.name(value)
-            frame.env.pop(name, None) if "?" in found or "()" in found else frame.env.update({name: found})
-            frame.words[name] = words_of(value, self.words)
-            if scaler := self.scaler_of(value):
-                frame.scaled[name] = scaler
-            if not is_setting(value, self):
-                frame.opaque.add(name)
-            if found in self.typed:
-                frame.typed[found] = self.typed[found]
-        frame.annotate(function)
-        return frame
+            frame.values[names.pop(0)] = Value(base)
+            frame.owner = self.values[base].made or self.owner if base in self.values else self.owner
+        given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
+        for name, argument in given:
+            found = self.value(argument)
+            frame.values[name] = replace(found, name=name if "()" in found.name else found.name or name)
+        return frame.annotated(function)
 
-    def annotate(self, function: Function) -> None:
+    def annotated(self, function: Function) -> Self:
         """Note the classes of this file that the parameters are said to be of."""
         for arg in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
-            if arg.annotation and (said := leaf(name_of(arg.annotation, {}))) in self.source.methods:
-                self.typed[self.env.get(arg.arg, arg.arg)] = said
+            if arg.annotation and (said := leaf(name_of(arg.annotation))) in self.source.classes:
+                self.values[arg.arg] = replace(self.values.get(arg.arg, Value(arg.arg)), made=said)
+                name = self.values[arg.arg].name
+                self.values[name] = replace(self.values.get(name, Value(name)), made=said)
+        return self
+
+    def guards(self, test: ast.expr, *, holds: bool = True) -> tuple[Guard, ...]:
+        """Return what must hold where a test does, or does not."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.guards(operand, holds=not holds)
+            case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) == holds:
+                return tuple(guard for value in values for guard in self.guards(value, holds=holds))
+            case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None | True | False as value)]):
+                if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
+                    return self.guards(left, holds=holds == (isinstance(op, ast.Is | ast.Eq) == bool(value)))
+            case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
+                return self.guards(ast.Compare(left, [ast.Eq()], [right]), holds=not holds)
+        text = self.name(test)
+        text = ast.unparse(test) if "?" in text else text
+        return (Guard(text, holds, self.words(test), self.is_benign(test)),)
+
+    def is_benign(self, test: ast.expr) -> bool:
+        """Return whether a condition asks for a setting, or where training is, in a way that is plain."""
+        if any(map(ASKS.search, self.words(test))):
+            return False
+        match test:
+            case ast.Name() | ast.Attribute() if kind_by_name(name_of(test)) in (AVERAGE, SCHEDULE):
+                return not _HIDES.search(leaf(name_of(test)))
+            case ast.BoolOp(values=values):
+                return all(map(self.is_benign, values))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.is_benign(operand)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(op, _ORDERED):
+                return self.is_setting(left) and self.is_setting(right)
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                named = isinstance(right, ast.Constant) and isinstance(right.value, str)
+                enum = isinstance(right, ast.Attribute) and name_of(right)[:1].isupper()
+                number = isinstance(right, ast.Constant) and bool(_SETTING.search(ast.unparse(left)))
+                return (named or enum or number) and self.is_setting(left)
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() | ast.Is() | ast.IsNot()]):
+                return self.is_setting(left)
+            case ast.Call(func=ast.Name(id="hasattr" | "isinstance" | "callable"), args=[first, *_]):
+                return self.is_setting(first)
+            case ast.Call(func=func):
+                return bool(re.search(r"is_main|is_master|is_rank|get_rank|is_enabled", ast.unparse(func)))
+        return self.is_setting(test)
+
+    def is_setting(self, node: ast.expr) -> bool:
+        """Return whether an expression is a constant, a parameter or a field, whose name hints at no verdict."""
+        match node:
+            case ast.Constant():
+                return True
+            case ast.Name(id=name):
+                computed = name in self.values and self.values[name].computed
+                return (not computed or bool(_CONFIG.match(name))) and not _HIDES.search(name)
+            case ast.Attribute(value=value, attr=attr):
+                return not _HIDES.search(attr) and self.is_setting(value)
+            case ast.Subscript(value=value, slice=ast.Constant()):
+                return self.is_setting(value)
+            case ast.Call(func=ast.Name(id="bool" | "int" | "float" | "getattr"), args=[first, *_]):
+                return self.is_setting(first)
+            case ast.Call(func=func):
+                return bool(_MAKES.search(ast.unparse(func)))
+            case ast.Compare() | ast.BoolOp() | ast.UnaryOp() | ast.IfExp():
+                return all(self.is_setting(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+        return False

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 SCALER, OPTIMIZER, SCHEDULE, AVERAGE = "scaler", "optimizer", "schedule", "average"
 
@@ -21,40 +21,40 @@ _BY_NAME = (
 _NO_AVERAGE = re.compile(r"loss|acc|time|meter|metric|norm|grad_", re.I)
 
 
-def leaf(name: str) -> str:
-    """Return the last part of a dotted name: ``self.state['ema']`` gives ``ema``."""
-    if key := re.search(r"\['([^']*)'\]$", name):
-        return key[1]
-    return re.sub(r"\[.*?\]|\(\)", "", name).rpartition(".")[2]
-
-
-def name_of(node: ast.AST, env: Mapping[str, str]) -> str:
-    """Return a dotted name for an expression, by what `env` says of it; "?" where it has none."""
+def name_of(node: ast.AST) -> str:
+    """Return a dotted name for an expression; "?" where it has none."""
     match node:
         case ast.Name(id=name):
-            found = name
+            return name
         case ast.Attribute(value=value, attr=attr):
-            found = f"{name_of(value, env)}.{attr}"
-        case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
-            found = f"{name_of(value, env)}[{key!r}]"
-        case ast.Subscript(value=value, slice=ast.Constant(value=int(place))):
-            found = f"{name_of(value, env)}[{place}]"
+            return f"{name_of(value)}.{attr}"
+        case ast.Subscript(value=value, slice=ast.Constant(value=str() | int() as key)):
+            return f"{name_of(value)}[{key!r}]"
         case ast.Subscript(value=value):
-            found = f"{name_of(value, env)}[]"
+            return f"{name_of(value)}[]"
         case ast.Call(func=func):
-            found = f"{name_of(func, env)}()"
-        case _:
-            return "?"
-    return env.get(found, found)
+            return f"{name_of(func)}()"
+    return "?"
 
 
-def kind_by_class(called: str) -> str:
+def leaf(name: str) -> str:
+    """Return the last part of a dotted name: ``self.state['ema']`` gives ``ema``."""
+    key = re.search(r"\['([^']*)'\]$", name)
+    return key[1] if key else re.sub(r"\[.*?\]|\(\)", "", name).rpartition(".")[2]
+
+
+def called(node: ast.Call) -> str:
+    """Return the last part of the name of what is called."""
+    return leaf(name_of(node.func))
+
+
+def kind_by_class(made_by: str) -> str:
     """Return the kind of what a call of this name makes, or ""."""
-    if "lr_scheduler." in called:
+    if "lr_scheduler." in made_by:
         return SCHEDULE
-    if re.search(r"(^|\.)optim\.[A-Z]", called):
+    if re.search(r"(^|\.)optim\.[A-Z]", made_by):
         return OPTIMIZER
-    return next((kind for kind, pattern in _BY_CLASS if pattern.search(leaf(called))), "")
+    return next((kind for kind, pattern in _BY_CLASS if pattern.search(leaf(made_by))), "")
 
 
 def kind_by_name(name: str) -> str:
@@ -63,20 +63,12 @@ def kind_by_name(name: str) -> str:
     return "" if found == AVERAGE and _NO_AVERAGE.search(leaf(name)) else found
 
 
-def words_of(node: ast.AST, defined: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the identifiers and short strings in an expression and in what its names were assigned.
-
-    A gradient, ``p.grad``, is the word ``.grad``, and a remainder the word ``%``.
-    """
-    return frozenset(_words(node, defined))
-
-
-def _words(node: ast.AST, defined: Mapping[str, frozenset[str]]) -> Iterator[str]:
+def words_in(node: ast.AST) -> Iterator[str]:
+    """Yield the identifiers and short strings in a tree; a gradient is ``.grad``, and a remainder ``%``."""
     for each in ast.walk(node):
         match each:
             case ast.Name(id=name):
                 yield name
-                yield from defined.get(name, ())
             case ast.Attribute(attr="grad", value=value) if not is_module(value):
                 yield ".grad"
             case ast.Attribute(attr=attr):
@@ -89,4 +81,9 @@ def _words(node: ast.AST, defined: Mapping[str, frozenset[str]]) -> Iterator[str
 
 def is_module(node: ast.AST) -> bool:
     """Return whether ``node.grad`` is a function, as in torch.autograd.grad."""
-    return name_of(node, {}).rpartition(".")[2] in ("autograd", "jax", "func", "tape", "nnx", "eqx", "mx", "ag")
+    return leaf(name_of(node)) in ("autograd", "jax", "func", "tape", "nnx", "eqx", "mx", "ag")
+
+
+def has(words: Collection[str], pattern: str) -> bool:
+    """Return whether a word is like a pattern, in upper or lower case."""
+    return any(re.search(pattern, word, re.I) for word in words)

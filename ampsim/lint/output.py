@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from ampsim.lint.registry import RULES
 from ampsim.lint.rule import Finding, Rule
+from ampsim.lint.rules import RULES
 
 
 def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:

@@ -1,15 +1,14 @@
-"""A rule, and what it finds."""
+"""A rule, and what it finds: `rules.toml` says what is wrong, a function in `rules` finds it."""
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ampsim.lint.event import Trace
 from ampsim.lint.source import Source
 
 Found = Iterator[tuple[ast.AST, str]]
-SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
-SPLIT, LEARNS = "splitting_is_invisible", "it_learns"
+Finder = Callable[[Source], Found]
+FINDERS: dict[str, Finder] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,25 +16,23 @@ class Rule:
     """A law of training loops as far as the source shows it.
 
     Attributes:
-        code: as it is printed, ignored and selected.
-        name: in words.
+        code, name: as it is printed, ignored and selected; in words.
         sentence: what is wrong, why, and the cure.
+        wrong, right: a loop that has it, and the same loop without it.
         law: the law of `ampsim.testing.check_loop` that such a loop breaks; "" where it breaks none.
         thread: a public report of it; "" where none is known.
-        wrong: a loop that has it.
-        right: the same loop without it.
-        find: yields the places and a message for each, of a file and the traces of its functions.
         on: whether it is asked unless it is selected by name.
+        find: yields the places in a file, and a message for each.
     """
 
     code: str
     name: str
     sentence: str
-    law: str
-    thread: str
     wrong: str
     right: str
-    find: Callable[[Source, Sequence[Trace]], Found]
+    find: Finder
+    law: str = ""
+    thread: str = ""
     on: bool = True
 
 
@@ -48,3 +45,13 @@ class Finding:
     column: int
     code: str
     message: str
+
+
+def finds(code: str) -> Callable[[Finder], Finder]:
+    """Return a decorator that makes a function what finds a rule."""
+
+    def enter(finder: Finder) -> Finder:
+        FINDERS[code] = finder
+        return finder
+
+    return enter

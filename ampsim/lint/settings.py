@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ampsim.lint.engine import DEFAULT
-from ampsim.lint.registry import RULES
+from ampsim.lint.rules import RULES
 
 
 class SettingError(ValueError):

@@ -1,24 +1,45 @@
 """Walks a function, and the functions of its file that it calls, and notes what a rule looks at."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ampsim.lint.calls import Call, event_of
 from ampsim.lint.event import Event, Guard, Trace
-from ampsim.lint.frame import Frame
-from ampsim.lint.guards import guards_of, leaves, negated
-from ampsim.lint.names import SCALER, leaf, name_of, words_of
+from ampsim.lint.frame import Frame, Value
+from ampsim.lint.names import AVERAGE, OPTIMIZER, SCALER, SCHEDULE, called, has, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source
 
 DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
+_CLIPS = re.compile(r"^clip_grads?(_norm|_value|_with_norm)?_*$")
+_OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
+_AVERAGES = re.compile(
+    r"^_?(update|accumulate|step)_(g_|model_)?ema(_model|_params|_weights)?$|(^|_)ema_(update|step)$|^update_averages?$|"
+    r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
+)
+_RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
+_PLACE = r"iter|step|epoch|index|idx|progress|^it?$|^n_?i$"  # of where training is
+_FIXED = re.compile(r"""loss_scale\s*=\s*["']?[\d.]""")  # of apex: it skips nothing
+_LEAVES = ast.Return | ast.Continue | ast.Break
+_CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
+Found = Iterator[tuple[str, str, str]]
+
+
+def leaves(body: Sequence[ast.stmt]) -> bool:
+    """Return whether statements end by going on to the next iteration, or out; an exception ends the run instead."""
+    match body[-1] if body else None:
+        case ast.Continue() | ast.Break() | ast.Return():
+            return True
+        case ast.If(body=yes, orelse=no):
+            return leaves(yes) and leaves(no)
+    return False
 
 
 class Walker:
     """A walk through one function."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.trace, self.frame = source, Trace(), Frame(source)
+    def __init__(self, source: Source, frame: Frame) -> None:
+        self.source, self.frame, self.trace = source, frame, Trace()
         self.guards: tuple[Guard, ...] = ()
         self.passed: tuple[Guard, ...] = ()  # by the branches that leave, up to the end of the loop or function
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
@@ -35,10 +56,8 @@ class Walker:
                 break
             self.statement(statement)
             if isinstance(statement, ast.If) and leaves(statement.body) != leaves(statement.orelse):
-                self.guards += guards_of(
-                    negated(statement.test) if leaves(statement.body) else statement.test, self.frame
-                )
-            if isinstance(statement, ast.Return | ast.Continue | ast.Break | ast.Raise):
+                self.guards += self.frame.guards(statement.test, holds=not leaves(statement.body))
+            if isinstance(statement, _LEAVES | ast.Raise):
                 break
         self.guards = kept
 
@@ -46,7 +65,7 @@ class Walker:
         """Walk statements under conditions."""
         kept = self.guards
         leave = Guard(f"{id(body)} leaves", holds=True, words=frozenset(), benign=True)
-        away = bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
+        away = bool(body) and isinstance(body[-1], _LEAVES | ast.Raise)
         self.guards += (*guards, *[leave] * away)
         self.block(body)
         self.guards = kept
@@ -57,52 +76,44 @@ class Walker:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.frame.nested[node.name] = node
-            case ast.ClassDef():
-                pass
-            case ast.If():
-                self.expression(node.test)
+            case ast.If(test=test):
+                self.expression(test)
                 branch = Guard(f"{id(node)} branch", holds=True, words=frozenset(), benign=True)
-                self.guarded((*guards_of(node.test, self.frame), branch), node.body)
-                other = replace(branch, holds=False)
-                self.guarded((*guards_of(negated(node.test), self.frame), other), node.orelse)
+                self.guarded((*self.frame.guards(test), branch), node.body)
+                self.guarded((*self.frame.guards(test, holds=False), replace(branch, holds=False)), node.orelse)
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
+                if mixes(node):
+                    self.note("average", "", "", node)
                 self.loop(node, self.frame.over(node.target, node.iter))
             case ast.While():
                 self.expression(node.test)
                 self.loop(node, frozenset())
-            case ast.With() | ast.AsyncWith() | ast.Try() | ast.TryStar() | ast.Match():
-                self.compound(node)
-            case _:
+            case ast.ClassDef():
+                pass
+            case _ if isinstance(node, _CALLS | ast.Delete):
                 self.simple(node)
+            case _:
+                self.compound(node)
 
     def compound(self, node: ast.stmt) -> None:
-        """Walk what holds blocks that are no branch and no loop."""
+        """Walk what holds blocks that are no branch and no loop; handlers and cases happen instead of others."""
         match node:
-            case ast.With() | ast.AsyncWith():
-                for item in node.items:
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                for item in items:
                     self.expression(item.context_expr)
                     if item.optional_vars:
                         self.frame.bind(item.optional_vars, item.context_expr)
-                self.block(node.body)
-            case ast.Match():
-                self.expression(node.subject)
-                for case in node.cases:
-                    self.guarded(self.unknown(case, ast.unparse(case.pattern)), case.body)
+                self.block(body)
+            case ast.Match(subject=subject, cases=cases):
+                self.expression(subject)
+                for case in cases:
+                    self.guarded((Guard(f"{id(case)} case", True, frozenset(), False),), case.body)  # noqa: FBT003
             case ast.Try() | ast.TryStar():
-                self.attempt(node)
-
-    def attempt(self, node: ast.Try | ast.TryStar) -> None:
-        """Walk a try: its handlers happen instead of the rest."""
-        tried = self.unknown(node, "raises")
-        self.guarded((), node.body)
-        for handler in node.handlers:
-            self.guarded(tried, handler.body)
-        self.block([*node.orelse, *node.finalbody])
-
-    def unknown(self, node: ast.AST, text: str) -> tuple[Guard, ...]:
-        """Return a condition that nothing is known of."""
-        return (Guard(f"{id(node)} {text}", holds=True, words=frozenset(), benign=False),)
+                self.guarded((), node.body)
+                for handler in node.handlers:
+                    self.guarded((Guard(f"{id(node)} raises", True, frozenset(), False),), handler.body)  # noqa: FBT003
+                self.block([*node.orelse, *node.finalbody])
 
     def loop(self, node: ast.For | ast.AsyncFor | ast.While, targets: frozenset[str]) -> None:
         """Walk the body of a loop once."""
@@ -115,34 +126,34 @@ class Walker:
     def simple(self, node: ast.stmt) -> None:
         """Walk a statement that holds no others: its calls, then what it assigns."""
         self.expression(node)
-        if ".grad" in self.source.text and any(
-            isinstance(each, ast.Attribute) and each.attr == "grad" for each in ast.walk(node)
-        ):
-            self.note("grad", "", "", node, words_of(node, self.frame.words), self.roots(node))
+        if ".grad" in self.source.text and ".grad" in (words := self.frame.words(node)):
+            names = (self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name))
+            self.note("grad", "", "", node, words, frozenset(names))
         match node:
+            case ast.Assign(targets=[ast.Subscript(value=group, slice=ast.Constant(value="lr"))], value=value):
+                if has({*words_in(group)}, "group|^pg$") and has(self.frame.words(value), _PLACE):
+                    self.note("rate", "", "", node)
             case ast.Assign(targets=targets, value=value):
+                if "loss" in " ".join(words_in(targets[0])) and isinstance(targets[0], ast.Subscript):
+                    self.logged(value, node)
                 for target in targets:
                     self.frame.bind(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.frame.bind(target, value)
-            case ast.AugAssign(target=ast.Name(id=name), value=value):
-                self.frame.words[name] = self.frame.words.get(name, frozenset()) | words_of(value, self.frame.words)
-
-    def roots(self, node: ast.AST) -> frozenset[str]:
-        """Return what the names in a statement stand for."""
-        return frozenset(self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name))
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
+                old = self.frame.values.get(name, Value(name))
+                scaler = self.frame.scaler(ast.BinOp(target, op, value))
+                self.frame.values[name] = replace(old, words=old.words | self.frame.words(value), scaler=scaler)
 
     def expression(self, node: ast.AST) -> None:
         """Walk the calls of an expression, the inner ones first."""
-        if isinstance(node, ast.Lambda | ast.stmt) and not isinstance(
-            node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
-        ):
+        if isinstance(node, ast.Lambda):
             return
         if isinstance(node, ast.IfExp):
-            kept = self.guards
             self.expression(node.test)
-            for part, test in ((node.body, node.test), (node.orelse, negated(node.test))):
-                self.guards = kept + guards_of(test, self.frame)
+            kept = self.guards
+            for part, holds in ((node.body, True), (node.orelse, False)):
+                self.guards = kept + self.frame.guards(node.test, holds=holds)
                 self.expression(part)
             self.guards = kept
             return
@@ -153,76 +164,140 @@ class Walker:
 
     def call(self, node: ast.Call) -> None:
         """Note a call that a rule looks at; walk a function of this file."""
-        call, function = Call(node, self.source, self.frame), self.resolve(node.func)
-        for kind, on, of in event_of(call):
+        function, average = self.resolve(node.func), False
+        for kind, on, of in self.kinds(node):
             if kind == "backward" and function:
                 continue  # what it does is walked
-            about = frozenset({on, of, call.base} | ({self.frame.name(node.args[0])} if node.args else set()))
+            base = self.frame.name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            about = frozenset({on, of, base} | ({self.frame.name(node.args[0])} if node.args else set()))
             kept = self.guards
             if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
-                windows = (each.value for each in node.keywords if each.arg in ("update_grad", "need_update"))
-                self.guards += tuple(guard for each in windows for guard in guards_of(each, self.frame))
-            self.note(kind, on, of, node, words_of(node, self.frame.words), about)
-            self.guards = kept
-        if function:
-            self.enter(function, node)
+                asked = (word.value for word in node.keywords if word.arg in ("update_grad", "need_update"))
+                self.guards += tuple(guard for each in asked for guard in self.frame.guards(each))
+            self.note(kind, on, of, node, self.frame.words(node), about)
+            self.guards, average = kept, average or kind == "average"
+        deep = not function or len(self.stack) >= DEEPEST or function in self.stack
+        if function and not deep and not average and function.name in self.source.touched:
+            outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
+            self.frame = self.frame.inner(function, node)
+            self.seen.add(function)
+            self.block(function.body)
+            self.frame, self.passed, self.stack = outer, passed, self.stack[:-1]
 
-    def note(self, kind: str, on: str, of: str, node: ast.AST, words: frozenset[str], about: frozenset[str]) -> None:
+    def note(
+        self,
+        kind: str,
+        on: str,
+        of: str,
+        node: ast.AST,
+        words: frozenset[str] = frozenset(),
+        about: frozenset[str] = frozenset(),
+    ) -> None:
         """Add an event; a loop over what the event is about is none of its loops."""
-        loops = tuple(
-            loop for loop, targets in self.loops if not any(name.startswith(t) for t in targets for name in about)
-        )
+        own = [loop for loop, targets in self.loops if not any(name.startswith(t) for t in targets for name in about)]
         around = tuple(loop for loop, _ in self.loops)
-        self.trace.append(Event(kind, on, of, node, self.guards + self.passed, loops, words, around))
+        self.trace.append(Event(kind, on, of, node, self.guards + self.passed, tuple(own), words, around))
+
+    def logged(self, value: ast.expr, node: ast.AST) -> None:
+        """Note that the value of a scaled loss is kept as it is."""
+        if isinstance(value, ast.Name | ast.Call) and self.frame.scaler(value):
+            self.note("log", "", "", node)
 
     def resolve(self, func: ast.expr) -> Function | None:
         """Return the function of this file that is called, if it is known which one."""
         match func:
-            case ast.Name(id=name) if name in self.frame.nested:
-                return self.frame.nested[name]
             case ast.Name(id=name):
-                found = self.source.functions.get(name, [])
-                return found[0] if len(found) == 1 else None
+                return self.frame.nested.get(name) or self.source.function(name)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 return self.source.method(self.frame.owner, attr)
-            case ast.Attribute(value=value, attr=attr) if self.source.kind(self.frame.name(value)) != SCALER:
-                return self.source.method(self.frame.typed.get(self.frame.name(value), ""), attr)
+            case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
+                found = self.frame.values.get(self.frame.name(value)) or self.frame.values.get(name_of(value))
+                return self.source.method(found.made, attr) if found else None
         return None
 
-    def enter(self, function: Function, node: ast.Call) -> None:
-        """Walk a function that is called, in its own frame."""
-        if function in self.stack or len(self.stack) >= DEEPEST or function.name not in self.source.touched:
-            return
-        outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
-        self.frame = self.frame.inner(function, node)
-        self.seen.add(function)
-        self.block(function.body)
-        self.frame, self.passed, self.stack = outer, passed, self.stack[:-1]
+    def kinds(self, node: ast.Call) -> Found:
+        """Yield the kind, the subject and the optimizer of the events that a call is."""
+        attr, func = called(node), node.func
+        if attr == "item" or (attr == "float" and node.args):
+            self.logged(node.args[0] if node.args else func.value if isinstance(func, ast.Attribute) else node, node)
+        base, kind = (
+            (self.frame.name(func.value), self.frame.kind(func.value)) if isinstance(func, ast.Attribute) else ("", "")
+        )
+        first = next((self.frame.name(each) for each in (*node.args, *(word.value for word in node.keywords))), "")
+        if isinstance(func, ast.Attribute):
+            yield from (
+                self.of_scaler(attr, base, first) if kind == SCALER else self.of_others(node, func, base, kind, first)
+            )
+        if _CLIPS.match(attr) and not (base and _OWN_CLIP.search(leaf(base))):
+            yield "clip", "", ""
+        if _RATES.match(attr) or (kind == "" and not base and self.source.kind(attr) == SCHEDULE and node.args):
+            yield "rate", "", ""
+        if _AVERAGES.search(attr) or (kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)):
+            said = {word for each in node.args for word in words_in(each)}
+            if not has(said, "loss|item|acc|metric|norm|decay_only"):  # an average of parameters
+                yield "average", base, ""
+        name = self.frame.name(func)
+        if len(node.args) >= 2 and self.source.kind(name) == SCALER and "()" not in name:  # called as one, as timm's
+            optimizer = self.frame.name(node.args[1])
+            if self.source.kind(optimizer) == OPTIMIZER:
+                yield "backward", f"scaled {name}", optimizer
+                yield from ((kind, name, optimizer) for kind in ("unscale", "step", "update"))
+
+    def of_scaler(self, attr: str, base: str, first: str) -> Found:
+        """Yield the events that a call of a scaler's method is."""
+        if attr == "update" or (attr == "scale" and first):
+            yield attr, base, ""
+        elif attr in ("unscale_", "step") and first:
+            yield attr.rstrip("_"), base, first
+
+    def of_others(self, node: ast.Call, func: ast.Attribute, base: str, kind: str, first: str) -> Found:
+        """Yield the events that a call of another method is."""
+        match func.attr:
+            case "scale_loss" if len(node.args) > 1 and not _FIXED.search(self.source.text):
+                yield "apex", "", self.frame.name(node.args[1])  # which apex has patched to skip
+            case "unscale_" if first and not kind:
+                yield "unscale", base, first
+            case "step" if not node.args and kind == OPTIMIZER:
+                yield "bare", "", base
+            case "step" if kind == SCHEDULE:
+                yield ("rate", "", "") if first else ("schedule", base, "")
+            case "zero_grad":
+                yield "zero", "", base
+            case "backward":
+                yield "backward", self.passed_back(node, func.value), ""
+
+    def passed_back(self, node: ast.Call, loss: ast.expr) -> str:
+        """Return whether a backward pass is of a scaled loss, a plain one, or it is not known."""
+        if scaler := self.frame.scaler(loss):
+            return f"scaled {scaler}"
+        return "other" if node.args or has(self.frame.words(loss), "scal|accel|fabric|amp") else "plain"
+
+
+def mixes(node: ast.For | ast.AsyncFor) -> bool:
+    """Return whether a loop over pairs of parameters moves the one towards the other: an average by hand."""
+    pairs = isinstance(node.iter, ast.Call) and called(node.iter) == "zip" and len(node.iter.args) == 2
+    if not pairs or not re.search(r"param|state_dict", ast.unparse(node.iter)):
+        return False
+    text = "\n".join(ast.unparse(each) for each in node.body)
+    decays = re.search(r"\.(mul_|lerp_)\(|\.data = .*\*.*\+|\.copy_\(.*\*.*\+", text)
+    return bool(decays) and ".grad" not in text
 
 
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, of the functions that no other calls, and of those that were missed."""
-    called = called_names(source)
-    owners = {each: owner for owner, own in source.methods.items() for each in own.values()}
+    names = {called(each) for each in source.calls if isinstance(each.func, ast.Name | ast.Attribute)}
     seen: set[Function] = set()
-    functions = sorted(source.all_functions, key=lambda each: (each.name in called, each.lineno))
+    functions = sorted(source.functions, key=lambda each: (each.name in names, each.lineno))
     starts: list[Function | None] = [None, *functions]
     for start in starts:
         if start is not None and (start in seen or start.name not in source.touched):
             continue
-        walker = Walker(source)
+        walker = Walker(source, Frame(source, source.owners.get(start, "") if start else ""))
         if start is not None:
-            walker.frame = Frame(source, owners.get(start, ""))
-            walker.frame.annotate(start)
+            walker.frame.annotated(start)
             walker.stack = (start,)
             seen.add(start)
         walker.block(start.body if start else source.tree.body)
         seen |= walker.seen
-        if any(event.kind in ("scale", "step", "unscale", "apex", "backward") for event in walker.trace):
+        if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
             yield walker.trace
-
-
-def called_names(source: Source) -> set[str]:
-    """Return the names of functions that are called, as themselves or on self or an instance."""
-    calls = (node.func for node in source.nodes if isinstance(node, ast.Call))
-    return {leaf(name_of(func, {})) for func in calls if isinstance(func, ast.Name | ast.Attribute)}
