@@ -18,7 +18,7 @@ _AVERAGES = re.compile(
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
-_PLACE = r"iter|step|epoch|index|idx|progress|^it?$|^n_?i$"  # of where training is
+_PLACE = r"iter|step|index|idx|progress|^it?$|^n_?i$"  # of where training is
 _FIXED = re.compile(r"""loss_scale\s*=\s*["']?[\d.]""")  # of apex: it skips nothing
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
@@ -200,7 +200,8 @@ class Walker:
 
     def logged(self, value: ast.expr, node: ast.AST) -> None:
         """Note that the value of a scaled loss is kept as it is."""
-        if isinstance(value, ast.Name | ast.Call) and self.frame.scaler(value):
+        direct = any(self.source.calls_of("scale", value))  # which asks for the scale
+        if isinstance(value, ast.Name | ast.Call) and self.frame.scaler(value) and not direct:
             self.note("log", "", "", node)
 
     def resolve(self, func: ast.expr) -> Function | None:
@@ -230,7 +231,8 @@ class Walker:
             )
         if _CLIPS.match(attr) and not (base and _OWN_CLIP.search(leaf(base))):
             yield "clip", "", ""
-        if _RATES.match(attr) or (kind == "" and not base and self.source.kind(attr) == SCHEDULE and node.args):
+        asked = any(has(self.frame.words(each), _PLACE) for each in node.args)
+        if asked and (_RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE):
             yield "rate", "", ""
         if _AVERAGES.search(attr) or (kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)):
             said = {word for each in node.args for word in words_in(each)}
@@ -259,8 +261,8 @@ class Walker:
                 yield "unscale", base, first
             case "step" if not node.args and kind == OPTIMIZER:
                 yield "bare", "", base
-            case "step" if kind == SCHEDULE:
-                yield ("rate", "", "") if first else ("schedule", base, "")
+            case "step" if kind == SCHEDULE and not first:
+                yield "schedule", base, ""
             case "zero_grad":
                 yield "zero", "", base
             case "backward":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampsim.lint.engine import lint
-from ampsim.lint.registry import RULES
+from ampsim.lint.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 STATIC = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.registry import RULES
+from ampsim.lint.rules import RULES
 
 DOCS = Path(__file__).parents[2] / "docs/lint"
 HEAD, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.lint.engine import lint
-from ampsim.lint.registry import RULES
+from ampsim.lint.rules import RULES
 from ampsim.lint.source import UnreadableError
 from tests.examples import examples
 
