@@ -634,3 +634,28 @@ def overhead_plain(run: Result) -> Finding:
 @claim("jax", "jax_speed", "A step costs less than with jmp's scaler")
 def jax_costs_less(run: Result) -> Finding:
     return Finding(f"at most {max(q.ratios(run, 'jmp')):.2f} of it", max(q.ratios(run, "jmp")) < 1)
+
+
+@claim(
+    "census.wrong",
+    "census",
+    "More than a third of public fp16 loops, in more than half of their repositories, break a law",
+)
+def public_loops_are_wrong(run: Result) -> Finding:
+    found, asked = q.census(run, "wrong")
+    everyone = {name for row in run.records for name in row["repositories"]}
+    theirs = {name for row in run.records for name in row["wrong"]["repositories"]}
+    lows = (q.wilson(found, asked)[0], q.wilson(len(theirs), len(everyone))[0])
+    now = f"{found} of {asked} loops, in {len(theirs)} of {len(everyone)} repositories"
+    return Finding(now, lows[0] > 1 / 3, lows[1] > 1 / 2)
+
+
+@claim(
+    "census.skips",
+    "census",
+    "Most public schedules per step, and nearly all averages of parameters, go on in a skipped step",
+)
+def public_schedules_go_on(run: Result) -> Finding:
+    schedules, averages = q.census(run, "of", "schedule"), q.census(run, "of", "average")
+    now = f"schedules {schedules[0]} of {schedules[1]}, averages {averages[0]} of {averages[1]}"
+    return Finding(now, q.wilson(*schedules)[0] > 0.7, q.wilson(*averages)[0] > 0.9)

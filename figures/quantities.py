@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from math import hypot
+from math import hypot, sqrt
 from statistics import fmean
 from typing import Any
 
@@ -276,3 +276,25 @@ def late_losses(run: Result) -> list[float]:
     pairs = [(f"{p} k={k}", f"{p} k=0") for p in ("cumulative", "deduplicated", "probe") for k in (1, 2, 4)]
     columns = [(run.arm(late).column("final_loss"), run.arm(timely).column("final_loss")) for late, timely in pairs]
     return [a - b for late, timely in columns for a, b in zip(late, timely, strict=True)]
+
+
+def wilson(found: int, asked: int) -> tuple[float, float]:
+    """Return Wilson's interval, at 95 %, of a share of which `found` in `asked` were counted; all of [0, 1] for 0."""
+    if not asked:
+        return 0.0, 1.0
+    z, share = 1.959964, found / asked
+    middle = (share + z * z / (2 * asked)) / (1 + z * z / asked)
+    half = z / (1 + z * z / asked) * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def census(run: Result, *path: str) -> tuple[int, int]:
+    """Return how many loops of the census get something wrong, and how many have it: ``wrong``, ``laws``, ``of``."""
+    found = asked = 0
+    for row in run.records:
+        told = row
+        for key in path:
+            told = told[key]
+        found += told["wrong"] if path[0] == "of" else told["loops"]
+        asked += told["loops"] if path[0] == "of" else row["loops"]
+    return found, asked

@@ -36,7 +36,7 @@ class Value:
 
 @dataclass
 class Frame:
-    """A function that is walked: its file, its class, what its names stand for, the functions that are defined in it."""
+    """A function that is walked: its file, its class, what its names stand for, the functions defined in it."""
 
     source: Source
     owner: str = ""

@@ -129,7 +129,9 @@ class Source:
     def ignores(self, line: int, code: str) -> bool:
         """Return whether the comment at the end of a line asks to ignore a code."""
         asked = _IGNORE.search(self.text.split("\n")[line - 1])
-        return bool(asked) and (asked[1] is None or code in {each.strip().upper() for each in asked[1].split(",")})
+        return asked is not None and (
+            asked[1] is None or code in {each.strip().upper() for each in asked[1].split(",")}
+        )
 
 
 def read(path: Path) -> str:

@@ -130,13 +130,13 @@ def half_model(source: Source) -> Found:
             made = [each for each in ast.walk(scope) if isinstance(each, ast.Call) and each.args]
             of = {ast.unparse(each.args[0]) for each in made if kind_by_class(name_of(each.func)) == OPTIMIZER}
             whole = ast.unparse(scope)
-            if any(f"{name}.parameters()" in each for each in of) and f"{name}.float()" not in whole:
-                if "GradScaler" in whole:
-                    yield node, f"{name} is in half precision: torch's scaler refuses to unscale float16 gradients"
+            trained = any(f"{name}.parameters()" in each for each in of) and f"{name}.float()" not in whole
+            if trained and "GradScaler" in whole:
+                yield node, f"{name} is in half precision: torch's scaler refuses to unscale float16 gradients"
 
 
 @finds("AMP121")
 def scaled_loss_logged(source: Source) -> Found:
     """Yield what a file logs of scaled losses: ``.item()``, ``float()``, or an entry that is called a loss."""
-    for trace, each in source.events("log"):
+    for _, each in source.events("log"):
         yield each.node, "this is the loss times the loss scale"

@@ -50,9 +50,9 @@ def two_updates(source: Source) -> Found:
 
 @finds("AMP112")
 def scaler_not_saved(source: Source) -> Found:
-    """Yield the optimizer's state in a checkpoint of a file that makes a scaler, and nowhere says that it saves that."""
+    """Yield the optimizer's state in a checkpoint of a file that makes a scaler and nowhere saves that."""
     if any(source.events("step")) and "GradScaler(" in source.text and not _mentions_a_scaler(source):
-        for node in _saved_optimizers(source):
+        for node in saved_optimizers(source):
             yield node, "the optimizer is saved and the scaler is not: a run that is resumed differs"
             return
 
@@ -73,7 +73,7 @@ def _mentions_a_scaler(source: Source) -> bool:
     return False
 
 
-def _saved_optimizers(source: Source) -> Iterator[ast.AST]:
+def saved_optimizers(source: Source) -> Iterator[ast.AST]:
     """Yield the states of optimizers in dictionaries, and the optimizers that are given to what saves."""
     for node in source.nodes:
         match node:

@@ -60,9 +60,9 @@ def _windows(test: ast.AST | None) -> Iterator[str]:
 def _or_the_end(test: ast.AST) -> ast.AST | None:
     """Return the part of a condition that ends a window with the last batch: ``i % window == 0 or i == len(...)``."""
     for node in ast.walk(test):
-        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-            if any("len(" in text and "%" not in text for text in map(ast.unparse, node.values)):
-                return node
+        parts = map(ast.unparse, node.values) if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) else ()
+        if any("len(" in text and "%" not in text for text in parts):
+            return node
     return None
 
 
