@@ -39,7 +39,7 @@ def plot(run: Result) -> Figure:
     draw_shares(b, [q.census(run, "of", name) for name in OF], _style.BLACK)
     b.set_yticks(range(len(OF)), [f"{said} ({q.census(run, 'of', name)[1]})" for name, said in OF.items()])
     _style.label_panel(a, "a", "Of all loops")
-    _style.label_panel(b, "b", "Of the loops that have it")
+    _style.label_panel(b, "b", "Of those that have it")
     return figure
 
 
@@ -50,5 +50,5 @@ def draw_shares(
     places = [place + shift for place in range(len(counts))]
     bounds = [q.wilson(*count) for count in counts]
     axes.hlines(places, [low for low, _ in bounds], [high for _, high in bounds], color=color, linewidth=1.5)
-    axes.plot([found / asked for found, asked in counts], places, "o", color=color, markersize=3.5, label=label)
+    axes.plot([found / asked for found, asked in counts], places, "o", color=color, markersize=3.5, label=label, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(len(counts) - 0.5, -0.5), xlabel="share of loops")

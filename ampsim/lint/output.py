@@ -18,31 +18,25 @@ def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
 
 def as_json(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
     """Return an object with the findings, each with its rule's law and thread, and the files that are unreadable."""
-    rows = [vars(each) | of_rule(RULES[each.code]) for each in found]
-    return json.dumps({"findings": rows, "errors": dict(errors)}, indent=2)
-
-
-def of_rule(rule: Rule) -> dict[str, str]:
-    """Return what is said of a rule beside a finding."""
-    return {"rule": rule.name, "law": rule.law, "reason": rule.sentence, "thread": rule.thread}
+    said = {
+        code: {"rule": rule.name, "law": rule.law, "reason": rule.sentence, "thread": rule.thread}
+        for code, rule in RULES.items()
+    }
+    return json.dumps({"findings": [vars(each) | said[each.code] for each in found], "errors": dict(errors)}, indent=2)
 
 
 def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
     """Return an annotation per finding and per unreadable file, as GitHub's workflows read them."""
+    data = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
+    place = data | {ord(":"): "%3A", ord(","): "%2C"}
     lines = [
-        f"::warning file={_property(each.path)},line={each.line},col={each.column},title={each.code}::"
-        + _data(each.message)
+        f"::warning file={each.path.translate(place)},line={each.line},col={each.column},title={each.code}::"
+        + each.message.translate(data)
         for each in found
     ]
-    return "\n".join(lines + [f"::error file={_property(path)}::{_data(said)}" for path, said in errors.items()])
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return "\n".join(
+        [*lines, *(f"::error file={p.translate(place)}::{said.translate(data)}" for p, said in errors.items())]
+    )
 
 
 def explained(rule: Rule) -> str:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.engine import lint
-from ampsim.lint.rules import RULES
+from ampsim.lint.rules import RULES, lint
 
 ROOT = Path(__file__).parents[2]
 STATIC = {

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.engine import lint
 from ampsim.lint.output import explained
 from ampsim.lint.rule import FINDERS
-from ampsim.lint.rules import RULES, TEXTS
+from ampsim.lint.rules import RULES, TEXTS, lint
 
 ROOT = Path(__file__).parents[2]
 MAKES = "scaler = torch.amp.GradScaler()\n"
