@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "How it goes wrong": (
         "scale_crash", "crash_signals", "overflow_storm", "spikes", "adversary", "ranks_cells", "ranks_training",
         "loops", "atlas", "device_claims", "explain_faults", "public_runs", "whole_logs",
-        "fp8_interference",
+        "fp8_interference", "census",
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),

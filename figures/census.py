@@ -50,5 +50,6 @@ def draw_shares(
     places = [place + shift for place in range(len(counts))]
     bounds = [q.wilson(*count) for count in counts]
     axes.hlines(places, [low for low, _ in bounds], [high for _, high in bounds], color=color, linewidth=1.5)
-    axes.plot([found / asked for found, asked in counts], places, "o", color=color, markersize=3.5, label=label, clip_on=False)
+    shares = [found / asked for found, asked in counts]
+    axes.plot(shares, places, "o", color=color, markersize=3.5, label=label, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(len(counts) - 0.5, -0.5), xlabel="share of loops")

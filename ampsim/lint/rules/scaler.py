@@ -51,7 +51,9 @@ def two_updates(source: Source) -> Found:
 @finds("AMP112")
 def scaler_not_saved(source: Source) -> Found:
     """Yield the optimizer's state in a checkpoint of a file that makes a scaler and nowhere saves that."""
-    if any(source.events("step")) and "GradScaler(" in source.text and not _mentions_a_scaler(source):
+    given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
+    used = given or any(source.events("step"))
+    if used and "GradScaler(" in source.text and not _mentions_a_scaler(source):
         for node in saved_optimizers(source):
             yield node, "the optimizer is saved and the scaler is not: a run that is resumed differs"
             return
@@ -66,6 +68,8 @@ def _mentions_a_scaler(source: Source) -> bool:
             case ast.Attribute(attr="state_dict" | "load_state_dict", value=value) if (
                 "scaler" in name_of(value).lower()
             ):
+                return True
+            case ast.Assign(targets=[ast.Subscript(slice=key)]) if "scaler" in ast.unparse(key).lower():
                 return True
             case ast.Call(func=func) if re.search("(^|_)save|checkpoint", name_of(func), re.I):
                 if any("scaler" in ast.unparse(each).lower() for each in (*node.args, *node.keywords)):
