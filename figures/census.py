@@ -1,7 +1,7 @@
 """Public fp16 training loops: what share breaks each law, as far as their source shows it.
 
 a: of all loops, by kind of repository. b: of the loops that have something, those that get it wrong. Bars are Wilson's
-95 % intervals, as if loops were independent, which those of one repository are not.
+intervals, as if loops were independent, which those of one repository are not.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ _ORDERED = ast.Gt | ast.GtE | ast.Lt | ast.LtE
 
 @dataclass(frozen=True)
 class Value:
-    """What a name stands for: another name, the words of what it was assigned, the scaler by which it is scaled.
+    """The meaning of a name: another name, the words of what it was assigned, the scaler by which it is scaled.
 
     `computed` is what is no setting; `made` is the class of this file that it is an instance of.
     """

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ampsim.lint.rule import Finding, Rule
-from ampsim.lint.rules import RULES
+from ampsim.lint.engine import RULES
 
 
 def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.rules import RULES
+from ampsim.lint.engine import RULES
 from experiments import census, runner
 
 REPORTS = sorted((runner.DATA / "census_reports").glob("*.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ampsim.lint.command import main
-from ampsim.lint.rules import RULES
+from ampsim.lint.engine import RULES
 
 WRONG, RIGHT = RULES["AMP101"].wrong, RULES["AMP101"].right
 LINE = len(WRONG.splitlines())

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.lint.rules import RULES
+from ampsim.lint.engine import RULES
 
 DOCS = Path(__file__).parents[2] / "docs/lint"
 HEAD, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]
 LEAST = 0.9
+CHOSEN = {"AMP126", "AMP127"}  # off as they are no mistake by themselves
 
 
 def counts(code: str, sample: str) -> tuple[int, int]:
@@ -46,7 +47,7 @@ def test_the_table_says_what_was_judged(code: str) -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_a_rule_that_was_wrong_too_often_is_off(code: str) -> None:
     true, judged = counts(code, "")
-    assert RULES[code].on == (true / judged >= LEAST)
+    assert RULES[code].on == (true / judged >= LEAST and code not in CHOSEN)
 
 
 def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
@@ -55,4 +56,5 @@ def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
         assert len(each["commit"]) == 40
         assert each["true"] or each["why"]
     assert max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values()) == 1
-    assert HEAD["files"] == {"corpus": 314, "unseen-1": 193, "unseen-2": 40, "unseen-3": 21}
+    files = {"corpus": 314, "unseen-1": 193, "unseen-2": 40, "unseen-3": 21, "unseen-4": 515, "unseen-5": 31}
+    assert HEAD["files"] == files

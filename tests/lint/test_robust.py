@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.lint.rules import RULES, lint
+from ampsim.lint.engine import RULES, lint
 from ampsim.lint.source import UnreadableError
 from tests.examples import examples
 

@@ -7,7 +7,7 @@ import pytest
 
 from ampsim.lint.output import explained
 from ampsim.lint.rule import FINDERS
-from ampsim.lint.rules import RULES, TEXTS, lint
+from ampsim.lint.engine import RULES, TEXTS, lint
 
 ROOT = Path(__file__).parents[2]
 MAKES = "scaler = torch.amp.GradScaler()\n"
