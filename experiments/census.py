@@ -20,8 +20,8 @@ from typing import Any
 
 from rich.table import Table
 
-from ampsim.lint.event import Event, Trace
 from ampsim.lint.engine import RULES
+from ampsim.lint.event import Event, Trace
 from ampsim.lint.rules.scaler import saved_optimizers
 from ampsim.lint.source import Source, UnreadableError, parse, read
 from ampsim.lint.walk import traces_of

@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ampsim.lint.output import FORMATS, explained
 from ampsim.lint.engine import DEFAULT, RULES, lint
+from ampsim.lint.output import FORMATS, explained
 from ampsim.lint.source import UnreadableError, read
 
 LEFT_OUT = {"node_modules", "__pycache__", "site-packages", "build", "dist", "venv"}

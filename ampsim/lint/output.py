@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from ampsim.lint.rule import Finding, Rule
 from ampsim.lint.engine import RULES
+from ampsim.lint.rule import Finding, Rule
 
 
 def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ampsim.lint.engine import RULES, TEXTS, lint
 from ampsim.lint.output import explained
 from ampsim.lint.rule import FINDERS
-from ampsim.lint.engine import RULES, TEXTS, lint
 
 ROOT = Path(__file__).parents[2]
 MAKES = "scaler = torch.amp.GradScaler()\n"
