@@ -131,7 +131,8 @@ def verdict_dropped(source: Source) -> Found:
     """Yield the verdicts of DynamicScale that are never read in their function."""
     for function in source.functions if re.search("DynamicScale|dynamic_scale", source.text) else ():
         names = [each for each in ast.walk(function) if isinstance(each, ast.Name)]
-        for node, name in verdicts(function):
+        moves = re.search(r"apply_(gradients|updates)|\.update\(|optim|params \- ", ast.unparse(function))
+        for node, name in verdicts(function) if moves else ():
             if name not in {each.id for each in names if isinstance(each.ctx, ast.Load)}:
                 yield node, f"{name} says whether gradients are finite, and nothing asks it"
 
