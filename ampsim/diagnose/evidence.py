@@ -8,6 +8,7 @@ does, and so does an update of a program that counts no skipped one. A scale tha
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ class Evidence:
     history: History
 
     @property
-    def format(self) -> dict[str, object]:
+    def format(self) -> dict[str, Any]:
         """The program's row of the table of formats."""
         return dict(NAMED.get(self.history.program, {}))
 
@@ -42,8 +43,7 @@ class Evidence:
     @property
     def least(self) -> float:
         """By how much a scale that was printed with few decimals may be wrong."""
-        least = self.format.get("least", 0.0)
-        return least if isinstance(least, float) else 0.0
+        return float(self.format.get("least", 0.0))
 
     # ------------------------------------------------------------------------------------------------- the scale
 
@@ -69,9 +69,12 @@ class Evidence:
         """The log2 of the ratio of each two neighbouring points, 0 between segments and for near equals."""
         values, rows = self.points
         logs = np.array([log2_of(each) for each in values])
+        logs[values == 0] = min(-150.0, logs.min(initial=0.0) - 1)
         moves = np.diff(logs)
         segments = self.history.segment[rows]
         moves[(np.abs(moves) < 1.5 * NEAR) | (np.diff(segments) != 0)] = 0.0
+        if self.means:  # a sentence of a step may be printed before the mean that its step is in
+            moves[self.history.sentence[rows[:-1]] & (moves > 0)] = 0.0
         return np.asarray(moves)
 
     @cached_property
@@ -89,6 +92,15 @@ class Evidence:
                 end = k + 1
         return [*found, (start, end)] if start >= 0 else found
 
+    @cached_property
+    def search(self) -> tuple[int, int] | None:
+        """First and last point of the fall with which the log begins: no rise and no step that was taken before it."""
+        if not self.descents:
+            return None
+        first, last = self.descents[0]
+        taken = (self.status[: self.points[1][first]] == 1).any()
+        return None if (self.moves[:first] > 0).any() or taken else (first, last)
+
     def halvings(self, first: int, last: int) -> float:
         """Return by how many halvings one point is lower than another."""
         values = self.points[0]
@@ -97,10 +109,32 @@ class Evidence:
     def proved(self, first: int, last: int) -> int:
         """Return the skips that a fall between two points takes: one, or more where an overflow's factor is fixed."""
         factor = self.format.get("factor")
-        if self.means or not isinstance(factor, int | float) or not 0 < self.points[0][last] < math.inf:
+        if self.means or factor is None or not 0 < self.points[0][last] < math.inf:
             return 1
         old, new = self.points[0][first], self.points[0][last] + self.least
         return max(1, math.ceil(math.log2(old / new) / math.log2(factor) - 0.1))
+
+    @cached_property
+    def overflows(self) -> tuple[Ints, Floats]:
+        """Rows at which a step overflowed, and at which scale, or a higher bound; a backoff is taken to halve it."""
+        told = np.flatnonzero((self.history.skipped > 0) & self.history.sentence)
+        before, left = self.history.scale[told], self.history.left[told]
+        values, rows = self.points
+        fell = np.flatnonzero(self.moves < 0) + 1 if not self.means else np.zeros(0, np.int64)
+        own = np.flatnonzero((self.history.skipped == 1) & ~np.isnan(self.history.scale)) if self.flags else told[:0]
+        below = np.flatnonzero((values > 0) & (values < self.format.get("start", 0.0)))  # no run begins there
+        at = np.concatenate([told, rows[fell], own, rows[below]]).astype(np.int64)
+        scales = np.concatenate([
+            np.where(np.isnan(before), 2 * left, before), 2 * values[fell], self.history.scale[own], 2 * values[below],
+        ])  # fmt: skip
+        kept = np.argsort(at, kind="stable")
+        kept = kept[~np.isnan(scales[kept]) & (scales[kept] > 0)]
+        return at[kept], scales[kept]
+
+    @property
+    def flags(self) -> bool:
+        """Whether a skip is told on the row of its own step, with its scale."""
+        return self.own or self.format.get("counts") == "each"
 
     # ------------------------------------------------------------------------------------------------- the skips
 
@@ -167,7 +201,11 @@ class Evidence:
             return counted, counted
         rows, extra = self.points[1], 0
         falls = [(int(k), int(k) + 1) for k in np.flatnonzero(self.moves < 0)]
+        totals = np.flatnonzero(~np.isnan(self.history.total))
+        told = totals[-1] if len(totals) and one else -1  # what came before is in the last total
         for first, last in self.descents if self.means else falls:
+            if rows[first] < told:
+                continue
             begin = rows[max(first - 1, 0)] if self.means else rows[first]  # a mean is of the steps before it, too
             said = float(np.nansum(self.skipped[begin : rows[last] + 1]))
             extra += max(0, self.proved(first, last) - int(said))
@@ -196,14 +234,15 @@ class Evidence:
         total = ~np.isnan(history.total)
         bad = (skipped > 0) | np.isinf(history.norm)
         taken = total & (self.risen < self.steps)
-        if self.own or (self.trusted and not self.unsaid and (counts or "count" in history.settings)):
-            told = history.scale > 0 if counts == "since" else True  # some print counts of 0 and a scale of -1
-            taken |= (skipped == 0) & ~total & told
+        if self.flags or (self.trusted and not self.unsaid and counts != "since" and "count" in history.settings):
+            taken |= (skipped == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
         if self.unsaid:
             taken |= history.skipped == 0
         if not total.any():
             own_norm = ~(skipped > 0) | (counts == "since" and self.trusted)  # Megatron's is of the last step
-            taken |= np.isfinite(history.norm) & (history.norm > 0) & own_norm
+            held = _held(history.norm)
+            fresh = held != np.append(np.nan, held[:-1])  # a skipped step may print the last one's again
+            taken |= np.isfinite(history.norm) & (history.norm > 0) & own_norm & fresh
         if self.format.get("updates"):
             taken |= history.numbered & (np.diff(history.step, prepend=np.nan) > 0) & ~history.sentence
         if history.program == "HF Trainer":  # its schedule waits while steps are skipped
@@ -224,6 +263,12 @@ class Evidence:
         """Return how many steps were skipped or had gradients that were not finite, at least, by some rows."""
         counted, norms = np.nansum(self.skipped[rows]), np.isinf(self.history.norm[rows]).sum()
         return int(max(counted, norms))  # a sentence and a norm may tell of one step
+
+
+def _held(values: Floats) -> Floats:
+    """Return values with the last known one in the place of each NaN."""
+    last = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(len(values))))
+    return np.where(last < 0, np.nan, values[last])
 
 
 def log2_of(scale: float) -> float:

@@ -5,17 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampsim.diagnose.evidence import Evidence
-from ampsim.diagnose.formats import TABLE
+from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import History
-from ampsim.diagnose.remarks import OFTEN, remarks, share
+from ampsim.diagnose.remarks import remarks, share
 from ampsim.diagnose.statements import Maker, Statement
 
-SKIPPED = 0.25
-"""Lines that tell of skips per line that tells of a step that was taken, above which no run is called healthy."""
-SHORT = 3
-"""Lines that show a step, below which no run is called healthy."""
-RISEN = 1.3
-"""Times the lowest quarter of the losses that the last one may be."""
 STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}
 """Verdict -> exit status."""
 
@@ -49,7 +43,7 @@ def explain(history: History) -> Explanation:
     statements = [each for one in (history, *history.others) for each in _about(one, main=one is history)]
     ranks = (history, *history.others)
     if any((Evidence(one).status == 1).any() for one in ranks):  # what one rank shows is so of all
-        statements = [each for each in statements if each.kind != "never started"]
+        statements = [each for each in statements if each.kind != "no step seen"]
     covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
     statements = [each for each in statements if each.kind not in covered]
     order = {"wrong": 0, "note": 1, "fact": 2}
@@ -87,12 +81,12 @@ def _verdict(history: History, statements: list[Statement]) -> tuple[str, str]:
         if history.settings.get("cut"):
             return "cannot tell", "cut"
         skips, steps, _ = share(evidence)
-        if skips >= 3 and skips > OFTEN * steps > 0:
+        if skips >= 3 and skips > JUDGED.often * steps > 0:
             return "cannot tell", "often"
-        if not steps and bad.sum() >= 5 and bad.sum() > SKIPPED * good.sum():
+        if not steps and bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum():
             return "cannot tell", "often"
         doubt = _doubt(history, evidence)
-        if doubt or 0 < good.sum() < SHORT:
+        if doubt or 0 < good.sum() < JUDGED.short:
             return "cannot tell", doubt or "short"
         if good.any() and not good[-max(1, len(good) // 4) :].any():
             return "cannot tell", "taken"
@@ -108,19 +102,22 @@ def _doubt(history: History, evidence: Evidence) -> str:
         return "low"
     losses = history.loss[np.isfinite(history.loss)]
     part = max(1, len(losses) // 4)
+    if 2 <= len(losses) < 8 and losses.min() > 0 and losses[-1] > JUDGED.rose * losses[:-1].max():
+        return "rises"
     if len(losses) >= 4 and losses.min() > 0:
         quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
-        if np.median(losses[-part:]) > RISEN * min(quarters):
+        if np.median(losses[-part:]) > JUDGED.risen * min(quarters):
             return "rises"
     return ""
 
 
 def _reason(evidence: Evidence, norms: int) -> str:
     history = evidence.history
-    if evidence.trusted and not evidence.unsaid and ((~np.isnan(history.total)).any() or (history.skipped == 0).any()):
+    counts = evidence.flags or "count" in history.settings
+    if not evidence.unsaid and ((~np.isnan(history.total)).any() or (counts and (history.skipped == 0).any())):
         return "counted"
-    if norms > OFTEN * len(history.step):
-        return "norms"
+    if norms > JUDGED.often * len(history.step):
+        return "some norms" if np.isinf(history.norm).any() else "norms"
     if (evidence.moves > 0).any():
         return "grew"
     return "rate" if history.program == "HF Trainer" else "updates"

@@ -6,29 +6,18 @@ such as that 5 % of skips are too many, is a number here.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ampsim.diagnose.dead_layers import dead_layers
 from ampsim.diagnose.evidence import Bools, Evidence
-from ampsim.diagnose.formats import ERRORS
+from ampsim.diagnose.formats import ERRORS, JUDGED
+from ampsim.diagnose.reconstruct import reconstruct
 from ampsim.diagnose.scaled_norm import scaled_norm
-from ampsim.diagnose.statements import Bound, Maker, Statement
-
-DESCENT = 6
-"""Halvings without a rise, once the run has taken steps, that no run makes which only probes its level."""
-STUCK = 4
-"""Skips at one scale, more than any hysteresis in use."""
-LONG = 8
-"""Skips in a row."""
-OFTEN, SOME = 0.05, 0.004
-"""Shares of the steps that are lost: with a growth interval of 20, and of 250."""
-ENDLESS = 2.0**40
-"""A scale at which a gradient of 6e-8 overflows."""
-LOW = 2.0**-5
-"""A scale to which no run falls whose gradients float16 holds unscaled."""
-TINY = 2.0**-14
-"""A scale at which float16 makes all gradients below 1e-3 zero."""
+from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
+from ampsim.diagnose.words import counted
 
 
 def remarks(maker: Maker) -> Iterator[Statement]:
@@ -37,7 +26,7 @@ def remarks(maker: Maker) -> Iterator[Statement]:
         yield from remark(maker)
 
 
-def _way(evidence: Evidence, first: int, last: int) -> dict[str, float]:
+def _way(evidence: Evidence, first: int, last: int) -> dict[str, Any]:
     values = evidence.points[0]
     return {"from": float(values[first]), "to": float(values[last])}
 
@@ -56,16 +45,30 @@ def _tail(maker: Maker) -> Iterator[Statement]:
     stood = evidence.weight(np.intersect1d(rows, at[same])) if len(same) else 0
     never = not (evidence.status == 1).any()
     fallen = evidence.halvings(int(inside[0]), len(values) - 1) if len(inside) else 0.0
-    if never and fallen >= 1 and final >= 1 and stood < STUCK:
-        yield maker.make("searching", rows, **_way(evidence, int(inside[0]), len(values) - 1))
+    if never and fallen >= 1 and final >= 1 and stood < JUDGED.stuck:
+        if len(evidence.status) - 1 - rows[-1] > max(2, len(rows)):
+            return  # much comes after, of which nothing is known
+        down = math.ceil(math.log2(final / 65504))
+        more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
+        yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and len(inside) == 1 and final >= 1:
         return  # one scale shows no way
+    elif (
+        never
+        and not len(inside)
+        and (
+            weight < JUDGED.long
+            or (maker.history.unit == "step" and maker.history.bounds[1, rows[-1]] <= JUDGED.search)
+        )
+        and not np.isinf(maker.history.norm[rows]).any()
+    ):
+        return  # where no scale is printed, its search shows no way either
     elif never:
-        yield maker.make("never started", rows, bad=(weight, None))
-    elif stood >= STUCK and final > 0:
-        yield maker.make("floor reached", rows, to=final, bad=(weight, None))
-    elif fallen < DESCENT and weight >= LONG:
-        yield maker.make("skipped to the end", rows, bad=(weight, None))
+        yield maker.make("no step seen", rows, since=True, bad=(weight, None))
+    elif stood >= JUDGED.stuck and final > 0:
+        yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
+    elif fallen < JUDGED.descent and weight >= JUDGED.long:
+        yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:
@@ -80,7 +83,7 @@ def _collapse(maker: Maker) -> Iterator[Statement]:
     stands = len(evidence.status) - 1 - rows[last] > max(2, rows[last] - rows[first]) or (after == 1).any()
     search = values[last] >= 1 and (first == 0 or not (evidence.status[: rows[first] + 1] == 1).any())
     rising = (evidence.moves[last:] > 0).any()
-    if depth >= DESCENT and not search and not rising and not stands:
+    if depth >= JUDGED.descent and not search and not rising and not stands:
         size = round(depth, 2)
         yield maker.make("collapse", np.unique(rows[first : last + 1]), halvings=size, **_way(evidence, first, last))
 
@@ -92,32 +95,45 @@ def _scale(maker: Maker) -> Iterator[Statement]:
     zero = np.flatnonzero(values == 0)
     if len(zero) and "printed_as_zero" not in maker.history.settings:
         yield maker.make("scale 0", rows[zero], to=0.0)
-    elif len(values) and values[-1] < TINY:
+    elif len(values) and values[-1] < JUDGED.tiny:
         yield maker.make("tiny scale", rows[-1], to=float(values[-1]), least=2.0**-25 / max(float(values[-1]), 1e-300))
-    low = np.flatnonzero((evidence.moves < 0) & (values[1:] <= LOW) & (values[1:] > 0))
-    if len(low) and values[-1] >= TINY:
-        at = low[[0, -1]] + 1
-        yield maker.make("low scale", rows[at], to=float(values[at[-1]]), most=f"{65504 / (2 * LOW):.2g}")
     up = np.flatnonzero(evidence.moves > 0)
-    if len(up) and values[-1] >= ENDLESS and not (evidence.moves[up[-1] :] < 0).any():
-        first = int(np.argmax(values >= ENDLESS))
+    if len(up) and values[-1] >= JUDGED.endless and not (evidence.moves[up[-1] :] < 0).any():
+        first = int(np.argmax(values >= JUDGED.endless))
         yield maker.make("endless growth", rows[[first, -1]], to=float(values[-1]), most=f"{65504 / values[-1]:.2g}")
+
+
+def _low(maker: Maker) -> Iterator[Statement]:
+    """Yield that steps overflowed at scales that leave float16's whole range to the gradients."""
+    evidence = maker.evidence
+    at, scales = evidence.overflows
+    sums = evidence.format.get("sums", 1.0)
+    low = np.flatnonzero(scales <= JUDGED.low / sums)
+    if not len(low) or (len(evidence.points[0]) and evidence.points[0][-1] < JUDGED.tiny):
+        return
+    rows = evidence.points[1]
+    rose = (evidence.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
+    over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
+    low = np.flatnonzero(scales <= JUDGED.lower / sums) if over else low
+    if len(low):
+        least = float(scales[low].min())
+        yield maker.make("low scale", at[low], to=least, most=f"{65504 / least:.4g}")
 
 
 def _start(maker: Maker) -> Iterator[Statement]:
     """Yield that a run began by looking for its scale, and found it."""
     evidence = maker.evidence
     values, rows = evidence.points
-    if not evidence.descents or evidence.descents[0][0] > 1 or evidence.means:
+    if evidence.search is None or evidence.means:
         return
-    first, last = evidence.descents[0]
+    first, last = evidence.search
     numbers = maker.history.step[maker.history.numbered]
     known = len(numbers) > 1 and numbers[0] <= max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers)))))
     good = np.flatnonzero(evidence.status == 1)
     if known and evidence.halvings(first, last) >= 3 and len(good) and good[-1] >= rows[last] and values[last] >= 1:
         span = np.arange(rows[first], rows[last] + 1)
         proved = sum(evidence.proved(k, k + 1) for k in range(first, last) if evidence.moves[k] < 0)
-        yield maker.make("spared", span, skips=(proved, None), **_way(evidence, first, last))
+        yield maker.make("spared", span, since=True, skips=(proved, None), **_way(evidence, first, last))
 
 
 def share(evidence: Evidence) -> tuple[float, float, int]:
@@ -125,12 +141,15 @@ def share(evidence: Evidence) -> tuple[float, float, int]:
 
     Of 0 steps where the log does not number them.
     """
-    history, descents = evidence.history, evidence.descents
-    begin = int(evidence.points[1][descents[0][1]]) if descents and descents[0][0] <= 1 else 0
+    history, search = evidence.history, evidence.search
+    begin = int(evidence.points[1][search[1]]) if search else 0
     known = np.flatnonzero(~np.isnan(history.total))
     known = known[known >= begin]
     if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():
         return 0.0, 0.0, begin
+    if len(known) == 1 and begin == 0 and evidence.history.step[known[0]] >= 100:  # both are counted from the start
+        at = known[0]
+        return max(0.0, float(history.total[at]) - JUDGED.search), float(history.step[at]), begin
     if len(known):
         first, last = known[0], known[-1]
         return float(history.total[last] - history.total[first]), float(history.step[last] - history.step[first]), begin
@@ -149,17 +168,17 @@ def _often(maker: Maker) -> Iterator[Statement]:
     numbers: dict[str, Bound | str] = {"skips": (skips, None), "steps": f"{steps:.15g}"}
     numbers["percent"] = f"at least {100 * part:.2g}"
     rows = [begin, *(begin + 1 + np.flatnonzero(evidence.skipped[begin + 1 :] > 0))]
-    if part > OFTEN:
-        yield maker.make("skips too often", rows, **numbers)
-    elif part > SOME and (evidence.moves > 0).any():
-        yield maker.make("probing", rows, **numbers)
+    if part > JUDGED.often:
+        yield maker.make("skips too often", rows, since=True, **numbers)
+    elif part > JUDGED.some and (evidence.moves > 0).any():
+        yield maker.make("probing", rows, since=True, **numbers)
 
 
 def _bursts(maker: Maker) -> Iterator[Statement]:
     """Yield each fall of two halvings or more in the middle of a run."""
     evidence = maker.evidence
     values, rows = evidence.points
-    descents = [] if evidence.means else [pair for pair in evidence.descents if pair[0] > 1]
+    descents = [] if evidence.means else [pair for pair in evidence.descents if pair != evidence.search]
     for first, last in descents[:9]:
         if evidence.halvings(first, last) >= 2 and (evidence.status[rows[last] :] == 1).any() and values[last] > 0:
             yield maker.make("burst", np.arange(rows[first], rows[last] + 1), **_way(evidence, first, last))
@@ -169,7 +188,7 @@ def _hidden(maker: Maker) -> Iterator[Statement]:
     extra, rows = maker.evidence.hidden
     if extra and not maker.history.sentence.any():
         told = float(np.nansum(maker.evidence.skipped))
-        yield maker.make("hidden skips", rows, said=told, skips=(extra + int(told), None))
+        yield maker.make("hidden skips", rows, since=True, said=told, skips=(extra + int(told), None))
 
 
 def _runs(bad: Bools) -> int:
@@ -184,8 +203,9 @@ def _loss(maker: Maker) -> Iterator[Statement]:
     if not bad.any():
         return
     end, part = _runs(bad), float(bad.mean())
-    wrong = end >= 3 or (end and part > 0.5) or (bad.sum() >= 3 and part > OFTEN)
-    yield maker.make("forward overflow" if wrong else "some losses", rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often)
+    kind = "forward overflow" if wrong else "last losses" if end else "some losses"
+    yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
 def _norm(maker: Maker) -> Iterator[Statement]:
@@ -205,19 +225,28 @@ def _norm(maker: Maker) -> Iterator[Statement]:
 
 
 def _rose(maker: Maker) -> Iterator[Statement]:
-    """Yield that the loss rose while the scale fell or steps were skipped, and never came back."""
+    """Yield that the loss rose at once, so that each one after is far above those before."""
     history, evidence = maker.history, maker.evidence
-    rows = np.flatnonzero(np.isfinite(history.loss))
-    falls = [pair for pair in evidence.descents if evidence.halvings(*pair) >= 2]
-    if len(rows) < 4 or not falls or (history.loss[rows] <= 0).any():
+    rows = np.flatnonzero(np.isfinite(history.loss) & (history.segment == history.segment[-1]))
+    losses = history.loss[rows]
+    if len(rows) < 4 or (losses <= 0).any():
         return
-    at = evidence.points[1][falls[-1][0]]
-    before, after = history.loss[rows[rows <= at]][-20:], history.loss[rows[rows > at]]
-    if len(before) >= 2 and len(after) >= 2:
-        usual, now = float(np.median(before)), float(np.median(after[-5:]))
-        if now > 2 * usual and after[-5:].min() > 1.5 * usual:
-            numbers = {"from": f"{usual:.3g}", "to": f"{now:.3g}"}
-            yield maker.make("loss rose", [at, rows[-1]], **numbers)
+    padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
+    highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
+    lowest = np.minimum.accumulate(losses[::-1])[::-1]
+    seen = len(rows) - np.arange(len(rows))
+    shown = np.flatnonzero((lowest > JUDGED.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2))
+    if not len(shown):
+        return
+    at = int(shown[0])
+    fell = any(evidence.points[1][last] >= rows[at - 1] and evidence.halvings(first, last) >= 2
+               for first, last in evidence.descents)  # fmt: skip
+    if fell or min(at, seen[at]) >= 5:
+        numbers: dict[str, Any] = {
+            "from": f"{np.median(losses[max(0, at - JUDGED.before) : at]):.3g}",
+            "to": f"{np.median(losses[at:]):.3g}",
+        }
+        yield maker.make("loss rose", rows[[at - 1, -1]], **numbers)
 
 
 def _rate(maker: Maker) -> Iterator[Statement]:
@@ -244,7 +273,7 @@ def _rate(maker: Maker) -> Iterator[Statement]:
         return
     low = int(whole.sum() + math.floor(begin + 0.05))
     if low:
-        yield maker.make("rate counts", rows[: full[-1] + 2], skips=(low, None))
+        yield maker.make("rate counts", rows[: full[-1] + 2], since=True, skips=(low, None))
 
 
 def _said(maker: Maker) -> Iterator[Statement]:
@@ -253,10 +282,11 @@ def _said(maker: Maker) -> Iterator[Statement]:
     for kind, lines in history.says.items():
         near = np.clip(np.searchsorted(history.line, lines), 0, len(history.line) - 1)
         if kind == "error":
-            error = next(each for each in ERRORS if each["name"] == history.settings["error"])
-            yield maker.make(kind, near, text=error["name"] + ".", cause=error["cause"], cured=error["cure"])
+            error = next(each for each in ERRORS if each["pattern"].pattern == history.settings["error"])
+            texts = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
+            yield replace(maker.make(kind, near, **texts), lines=tuple(lines))
         else:
-            yield maker.make(kind, near, count=(len(lines), None))
+            yield replace(maker.make(kind, near, count=(len(lines), None)), lines=tuple(lines[:LINES]))
     for step, text in history.alarms:
         row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
         yield maker.make("alarm", row, text=text)
@@ -271,6 +301,13 @@ def _gradients(maker: Maker) -> Iterator[Statement]:
         yield maker.make(kind, every, **names)
 
 
+def _reconstructed(maker: Maker) -> Iterator[Statement]:
+    """Yield the growths that nobody printed, where one rule explains all that was printed."""
+    if found := reconstruct(maker.evidence):
+        growths, interval, rows = found
+        yield maker.make("reconstructed", rows, growths=growths, interval=interval, count=len(rows))
+
+
 def _runs_of_log(maker: Maker) -> Iterator[Statement]:
     history = maker.history
     back = np.flatnonzero(np.diff(history.segment) > 0) + 1
@@ -281,7 +318,7 @@ def _runs_of_log(maker: Maker) -> Iterator[Statement]:
 
 
 REMARKS: tuple[Callable[[Maker], Iterator[Statement]], ...] = (
-    _said, _loss, _gradients, _tail, _collapse, _scale, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
-    _runs_of_log,
+    _said, _loss, _gradients, _tail, _collapse, _scale, _low, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
+    _reconstructed, _runs_of_log,
 )  # fmt: skip
 """In the order in which one goes before another."""

@@ -86,7 +86,7 @@ SLOW = {"rule": Rule(growth_interval=2000)}
          ["floor reached"]),
         (plain([8.0] * 6, skipped=[0] * 6, loss=[1, 1, math.inf, 1, 1, 1]), []),
         (plain([8.0] * 6, skipped=[0, 1, 0, 0, 0, 0], norm=[1, math.inf, 1, 1, 1, 1]), []),
-        (plain([8.0] * 9, skipped=[1] * 9), ["never started"]),
+        (plain([8.0] * 9, skipped=[1] * 9), ["no step seen"]),
         (plain([0.0] * 4, skipped=[0] * 4, norm=[math.nan] * 4), ["scale 0"]),
         (plain(np.tile(ALTERNATING, 2), norm=np.tile(ALTERNATING, 2) / 2.0**8), ["scaled norm"]),
         (history(at(), norm=np.full(400, 1e-5), **SLOW), ["scaled clip"]),
@@ -101,7 +101,7 @@ def test_what_is_near_a_finding_and_what_is_one(run, expected):
 def test_a_loss_that_is_not_finite_to_the_end_is_no_matter_of_the_scale():
     run = history(at(*range(300, 400)), loss=np.where(np.arange(400) >= 300, math.nan, 2.0))
     assert kinds(run)[0] == "forward overflow"
-    assert "is not the cause" in explain(run).why
+    assert "not with the loss scale itself" in explain(run).why
 
 
 def test_a_layer_without_gradients():

@@ -31,11 +31,16 @@ def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
             continue
         if rank < ranks.get(field, 999) and (number := as_number(value)) is not None:
             ranks[field] = rank
-            found[field] = 2.0 ** min(number, 1023) if last in LOGARITHM else number
+            found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
             if field == "scale" and last in MEAN:
                 found["mean"] = 1.0
+    return settled(found)
+
+
+def settled(found: Entry) -> Entry:
+    """Return fields with what their program leaves out put back: Megatron and the Trainer average finite losses."""
     if found.pop("nans", 0.0) > 0 or (found.get("loss") == 0 and not math.isfinite(found.get("norm", 0.0))):
-        found["loss"] = math.inf  # Megatron and the Trainer leave losses that are not finite out of their means
+        found["loss"] = math.inf
     return found
 
 
@@ -48,7 +53,7 @@ def in_company(entry: Entry) -> Entry:
 @lru_cache(1_000)  # a log has few names, and many lines
 def field_of(name: str) -> tuple[str, int, str]:
     """Return the field and rank of a name's last words, and these: "INFO step" is a step, "moe_gate_loss" no loss."""
-    path, _, last = name.lower().rpartition("/")
+    path, _, last = name.lower().removesuffix("/train").rpartition("/")
     last = last if last in _FIELD else last.removesuffix("_step")  # Lightning logs a loss as train_loss_step
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):

@@ -9,6 +9,7 @@ LONGEST = 1 << 14
 """Characters of a line that are looked at; the patterns take more than linear time on some lines."""
 PARTS = 12
 """Lines that a terminal makes of one, at most."""
+_BAR = re.compile(r"\s*\d{1,3}%\|")
 CUT = next(each for each in PROGRAMS if "tail" in each)
 """The program whose lines are put together."""
 
@@ -40,6 +41,12 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
     ended = True
     for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
         if parts:
+            if len(parts) == 1 and not _goes_on(parts[0][0]):
+                last, at = parts[0]
+                width.see(last, text)
+                yield last, at, len(last) >= width.longest and _may_go_on(last, text)
+                parts = [(text, number)]
+                continue
             begun = parts[0][0] + "".join(part.strip() for part, _ in parts[1:])
             if len(parts) < PARTS and _goes_on(begun) and not _begins(text):
                 parts.append((text, number))
@@ -63,8 +70,7 @@ def _lines(lines: Iterable[str]) -> Iterator[tuple[str, int, bool]]:
     for number, line in enumerate(lines, 1):
         ended = line.endswith("\n")
         for text in line.split("\r") if "\r" in line else (line,):
-            text = text.rstrip("\n")[:LONGEST]
-            if text:
+            if text := text.rstrip("\n")[:LONGEST]:
                 yield text, number, ended
 
 
@@ -82,6 +88,8 @@ def _begins(text: str) -> bool:
 def _may_go_on(text: str, following: str) -> bool:
     """Return whether the number at a line's end may go on in the next line, which begins like no line before it."""
     if not (text[-1].isdigit() or text[-1] in ".-+e"):
+        return False
+    if _BAR.match(following):
         return False
     following = following.lstrip()
     if not following or not (following[0].isdigit() or following[0] in ".eE+-n"):

@@ -9,36 +9,31 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in
+from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
-from ampsim.diagnose.readers.lines import Width, whole
+from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of, in_company
+from ampsim.diagnose.readers.lines import CUT, Width, whole
+from ampsim.diagnose.readers.plan import PLANS, Plan, Token, plan_of
 
-_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?![\w:]|\.\w)""", re.ASCII)
+_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
 _LAST = re.compile(r"\S+$")
-_STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[]+(\d+)\b", re.IGNORECASE)
-_SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
-_SPACED = re.compile(
-    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\s+({NUMBER})(?=[\s(,;|]|$)",
-    re.ASCII,
-)
+_STEP, _EPOCH, _SPACED, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "spaced", "batch", "bar", "aside"))
 _CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
-_EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
-_BATCH = re.compile(r"\[\s*(\d{1,9})/\s*(\d{1,9})\b")
-_BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
 _GAP = " " * 20
 _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_REPR = re.compile(r"\b[A-Za-z_]\w*\(\w+=")
 _LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
-_WORDS = ("loss", "scal", "norm", "skip", "overflow", "inf", "iteration", "growth_t", "step()")
+_ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
+_WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
 """In lower case; a line without one of them says nothing of a run."""
 
 MOST_STEPS = 2**53
 """What is numbered beyond it is no step."""
+LONG = 2_000
+"""Characters of a line from which no pattern is made."""
 STREAMS = 16
 """Ranks and engines that are told apart."""
 
@@ -48,7 +43,7 @@ class Stream:
 
     def __init__(self, source: str) -> None:
         self.builder = HistoryBuilder(source, "a training log")
-        self.row: dict[str, object] = {"scale": "value"}
+        self.row: dict[str, object] = {"name": "", "scale": "value"}
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
@@ -77,6 +72,7 @@ class TextReader:
         self.number = 0
         self.wide = Width()
         self.error: tuple[int, str] | None = None
+        self.plans: list[Plan] = []  # of lines that came lately
 
     def read(self, lines: Iterable[str]) -> History:
         """Return the history of the lines."""
@@ -85,6 +81,7 @@ class TextReader:
             self.part(text, torn)
         for stream in self.streams.values():
             if stream.cells:
+                self.number = stream.row_line
                 self.entry(stream, stream.cells, "", None)
         main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
         builder = main.builder
@@ -101,9 +98,21 @@ class TextReader:
 
     def part(self, text: str, torn: bool) -> None:
         """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
+        for at, plan in enumerate(() if torn else self.plans):
+            if found := plan.pattern.fullmatch(text):
+                if at:
+                    self.plans.insert(0, self.plans.pop(at))
+                stream = self.streams[plan.key]
+                if stream.cells:
+                    break
+                return self.entry(stream, plan.read(found.groups()), text, None) if plan.fields or plan.fixed else None
+        return self.other(text, torn)
+
+    def other(self, text: str, torn: bool) -> None:
+        """Take a line of a form that has not come lately."""
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
         low = text.lower()
-        bar = _BAR.search(text) if "<" in text else None
+        bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
         if bar is None and text[:1] not in "|-_" and not any(map(low.__contains__, _WORDS)):
             return
         if _GAP in text:
@@ -114,18 +123,29 @@ class TextReader:
         done = None
         if bar and int(bar[2]) >= stream.bar[1]:
             done, _ = stream.bar = int(bar[1]), int(bar[2])
-        if _is_aside(text):
+        if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
             return
         if stream.builder.program == "a training log":
             stream.recognize(text)
         if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
-            self.entry(stream, _numbers(text, torn), text, done)
+            entry, tokens = _numbers(text, torn)
+            if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
+                self._plan(stream, text, tokens)
+            self.entry(stream, entry, text, done)
+
+    def _plan(self, stream: Stream, text: str, tokens: list[Token]) -> None:
+        """Keep what a line is like; of one that says nothing, that it says nothing."""
+        key = next(key for key, each in self.streams.items() if each is stream)
+        tag = _TAG.match(text)
+        if plan := plan_of(text, tokens, key, tag.end() if tag else 0):
+            self.plans[PLANS - 1 :] = []
+            self.plans.insert(0, plan)
 
     def fault(self, text: str) -> bool:
         """Take an error that is known; False if there is none."""
         if ("rror" not in text and "already" not in text) or (error := error_in(text)) is None:
             return False
-        self.error = self.number, error["name"]
+        self.error = self.number, error["pattern"].pattern
         return True
 
     def stream(self, text: str) -> Stream:
@@ -178,7 +198,7 @@ class TextReader:
     def _told(self, stream: Stream, each: dict[str, object], found: re.Match[str]) -> None:
         values = {name: float(found[each[name]]) for name in ("before", "after") if name in each}  # type: ignore[call-overload]
         if each.get("logarithm"):
-            values = {name: 2.0 ** min(value, 1023.0) for name, value in values.items()}
+            values = {name: 2.0**value for name, value in values.items() if abs(value) < 1022}
         skips = 1.0 if each.get("skips", 1) else None
         stream.counted += skips or 0.0
         stream.builder.add(
@@ -210,6 +230,8 @@ class TextReader:
             stream = self.engine(stream, entry["step"])
             stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
             entry["total"] = entry.pop("skipped")
+        if "iteration" in text and CUT["mark"].search(text):
+            self._megatron(stream, entry, text)
         step = self.step_of(stream, entry.pop("step", None), done, text)
         if stream.row.get("scale") == "mean" or entry.pop("mean", 0):
             stream.builder.settings["means"] = True
@@ -221,6 +243,14 @@ class TextReader:
         names = ("scale", "skipped", "total", "norm", "loss", "rate")
         stream.step = stream.step if math.isnan(step) else step
         stream.builder.add(step, line=self.number, **{name: entry[name] for name in names if name in entry})
+
+    def _megatron(self, stream: Stream, entry: Entry, text: str) -> None:
+        """Take what a line leaves out: a loss that is not above 0; and no count of 0 where DeepSpeed steps."""
+        fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
+        if entry.get("skipped") == 0 and not fine and "loss" not in entry and not _ANY_LOSS.search(text):
+            entry["loss"] = math.inf
+        if stream.row["name"] == "DeepSpeed" and entry.get("skipped") == 0:
+            del entry["skipped"]
 
     def _counts(self, stream: Stream, entry: Entry, counts: object) -> None:
         """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
@@ -236,6 +266,7 @@ class TextReader:
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
         if step is None and epochs and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
+            stream.builder.settings["composed"] = True
             return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
         if step is None and epochs:
             step = done
@@ -248,37 +279,34 @@ class TextReader:
         if epoch_now > stream.epoch[0]:
             restarted = step + stream.epoch[1] <= stream.step
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
+            stream.builder.settings |= {"composed": True} if restarted else {}
         return step + stream.epoch[1]
 
 
-def _is_aside(text: str) -> bool:
-    """Return whether a line is of the validation, of the whole run, or of an object's settings."""
-    if "| valid " in text or "train_runtime" in text:
-        return True
-    return "(" in text and "=" in text and "OVERFLOW" not in text and _REPR.search(text) is not None
-
-
-def _numbers(text: str, torn: bool) -> Entry:
-    """Return what a line says in named numbers; a scale that stands alone is one if nothing else is in its line."""
-    entry = entry_of(_pairs(text))
+def _numbers(text: str, torn: bool) -> tuple[Entry, list[Token]]:
+    """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
+    tokens = list(_pairs(text))
+    entry = entry_of((name, number) for name, number, _ in tokens)
     if not {"scale", "loss"} <= entry.keys():
-        entry = entry_of([*_SPACED.findall(text), *_pairs(text)])
+        tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
+        entry = entry_of((name, number) for name, number, _ in tokens)
     if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
+        tokens.append(("step", found[1], found.start(1)))
         entry["step"] = float(found[1])
     entry = in_company(entry)
     if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
-        return {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
-    return entry
+        entry = {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
+    return entry, [token for token in tokens if field_of(token[0])[0]] if entry else []
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield names and the numbers behind them."""
+def _pairs(text: str) -> Iterator[Token]:
+    """Yield names, the numbers behind them, and where these begin."""
     end = 0
     for found in _VALUE.finditer(text):
         name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
         end = found.end()
         if name:
-            yield name, found[1]
+            yield name, found[1], found.start(1)
 
 
 @lru_cache(1_000)  # what stands between two numbers is the same in many lines
