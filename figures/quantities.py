@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
+from math import hypot
 from statistics import fmean
 from typing import Any
 
@@ -20,6 +21,11 @@ EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
 STUDENT = dict(zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True))
 # by sample: the 97.5 % quantile of Student's t
+BROKEN = ("defect", "trouble")  # of the atlas's outcomes
+ENDS = (  # the atlas's laws about the ends of float32
+    "scale_below_one_hides_no_overflow", "subnormal_scales_apply_nothing_infinite", "scale_never_becomes_inf",
+    "scale_never_becomes_zero", "scale_comes_back",
+)  # fmt: skip
 
 
 def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
@@ -73,13 +79,16 @@ def real_rate(run: Result, interval: int) -> float:
 def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
     """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
 
-    The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
+    Each seed has a law of its own ceilings; their skips and variances add up. The deviation is that of the machine
+    under independent ceilings of T3's distribution, in runs of this length.
     """
-    counted_ceilings = counted(run.arm(ceilings or f"G={interval}"), "ceilings")
-    steps = real_steps(run) * len(run.seeds)
-    expected = skip_rate(Rule(growth_interval=interval)) if bound else t3(counted_ceilings, interval)[0]
+    steps = real_steps(run)
+    laws = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
+    rates = [skip_rate(Rule(growth_interval=interval)) if bound else t3(law, interval)[0] for law in laws]
     measured = sum(run.arm(f"G={interval}").column("skipped"))
-    return float(measured - expected * steps) / _scatter(tuple(counted_ceilings.items()), interval, steps)
+    return float(measured - steps * sum(rates)) / hypot(
+        *(_scatter(tuple(law.items()), interval, steps) for law in laws)
+    )
 
 
 def forecast_error(run: Result, interval: int) -> float:
@@ -101,6 +110,16 @@ def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, r
     rule = Rule(2.0 ** max(levels), growth_interval=interval)
     skipped = replay_ceilings(rule, np.exp2(drawn)).skipped // steps
     return float(np.bincount(skipped, minlength=runs + 1)[1:].std(ddof=1))  # the first settles
+
+
+def outcome(law: str, found: Mapping[str, Any]) -> str:
+    """Return what the atlas found of a law; at the ends of float32 a choice that is documented is a defect as well."""
+    return "defect" if law in ENDS and found["outcome"] == "deviation" else str(found["outcome"])
+
+
+def broken_laws(peer: Mapping[str, Any]) -> set[str]:
+    """Return the laws that a scaler of the atlas breaks."""
+    return {law for law, found in peer["laws"].items() if outcome(law, found) in BROKEN}
 
 
 def race_costs(run: Result) -> dict[int, NDArray[np.float64]]:
@@ -158,6 +177,11 @@ def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
     return [each["ranks"] for row in run.records for each in row["runs"] if each["scaler"] == scaler]
 
 
+def parted_runs(run: Result) -> list[list[dict[str, Any]]]:
+    """Return the runs with torch's sharded scaler in which the scales of the two ranks part."""
+    return [ranks for ranks in rank_runs(run, "torch") if ranks[0]["scale_changes"] != ranks[1]["scale_changes"]]
+
+
 def leading(row: Mapping[str, Sequence[int]]) -> int:
     """Return how many steps of a run were skipped before the first that was not."""
     found = row["found_inf"]
@@ -177,13 +201,18 @@ def t3(ceilings: Mapping[int, int], interval: int) -> tuple[float, float]:
 
 
 def t3_rate(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's."""
-    return t3(counted(run.arm(ceilings), "ceilings"), interval)[0]
+    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's: the mean over seeds."""
+    return fmean(t3(law, interval)[0] for law in per_seed(run.arm(ceilings), "ceilings"))
 
 
 def t3_level(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's mean log2 scale from the ceilings of an arm."""
-    return t3(counted(run.arm(ceilings), "ceilings"), interval)[1]
+    """Return T3's mean log2 scale from the ceilings of an arm: the mean over seeds."""
+    return fmean(t3(law, interval)[1] for law in per_seed(run.arm(ceilings), "ceilings"))
+
+
+def per_seed(arm: ArmRecords, column: str) -> list[dict[int, int]]:
+    """Return the steps at each level of `ceilings` or `scales`, per seed."""
+    return [dict(sorted(map(tuple, pairs))) for pairs in arm.column(column)]
 
 
 def counted(arm: ArmRecords, column: str) -> dict[int, int]:

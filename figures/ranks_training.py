@@ -18,10 +18,10 @@ from figures.results import Result
 
 DATA = ("ranks_training",)
 WAYS = {
-    "unscale_, fused": "unscale_, then a fused step",
-    "fused": "a fused step alone",
-    "unscale_, not fused": "unscale_, then a step not fused",
-    "FSDP2": "FSDP2, unscale_, then a fused step",
+    "unscale_, fused": "unscale_, fused",
+    "fused": "fused alone",
+    "unscale_, not fused": "unscale_, not fused",
+    "FSDP2": "FSDP2, fused",
 }
 OF = {"torch": "torch's", "ours": "ours"}
 FAINT = {"linewidth": 0.5, "alpha": 0.4}
@@ -35,9 +35,9 @@ LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ours 
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 3.6)
-    grid = figure.subplots(2, 2, sharex=True)
-    for letter, axes, (way, title) in zip("abcd", grid.flat, WAYS.items(), strict=True):
+    figure = _style.new_figure(_style.TWO_COLUMNS, 1.9)
+    row_of_axes = figure.subplots(1, 4, sharex=True)
+    for letter, axes, (way, title) in zip("abcd", row_of_axes, WAYS.items(), strict=True):
         for row in run.records[::-1]:
             draw(axes, {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way}, row)
         mark_planted(axes, run)
@@ -46,11 +46,9 @@ def plot(run: Result) -> Figure:
         axes.set(xlim=(0, run.steps))
         axes.margins(y=0.13)
         _style.label_panel(axes, letter, title)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("loss scale")
-    for axes in grid[1]:
-        axes.set_xlabel("step; dotted: an element is inf on a rank")
-    grid[0, 0].legend(loc="lower left", handlelength=2.2, frameon=True, framealpha=1, edgecolor="none")
+        axes.set_xlabel("step")
+    row_of_axes[0].set_ylabel("loss scale")
+    row_of_axes[0].legend(loc="lower left", handlelength=1.8, frameon=True, framealpha=1, edgecolor="none", fontsize=6)
     return figure
 
 
@@ -77,5 +75,12 @@ def mark_planted(axes: Axes, run: Result) -> None:
     for name, text in PLANTED.items():
         axes.axvline(run.config[name], color=_style.GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
         axes.text(
-            run.config[name], 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="top", bbox=_style.CLEAR
+            run.config[name],
+            1.0,
+            text,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            bbox=_style.CLEAR,
+            fontsize=6,
         )

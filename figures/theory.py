@@ -1,6 +1,5 @@
 """Theorems T1 to T10: how far the machine is from each, and what the growth interval and the backoff factor trade."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ LOOK = {  # theorem -> colour, marker
     "T9": ("#8C6D1F", "<"), "T10": (_style.GREY, ">"),
 }  # fmt: skip
 LEAST = 1e-16  # an error of 0 is drawn here
-INTERVALS = np.geomspace(5, 5000, 49)  # edges of the map's columns
-BACKOFFS = range(1, 7)  # its rows, bits
+NAMES = ("skip rate", "headroom")
+INTERVALS = np.unique(np.geomspace(5, 5000, 60).round().astype(int))
+BACKOFFS = {1: _style.BLUE, 2: _style.GREEN, 4: _style.VERMILION}  # bits -> colour
 MEAN, SIGMA = 16.5, 1.0  # of log2 of the ceilings, as in the simulated cases
 
 
@@ -28,11 +28,12 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 3.7)
     axes = figure.subplot_mosaic("aa;bc", height_ratios=(1.15, 1))
     draw_errors(axes["a"], run)
-    rates, rooms = maps()
-    draw_map(figure, axes["b"], np.log10(rates), (-4.5, -0.7), marked(run, "skip rate", np.log10))
-    _style.label_panel(axes["b"], "b", "log10 of the skip rate by T3; circles: simulated")
-    draw_map(figure, axes["c"], rooms, (1, 7), marked(run, "headroom", float))
-    _style.label_panel(axes["c"], "c", "Headroom by T3, bits; circles: simulated")
+    for letter, place, name, unit in zip("bc", (0, 1), NAMES, ("share of the steps", "bits"), strict=True):
+        draw_trade(axes[letter], forms()[place], marked(run, name))
+        axes[letter].set_ylabel(unit)
+    axes["b"].set_yscale("log")
+    _style.label_panel(axes["b"], "b", "Skip rate by T3; circles: simulated")
+    _style.label_panel(axes["c"], "c", "Headroom by T3; circles: simulated")
     return figure
 
 
@@ -62,38 +63,29 @@ def draw_errors(axes: Axes, run: Result) -> None:
     _style.label_panel(axes, "a", "Error of the machine; full: exact theorem; empty: to the tolerance (ticks)")
 
 
-def maps() -> tuple[Any, Any]:
+def forms() -> tuple[Any, Any]:
     """Return T3's skip rate and headroom for random ceilings, (backoffs, intervals) both."""
     x, p = theory.normal_ceilings(MEAN, SIGMA)
-    columns = np.sqrt(INTERVALS[1:] * INTERVALS[:-1]).round().astype(int)
-    forms = [[theory.stationary(p, int(interval), b) for interval in columns] for b in BACKOFFS]
-    rates = np.array([[form.skip_rate for form in row] for row in forms])
-    return rates, np.array([[MEAN - x @ form.clean for form in row] for row in forms])
+    found = [[theory.stationary(p, int(interval), b) for interval in INTERVALS] for b in BACKOFFS]
+    rates = np.array([[form.skip_rate for form in row] for row in found])
+    return rates, np.array([[MEAN - x @ form.clean for form in row] for row in found])
 
 
-def marked(run: Result, name: str, shown: Callable[[float], float]) -> list[tuple[int, int, float]]:
-    """Return (growth interval, backoff in bits, what is measured, as shown) of the simulated cases on the map."""
+def marked(run: Result, name: str) -> list[tuple[int, int, float]]:
+    """Return (growth interval, backoff in bits, what is measured) of the simulated cases."""
     found = []
     for interval in (20, 100, 500):
-        for b in (1, 2, 4):
+        for b in BACKOFFS:
             (record,) = run.one(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
-            found += [(interval, b, shown(held["measured"])) for held in record["held"] if held["name"] == name]
+            found += [(interval, b, held["measured"]) for held in record["held"] if held["name"] == name]
     return found
 
 
-def draw_map(
-    figure: Figure, axes: Axes, values: Any, limits: tuple[float, float], points: list[tuple[int, int, float]]
-) -> None:
-    """Draw the closed form as the ground, simulated points on it in the same colours."""
-    low, high = np.log10(INTERVALS[[0, -1]])
-    look: Any = {"cmap": "cividis_r", "vmin": limits[0], "vmax": limits[1]}
-    ground = axes.imshow(values, origin="lower", aspect="auto", interpolation="nearest",
-                         extent=(low, high, min(BACKOFFS) - 0.5, max(BACKOFFS) + 0.5), **look)  # fmt: skip
-    interval, b, measured = zip(*points, strict=True)
-    axes.scatter(np.log10(interval), b, c=measured, s=30, edgecolors="white", linewidths=0.9, **look)
-    bar = figure.colorbar(ground, ax=axes, pad=0.03, aspect=18)
-    bar.outline.set_linewidth(0.4)
-    axes.set_xticks([1, 2, 3], [str(10**k) for k in (1, 2, 3)])
-    axes.set_yticks(list(BACKOFFS), [_style.power_of_two(-k) for k in BACKOFFS])
-    axes.set(xlabel="growth interval G", ylabel="backoff factor")
-    axes.tick_params(axis="y", length=0)
+def draw_trade(axes: Axes, values: Any, points: list[tuple[int, int, float]]) -> None:
+    """Draw a line of T3 per backoff factor, named at its end, and simulated points on it."""
+    for (b, color), line in zip(BACKOFFS.items(), values, strict=True):
+        axes.plot(INTERVALS, line, color=color)
+        axes.plot(*zip(*((g, y) for g, backoff, y in points if backoff == b), strict=True), "o", color=color,
+                  markersize=4, markerfacecolor="white")  # fmt: skip
+        _style.label_right(axes, line[-1], line[-1], f"backoff {_style.power_of_two(-b)}", color)
+    axes.set(xscale="log", xlabel="growth interval G", xlim=(INTERVALS[0], INTERVALS[-1]))

@@ -11,12 +11,12 @@ from pathlib import Path
 import typst
 
 from ampsim import records
-from paper import ledger, lint, sources
+from paper import layout, ledger, lint, sources, words
 from paper.ledger import Book, Declared, Formula
 from paper.lint import Use, Uses
 from paper.sources import ROOT, PaperError
 
-KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "ends", "marks")
+KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "ends", "marks", "tops", "bottoms")
 
 
 def declared(root: Path = ROOT) -> Declared:
@@ -26,11 +26,12 @@ def declared(root: Path = ROOT) -> Declared:
     claims = lint.claims(root)
     measured = Declared(numbers.NUMBERS, claims, tables.TABLES, numbers.FIGURES)
     count = Formula(lambda: len(claims), "d")
+    digest = Formula(lambda: sources.claims_sha256()[:12], "text")
     origins = functools.partial(ledger.origins, measured, root)
     minutes = Formula(lambda: sum(origin["unit_seconds"] for origin in origins()) / 60, ".0f")
     return replace(
         measured,
-        numbers={**numbers.NUMBERS, "claims": count, "artefact.minutes": minutes},
+        numbers={**numbers.NUMBERS, "claims": count, "claims.hash": digest, "artefact.minutes": minutes},
         tables={**tables.TABLES, "hardware": tables.hardware(origins)},
     )
 
@@ -48,6 +49,7 @@ def build(root: Path = ROOT, *, draft: bool = False, here: str = "") -> dict[str
     """
     said = declared(root)
     wrong = [*lint.digits(root), *lint.swallowed(root), *lint.bounds(ledger.forms(said), root)]
+    wrong += [*words.untied(root), *words.unasked(said.claims, root)]
     try:
         book = ledger.collect(said, root, strict=not here)
     except PaperError as error:
@@ -63,8 +65,10 @@ def build(root: Path = ROOT, *, draft: bool = False, here: str = "") -> dict[str
         target.write_bytes(text)
     pdf = compile_text(root, "DRAFT: some data is stale" if old else here)
     uses = used(root)
-    if not here and (left := [*ledger.unused(book, uses), *lint.references(uses, root), *lint.length(uses)]):
-        raise PaperError("\n".join(left))
+    if not here:
+        left = [*ledger.unused(book, uses), *lint.references(uses, root), *lint.length(uses)]
+        if left := [*left, *layout.touching(uses), *layout.overlaps(drawn(root))]:
+            raise PaperError("\n".join(left))
     return {"paper/numbers.json": text, "paper/ampsim.pdf": pdf}
 
 
@@ -91,6 +95,12 @@ def compile_text(root: Path, notice: str = "") -> bytes:
     if warnings:
         raise PaperError("\n".join(f"paper/paper.typ: {warning}" for warning in warnings))
     return bytes(pdf)
+
+
+def drawn(root: Path) -> list[str]:
+    """Return the pages as SVG."""
+    pages = typst.compile(str(root / "paper" / "paper.typ"), format="svg", root=str(root), ignore_system_fonts=True)
+    return [page.decode() for page in (pages if isinstance(pages, list) else [pages])]
 
 
 def used(root: Path) -> Uses:

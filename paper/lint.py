@@ -18,6 +18,10 @@ class Use(TypedDict, total=False):
     code: list[str]  # of a theorem: its functions
     tests: list[str]  # of a theorem
     assumes: bool  # of a theorem: whether it says what it assumes
+    page: str  # of the edge of a table or figure: the page, points from its top, whether in both columns or in the left
+    y: float
+    wide: bool
+    left: bool
 
 
 Uses = Mapping[str, Sequence[Use]]  # by kind
@@ -34,8 +38,18 @@ OUTWARDS = (  # where a number stands as a bound, and how its form begins there
     (rf"\b(?:at\s+most|within|no\s+more\s+than|up\s+to|(?<!no\s)less\s+than|fewer\s+than|below)\s+{_NAMED}", "<="),
     (rf"\b(?:at\s+least|no\s+less\s+than|(?<!no\s)more\s+than|above|between)\s+{_NAMED}", ">="),
     (rf'\bbetween\s+#num\("[^"]+"\)\s+and\s+{_NAMED}', "<="),
+    (rf"(?<!from)\s{_NAMED}\s+to\s+#num\(", ">="),
+    (rf'(?<!from)\s#num\("[^"]+"\)\s+to\s+{_NAMED}', "<="),
 )
-_NOT_PROSE = r"//[^\n]*", r"`[^`]*`", r"#given\[[^\]]*\]", r"@[\w:.\-]+", r"<[\w:.\-]+>", r"(?:size|space): [\d.]+pt"
+_NOT_PROSE = (
+    r"//[^\n]*",
+    r"`[^`]*`",
+    r"#given\[[^\]]*\]",
+    r"@[\w:.\-]+",
+    r"<[\w:.\-]+>",
+    r"(?:size|space): [\d.]+pt",
+    r"columns: 1",
+)
 
 
 def claims(root: Path = ROOT) -> list[str]:
@@ -49,10 +63,8 @@ def digits(root: Path = ROOT) -> Iterator[str]:
     for path in sorted((root / "paper" / "text").glob("*.typ")):
         text = path.read_text(encoding="utf-8")
         for pattern in _NOT_PROSE:
-            text = re.sub(pattern, _blank, text)
-        found = [
-            (m.start(), m[0]) for m in _NUMBER.finditer(re.sub(r"\$[^$]*\$", _blank, text)) if m[0] not in IN_PROSE
-        ]
+            text = re.sub(pattern, blank, text)
+        found = [(m.start(), m[0]) for m in _NUMBER.finditer(re.sub(r"\$[^$]*\$", blank, text)) if m[0] not in IN_PROSE]
         for formula in re.finditer(r"\$[^$]*\$", text):
             found += [(formula.start() + at, number) for at, number in _results(formula[0])]
         for at, number in sorted(found):
@@ -106,7 +118,8 @@ def _results(formula: str) -> Iterator[tuple[int, str]]:
             yield match.start(), match[0]
 
 
-def _blank(match: re.Match[str]) -> str:
+def blank(match: re.Match[str]) -> str:
+    """Return as many spaces as were found, and as many lines."""
     return re.sub(r"[^\n]", " ", match[0])
 
 
@@ -117,10 +130,10 @@ def references(uses: Uses, root: Path = ROOT) -> Iterator[str]:
         uses: what the compiled text has, as `build.used` gives it.
         root: where the tests are.
     """
-    for use in uses["tests"]:
-        file, _, function = use["name"].partition("::")
+    for name in dict.fromkeys(use["name"] for use in uses["tests"]):
+        file, _, function = name.partition("::")
         if function not in functions(root / file):
-            yield f"no such test: {use['name']}; a test that shows what the text says must exist"
+            yield f"no such test: {name}; a test that shows what the text says must exist"
     present = functions(root / THEORY)
     named = {theorem["name"]: set(theorem["tests"]) for theorem in uses["theorems"]}
     for theorem, names in named.items():

@@ -37,6 +37,13 @@ def load(stem: str, root: Path = ROOT) -> Result:
         raise PaperError(str(error).replace(f"{root}/", "")) from None
 
 
+def claims_sha256() -> str:
+    """Return the hash of the claims and of what they are made of, which data made later has in its header."""
+    from experiments.runner import provenance  # it loads what runs experiments
+
+    return provenance.claims_sha256()
+
+
 def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
     """Name the data files that their experiments would not write today, each with the reason and the cure.
 

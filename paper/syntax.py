@@ -44,20 +44,6 @@ def source_of(function: Callable[..., object]) -> str:
     return ast.unparse(_Substitute(closed_over).visit(ast.parse(ast.unparse(found.body), mode="eval")))
 
 
-def conditions(function: Callable[..., object], name: str) -> tuple[str, ...]:
-    """Return the code of what a function passes to `name` after the first argument, where it calls it."""
-    (made,) = (
-        node for node in ast.walk(_definition(function))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-    )  # fmt: skip
-    return tuple(ast.unparse(argument) for argument in made.args[1:])
-
-
-def _definition(function: Callable[..., object]) -> ast.FunctionDef:
-    nodes = ast.walk(tree(Path(inspect.getfile(function))))
-    return next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function.__name__)
-
-
 @functools.cache
 def _lambdas(path: Path) -> dict[int, list[ast.Lambda]]:
     """Return the lambdas of a file that no other lambda contains, by line."""

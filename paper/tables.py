@@ -4,19 +4,20 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from ampsim import records
+from ampsim.card import claims as card
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
-from figures.claims import CLAIMS
+from figures.claims import CLAIMS, Claim
 from figures.quantities import EXACT, INTERVALS, real_level, real_steps, real_z, t3_level, t3_rate
-from figures.results import Result
+from figures.results import DATA, Result
+from figures.verdicts import judge
 from paper import lint
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
 from paper.numbers import processors
 from paper.numbers.training import elements, zeros
 from paper.printed import escaped
-from paper.syntax import conditions
 
 
 def _real() -> Table:
@@ -110,39 +111,42 @@ def _dialects() -> Table:
 # what each experiment is for, and how a rerun is compared
 ARTEFACT = (
     ("theory", "@sec-theory", "exact"),
-    ("theory_real", "@sec-theory", "kernels"),
-    ("formats", "@sec-theory", "kernels"),
+    ("theory_real", "@sec-real", "kernels"),
+    ("formats", "@sec-two-more", "kernels"),
     ("threads", "@sec-async", "verdict"),
     ("threads_loss", "@sec-async", "verdict"),
     ("staleness", "@sec-depth", "exact; kernels"),
     ("adversary", "@sec-field", "exact"),
-    ("exponent_heatmap", "@sec-where", "kernels"),
-    ("sigmoid_underflow", "@sec-sigmoid", "kernels"),
-    ("gpt_fp16", "@sec-gpt", "kernels"),
+    ("atlas", "@sec-atlas", "exact"),
+    ("exponent_heatmap", "@sec-training", "kernels"),
+    ("sigmoid_underflow", "@sec-training", "kernels"),
+    ("gpt_fp16", "@sec-training", "kernels"),
     ("rules_trained", "@sec-interval", "kernels"),
+    ("torch_default", "@sec-training", "kernels"),
     ("overflow_storm", "@sec-crash", "kernels"),
-    ("spikes", "@sec-crash", "kernels"),
+    ("spikes", "the gallery", "kernels"),
     ("crash_signals", "@sec-crash", "kernels"),
     ("scale_crash", "@sec-crash", "kernels"),
-    ("policies", "@sec-policies", "kernels"),
-    ("resnet_fp16", "@sec-gpt", "kernels"),
-    ("static_sweep", "@sec-gpt", "kernels"),
+    ("policies", "@sec-interval", "kernels"),
+    ("resnet_fp16", "@sec-training", "kernels"),
+    ("static_sweep", "@sec-training", "kernels"),
     ("async_depth", "@sec-depth", "kernels"),
-    ("gradient_histogram", "@sec-gpt", "kernels"),
+    ("gradient_histogram", "@sec-training", "kernels"),
     ("conformance", "@sec-field", "exact"),
     ("device_claims", "@sec-limits", "exact"),
     ("overhead", "@sec-performance", "clock"),
     ("probe_overhead", "@sec-performance", "clock"),
-    ("replay_speed", "@sec-replay", "clock"),
+    ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
-    ("ranks_cells", "@sec-field", "exact"),
+    ("ranks_cells", "@sec-ranks", "exact"),
     ("ranks", "@sec-performance", "exact; clock"),
-    ("ranks_training", "@sec-field", "kernels"),
-    ("loops", "@sec-field", "exact; clock"),
-    ("collapse_run", "@sec-crash", "kernels"),
-    ("public_runs", "@sec-crash", "exact"),
-    ("interop", "@sec-reproduce", "exact"),
-    ("explain_faults", "@sec-limits", "kernels"),
+    ("ranks_training", "@sec-ranks", "kernels"),
+    ("loops", "@sec-loops", "exact; clock"),
+    ("collapse_run", "the gallery", "kernels"),
+    ("public_runs", "@sec-runs", "exact"),
+    ("whole_logs", "@sec-runs", "exact"),
+    ("interop", "the gallery", "exact"),
+    ("explain_faults", "@sec-runs", "kernels"),
 )
 
 
@@ -155,17 +159,39 @@ def _artefact() -> Table:
 
 
 def _claims() -> Table:
-    """Return the sentences that the data is asked about at each build, in the order of the text."""
+    """Return the sentences that the data is asked about at each build, by device, in the order of the text."""
 
     def cells(place: int, name: str) -> tuple[Cell, ...]:
         claim = CLAIMS[name]
         now = Number(claim.stem, lambda run: claim.judge(run).now, "text")
-        holds = ", ".join(f"`{part}`" for part in conditions(claim.judge, "Finding"))
-        minutes = Number(claim.stem, lambda run: run.provenance.get("unit_seconds", 0) / 60, ".1f")
-        return f"C{place}", escaped(claim.sentence), f"`{claim.stem}`", minutes, now, holds
+        here = Number(claim.stem, lambda run: WORD[claim.judge(run).holds], "text")
+        return f"C{place}", escaped(claim.sentence), f"`{claim.stem}`", now, here, *(there(claim, x) for x in OTHERS)
+
+    def there(claim: Claim, folder: str) -> Cell:
+        return Formula(lambda: _word(claim, folder), "text")
 
     rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
-    return Table(("", "claim", "data", "min", "now", "holds while"), tuple(rows), "lllrll")
+    head = ("", "claim", "data", "common kernels: now", "holds", "EPYC", "Xeon", "card")
+    return Table(head, tuple(rows), "llllcccc")
+
+
+CARD = "card"
+OTHERS = ("cpu-amd-epyc", "cpu-intel-xeon", CARD)
+WORD = {True: "yes", False: "NO", None: "–"}
+
+
+def _word(claim: Claim, folder: str) -> str:
+    """Return in a word what another processor's data, or all cards', says of a claim; traces are of no device."""
+    cards = [path for path in sorted(DATA.iterdir()) if path.is_dir() and not path.name.startswith("cpu")]
+    asked = [judge(claim, path).holds for path in (cards if folder == CARD else [DATA / folder])]
+    found = [holds for holds in asked if holds is not None and claim.stem != "traces"]
+    return WORD[all(found) if found else None]
+
+
+def _card() -> Table:
+    """Return what was expected of a card before one was asked."""
+    rows = tuple((escaped(claim.probe), escaped(claim.text)) for claim in card.CLAIMS)
+    return Table(("probe", "claim"), rows, "ll")
 
 
 # what a machine is in the provenance of a data file: the words of the table, and where the file has it
@@ -188,6 +214,7 @@ def hardware(origins: Callable[[], Sequence[records.Record]]) -> Table:
 
 TABLES = {
     "claims": _claims(),
+    "card": _card(),
     "real": _real(),
     "sigmoid": _sigmoid(),
     "held": _held(),

@@ -111,6 +111,7 @@ FLOORS = {
     "figures/atlas_page.py": {"ampsim.diagnose.page", "figures"},
     "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "ampsim.records", "ampsim.run_file", "figures"},
     "paper": {
+        "ampsim.card.claims",
         "ampsim.core",
         "ampsim.records",
         "figures.claims",

@@ -10,7 +10,6 @@ from paper.numbers import costs, gradients, processors, scalers, theory, trainin
 PARTS = (scalers, theory, gradients, training, costs, processors)
 NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name, number in part.NUMBERS.items()}
 FIGURES = (
-    "exponent_heatmap", "state_machine", "threads", "staleness", "theory_real", "adversary", "ranks_cells", "gpt_fp16",
-    "overflow_storm", "atlas", "sigmoid_underflow", "static_sweep", "crash_signals", "public_runs",
-    "rules_trained", "overhead",
+    "exponent_heatmap", "theory_real", "loops", "staleness", "ranks_cells", "ranks_training", "overflow_storm",
+    "whole_logs", "atlas", "static_sweep", "rules_trained",
 )  # fmt: skip

@@ -6,8 +6,8 @@ from statistics import fmean, median
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
 from ampsim.core.theory import recovery
-from figures.quantities import gpt_apart, last_scales, leading, per_policy, policy_room
-from figures.results import ArmRecords, Result, common
+from figures.quantities import gpt_apart, leading, per_policy, policy_room
+from figures.results import ArmRecords, Result
 from paper.ledger import Number
 
 sigmoid = partial(Number, "sigmoid_underflow")
@@ -46,12 +46,8 @@ def recoveries(run: Result) -> list[int]:
 
 NUMBERS: dict[str, Number] = {
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
-    "sigmoid.unscaled.zero0": sigmoid(lambda run: zeros(run.arm("unscaled"), 0) / elements(run.arm("unscaled")), "%0"),
     "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
     "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),
-    "sigmoid.fp32.loss": sigmoid(lambda run: run.arm("fp32").mean("train_loss")),
-    "sigmoid.fp32.min": sigmoid(lambda run: run.arm("fp32").min("train_loss")),
-    "sigmoid.fp32.max": sigmoid(lambda run: run.arm("fp32").max("train_loss")),
     "sigmoid.20.skips": sigmoid(
         lambda run: sum(run.arm("static 2^20").skips()) / (len(run.seeds) * run.config["steps"]), "%0"
     ),
@@ -66,41 +62,27 @@ NUMBERS: dict[str, Number] = {
     "gpt.global.unscaled": gpt(lambda run: run.arm("global unscaled").mean("test_loss")),
     "gpt.global.fp32": gpt(lambda run: run.arm("global fp32").mean("test_loss")),
     "gpt.global.dynamic": gpt(lambda run: run.arm("global dynamic").mean("test_loss")),
-    "gpt.global.unscaled.zero": gpt(lambda run: mean_zero(run.arm("global unscaled")), "%0"),
-    "gpt.global.fp32.zero": gpt(lambda run: mean_zero(run.arm("global fp32")), "%0"),
-    "gpt.sum.scale": gpt(lambda run: median(last_scales(run.arm("sum"))), "2^"),
-    "gpt.sum.first": gpt(lambda run: common(leading(row) for row in run.arm("sum")), "words"),
-    "gpt.sum.skips": gpt(lambda run: fmean(run.arm("sum").skips()), ".0f"),
-    "gpt.init32": gpt(lambda run: run.arm("init 2^32").mean("test_loss")),
-    "gpt.init32.first.min": gpt(lambda run: min(leading(row) for row in run.arm("init 2^32")), "d"),
-    "gpt.init32.first.max": gpt(lambda run: max(leading(row) for row in run.arm("init 2^32")), "d"),
+    "gpt.init32.first.min": gpt(lambda run: min(leading(row) for row in run.arm("init 2^32")), ">=d"),
+    "gpt.init32.first.max": gpt(lambda run: max(leading(row) for row in run.arm("init 2^32")), "<=d"),
     "resnet.steps": resnet(lambda run: run.config["steps"], "d"),
     "resnet.unscaled": resnet(lambda run: run.arm("unscaled").mean("test_loss")),
     "resnet.fp32": resnet(lambda run: run.arm("fp32").mean("test_loss")),
     "resnet.global.unscaled": resnet(lambda run: run.arm("global unscaled").mean("test_loss")),
     "resnet.global.dynamic": resnet(lambda run: run.arm("global dynamic").mean("test_loss")),
-    "resnet.static.worst": resnet(lambda run: run.arm("static 2^16").max("test_loss")),
     "crash.seeds": crash(lambda run: len(run.seeds), "words"),
     "crash.03": crash(lambda run: run.arm("fp16 lr=0.03").known("crash_step"), "words"),
     "crash.035": crash(lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
     "crash.04": crash(lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
     "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
+    "crash.fp32.diverged": crash(lambda run: sum(row["loss"][-1] > 10 for row in run.arm("fp32 lr=0.05")), "words"),
     "crash.fp32.above": crash(
         lambda run: sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05")), "words"
     ),
-    "policies.sd": policies(lambda run: fmean(sd for _, sd in run.arm("digits").column("ceiling_log2")), ".1f"),
-    "policies.10.skip": policies(lambda run: fmean(per_policy(run, TEN, "skip_rate")), "%1"),
-    "policies.2000.skip": policies(lambda run: fmean(per_policy(run, DEFAULT, "skip_rate")), "%2"),
-    "policies.10.room": policies(lambda run: policy_room(run, TEN), ".1f"),
-    "policies.2000.room": policies(lambda run: policy_room(run, DEFAULT), ".1f"),
     "policies.headroom.room": policies(lambda run: policy_room(run, HEADROOM), ".1f"),
-    "policies.headroom.skips": policies(lambda run: sum(per_policy(run, HEADROOM, "skips")), "words"),
     "policies.fall": policies(lambda run: run.config["fall"], ".0f"),
     "policies.fall.steps": policies(lambda run: run.config["fall_steps"], "words"),
-    "policies.50.min": policies(lambda run: min(per_policy(run, FIFTY, "recovery")), "d"),
-    "policies.50.max": policies(lambda run: max(per_policy(run, FIFTY, "recovery")), "d"),
-    "policies.50.t4.min": policies(lambda run: min(recoveries(run)), "d"),
-    "policies.50.t4.max": policies(lambda run: max(recoveries(run)), "d"),
-    "policies.checked": policies(lambda run: sum(run.arm("digits").column("checked")), "d"),
-    "policies.wrong": policies(lambda run: sum(run.arm("digits").column("wrong")), "words"),
+    "policies.50.min": policies(lambda run: min(per_policy(run, FIFTY, "recovery")), ">=d"),
+    "policies.50.max": policies(lambda run: max(per_policy(run, FIFTY, "recovery")), "<=d"),
+    "policies.50.t4.min": policies(lambda run: min(recoveries(run)), ">=d"),
+    "policies.50.t4.max": policies(lambda run: max(recoveries(run)), "<=d"),
 }

@@ -324,18 +324,17 @@ def test_theory_draws_every_error() -> None:
     assert sorted(drawn_errors) == pytest.approx(sorted(max(h["error"], F.theory.LEAST) for h in held))
 
 
-def test_the_maps_are_t3_and_the_marks_are_simulated() -> None:
-    axes = drawn("theory").axes
-    grounds = dict(zip(("skip rate", "headroom"), F.theory.maps(), strict=True))
-    for panel, (name, ground) in zip(axes[1:3], grounds.items(), strict=True):
-        image, mark = panel.images[0], panel.collections[0]
-        assert image.get_array().data == pytest.approx(np.log10(ground) if name == "skip rate" else ground)
-        marked = F.theory.marked(results.load("theory"), name, float)
-        assert len(mark.get_offsets()) == len(marked)
-        for (interval, b, value), seen in zip(marked, mark.get_array(), strict=True):
-            assert (10**seen if name == "skip rate" else seen) == pytest.approx(value)
-            column = np.searchsorted(F.theory.INTERVALS, interval) - 1
-            assert value == pytest.approx(ground[b - 1, column], rel=0.2)  # a column is 15 % wide
+def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
+    panels, known = drawn("theory").axes[1:3], np.asarray(F.theory.INTERVALS, dtype=float)
+    for panel, name, values in zip(panels, F.theory.NAMES, F.theory.forms(), strict=True):
+        lines = [line for line in panel.lines if line.get_marker() != "o"]
+        assert np.array([line.get_ydata() for line in lines]) == pytest.approx(values)
+        circles = [point for line in panel.lines if line.get_marker() == "o" for point in line.get_xydata()]
+        marked = F.theory.marked(results.load("theory"), name)
+        assert sorted(map(tuple, circles)) == sorted((g, y) for g, _, y in marked)
+        for interval, b, value in marked:
+            row = values[list(F.theory.BACKOFFS).index(b)]
+            assert value == pytest.approx(np.interp(interval, known, row), rel=0.1)
 
 
 def test_theory_real_draws_every_run_and_t3() -> None:
