@@ -144,6 +144,7 @@ ARTEFACT = (
     ("loops", "@sec-loops", "exact; clock"),
     ("collapse_run", "the gallery", "kernels"),
     ("public_runs", "@sec-runs", "exact"),
+    ("whole_logs", "@sec-runs", "exact"),
     ("interop", "the gallery", "exact"),
     ("explain_faults", "@sec-runs", "kernels"),
 )

@@ -11,5 +11,5 @@ PARTS = (scalers, theory, gradients, training, costs, processors)
 NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name, number in part.NUMBERS.items()}
 FIGURES = (
     "exponent_heatmap", "theory_real", "loops", "staleness", "ranks_cells", "ranks_training", "overflow_storm",
-    "adversary", "atlas", "public_runs", "static_sweep", "rules_trained",
+    "whole_logs", "atlas", "static_sweep", "rules_trained",
 )  # fmt: skip

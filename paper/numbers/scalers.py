@@ -32,6 +32,7 @@ TITLES = {
     "deepspeed-unfused": "its unfused one", "megatron-chained": "Megatron's chained one",
 }  # fmt: skip
 START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their tens of steps
+SFT = "SFT, OPT-1.3B"
 SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
@@ -146,8 +147,6 @@ NUMBERS: dict[str, Number | Formula] = {
     "traces.count": Number("traces", lambda run: len(run.records), ",d"),
     "traces.repeated": Number("traces", lambda run: sum(row["repeated"] for row in run.records), ",d"),
     "traces.updates": Number("traces", lambda run: sum(row["updates"] for row in run.records), ",d"),
-    "adversary.sweep": Number("adversary", lambda run: run.arm(SWEEP).the("trace_died"), "d"),
-    "adversary.steps": Number("adversary", lambda run: run.config["steps"], ",d"),
     "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
     "adversary.torch": Number("adversary", lambda run: total(run, "torch: ", "corruptions"), ",d"),
     "adversary.total": Number("adversary", lambda run: total(run, "torch: ", "steps"), ",d"),
@@ -175,7 +174,6 @@ NUMBERS: dict[str, Number | Formula] = {
     "public.elsewhere": Number(
         "public_runs", lambda run: sum(row["overflow_steps"] is not None for row in _hiding(run)), "words"
     ),
-    "public.still": Number("public_runs", lambda run: run.arm("tr8 104B at 6900").the("whole")["most"], "<=words"),
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
     "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
     "kit.torch.numbers": Number(
@@ -198,6 +196,12 @@ NUMBERS: dict[str, Number | Formula] = {
     "ranks.raised.infinite": Number(
         "ranks_cells", lambda run: len(rank_wrong(run, "torch", "raised infinite")), "words"
     ),
+    "logs.scalers": Number("whole_logs", lambda run: len(run.records), "words"),
+    "logs.printed": Number("whole_logs", lambda run: sum(row["printed"] for row in run.records), ",d"),
+    "logs.steps": Number("whole_logs", lambda run: sum(row["steps"] for row in run.records), ",d"),
+    "logs.sft.steps": Number("whole_logs", lambda run: run.arm(SFT).the("steps"), ",d"),
+    "logs.sft.skips": Number("whole_logs", lambda run: run.arm(SFT).the("skipped"), "d"),
+    "logs.sft.bound": Number("whole_logs", lambda run: run.arm(SFT).the("bound"), "<=.0f"),
     "rt.apart.min": Number("ranks_training", lambda run: min(_apart(run)), ">=d"),
     "rt.apart.max": Number("ranks_training", lambda run: max(_apart(run)), "<=d"),
     "loops.bugs": Number("loops", lambda run: len(run.arm("bugs").first["bugs"]), "d"),
