@@ -102,6 +102,28 @@ class Evidence:
         old, new = self.points[0][first], self.points[0][last] + self.least
         return max(1, math.ceil(math.log2(old / new) / math.log2(factor) - 0.1))
 
+    @cached_property
+    def overflows(self) -> tuple[Ints, Floats]:
+        """Rows at which a step overflowed, and at which scale, or a higher bound; a backoff is taken to halve it."""
+        told = np.flatnonzero((self.history.skipped > 0) & self.history.sentence)
+        before, left = self.history.scale[told], self.history.left[told]
+        values, rows = self.points
+        fell = np.flatnonzero(self.moves < 0) + 1 if not self.means else np.zeros(0, np.int64)
+        own = np.flatnonzero((self.history.skipped == 1) & ~np.isnan(self.history.scale)) if self.flags else told[:0]
+        below = np.flatnonzero((values > 0) & (values < self.format.get("start", 0.0)))  # no run begins there
+        at = np.concatenate([told, rows[fell], own, rows[below]]).astype(np.int64)
+        scales = np.concatenate([
+            np.where(np.isnan(before), 2 * left, before), 2 * values[fell], self.history.scale[own], 2 * values[below],
+        ])  # fmt: skip
+        kept = np.argsort(at, kind="stable")
+        kept = kept[~np.isnan(scales[kept]) & (scales[kept] > 0)]
+        return at[kept], scales[kept]
+
+    @property
+    def flags(self) -> bool:
+        """Whether a skip is told on the row of its own step, with its scale."""
+        return self.own or self.format.get("counts") == "each"
+
     # ------------------------------------------------------------------------------------------------- the skips
 
     @cached_property
@@ -196,14 +218,15 @@ class Evidence:
         total = ~np.isnan(history.total)
         bad = (skipped > 0) | np.isinf(history.norm)
         taken = total & (self.risen < self.steps)
-        if self.own or (self.trusted and not self.unsaid and (counts or "count" in history.settings)):
-            told = history.scale > 0 if counts == "since" else True  # some print counts of 0 and a scale of -1
-            taken |= (skipped == 0) & ~total & told
+        if self.flags or (self.trusted and not self.unsaid and counts != "since" and "count" in history.settings):
+            taken |= (skipped == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
         if self.unsaid:
             taken |= history.skipped == 0
         if not total.any():
             own_norm = ~(skipped > 0) | (counts == "since" and self.trusted)  # Megatron's is of the last step
-            taken |= np.isfinite(history.norm) & (history.norm > 0) & own_norm
+            held = _held(history.norm)
+            fresh = held != np.append(np.nan, held[:-1])  # a skipped step may print the last one's again
+            taken |= np.isfinite(history.norm) & (history.norm > 0) & own_norm & fresh
         if self.format.get("updates"):
             taken |= history.numbered & (np.diff(history.step, prepend=np.nan) > 0) & ~history.sentence
         if history.program == "HF Trainer":  # its schedule waits while steps are skipped
@@ -224,6 +247,12 @@ class Evidence:
         """Return how many steps were skipped or had gradients that were not finite, at least, by some rows."""
         counted, norms = np.nansum(self.skipped[rows]), np.isinf(self.history.norm[rows]).sum()
         return int(max(counted, norms))  # a sentence and a norm may tell of one step
+
+
+def _held(values: Floats) -> Floats:
+    """Return values with the last known one in the place of each NaN."""
+    last = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(len(values))))
+    return np.where(last < 0, np.nan, values[last])
 
 
 def log2_of(scale: float) -> float:

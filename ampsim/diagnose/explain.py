@@ -16,6 +16,8 @@ SHORT = 3
 """Lines that show a step, below which no run is called healthy."""
 RISEN = 1.3
 """Times the lowest quarter of the losses that the last one may be."""
+ROSE = 1.15
+"""Times the highest loss of a short log that its last one may be."""
 STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}
 """Verdict -> exit status."""
 
@@ -108,6 +110,8 @@ def _doubt(history: History, evidence: Evidence) -> str:
         return "low"
     losses = history.loss[np.isfinite(history.loss)]
     part = max(1, len(losses) // 4)
+    if 2 <= len(losses) < 8 and losses.min() > 0 and losses[-1] > ROSE * losses[:-1].max():
+        return "rises"
     if len(losses) >= 4 and losses.min() > 0:
         quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
         if np.median(losses[-part:]) > RISEN * min(quarters):
@@ -117,10 +121,11 @@ def _doubt(history: History, evidence: Evidence) -> str:
 
 def _reason(evidence: Evidence, norms: int) -> str:
     history = evidence.history
-    if evidence.trusted and not evidence.unsaid and ((~np.isnan(history.total)).any() or (history.skipped == 0).any()):
+    counts = evidence.flags or "count" in history.settings
+    if not evidence.unsaid and ((~np.isnan(history.total)).any() or (counts and (history.skipped == 0).any())):
         return "counted"
     if norms > OFTEN * len(history.step):
-        return "norms"
+        return "some norms" if np.isinf(history.norm).any() else "norms"
     if (evidence.moves > 0).any():
         return "grew"
     return "rate" if history.program == "HF Trainer" else "updates"

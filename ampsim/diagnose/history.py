@@ -48,7 +48,9 @@ class History:
     line: Floats
     """Number of the line in its file, from 1; of merged rows the last."""
     step: Floats
-    """Step as the log numbers it; between its neighbours' where it has no number."""
+    """Step as the log numbers it; drawn between its neighbours' where it has no number."""
+    bounds: Floats
+    """Least and greatest step that each row can be of, shape (2, rows); -inf and inf where nothing tells."""
     numbered: npt.NDArray[np.bool_]
     """Whether the line had a number."""
     scale: Floats
@@ -162,8 +164,8 @@ class HistoryBuilder:
         if not numbered.any():
             columns[STEP] = columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
             self.unit = "line"
-        else:
-            columns[STEP] = _between(columns[STEP])
+        bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._merged > 1)
+        columns[STEP] = _between(columns[STEP]) if len(numbered) else columns[STEP]
         if self._merged > 1:
             notes.append(
                 f"The log has more than {ENTRIES} lines of a run: {self._merged} neighbours each are one here."
@@ -172,7 +174,7 @@ class HistoryBuilder:
             _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
         named = dict(zip(COLUMNS, columns, strict=True))
         return History(
-            self.source, self.program, numbered=numbered, bad=self.bad, samples=self.samples, alarms=self.alarms,
+            self.source, self.program, bounds=bounds, numbered=numbered, bad=self.bad, samples=self.samples, alarms=self.alarms,
             settings=self.settings, notes=notes, says=self.says, unit=self.unit, merged=self._merged, others=others,
             **named,
         )  # fmt: skip
@@ -228,6 +230,18 @@ def _tell_totals(columns: Floats, rows: npt.NDArray[np.bool_]) -> None:
     counts = columns[SKIPPED, rows]
     if (np.diff(counts) >= 0).all() and (counts[1:] > np.diff(columns[STEP, rows])).any():
         columns[TOTAL, rows], columns[SKIPPED, rows] = counts, np.nan
+
+
+def _bounds(steps: Floats, segments: Floats, *, merged: bool) -> Floats:
+    """Return between which steps each row lies: at its own, or between its neighbours', unless the step went back."""
+    known, at = np.flatnonzero(~np.isnan(steps)), np.arange(len(steps))
+    before = np.searchsorted(known, at, "left" if merged else "right") - 1
+    after = np.searchsorted(known, at, "left")
+    low = np.where(before >= 0, steps[known[before]], -np.inf) if len(known) else np.full(len(at), -np.inf)
+    high = np.append(steps[known], np.inf)[after]
+    same = np.append(segments[known], np.nan)[after] == np.append(segments[known], np.nan)[before]
+    torn = (before >= 0) & (after < len(known)) & ~same
+    return np.where(torn, [[-np.inf], [np.inf]], np.stack([low, high]))
 
 
 def _between(steps: Floats) -> Floats:

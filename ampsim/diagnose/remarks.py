@@ -19,14 +19,20 @@ DESCENT = 6
 """Halvings without a rise, once the run has taken steps, that no run makes which only probes its level."""
 STUCK = 4
 """Skips at one scale, more than any hysteresis in use."""
+SEARCH = 66
+"""Skips of the longest search for a scale: from 2^32 down to 1, with a hysteresis of 2."""
 LONG = 8
 """Skips in a row."""
 OFTEN, SOME = 0.05, 0.004
 """Shares of the steps that are lost: with a growth interval of 20, and of 250."""
 ENDLESS = 2.0**40
 """A scale at which a gradient of 6e-8 overflows."""
-LOW = 2.0**-5
-"""A scale to which no run falls whose gradients float16 holds unscaled."""
+LOW, LOWER = 4.0, 1.0
+"""Scales at which no step overflows for long, nor ever, whose gradients float16 holds unscaled."""
+JUMP, BEFORE = 1.3, 20
+"""Times by which each loss after a rise is above each of so many before it."""
+SOON = 3
+"""Steps that are taken after an overflow, by which it was one of a few."""
 TINY = 2.0**-14
 """A scale at which float16 makes all gradients below 1e-3 zero."""
 
@@ -57,15 +63,17 @@ def _tail(maker: Maker) -> Iterator[Statement]:
     never = not (evidence.status == 1).any()
     fallen = evidence.halvings(int(inside[0]), len(values) - 1) if len(inside) else 0.0
     if never and fallen >= 1 and final >= 1 and stood < STUCK:
+        if len(evidence.status) - 1 - rows[-1] > max(2, len(rows)):
+            return  # much comes after, of which nothing is known
         yield maker.make("searching", rows, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and len(inside) == 1 and final >= 1:
         return  # one scale shows no way
     elif never:
-        yield maker.make("never started", rows, bad=(weight, None))
+        yield maker.make("never started", rows, since=True, bad=(weight, None))
     elif stood >= STUCK and final > 0:
-        yield maker.make("floor reached", rows, to=final, bad=(weight, None))
+        yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
     elif fallen < DESCENT and weight >= LONG:
-        yield maker.make("skipped to the end", rows, bad=(weight, None))
+        yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:
@@ -94,14 +102,27 @@ def _scale(maker: Maker) -> Iterator[Statement]:
         yield maker.make("scale 0", rows[zero], to=0.0)
     elif len(values) and values[-1] < TINY:
         yield maker.make("tiny scale", rows[-1], to=float(values[-1]), least=2.0**-25 / max(float(values[-1]), 1e-300))
-    low = np.flatnonzero((evidence.moves < 0) & (values[1:] <= LOW) & (values[1:] > 0))
-    if len(low) and values[-1] >= TINY:
-        at = low[[0, -1]] + 1
-        yield maker.make("low scale", rows[at], to=float(values[at[-1]]), most=f"{65504 / (2 * LOW):.2g}")
     up = np.flatnonzero(evidence.moves > 0)
     if len(up) and values[-1] >= ENDLESS and not (evidence.moves[up[-1] :] < 0).any():
         first = int(np.argmax(values >= ENDLESS))
         yield maker.make("endless growth", rows[[first, -1]], to=float(values[-1]), most=f"{65504 / values[-1]:.2g}")
+
+
+def _low(maker: Maker) -> Iterator[Statement]:
+    """Yield that steps overflowed at scales that leave float16's whole range to the gradients."""
+    evidence = maker.evidence
+    at, scales = evidence.overflows
+    sums = evidence.format.get("sums", 1.0)
+    low = np.flatnonzero(scales <= LOW / sums)
+    if not len(low) or (len(evidence.points[0]) and evidence.points[0][-1] < TINY):
+        return
+    values, rows = evidence.points
+    rose = (evidence.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
+    over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= SOON
+    low = np.flatnonzero(scales <= LOWER / sums) if over else low
+    if len(low):
+        least = float(scales[low].min())
+        yield maker.make("low scale", at[low], to=least, most=f"{65504 / least:.4g}")
 
 
 def _start(maker: Maker) -> Iterator[Statement]:
@@ -117,7 +138,7 @@ def _start(maker: Maker) -> Iterator[Statement]:
     if known and evidence.halvings(first, last) >= 3 and len(good) and good[-1] >= rows[last] and values[last] >= 1:
         span = np.arange(rows[first], rows[last] + 1)
         proved = sum(evidence.proved(k, k + 1) for k in range(first, last) if evidence.moves[k] < 0)
-        yield maker.make("spared", span, skips=(proved, None), **_way(evidence, first, last))
+        yield maker.make("spared", span, since=True, skips=(proved, None), **_way(evidence, first, last))
 
 
 def share(evidence: Evidence) -> tuple[float, float, int]:
@@ -131,6 +152,9 @@ def share(evidence: Evidence) -> tuple[float, float, int]:
     known = known[known >= begin]
     if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():
         return 0.0, 0.0, begin
+    if len(known) == 1 and begin == 0 and evidence.history.step[known[0]] >= 100:  # both are counted from the start
+        at = known[0]
+        return max(0.0, float(history.total[at]) - SEARCH), float(history.step[at]), begin
     if len(known):
         first, last = known[0], known[-1]
         return float(history.total[last] - history.total[first]), float(history.step[last] - history.step[first]), begin
@@ -150,9 +174,9 @@ def _often(maker: Maker) -> Iterator[Statement]:
     numbers["percent"] = f"at least {100 * part:.2g}"
     rows = [begin, *(begin + 1 + np.flatnonzero(evidence.skipped[begin + 1 :] > 0))]
     if part > OFTEN:
-        yield maker.make("skips too often", rows, **numbers)
+        yield maker.make("skips too often", rows, since=True, **numbers)
     elif part > SOME and (evidence.moves > 0).any():
-        yield maker.make("probing", rows, **numbers)
+        yield maker.make("probing", rows, since=True, **numbers)
 
 
 def _bursts(maker: Maker) -> Iterator[Statement]:
@@ -169,7 +193,7 @@ def _hidden(maker: Maker) -> Iterator[Statement]:
     extra, rows = maker.evidence.hidden
     if extra and not maker.history.sentence.any():
         told = float(np.nansum(maker.evidence.skipped))
-        yield maker.make("hidden skips", rows, said=told, skips=(extra + int(told), None))
+        yield maker.make("hidden skips", rows, since=True, said=told, skips=(extra + int(told), None))
 
 
 def _runs(bad: Bools) -> int:
@@ -184,8 +208,9 @@ def _loss(maker: Maker) -> Iterator[Statement]:
     if not bad.any():
         return
     end, part = _runs(bad), float(bad.mean())
-    wrong = end >= 3 or (end and part > 0.5) or (bad.sum() >= 3 and part > OFTEN)
-    yield maker.make("forward overflow" if wrong else "some losses", rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > OFTEN)
+    kind = "forward overflow" if wrong else "last losses" if end else "some losses"
+    yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
 def _norm(maker: Maker) -> Iterator[Statement]:
@@ -205,19 +230,25 @@ def _norm(maker: Maker) -> Iterator[Statement]:
 
 
 def _rose(maker: Maker) -> Iterator[Statement]:
-    """Yield that the loss rose while the scale fell or steps were skipped, and never came back."""
+    """Yield that the loss rose at once, so that each one after is far above those before."""
     history, evidence = maker.history, maker.evidence
-    rows = np.flatnonzero(np.isfinite(history.loss))
-    falls = [pair for pair in evidence.descents if evidence.halvings(*pair) >= 2]
-    if len(rows) < 4 or not falls or (history.loss[rows] <= 0).any():
+    rows = np.flatnonzero(np.isfinite(history.loss) & (history.segment == history.segment[-1]))
+    losses = history.loss[rows]
+    if len(rows) < 4 or (losses <= 0).any():
         return
-    at = evidence.points[1][falls[-1][0]]
-    before, after = history.loss[rows[rows <= at]][-20:], history.loss[rows[rows > at]]
-    if len(before) >= 2 and len(after) >= 2:
-        usual, now = float(np.median(before)), float(np.median(after[-5:]))
-        if now > 2 * usual and after[-5:].min() > 1.5 * usual:
-            numbers = {"from": f"{usual:.3g}", "to": f"{now:.3g}"}
-            yield maker.make("loss rose", [at, rows[-1]], **numbers)
+    padded = np.concatenate([np.full(BEFORE, -np.inf), losses])
+    highest = np.lib.stride_tricks.sliding_window_view(padded, BEFORE)[:-1].max(axis=1)
+    lowest = np.minimum.accumulate(losses[::-1])[::-1]
+    seen = len(rows) - np.arange(len(rows))
+    shown = np.flatnonzero((lowest > JUMP * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2))
+    if not len(shown):
+        return
+    at = int(shown[0])
+    fell = any(evidence.points[1][last] >= rows[at - 1] and evidence.halvings(first, last) >= 2
+               for first, last in evidence.descents)  # fmt: skip
+    if fell or min(at, seen[at]) >= 5:
+        numbers = {"from": f"{np.median(losses[max(0, at - BEFORE) : at]):.3g}", "to": f"{np.median(losses[at:]):.3g}"}
+        yield maker.make("loss rose", rows[[at - 1, -1]], **numbers)
 
 
 def _rate(maker: Maker) -> Iterator[Statement]:
@@ -244,7 +275,7 @@ def _rate(maker: Maker) -> Iterator[Statement]:
         return
     low = int(whole.sum() + math.floor(begin + 0.05))
     if low:
-        yield maker.make("rate counts", rows[: full[-1] + 2], skips=(low, None))
+        yield maker.make("rate counts", rows[: full[-1] + 2], since=True, skips=(low, None))
 
 
 def _said(maker: Maker) -> Iterator[Statement]:
@@ -281,7 +312,7 @@ def _runs_of_log(maker: Maker) -> Iterator[Statement]:
 
 
 REMARKS: tuple[Callable[[Maker], Iterator[Statement]], ...] = (
-    _said, _loss, _gradients, _tail, _collapse, _scale, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
+    _said, _loss, _gradients, _tail, _collapse, _scale, _low, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
     _runs_of_log,
 )  # fmt: skip
 """In the order in which one goes before another."""

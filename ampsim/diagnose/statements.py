@@ -4,6 +4,7 @@ A statement is made only if it is true of every run that could have printed this
 for what proves what. The words stand in the table of formats, for Python and the page alike.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,8 +31,9 @@ class Statement:
     kind: str
     """Its name in the table of formats."""
     first: float
-    """The first step that it is about, as the log numbers them."""
+    """The first step that it can be about, as the log numbers them; -inf if nothing tells."""
     last: float
+    """The last, or inf."""
     numbers: Mapping[str, Bound | str]
     """Each number with its bounds, None for none above; or a text."""
     lines: tuple[int, ...]
@@ -51,7 +53,7 @@ class Statement:
     @property
     def step(self) -> int:
         """The first step, as a whole number."""
-        return int(max(self.first, 0))
+        return int(max(self.first if self.first > -math.inf else min(self.last, 2.0**53), 0))
 
     @property
     def what(self) -> str:
@@ -66,7 +68,8 @@ class Statement:
     def to_json(self) -> dict[str, object]:
         """Return the data, and the words."""
         numbers = {name: list(value) if isinstance(value, tuple) else value for name, value in self.numbers.items()}
-        given = {"kind": self.kind, "verdict": self.verdict, "first": self.first, "last": self.last, "unit": self.unit}
+        first, last = (value if math.isfinite(value) else None for value in (self.first, self.last))
+        given = {"kind": self.kind, "verdict": self.verdict, "first": first, "last": last, "unit": self.unit}
         return {**given, "numbers": numbers, "lines": list(self.lines), "words": self.what}
 
     def _filled(self, part: str) -> str:
@@ -99,9 +102,11 @@ def said(name: str, bound: Bound, noun: str | None) -> str:
 def where(first: float, last: float, unit: str) -> str:
     """Return steps in words.
 
-    >>> where(3, 3, "step"), where(3, 7.5, "step")
-    ('step 3', 'steps 3 to 8')
+    >>> where(3, 3, "step"), where(3, 7.5, "step"), where(-math.inf, 7, "step"), where(3, math.inf, "step")
+    ('step 3', 'steps 3 to 8', 'up to step 7', 'from step 3 on')
     """
+    if math.isinf(first) or math.isinf(last):
+        return f"up to {unit} {last:.15g}" if math.isinf(first) else f"from {unit} {first:.15g} on"
     low, high = int(max(first, 0)), int(-(-last // 1))
     return f"{unit} {low}" if low >= high else f"{unit}s {low} to {high}"
 
@@ -113,14 +118,19 @@ class Maker:
         self.history = history
         self.evidence = Evidence(history)
 
-    def make(self, kind: str, rows: object, **numbers: float | Bound | str) -> Statement:
-        """Return a statement about some rows; a plain number is exact."""
+    def make(self, kind: str, rows: object, *, since: bool = False, **numbers: float | Bound | str) -> Statement:
+        """Return a statement about some rows; a plain number is exact. `since`: it is of the steps before them, too."""
         at = np.atleast_1d(np.asarray(rows, np.int64))
         lines = sorted({int(line) for line in self.history.line[at] if line > 0})
         lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
         given = {name: value if isinstance(value, tuple | str) else (value, value) for name, value in numbers.items()}
-        steps = self.history.step[at]
-        return Statement(kind, float(steps.min()), float(steps.max()), given, tuple(lines), self.history.unit)
+        first, last = self.history.bounds[0, at].min(), self.history.bounds[1, at].max()
+        if since and self.history.unit != "line":
+            first = self.history.bounds[0, at.min() - 1] if at.min() > 0 else -math.inf
+        unit = self.history.unit
+        if math.isinf(first) and math.isinf(last):
+            first, last, unit = min(lines, default=0), max(lines, default=0), "line"
+        return Statement(kind, float(first), float(last), given, tuple(lines), unit)
 
     def facts(self) -> Iterator[Statement]:
         """Yield what is in the log."""
@@ -132,14 +142,15 @@ class Maker:
             ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
             yield self.make("scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
             if evidence.means:
-                yield self.make("means", rows)
+                yield self.make("means" if history.settings.get("means") else "no powers", rows)
             yield from self._falls()
         low, high = evidence.skips
         told = ~np.isnan(history.skipped) | ~np.isnan(history.total)
         if low or (high == 0 and told.any()):
             proving = np.flatnonzero(evidence.skipped > 0)
             span = proving if len(proving) and np.isnan(history.total).all() else every
-            yield self.make("skips", every if not len(span) else [*every, *span], skips=(low, high))
+            rows = every if not len(span) else [*every, *span]
+            yield self.make("skips", rows, since=not evidence.own, skips=(low, high))
 
     def _falls(self) -> Iterator[Statement]:
         values, rows = self.evidence.points

@@ -25,7 +25,7 @@ def run(*scales, every=1, program="ampsim.watch", **columns):
 @pytest.mark.parametrize(
     ("history", "said"),
     [
-        (run(2.0), "Read 1 line of ampsim.watch, step 0."),
+        (run(2.0), "Read 1 record of ampsim.watch, step 0."),
         (run(2.0, 4.0, 2.0, every=10), "falls 1 time and rises 1 time;"),
         (run(2.0, 2.0), "The printed loss scale is 2 at first and 2 at last"),
         (run(2.0, 1.0, every=10), "Skipped: at least 1 step,"),
@@ -33,7 +33,7 @@ def run(*scales, every=1, program="ampsim.watch", **columns):
         (run(4.0, 1.0, every=10), "Skipped: at least 1 step,"),  # by which factor is not said
         (run(4.0, 1.0, every=10, program="Megatron"), "Skipped: at least 2 steps,"),  # its factor is fixed
         (run(2.0, 2.0, skipped=[1.0, 0.0]), "Skipped: 1 step, steps 0 to 1."),
-        (run(700.0, 300.0, program="test"), "are means or medians over several steps"),
+        (run(700.0, 300.0, program="test"), "Not every printed scale is a power of two"),
     ],
 )
 def test_words_agree_with_their_numbers(history, said):

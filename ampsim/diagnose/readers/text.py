@@ -12,15 +12,15 @@ from functools import lru_cache
 from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
-from ampsim.diagnose.readers.lines import Width, whole
+from ampsim.diagnose.readers.lines import CUT, Width, whole
 
-_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?![\w:]|\.\w)""", re.ASCII)
+_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
 _LAST = re.compile(r"\S+$")
 _STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[]+(\d+)\b", re.IGNORECASE)
 _SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
 _SPACED = re.compile(
-    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\s+({NUMBER})(?=[\s(,;|]|$)",
+    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\]?\s+(?:is )?({NUMBER})(?=[\s(,;|]|\.\s|$)",
     re.ASCII,
 )
 _CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
@@ -34,7 +34,8 @@ _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|
 _RANK = re.compile(r"Rank (\d+)")
 _REPR = re.compile(r"\b[A-Za-z_]\w*\(\w+=")
 _LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
-_WORDS = ("loss", "scal", "norm", "skip", "overflow", "inf", "iteration", "growth_t", "step()")
+_ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
+_WORDS = ("loss", "scal", "norm", "skip", "overflow", "inf", "iteration", "growth_t", "step()", "invalid")
 """In lower case; a line without one of them says nothing of a run."""
 
 MOST_STEPS = 2**53
@@ -48,7 +49,7 @@ class Stream:
 
     def __init__(self, source: str) -> None:
         self.builder = HistoryBuilder(source, "a training log")
-        self.row: dict[str, object] = {"scale": "value"}
+        self.row: dict[str, object] = {"name": "", "scale": "value"}
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
@@ -103,7 +104,7 @@ class TextReader:
         """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
         low = text.lower()
-        bar = _BAR.search(text) if "<" in text else None
+        bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
         if bar is None and text[:1] not in "|-_" and not any(map(low.__contains__, _WORDS)):
             return
         if _GAP in text:
@@ -210,6 +211,8 @@ class TextReader:
             stream = self.engine(stream, entry["step"])
             stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
             entry["total"] = entry.pop("skipped")
+        if "iteration" in text and CUT["mark"].search(text):
+            self._megatron(stream, entry, text)
         step = self.step_of(stream, entry.pop("step", None), done, text)
         if stream.row.get("scale") == "mean" or entry.pop("mean", 0):
             stream.builder.settings["means"] = True
@@ -221,6 +224,14 @@ class TextReader:
         names = ("scale", "skipped", "total", "norm", "loss", "rate")
         stream.step = stream.step if math.isnan(step) else step
         stream.builder.add(step, line=self.number, **{name: entry[name] for name in names if name in entry})
+
+    def _megatron(self, stream: Stream, entry: Entry, text: str) -> None:
+        """Take what a line leaves out: a loss that is not above 0; and no count of 0 where DeepSpeed steps."""
+        fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
+        if entry.get("skipped") == 0 and not fine and "loss" not in entry and not _ANY_LOSS.search(text):
+            entry["loss"] = math.inf
+        if stream.row["name"] == "DeepSpeed" and entry.get("skipped") == 0:
+            del entry["skipped"]
 
     def _counts(self, stream: Stream, entry: Entry, counts: object) -> None:
         """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
