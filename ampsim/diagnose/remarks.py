@@ -6,6 +6,7 @@ such as that 5 % of skips are too many, is a number here.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ampsim.diagnose.evidence import Bools, Evidence
 from ampsim.diagnose.formats import ERRORS
 from ampsim.diagnose.scaled_norm import scaled_norm
 from ampsim.diagnose.statements import Bound, Maker, Statement
+from ampsim.diagnose.words import counted
 
 DESCENT = 6
 """Halvings without a rise, once the run has taken steps, that no run makes which only probes its level."""
@@ -43,7 +45,7 @@ def remarks(maker: Maker) -> Iterator[Statement]:
         yield from remark(maker)
 
 
-def _way(evidence: Evidence, first: int, last: int) -> dict[str, float]:
+def _way(evidence: Evidence, first: int, last: int) -> dict[str, Any]:
     values = evidence.points[0]
     return {"from": float(values[first]), "to": float(values[last])}
 
@@ -65,7 +67,8 @@ def _tail(maker: Maker) -> Iterator[Statement]:
     if never and fallen >= 1 and final >= 1 and stood < STUCK:
         if len(evidence.status) - 1 - rows[-1] > max(2, len(rows)):
             return  # much comes after, of which nothing is known
-        yield maker.make("searching", rows, **_way(evidence, int(inside[0]), len(values) - 1))
+        more = counted(max(0, math.ceil(math.log2(final / 65504))), "halving")
+        yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and len(inside) == 1 and final >= 1:
         return  # one scale shows no way
     elif never:

@@ -142,6 +142,23 @@ def fused(run: Drawn, every: int) -> Iterator[Line]:
             yield f"{stamp} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
 
 
+def stale(run: Drawn, every: int) -> Iterator[Line]:
+    """Megatron's lines where DeepSpeed steps: no skip is counted, and a skipped step prints the norm of the last one."""
+    norm = 0.0
+    for number, step in enumerate(run.steps):
+        if step.skipped:
+            told = f"Attempted loss scale: {step.scale}, reducing to {step.after}"
+            yield f"[2026-01-01] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping step. {told}", number, number
+        norm = norm if step.skipped or not math.isfinite(step.norm) else step.norm
+        if (number + 1) % every == 0:
+            loss = f" lm loss: {step.loss:.6E} |" if math.isfinite(step.loss) else ""
+            yield (
+                f" iteration {number:8d}/{len(run.steps):8d} | consumed samples: {32 * number:12d} | learning rate: 1.000E-02 |"
+                f"{loss} loss scale: {step.after:.1f} | grad norm: {norm:.3f} | number of skipped iterations: "
+                "  0 | number of nan iterations:   0 |"
+            ), number + 1 - every, number  # fmt: skip
+
+
 def generic(run: Drawn, every: int) -> Iterator[Line]:
     for number in range(0, len(run.steps), every):
         step = run.steps[number]
@@ -243,6 +260,7 @@ def diffusion(run: Drawn, every: int) -> Iterator[Line]:
 
 
 PRINTERS = {
+    "stale": (stale, "deepspeed"),
     "Megatron": (megatron, "megatron"), "DeepSpeed": (deepspeed, "deepspeed"), "fused": (fused, "fused"),
     "generic": (generic, "torch"), "bare": (bare, "torch"), "HF Trainer": (trainer, "torch"),
     "MindFormers": (mindformers, "torch"), "epochs": (epochs, "torch"), "apex": (apex, "apex"),
@@ -296,9 +314,16 @@ def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS) -> Log:
     if form != "epochs" and draw(st.booleans()) and draw(st.booleans()):
         lines = wrapped(lines, draw(st.sampled_from([60, 80, 120])))
     elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
-        tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:"]))
+        tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""]))
         lines = [(tag + text, first, last) for text, first, last in lines]
-        if tag == "[rank0]: " and draw(st.booleans()):
+        if not tag:  # two ranks tell of each overflow
+            twice = [each for each in lines for _ in range(1 + ("verflow" in each[0].lower()))]
+            lines = [
+                (text.replace("Rank 0", "Rank 1") if at and lines_at is twice[at - 1] else text, *span)
+                for at, lines_at in enumerate(twice)
+                for text, *span in [lines_at]
+            ]
+        elif tag == "[rank0]: " and draw(st.booleans()):
             lines = [
                 each
                 for text, *span in lines

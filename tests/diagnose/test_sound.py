@@ -19,6 +19,8 @@ from ampsim.diagnose.statements import Statement
 from tests.diagnose.drawn_runs import ENDINGS, SICK, Log, logs
 from tests.examples import examples
 
+NUMBERED = re.compile(r"iteration +\d+/|step|\d+/\d+|\| ")
+"""What only lines have that number their step."""
 NEAR = 0.01
 """Relative error of a scale that was printed with few digits."""
 
@@ -39,7 +41,7 @@ def false(log: Log, each: Statement) -> str:
         value = numbers[name][0]
         between = min(values) * (1 - NEAR) <= value <= max(values) * (1 + NEAR)
         had = any(
-            math.isclose(value, one, rel_tol=NEAR, abs_tol=0.05 if log.form == "Megatron" else 0) for one in values
+            math.isclose(value, one, rel_tol=NEAR, abs_tol=0.05 if log.form in ("Megatron", "stale") else 0) for one in values
         )
         if not (had or (between and log.form in ("epochs", "fairseq", "diffusion"))):
             return f"{name} {value} is no scale of the run"
@@ -50,6 +52,13 @@ def false(log: Log, each: Statement) -> str:
             return f"at least {low} skips, and there were {log.run.skips(log.first, log.last)}"
         if high is not None and each.kind == "skips" and high < log.run.skips(0, int(each.last) - 1):
             return f"at most {high} skips by step {each.last}"
+    if each.unit == "step" and log.form not in ("fairseq", "epochs"):  # these count updates, or epochs
+        alone = [log.lines[at - 1] for at in each.lines if at <= len(log.lines)]
+        alone = [first for text, first, last in alone if first == last and not NUMBERED.search(text)]
+        if alone and not each.first - 1 <= min(alone) <= max(alone) <= each.last + 1:
+            return f"steps {each.first} to {each.last}, and it is of {min(alone)} to {max(alone)}"
+        if each.kind in ("skips", "never started") and each.first > log.first + 1:
+            return f"from step {each.first} on, and it counts from {log.first} on"
     about = [span for at in each.lines for span in (log.lines[at - 1][1:] if at <= len(log.lines) else (0, 0),)]
     return CHECKS[each.kind](log, each, about) if each.kind in CHECKS else ""
 
@@ -83,7 +92,7 @@ CHECKS = {
     "restarted": lambda log, each, about: "it went on",
     "spared": lambda log, each, about: "" if log.first <= 20 else "the log begins later",
     "collapse": lambda log, each, about: "it rose" * (log.run.steps[log.last].after > each.numbers["to"][0] * 1.01),
-    "hidden skips": lambda log, each, about: "the log hides none" if log.form != "Megatron" else "",
+    "hidden skips": lambda log, each, about: "the log hides none" if log.form not in ("Megatron", "stale") else "",
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def in_company(entry: Entry) -> Entry:
 @lru_cache(1_000)  # a log has few names, and many lines
 def field_of(name: str) -> tuple[str, int, str]:
     """Return the field and rank of a name's last words, and these: "INFO step" is a step, "moe_gate_loss" no loss."""
-    path, _, last = name.lower().rpartition("/")
+    path, _, last = name.lower().removesuffix("/train").rpartition("/")
     last = last if last in _FIELD else last.removesuffix("_step")  # Lightning logs a loss as train_loss_step
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
