@@ -8,6 +8,7 @@ does, and so does an update of a program that counts no skipped one. A scale tha
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ class Evidence:
     history: History
 
     @property
-    def format(self) -> dict[str, object]:
+    def format(self) -> dict[str, Any]:
         """The program's row of the table of formats."""
         return dict(NAMED.get(self.history.program, {}))
 
@@ -42,8 +43,7 @@ class Evidence:
     @property
     def least(self) -> float:
         """By how much a scale that was printed with few decimals may be wrong."""
-        least = self.format.get("least", 0.0)
-        return least if isinstance(least, float) else 0.0
+        return float(self.format.get("least", 0.0))
 
     # ------------------------------------------------------------------------------------------------- the scale
 
@@ -97,7 +97,7 @@ class Evidence:
     def proved(self, first: int, last: int) -> int:
         """Return the skips that a fall between two points takes: one, or more where an overflow's factor is fixed."""
         factor = self.format.get("factor")
-        if self.means or not isinstance(factor, int | float) or not 0 < self.points[0][last] < math.inf:
+        if self.means or factor is None or not 0 < self.points[0][last] < math.inf:
             return 1
         old, new = self.points[0][first], self.points[0][last] + self.least
         return max(1, math.ceil(math.log2(old / new) / math.log2(factor) - 0.1))

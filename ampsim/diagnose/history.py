@@ -174,9 +174,9 @@ class HistoryBuilder:
             _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
         named = dict(zip(COLUMNS, columns, strict=True))
         return History(
-            self.source, self.program, bounds=bounds, numbered=numbered, bad=self.bad, samples=self.samples, alarms=self.alarms,
-            settings=self.settings, notes=notes, says=self.says, unit=self.unit, merged=self._merged, others=others,
-            **named,
+            self.source, self.program, bounds=bounds, numbered=numbered, bad=self.bad, samples=self.samples,
+            alarms=self.alarms, settings=self.settings, notes=notes, says=self.says, unit=self.unit,
+            merged=self._merged, others=others, **named,
         )  # fmt: skip
 
     def _forget(self, step: float) -> None:

@@ -6,6 +6,7 @@ such as that 5 % of skips are too many, is a number here.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ampsim.diagnose.dead_layers import dead_layers
 from ampsim.diagnose.evidence import Bools, Evidence
 from ampsim.diagnose.formats import ERRORS
 from ampsim.diagnose.scaled_norm import scaled_norm
-from ampsim.diagnose.statements import Bound, Maker, Statement
+from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
 from ampsim.diagnose.words import counted
 
 DESCENT = 6
@@ -119,7 +120,7 @@ def _low(maker: Maker) -> Iterator[Statement]:
     low = np.flatnonzero(scales <= LOW / sums)
     if not len(low) or (len(evidence.points[0]) and evidence.points[0][-1] < TINY):
         return
-    values, rows = evidence.points
+    rows = evidence.points[1]
     rose = (evidence.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
     over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= SOON
     low = np.flatnonzero(scales <= LOWER / sums) if over else low
@@ -250,7 +251,10 @@ def _rose(maker: Maker) -> Iterator[Statement]:
     fell = any(evidence.points[1][last] >= rows[at - 1] and evidence.halvings(first, last) >= 2
                for first, last in evidence.descents)  # fmt: skip
     if fell or min(at, seen[at]) >= 5:
-        numbers = {"from": f"{np.median(losses[max(0, at - BEFORE) : at]):.3g}", "to": f"{np.median(losses[at:]):.3g}"}
+        numbers: dict[str, Any] = {
+            "from": f"{np.median(losses[max(0, at - BEFORE) : at]):.3g}",
+            "to": f"{np.median(losses[at:]):.3g}",
+        }
         yield maker.make("loss rose", rows[[at - 1, -1]], **numbers)
 
 
@@ -287,10 +291,11 @@ def _said(maker: Maker) -> Iterator[Statement]:
     for kind, lines in history.says.items():
         near = np.clip(np.searchsorted(history.line, lines), 0, len(history.line) - 1)
         if kind == "error":
-            error = next(each for each in ERRORS if each["name"] == history.settings["error"])
-            yield maker.make(kind, near, text=error["name"] + ".", cause=error["cause"], cured=error["cure"])
+            error = next(each for each in ERRORS if each["pattern"].pattern == history.settings["error"])
+            texts = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
+            yield replace(maker.make(kind, near, **texts), lines=tuple(lines))
         else:
-            yield maker.make(kind, near, count=(len(lines), None))
+            yield replace(maker.make(kind, near, count=(len(lines), None)), lines=tuple(lines[:LINES]))
     for step, text in history.alarms:
         row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
         yield maker.make("alarm", row, text=text)

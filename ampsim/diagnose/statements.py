@@ -118,7 +118,9 @@ class Maker:
         self.history = history
         self.evidence = Evidence(history)
 
-    def make(self, kind: str, rows: object, *, since: bool = False, **numbers: float | Bound | str) -> Statement:
+    def make(
+        self, kind: str, rows: object, since: float | Bound | str = False, **numbers: float | Bound | str
+    ) -> Statement:
         """Return a statement about some rows; a plain number is exact. `since`: it is of the steps before them, too."""
         at = np.atleast_1d(np.asarray(rows, np.int64))
         lines = sorted({int(line) for line in self.history.line[at] if line > 0})
@@ -149,8 +151,7 @@ class Maker:
         if low or (high == 0 and told.any()):
             proving = np.flatnonzero(evidence.skipped > 0)
             span = proving if len(proving) and np.isnan(history.total).all() else every
-            rows = every if not len(span) else [*every, *span]
-            yield self.make("skips", rows, since=not evidence.own, skips=(low, high))
+            yield self.make("skips", [*every, *span], since=not evidence.own, skips=(low, high))
 
     def _falls(self) -> Iterator[Statement]:
         values, rows = self.evidence.points

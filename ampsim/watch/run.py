@@ -5,7 +5,7 @@ import fnmatch
 import numbers
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ampsim.core.arguments import as_int
 from ampsim.watch.about import known, optimizers_of, parameters_of
 from ampsim.watch.attach import Found, attach
-from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
+from ampsim.watch.measure import Fetched, exponents, fingerprint, gradients_of, norms
 from ampsim.watch.standstill import Standstill
 from ampsim.watch.step import Record, Step
 from ampsim.watch.writer import OnSkip, Writer
@@ -85,10 +85,13 @@ def watch(
     writer = Writer(to, known(optimizers, scaler, named), first_step, standstill, on_skip)
     names_of = {param: name for name, param in named.items()}
     try:
-        return Run(optimizers, names_of, scaler, writer, every=every, pattern=names, still=still)
+        run = Run(optimizers, names_of, scaler, writer, every=every, pattern=names, still=still)
     except BaseException:
         writer.close()
         raise
+    if isinstance(model, nn.Module):
+        run.begins_with(model)
+    return run
 
 
 class Run:
@@ -113,7 +116,9 @@ class Run:
         self._logged: Record = {}
         self._logged_at: dict[Any, Record] = {}
         self._begun = self._closed = 0
+        self._last: Step | None = None  # the step that is over, until the next one begins
         self._detach = attach(self, optimizers, scaler)
+        self._forget: Callable[[], None] | None = None
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -125,7 +130,12 @@ class Run:
     # ------------------------------------------------------------------------------------- for the user
 
     def log(self, **values: float | Tensor) -> None:
-        """Add to the record in progress, which ``scaler.update()`` closes: ``run.log(loss=loss)`` before it.
+        """Add to the record in progress, or to that of the step that is just over.
+
+        A step is over with ``scaler.update()``; the next one begins where the model is called in training mode. What is
+        logged in between, and not yet in the record, belongs to the step before: a record to which nothing was logged
+        waits until then, so that a kill may lose one. Where `watch` was given a mapping of parameters, which nobody
+        calls, all belongs to the next step: ``run.log(loss=loss)`` before ``scaler.update()``.
 
         Args:
             values: real numbers, and tensors with one element, which are not waited for; of a name's values in one
@@ -138,11 +148,26 @@ class Run:
             if name in RESERVED:
                 raise ValueError(f"log({name}=...): expected a name that is not in every record; call it my_{name}")
             if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
-                self._logged[name] = value.detach().reshape(()).clone()
+                kept: Any = value.detach().reshape(()).clone()
             elif isinstance(value, numbers.Real):
-                self._logged[name] = value if isinstance(value, int) else float(value)
+                kept = value if isinstance(value, int) else float(value)
             else:
                 raise TypeError(f"{name}={value!r}: expected a real number or a tensor with one element")
+            with self._lock:
+                last = self._last
+                if last is not None and name not in last.logged and not last.written:
+                    last.late[name] = Fetched([kept]) if isinstance(kept, Tensor) else kept
+                else:
+                    self._logged[name] = kept
+
+    def begins_with(self, model: nn.Module) -> None:
+        """Take each call of a model in training mode for the beginning of a step."""
+
+        def begin(module: nn.Module, _inputs: object) -> None:
+            if module.training:
+                self._last = None
+
+        self._forget = model.register_forward_pre_hook(begin).remove
 
     @property
     def skipped(self) -> bool:
@@ -150,12 +175,12 @@ class Run:
 
         ``if not run.skipped: schedule.step()`` is right for fused optimizers too.
         """
-        self.flush()
+        self._writer.write(wait=True)
         return self._writer.skipped
 
     def flush(self) -> None:
         """Write what is known so far; waits for the device."""
-        self._writer.write(wait=True)
+        self._writer.write(wait=True, last=True)
 
     def close(self) -> None:
         """Write everything, let go of the scaler, and close the file. Twice is once. Waits for the device.
@@ -169,6 +194,7 @@ class Run:
         with ExitStack() as last:
             last.callback(self._writer.close)
             last.callback(self._detach)
+            last.callback(self._forget or (lambda: None))
         if self._logged:
             error = ValueError(f"{', '.join(self._logged)}: log before update()")
             self._writer.warn(error, "logged after the last record")
@@ -188,6 +214,7 @@ class Run:
             return
         with self._lock:
             step = self._open.get(key)
+            self._last = None
             if step is None:
                 step = self._open[key] = Step(self._every > 0 and self._begun % self._every == 0)
                 self._begun += 1
@@ -211,6 +238,9 @@ class Run:
     def closing(self, key: Any) -> None:
         """Take what was logged for the iteration that ends."""
         with self._lock:
+            self._last = self._open.get(key) if self._forget else None
+            if self._last is not None:
+                self._last.logged, self._last.waits = self._logged, not self._logged
             self._logged_at[key], self._logged = self._logged, {}
 
     def closed(self, key: Any, found_inf: Found) -> None:

@@ -26,6 +26,9 @@ class Step:
     flags: list[list[Tensor]] = field(default_factory=list)  # per optimizer that was stepped
     fingerprint: list[Tensor] = field(default_factory=list)
     fetched: Fetched = field(default_factory=lambda: Fetched([]))
+    waits: bool = False  # its record, for what may be logged to it
+    written: bool = False
+    late: dict[str, Fetched | float] = field(default_factory=dict)  # logged after the step, before the next one began
 
     def fetch(self) -> None:
         """Send to the host what `record` reads."""
@@ -47,6 +50,10 @@ class Step:
             packed = {name: pack_counts(row[:BINS]) for name, row in zip(names, rows, strict=True)}
             record.setdefault("by_parameter", {}).update(packed)
         return record | logged, moved
+
+    def logged_late(self) -> Record:
+        """Return what was logged when the step was over; waits for the device."""
+        return {name: v.wait()[0].item() if isinstance(v, Fetched) else v for name, v in self.late.items()}
 
 
 def _record(pairs: list[tuple[list[str], list[float], float]], skipped: list[bool | None]) -> Record:

@@ -37,6 +37,7 @@ class Writer:
         self._lock = threading.RLock()  # an on_skip may log, or close the run
         self._waiting: deque[Step] = deque()
         self._standstill, self._on_skip = standstill, on_skip
+        self._held: tuple[Step, Record] | None = None  # the last record, to which something may still be logged
         self._written = self._skips = 0
         self._warned: set[str] = set()
         self._sinks: list[Sink] = []
@@ -56,14 +57,19 @@ class Writer:
         with self._lock:
             self._waiting.append(step)
 
-    def write(self, *, wait: bool) -> None:
-        """Write the records that have arrived, in order; with `wait` all, which waits for the device."""
+    def write(self, *, wait: bool, last: bool = False) -> None:
+        """Write the records that have arrived, in order; with `wait` all, which waits for the device.
+
+        The last one is held back, if something may still be logged to it, until another comes or `last` asks for it.
+        """
         with self._lock:
             skips = []
             while self._waiting and (wait or self._waiting[0].fetched.arrived()):
                 record = self._next_record()
                 if self.skipped:
                     skips.append(record)
+            if last:
+                self._put()
         for record in skips if self._on_skip else ():
             self._on_skip(record)  # type: ignore[misc]
 
@@ -71,6 +77,7 @@ class Writer:
         """Write everything and close the sinks, whatever `on_skip` raises."""
         with ExitStack() as last:
             last.callback(self._close_sinks)
+            last.callback(self._put)
             self.write(wait=True)
 
     def warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
@@ -81,7 +88,8 @@ class Writer:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _next_record(self) -> Record:
-        record, bits = self._waiting.popleft().on_host()
+        step = self._waiting.popleft()
+        record, bits = step.on_host()
         record = {"step": self._first_step + self._written, **record}
         self._written += 1
         self.skipped = bool(record.get("skipped", False))
@@ -89,13 +97,25 @@ class Writer:
         if self._standstill and bits and (alarm := self._standstill.alarm(bits, self._written, self._skips)):
             record["alarm"] = alarm
             warnings.warn(f"step {record['step']}: {alarm}", RuntimeWarning, stacklevel=2)
+        self._put()
+        self._held = step, record
+        if not step.waits:
+            self._put()
+        return record
+
+    def _put(self) -> None:
+        """Give the record that is held back to the sinks."""
+        if self._held is None:
+            return
+        (step, record), self._held = self._held, None
+        step.written = True
+        record |= step.logged_late()
         for each in list(self._sinks):
             try:
                 each.append(record)
             except Exception as error:  # a full disk must not end a run
                 self._sinks.remove(each)
                 self.warn(error, f"the record of step {record['step']} and all later ones are not written")
-        return record
 
     def _close_sinks(self) -> None:
         sinks, self._sinks = self._sinks, []

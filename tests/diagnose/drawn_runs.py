@@ -148,7 +148,11 @@ def stale(run: Drawn, every: int) -> Iterator[Line]:
     for number, step in enumerate(run.steps):
         if step.skipped:
             told = f"Attempted loss scale: {step.scale}, reducing to {step.after}"
-            yield f"[2026-01-01] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping step. {told}", number, number
+            yield (
+                f"[2026-01-01] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping step. {told}",
+                number,
+                number,
+            )
         norm = norm if step.skipped or not math.isfinite(step.norm) else step.norm
         if (number + 1) % every == 0:
             loss = f" lm loss: {step.loss:.6E} |" if math.isfinite(step.loss) else ""
@@ -303,25 +307,27 @@ def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
 
 
 @st.composite
-def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS) -> Log:
-    """Draw a run, and its log in one of the forms: whole or a part, thinned, wrapped, behind a stamp, of two ranks."""
+def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = False) -> Log:
+    """Draw a run, and its log in one of the forms: `whole`, or a part, thinned, wrapped, behind a stamp, of two ranks."""
     ending, form = draw(st.sampled_from(endings)), draw(st.sampled_from(sorted(PRINTERS)))
     printer, dialect = PRINTERS[form]
     count, begin = draw(st.integers(20, 300)), draw(st.integers(0, 150))
     run = drawn(ending, dialect, count, begin, draw(st.integers(0, 10**6)))
     lines = list(printer(run, draw(st.sampled_from([1, 2, 5, 10]))))
+    if whole:
+        return Log(run, form, tuple(lines), torn=False)
     lines = lines[draw(st.sampled_from([0, 0, 0, 1, 3, 20])) :][:: draw(st.sampled_from([1, 1, 1, 2, 3, 7]))]
     if form != "epochs" and draw(st.booleans()) and draw(st.booleans()):
         lines = wrapped(lines, draw(st.sampled_from([60, 80, 120])))
     elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
         tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""]))
         lines = [(tag + text, first, last) for text, first, last in lines]
-        if not tag:  # two ranks tell of each overflow
-            twice = [each for each in lines for _ in range(1 + ("verflow" in each[0].lower()))]
+        if not tag:  # each of two ranks tells of an overflow
+            ranks = ("Rank 0", "Rank 1")
             lines = [
-                (text.replace("Rank 0", "Rank 1") if at and lines_at is twice[at - 1] else text, *span)
-                for at, lines_at in enumerate(twice)
-                for text, *span in [lines_at]
+                (text.replace("Rank 0", rank), *span)
+                for text, *span in lines
+                for rank in (ranks if "verflow" in text.lower() else ranks[:1])
             ]
         elif tag == "[rank0]: " and draw(st.booleans()):
             lines = [

@@ -18,6 +18,7 @@ from torch import nn
 
 import ampsim.torch
 from ampsim import Rule, replay
+from ampsim.diagnose.explain import explain, in_words
 from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, read_run, records, unpack_counts
 from ampsim.watch import run as watch_run
@@ -471,3 +472,37 @@ def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_
 def test_a_tracker_draws_scales_below_one_too():
     assert _scalars({"step": 0, "scale": 0.5})["log2_scale"] == -1.0
     assert "log2_scale" not in _scalars({"step": 0, "scale": 0.0})
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_value_belongs_to_the_step_that_made_it_whether_it_is_logged_before_or_after_update(tmp_path, late):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    losses = []
+    with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
+        for number in range(6):
+            loss = model(torch.full((2, 3), 1.0 + number)).square().mean()
+            if not late and number % 2:
+                run.log(loss=loss)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert not run.skipped
+            if late and number % 2:
+                run.log(loss=loss if number % 3 else loss.item())
+            model.eval()(torch.ones(1, 3))  # a validation begins no step
+            model.train()
+            losses.append(loss.item() if number % 2 else None)
+    assert [record.get("loss") for record in records(tmp_path / "run.jsonl")] == losses
+    assert not model._forward_pre_hooks
+
+
+def test_a_file_says_that_no_scaler_was_given(tmp_path):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer, to=tmp_path / "run.jsonl"):
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert "no scaler" in in_words(explain(read_own(tmp_path / "run.jsonl")))

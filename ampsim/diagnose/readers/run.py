@@ -18,6 +18,8 @@ def read_own(path: Path) -> History:
         ValueError: another file; DamagedFileError: a line that is no record.
     """
     builder = HistoryBuilder(str(path), "ampsim.watch", settings=read_run(path))
+    if builder.settings.get("scaler", "") is None:
+        builder.notes.append("watch() was given no scaler: if the run has one, its skips are not known.")
     every = 1
     for number, record in enumerate(records(path)):
         step, norm, loss = record.get("step"), record.get("norm"), record.get("loss")

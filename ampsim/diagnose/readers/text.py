@@ -20,7 +20,8 @@ _LAST = re.compile(r"\S+$")
 _STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[]+(\d+)\b", re.IGNORECASE)
 _SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
 _SPACED = re.compile(
-    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\]?\s+(?:is )?({NUMBER})(?=[\s(,;|]|\.\s|$)",
+    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\]?\s+(?:is )?({NUMBER})"
+    r"(?=[\s(,;|]|\.\s|$)",
     re.ASCII,
 )
 _CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
@@ -126,7 +127,7 @@ class TextReader:
         """Take an error that is known; False if there is none."""
         if ("rror" not in text and "already" not in text) or (error := error_in(text)) is None:
             return False
-        self.error = self.number, error["name"]
+        self.error = self.number, error["pattern"].pattern
         return True
 
     def stream(self, text: str) -> Stream:
