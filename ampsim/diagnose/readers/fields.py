@@ -34,8 +34,13 @@ def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
             found[field] = 2.0 ** min(number, 1023) if last in LOGARITHM else number
             if field == "scale" and last in MEAN:
                 found["mean"] = 1.0
+    return settled(found)
+
+
+def settled(found: Entry) -> Entry:
+    """Return fields with what their program leaves out put back: Megatron and the Trainer average finite losses."""
     if found.pop("nans", 0.0) > 0 or (found.get("loss") == 0 and not math.isfinite(found.get("norm", 0.0))):
-        found["loss"] = math.inf  # Megatron and the Trainer leave losses that are not finite out of their means
+        found["loss"] = math.inf
     return found
 
 

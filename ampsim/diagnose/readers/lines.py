@@ -41,6 +41,12 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
     ended = True
     for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
         if parts:
+            if len(parts) == 1 and not _goes_on(parts[0][0]):
+                last, at = parts[0]
+                width.see(last, text)
+                yield last, at, len(last) >= width.longest and _may_go_on(last, text)
+                parts = [(text, number)]
+                continue
             begun = parts[0][0] + "".join(part.strip() for part, _ in parts[1:])
             if len(parts) < PARTS and _goes_on(begun) and not _begins(text):
                 parts.append((text, number))
@@ -64,8 +70,7 @@ def _lines(lines: Iterable[str]) -> Iterator[tuple[str, int, bool]]:
     for number, line in enumerate(lines, 1):
         ended = line.endswith("\n")
         for text in line.split("\r") if "\r" in line else (line,):
-            text = text.rstrip("\n")[:LONGEST]
-            if text:
+            if text := text.rstrip("\n")[:LONGEST]:
                 yield text, number, ended
 
 

@@ -11,8 +11,9 @@ from functools import lru_cache
 
 from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
+from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of, in_company
 from ampsim.diagnose.readers.lines import CUT, Width, whole
+from ampsim.diagnose.readers.plan import PLANS, Plan, Token, plan_of
 
 _VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
@@ -36,11 +37,13 @@ _RANK = re.compile(r"Rank (\d+)")
 _REPR = re.compile(r"\b[A-Za-z_]\w*\(\w+=")
 _LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
 _ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
-_WORDS = ("loss", "scal", "norm", "skip", "overflow", "inf", "iteration", "growth_t", "step()", "invalid")
+_WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
 """In lower case; a line without one of them says nothing of a run."""
 
 MOST_STEPS = 2**53
 """What is numbered beyond it is no step."""
+LONG = 2_000
+"""Characters of a line from which no pattern is made."""
 STREAMS = 16
 """Ranks and engines that are told apart."""
 
@@ -79,6 +82,7 @@ class TextReader:
         self.number = 0
         self.wide = Width()
         self.error: tuple[int, str] | None = None
+        self.plans: list[Plan] = []  # of lines that came lately
 
     def read(self, lines: Iterable[str]) -> History:
         """Return the history of the lines."""
@@ -87,6 +91,7 @@ class TextReader:
             self.part(text, torn)
         for stream in self.streams.values():
             if stream.cells:
+                self.number = stream.row_line
                 self.entry(stream, stream.cells, "", None)
         main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
         builder = main.builder
@@ -103,6 +108,18 @@ class TextReader:
 
     def part(self, text: str, torn: bool) -> None:
         """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
+        for at, plan in enumerate(() if torn else self.plans):
+            if found := plan.pattern.fullmatch(text):
+                if at:
+                    self.plans.insert(0, self.plans.pop(at))
+                stream = self.streams[plan.key]
+                if stream.cells:
+                    break
+                return self.entry(stream, plan.read(found.groups()), text, None) if plan.fields or plan.fixed else None
+        return self.other(text, torn)
+
+    def other(self, text: str, torn: bool) -> None:
+        """Take a line of a form that has not come lately."""
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
         low = text.lower()
         bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
@@ -121,7 +138,18 @@ class TextReader:
         if stream.builder.program == "a training log":
             stream.recognize(text)
         if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
-            self.entry(stream, _numbers(text, torn), text, done)
+            entry, tokens = _numbers(text, torn)
+            if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
+                self._plan(stream, text, tokens)
+            self.entry(stream, entry, text, done)
+
+    def _plan(self, stream: Stream, text: str, tokens: list[Token]) -> None:
+        """Keep what a line is like; of one that says nothing, that it says nothing."""
+        key = next(key for key, each in self.streams.items() if each is stream)
+        tag = _TAG.match(text)
+        if plan := plan_of(text, tokens, key, tag.end() if tag else 0):
+            self.plans[PLANS - 1 :] = []
+            self.plans.insert(0, plan)
 
     def fault(self, text: str) -> bool:
         """Take an error that is known; False if there is none."""
@@ -270,27 +298,30 @@ def _is_aside(text: str) -> bool:
     return "(" in text and "=" in text and "OVERFLOW" not in text and _REPR.search(text) is not None
 
 
-def _numbers(text: str, torn: bool) -> Entry:
-    """Return what a line says in named numbers; a scale that stands alone is one if nothing else is in its line."""
-    entry = entry_of(_pairs(text))
+def _numbers(text: str, torn: bool) -> tuple[Entry, list[Token]]:
+    """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
+    tokens = list(_pairs(text))
+    entry = entry_of((name, number) for name, number, _ in tokens)
     if not {"scale", "loss"} <= entry.keys():
-        entry = entry_of([*_SPACED.findall(text), *_pairs(text)])
+        tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
+        entry = entry_of((name, number) for name, number, _ in tokens)
     if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
+        tokens.append(("step", found[1], found.start(1)))
         entry["step"] = float(found[1])
     entry = in_company(entry)
     if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
-        return {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
-    return entry
+        entry = {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
+    return entry, [token for token in tokens if field_of(token[0])[0]] if entry else []
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield names and the numbers behind them."""
+def _pairs(text: str) -> Iterator[Token]:
+    """Yield names, the numbers behind them, and where these begin."""
     end = 0
     for found in _VALUE.finditer(text):
         name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
         end = found.end()
         if name:
-            yield name, found[1]
+            yield name, found[1], found.start(1)
 
 
 @lru_cache(1_000)  # what stands between two numbers is the same in many lines
