@@ -69,6 +69,7 @@ class Evidence:
         """The log2 of the ratio of each two neighbouring points, 0 between segments and for near equals."""
         values, rows = self.points
         logs = np.array([log2_of(each) for each in values])
+        logs[values == 0] = min(-150.0, logs.min(initial=0.0) - 1)
         moves = np.diff(logs)
         segments = self.history.segment[rows]
         moves[(np.abs(moves) < 1.5 * NEAR) | (np.diff(segments) != 0)] = 0.0
@@ -88,6 +89,15 @@ class Evidence:
                 start = k if start < 0 else start
                 end = k + 1
         return [*found, (start, end)] if start >= 0 else found
+
+    @cached_property
+    def search(self) -> tuple[int, int] | None:
+        """First and last point of the fall with which the log begins: no rise and no step that was taken before it."""
+        if not self.descents:
+            return None
+        first, last = self.descents[0]
+        before = self.points[1][first] if first > 1 else 0
+        return None if (self.moves[:first] > 0).any() or (self.status[:before] == 1).any() else (first, last)
 
     def halvings(self, first: int, last: int) -> float:
         """Return by how many halvings one point is lower than another."""

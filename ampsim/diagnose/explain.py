@@ -51,7 +51,7 @@ def explain(history: History) -> Explanation:
     statements = [each for one in (history, *history.others) for each in _about(one, main=one is history)]
     ranks = (history, *history.others)
     if any((Evidence(one).status == 1).any() for one in ranks):  # what one rank shows is so of all
-        statements = [each for each in statements if each.kind != "never started"]
+        statements = [each for each in statements if each.kind != "no step seen"]
     covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
     statements = [each for each in statements if each.kind not in covered]
     order = {"wrong": 0, "note": 1, "fact": 2}

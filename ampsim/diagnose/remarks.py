@@ -68,12 +68,13 @@ def _tail(maker: Maker) -> Iterator[Statement]:
     if never and fallen >= 1 and final >= 1 and stood < STUCK:
         if len(evidence.status) - 1 - rows[-1] > max(2, len(rows)):
             return  # much comes after, of which nothing is known
-        more = counted(max(0, math.ceil(math.log2(final / 65504))), "halving")
+        down = math.ceil(math.log2(final / 65504))
+        more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and len(inside) == 1 and final >= 1:
         return  # one scale shows no way
     elif never:
-        yield maker.make("never started", rows, since=True, bad=(weight, None))
+        yield maker.make("no step seen", rows, since=True, bad=(weight, None))
     elif stood >= STUCK and final > 0:
         yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
     elif fallen < DESCENT and weight >= LONG:
@@ -133,9 +134,9 @@ def _start(maker: Maker) -> Iterator[Statement]:
     """Yield that a run began by looking for its scale, and found it."""
     evidence = maker.evidence
     values, rows = evidence.points
-    if not evidence.descents or evidence.descents[0][0] > 1 or evidence.means:
+    if evidence.search is None or evidence.means:
         return
-    first, last = evidence.descents[0]
+    first, last = evidence.search
     numbers = maker.history.step[maker.history.numbered]
     known = len(numbers) > 1 and numbers[0] <= max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers)))))
     good = np.flatnonzero(evidence.status == 1)
@@ -150,8 +151,8 @@ def share(evidence: Evidence) -> tuple[float, float, int]:
 
     Of 0 steps where the log does not number them.
     """
-    history, descents = evidence.history, evidence.descents
-    begin = int(evidence.points[1][descents[0][1]]) if descents and descents[0][0] <= 1 else 0
+    history, search = evidence.history, evidence.search
+    begin = int(evidence.points[1][search[1]]) if search else 0
     known = np.flatnonzero(~np.isnan(history.total))
     known = known[known >= begin]
     if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():
@@ -187,7 +188,7 @@ def _bursts(maker: Maker) -> Iterator[Statement]:
     """Yield each fall of two halvings or more in the middle of a run."""
     evidence = maker.evidence
     values, rows = evidence.points
-    descents = [] if evidence.means else [pair for pair in evidence.descents if pair[0] > 1]
+    descents = [] if evidence.means else [pair for pair in evidence.descents if pair != evidence.search]
     for first, last in descents[:9]:
         if evidence.halvings(first, last) >= 2 and (evidence.status[rows[last] :] == 1).any() and values[last] > 0:
             yield maker.make("burst", np.arange(rows[first], rows[last] + 1), **_way(evidence, first, last))

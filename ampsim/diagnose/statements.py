@@ -130,7 +130,8 @@ class Maker:
         if since and self.history.unit != "line":
             first = self.history.bounds[0, at.min() - 1] if at.min() > 0 else -math.inf
         unit = self.history.unit
-        if math.isinf(first) and math.isinf(last):
+        composed = bool(self.history.settings.get("composed"))  # of an epoch and a step of it: no number of the log's
+        if lines and (composed or (math.isinf(first) and math.isinf(last))):
             first, last, unit = min(lines, default=0), max(lines, default=0), "line"
         return Statement(kind, float(first), float(last), given, tuple(lines), unit)
 

@@ -86,7 +86,7 @@ SLOW = {"rule": Rule(growth_interval=2000)}
          ["floor reached"]),
         (plain([8.0] * 6, skipped=[0] * 6, loss=[1, 1, math.inf, 1, 1, 1]), []),
         (plain([8.0] * 6, skipped=[0, 1, 0, 0, 0, 0], norm=[1, math.inf, 1, 1, 1, 1]), []),
-        (plain([8.0] * 9, skipped=[1] * 9), ["never started"]),
+        (plain([8.0] * 9, skipped=[1] * 9), ["no step seen"]),
         (plain([0.0] * 4, skipped=[0] * 4, norm=[math.nan] * 4), ["scale 0"]),
         (plain(np.tile(ALTERNATING, 2), norm=np.tile(ALTERNATING, 2) / 2.0**8), ["scaled norm"]),
         (history(at(), norm=np.full(400, 1e-5), **SLOW), ["scaled clip"]),

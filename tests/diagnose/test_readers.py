@@ -325,4 +325,4 @@ def test_what_programs_write(tmp_path, name, text, expected):
 
 def test_a_logarithm_that_is_no_scales_is_no_error():
     assert entry_of({"log2_scale": 10.0, "loss": 1.0}.items()) == {"scale": 1024.0, "loss": 1.0}
-    assert entry_of({"log2_scale": 5000.0}.items()) == {"scale": 2.0**1023}
+    assert math.isnan(entry_of({"log2_scale": 5000.0}.items())["scale"])

@@ -89,7 +89,7 @@ CHECKS = {
     "scale 0": _of_lines(lambda step: step.scale == 0 or step.after == 0),
     "floor reached": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
     "skipped to the end": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
-    "never started": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
+    "no step seen": _of_lines(lambda step: step.skipped or not math.isfinite(step.norm)),
     "searching": _of_lines(lambda step: step.skipped),
     "means": lambda log, each, about: "" if log.form in ("epochs", "fairseq", "diffusion") else "they are values",
     "engines": lambda log, each, about: "" if any("rank1" in text for text, _, _ in log.lines) else "there is one",

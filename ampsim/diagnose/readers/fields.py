@@ -31,7 +31,7 @@ def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
             continue
         if rank < ranks.get(field, 999) and (number := as_number(value)) is not None:
             ranks[field] = rank
-            found[field] = 2.0 ** min(number, 1023) if last in LOGARITHM else number
+            found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
             if field == "scale" and last in MEAN:
                 found["mean"] = 1.0
     return settled(found)

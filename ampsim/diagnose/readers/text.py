@@ -15,10 +15,10 @@ from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of,
 from ampsim.diagnose.readers.lines import CUT, Width, whole
 from ampsim.diagnose.readers.plan import PLANS, Plan, Token, plan_of
 
-_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:]|\.\w)""", re.ASCII)
+_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
 _LAST = re.compile(r"\S+$")
-_STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[]+(\d+)\b", re.IGNORECASE)
+_STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[\]]+(\d+)\b(?!%)", re.IGNORECASE)
 _SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
 _SPACED = re.compile(
     rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\]?\s+(?:is )?({NUMBER})"
@@ -208,7 +208,7 @@ class TextReader:
     def _told(self, stream: Stream, each: dict[str, object], found: re.Match[str]) -> None:
         values = {name: float(found[each[name]]) for name in ("before", "after") if name in each}  # type: ignore[call-overload]
         if each.get("logarithm"):
-            values = {name: 2.0 ** min(value, 1023.0) for name, value in values.items()}
+            values = {name: 2.0**value for name, value in values.items() if abs(value) < 1022}
         skips = 1.0 if each.get("skips", 1) else None
         stream.counted += skips or 0.0
         stream.builder.add(
@@ -276,6 +276,7 @@ class TextReader:
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
         if step is None and epochs and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
+            stream.builder.settings["composed"] = True
             return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
         if step is None and epochs:
             step = done
@@ -288,6 +289,7 @@ class TextReader:
         if epoch_now > stream.epoch[0]:
             restarted = step + stream.epoch[1] <= stream.step
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
+            stream.builder.settings |= {"composed": True} if restarted else {}
         return step + stream.epoch[1]
 
 

@@ -1,0 +1,89 @@
+"""Sentences that were printed of some log and were false of its run: each with what has to be said instead."""
+
+import pytest
+
+from ampsim.diagnose.explain import explain, in_words
+from ampsim.diagnose.readers.text import read_text
+
+RANK = "[2026-01-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0]"
+SCALER = (
+    "[2026-01-01 10:00:00,000] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
+)
+SEARCH = [f"{SCALER} Attempted loss scale: {2**k}, reducing to {2 ** (k - 1)}" for k in range(16, 6, -1)]
+MEGATRON = (
+    " iteration {:8d}/   99999 | consumed samples: 1 | learning rate: 1.0E-05 |{} loss scale: 65536.0 | grad norm: {:.3f} "
+    "| number of skipped iterations:   0 | number of nan iterations:   0 |"
+)
+APEX = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
+BAR = "Steps:   0%|          | {}/2000 [00:14<8:16:07, 14.89s/it, lr=1e-5, step_loss=nan, td=2.85s]"
+
+CASES = {
+    "ten skips lie in no two steps": (
+        [*SEARCH, *(f"{RANK} step={at}, skipped=10, lr=[0.1]" for at in range(20, 200, 10))],
+        ["up to step 20", "healthy"],
+        ["steps 19 to 20", "steps 9 to 10"],
+    ),
+    "a search behind a hysteresis is one": (
+        [f"{SCALER} Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1", *SEARCH[:7]]
+        + [f"{RANK} step={at}, skipped=8, lr=[0.1]" for at in range(8, 109)],
+        [],
+        ["SKIPS TOO OFTEN"],
+    ),
+    "a count of 0 beside a norm that stands is no proof": (
+        [MEGATRON.format(at, f" lm loss: {4 - at / 100:.6E} |", 464441.887) for at in range(20)],
+        ["cannot tell"],
+        ["its skips are counted and few"],
+    ),
+    "an error is that of its program": (
+        ["Grad scale is small: 1.2e-26", "RuntimeError: grad_scale is too small, exiting: 1.2e-26"],
+        ["icefall gives up"],
+        ["DeepSpeed"],
+    ),
+    "a scale of 0 is no rise": (
+        [f"{APEX} {scale}" for scale in ("2e-323", "1e-323", "5e-324", "0.0")],
+        ["falls 3 times and rises 0 times"],
+        [],
+    ),
+    "0 % is no step": ([BAR.format(at) for at in (1, 2, 3)], ["steps 1 to 3"], ["step 0"]),
+    "the last loss is not finite": (
+        ["step 1, loss: 2.0", "step 2, loss: 2.0", "step 3, loss: 2.0", "step 4, loss: inf"],
+        ["the last one among them"],
+        ["finite at the end"],
+    ),
+    "a scale of 12 is no mean": (
+        [f"step {at}, loss: {3 - at / 10}, loss_scale: 12.0" for at in range(5)],
+        ["Not every printed scale is a power of two"],
+        ["The printed scales are means"],
+    ),
+    "no scale is printed that could show anything": (
+        [f"step {at}, loss: nan" for at in range(5)],
+        ["Something is wrong"],
+        ["the loss scale shows it"],
+    ),
+    "some norms are not finite": (
+        [f"step {at}, loss: {3 - at / 50:.2f}, grad_norm: {'inf' if at == 9 else 1 + at / 7:.4}" for at in range(40)],
+        ["most printed gradient norms are finite"],
+        ["every printed gradient norm"],
+    ),
+    "a run that has gone on for 5000 steps has started": (
+        [MEGATRON.format(at, "", float("nan")) for at in range(5426, 5432)],
+        ["No step is known to have been taken"],
+        ["NEVER STARTED"],
+    ),
+    "steps of an epoch are no steps of the run": (
+        [f"Epoch [{epoch}][100/62598]\tlr: 1.000e-03, loss: 1.9, grad_norm: 3.{epoch}" for epoch in range(1, 6)],
+        ["lines 1 to 5"],
+        ["62698"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_false_sentence_is_not_said_again(case: str) -> None:
+    lines, said, unsaid = CASES[case]
+    explanation = explain(read_text("-", [f"{line}\n" for line in lines]))
+    text = f"{explanation.verdict}\n{in_words(explanation)}"
+    for part in said:
+        assert part in text
+    for part in unsaid:
+        assert part not in text
