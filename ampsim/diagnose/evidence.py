@@ -96,8 +96,8 @@ class Evidence:
         if not self.descents:
             return None
         first, last = self.descents[0]
-        before = self.points[1][first] if first > 1 else 0
-        return None if (self.moves[:first] > 0).any() or (self.status[:before] == 1).any() else (first, last)
+        taken = (self.status[: self.points[1][first]] == 1).any()
+        return None if (self.moves[:first] > 0).any() or taken else (first, last)
 
     def halvings(self, first: int, last: int) -> float:
         """Return by how many halvings one point is lower than another."""

@@ -14,6 +14,7 @@ import numpy as np
 from ampsim.diagnose.dead_layers import dead_layers
 from ampsim.diagnose.evidence import Bools, Evidence
 from ampsim.diagnose.formats import ERRORS
+from ampsim.diagnose.reconstruct import reconstruct
 from ampsim.diagnose.scaled_norm import scaled_norm
 from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
 from ampsim.diagnose.words import counted
@@ -311,6 +312,13 @@ def _gradients(maker: Maker) -> Iterator[Statement]:
         yield maker.make(kind, every, **names)
 
 
+def _reconstructed(maker: Maker) -> Iterator[Statement]:
+    """Yield the growths that nobody printed, where one rule explains all that was printed."""
+    if found := reconstruct(maker.evidence):
+        growths, interval, rows = found
+        yield maker.make("reconstructed", rows, growths=growths, interval=interval, count=len(rows))
+
+
 def _runs_of_log(maker: Maker) -> Iterator[Statement]:
     history = maker.history
     back = np.flatnonzero(np.diff(history.segment) > 0) + 1
@@ -322,6 +330,6 @@ def _runs_of_log(maker: Maker) -> Iterator[Statement]:
 
 REMARKS: tuple[Callable[[Maker], Iterator[Statement]], ...] = (
     _said, _loss, _gradients, _tail, _collapse, _scale, _low, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
-    _runs_of_log,
+    _reconstructed, _runs_of_log,
 )  # fmt: skip
 """In the order in which one goes before another."""

@@ -11,7 +11,7 @@ SCALER = (
 )
 SEARCH = [f"{SCALER} Attempted loss scale: {2**k}, reducing to {2 ** (k - 1)}" for k in range(16, 6, -1)]
 MEGATRON = (
-    " iteration {:8d}/   99999 | consumed samples: 1 | learning rate: 1.0E-05 |{} loss scale: 65536.0 | grad norm: {:.3f} "
+    " iteration {:8d}/   99999 | learning rate: 1.0E-05 |{} loss scale: 65536.0 | grad norm: {:.3f} "
     "| number of skipped iterations:   0 | number of nan iterations:   0 |"
 )
 APEX = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"

@@ -5,11 +5,16 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ampsim import dialects, init, update
 from ampsim.diagnose import history
+from ampsim.diagnose.explain import explain
 from ampsim.diagnose.history import HistoryBuilder, Sample
+from ampsim.diagnose.readers.text import read_text
+from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
+from tests.examples import examples
 
 SCALES = st.lists(st.sampled_from([math.nan, 1.0, 2.0, 4.0]), max_size=40)
 
@@ -51,3 +56,28 @@ def test_nobodys_scale_is_negative():
     builder = HistoryBuilder("-", "test")
     builder.add(0, scale=-1.0)
     assert np.isnan(builder.finish().scale[0])
+
+
+@settings(max_examples=examples(ms=30))
+@given(
+    interval=st.integers(5, 60), level=st.integers(3, 12), every=st.sampled_from([1, 5, 10]), begin=st.integers(10, 16)
+)
+def test_growths_that_are_not_printed_are_reconstructed(interval: int, level: int, every: int, begin: int) -> None:
+    """Of a run that probes its level, printed as DeepSpeed does: the growths, and bounds on the growth interval."""
+    rule = dialects.get(
+        "deepspeed.DynamicLossScaler", init=2.0**begin, interval=interval, raise_error_at_min_scale=False
+    )
+    state, steps = init(rule), []
+    for _ in range(12 * interval + 40):
+        scale, bad = state.scale, state.scale > 2.0**level
+        state = update(rule, state, bad)
+        steps.append(Step(scale, state.scale, bad, 1.0, 1.0))
+    lines = [text for text, _, _ in deepspeed(Drawn("healthy", tuple(steps), 0), every)]
+    found = [each for each in explain(read_text("-", lines)).statements if each.kind == "reconstructed"]
+    first, *_, last = (at for at, step in enumerate(steps) if step.skipped)
+    if every == 1:
+        assert found
+    for each in found:
+        assert each.numbers["growths"][0] == sum(step.after > step.scale for step in steps[first:last])
+        least, most = each.numbers["interval"]
+        assert least <= interval <= most

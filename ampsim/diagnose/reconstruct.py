@@ -1,0 +1,68 @@
+"""Growths that DeepSpeed does not print, where one rule explains every scale that it does.
+
+Between two overflows, d steps apart, the scale doubles floor((d - 2) / W) times, W being the growth interval. The log
+says how often, and between which steps each overflow lies, so that W lies in an interval; a W of it, and steps at which
+the overflows may have been, are then given to the reference machine, which has to print what the log prints.
+"""
+
+import math
+
+import numpy as np
+
+from ampsim import dialects, init, update
+from ampsim.diagnose.evidence import Evidence
+
+LEAST, MOST = 4, 20_000
+"""Overflows that are explained, and steps that are replayed."""
+DIALECT = "deepspeed.DynamicLossScaler"
+
+
+def reconstruct(evidence: Evidence) -> tuple[int, tuple[float, float], list[int]] | None:
+    """Return the growths, bounds on the growth interval and the rows that bear it; None if no one rule explains all."""
+    history = evidence.history
+    rows = np.flatnonzero(~np.isnan(history.scale) & ~np.isnan(history.left) & (history.skipped == 1))
+    low, high = history.bounds[0, rows], history.bounds[1, rows]
+    counted = history.total[~np.isnan(history.total)]
+    if history.program != "DeepSpeed" or len(rows) < LEAST or history.segment[-1] or history.others:
+        return None
+    if not len(counted) or counted[-1] != len(rows):  # a line is missing
+        return None
+    low, before, left = np.maximum(low, 0.0), history.scale[rows], history.left[rows]
+    grown = np.round(np.log2(before[1:] / left[:-1]), 6)
+    if not np.isfinite(high).all() or (grown < 0).any() or (grown % 1).any() or not grown.sum() > 0:
+        return None
+    nearest, farthest = np.maximum(low[1:] - high[:-1], 1.0), high[1:] - low[:-1] + 1
+    least = max(1.0, float((np.floor((nearest - 2) / (grown + 1)) + 1).max()))
+    most = float(np.floor((farthest - 2)[grown > 0] / grown[grown > 0]).min())
+    if least > most or high[-1] > MOST:
+        return None
+    for interval in np.unique(np.linspace(most, least, 12).astype(int)):
+        steps = _placed(low, high, grown, int(interval))
+        if steps and _prints(steps, before, left, int(interval)):
+            return int(grown.sum()), (least, most), rows.tolist()
+    return None
+
+
+def _placed(low: np.ndarray, high: np.ndarray, grown: np.ndarray, interval: int) -> list[int]:
+    """Return steps for the overflows, each in its bounds and with its growths since the last; none where none fit."""
+    steps = [int(low[0])]
+    for first, last, growths in zip(low[1:], high[1:], grown, strict=True):
+        step = int(max(first, steps[-1] + 1, steps[-1] + growths * interval + 2 * (growths > 0)))
+        if step > last + 1 or max(0, step - 2 - steps[-1]) // interval != growths:
+            return []
+        steps.append(step)
+    return steps
+
+
+def _prints(steps: list[int], before: np.ndarray, left: np.ndarray, interval: int) -> bool:
+    """Return whether the reference machine has the printed scales before and after each overflow."""
+    held = bool((before == left).any())  # a hysteresis
+    rule = dialects.get(
+        DIALECT, init=float(before[0]), interval=interval, raise_error_at_min_scale=False, delayed_shift=1 + held
+    )
+    state, at = init(rule), dict(zip(steps, zip(before, left, strict=True), strict=True))
+    for step in range(steps[0], steps[-1] + 1):
+        scale, state = state.scale, update(rule, state, step in at)
+        if step in at and not (math.isclose(scale, at[step][0]) and math.isclose(state.scale, at[step][1])):
+            return False
+    return True
