@@ -5,19 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampsim.diagnose.evidence import Evidence
-from ampsim.diagnose.formats import TABLE
+from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import History
-from ampsim.diagnose.remarks import OFTEN, remarks, share
+from ampsim.diagnose.remarks import remarks, share
 from ampsim.diagnose.statements import Maker, Statement
 
-SKIPPED = 0.25
-"""Lines that tell of skips per line that tells of a step that was taken, above which no run is called healthy."""
-SHORT = 3
-"""Lines that show a step, below which no run is called healthy."""
-RISEN = 1.3
-"""Times the lowest quarter of the losses that the last one may be."""
-ROSE = 1.15
-"""Times the highest loss of a short log that its last one may be."""
 STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}
 """Verdict -> exit status."""
 
@@ -89,12 +81,12 @@ def _verdict(history: History, statements: list[Statement]) -> tuple[str, str]:
         if history.settings.get("cut"):
             return "cannot tell", "cut"
         skips, steps, _ = share(evidence)
-        if skips >= 3 and skips > OFTEN * steps > 0:
+        if skips >= 3 and skips > JUDGED.often * steps > 0:
             return "cannot tell", "often"
-        if not steps and bad.sum() >= 5 and bad.sum() > SKIPPED * good.sum():
+        if not steps and bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum():
             return "cannot tell", "often"
         doubt = _doubt(history, evidence)
-        if doubt or 0 < good.sum() < SHORT:
+        if doubt or 0 < good.sum() < JUDGED.short:
             return "cannot tell", doubt or "short"
         if good.any() and not good[-max(1, len(good) // 4) :].any():
             return "cannot tell", "taken"
@@ -110,11 +102,11 @@ def _doubt(history: History, evidence: Evidence) -> str:
         return "low"
     losses = history.loss[np.isfinite(history.loss)]
     part = max(1, len(losses) // 4)
-    if 2 <= len(losses) < 8 and losses.min() > 0 and losses[-1] > ROSE * losses[:-1].max():
+    if 2 <= len(losses) < 8 and losses.min() > 0 and losses[-1] > JUDGED.rose * losses[:-1].max():
         return "rises"
     if len(losses) >= 4 and losses.min() > 0:
         quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
-        if np.median(losses[-part:]) > RISEN * min(quarters):
+        if np.median(losses[-part:]) > JUDGED.risen * min(quarters):
             return "rises"
     return ""
 
@@ -124,7 +116,7 @@ def _reason(evidence: Evidence, norms: int) -> str:
     counts = evidence.flags or "count" in history.settings
     if not evidence.unsaid and ((~np.isnan(history.total)).any() or (counts and (history.skipped == 0).any())):
         return "counted"
-    if norms > OFTEN * len(history.step):
+    if norms > JUDGED.often * len(history.step):
         return "some norms" if np.isinf(history.norm).any() else "norms"
     if (evidence.moves > 0).any():
         return "grew"

@@ -3,12 +3,15 @@
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """As the file has it; the page gets it as JSON."""
 
 NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
+JUDGED = SimpleNamespace(**TABLE["judged"])
+"""What is too many, too low, too short."""
 PROGRAMS: list[dict[str, Any]] = [each | {"mark": re.compile(each["mark"])} for each in TABLE["program"]]
 NAMED = {each["name"]: each for each in TABLE["program"]}
 """Program -> its row."""
@@ -16,6 +19,12 @@ SENTENCES: list[dict[str, Any]] = [
     each | {"pattern": re.compile(each["pattern"].replace("NUMBER", NUMBER))} for each in TABLE["sentence"]
 ]
 ERRORS: list[dict[str, Any]] = [each | {"pattern": re.compile(each["pattern"])} for each in TABLE["error"]]
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern of a line of console text."""
+    text, any_case = TABLE["pattern"].get(name), TABLE["pattern"]["any_case"].get(name)
+    return re.compile((any_case or text).replace("NUMBER", NUMBER), re.ASCII | (re.IGNORECASE if any_case else 0))
 
 
 def error_in(text: str) -> dict[str, Any] | None:

@@ -13,32 +13,11 @@ import numpy as np
 
 from ampsim.diagnose.dead_layers import dead_layers
 from ampsim.diagnose.evidence import Bools, Evidence
-from ampsim.diagnose.formats import ERRORS
+from ampsim.diagnose.formats import ERRORS, JUDGED
 from ampsim.diagnose.reconstruct import reconstruct
 from ampsim.diagnose.scaled_norm import scaled_norm
 from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
 from ampsim.diagnose.words import counted
-
-DESCENT = 6
-"""Halvings without a rise, once the run has taken steps, that no run makes which only probes its level."""
-STUCK = 4
-"""Skips at one scale, more than any hysteresis in use."""
-SEARCH = 66
-"""Skips of the longest search for a scale: from 2^32 down to 1, with a hysteresis of 2."""
-LONG = 8
-"""Skips in a row."""
-OFTEN, SOME = 0.05, 0.004
-"""Shares of the steps that are lost: with a growth interval of 20, and of 250."""
-ENDLESS = 2.0**40
-"""A scale at which a gradient of 6e-8 overflows."""
-LOW, LOWER = 4.0, 1.0
-"""Scales at which no step overflows for long, nor ever, whose gradients float16 holds unscaled."""
-JUMP, BEFORE = 1.3, 20
-"""Times by which each loss after a rise is above each of so many before it."""
-SOON = 3
-"""Steps that are taken after an overflow, by which it was one of a few."""
-TINY = 2.0**-14
-"""A scale at which float16 makes all gradients below 1e-3 zero."""
 
 
 def remarks(maker: Maker) -> Iterator[Statement]:
@@ -66,7 +45,7 @@ def _tail(maker: Maker) -> Iterator[Statement]:
     stood = evidence.weight(np.intersect1d(rows, at[same])) if len(same) else 0
     never = not (evidence.status == 1).any()
     fallen = evidence.halvings(int(inside[0]), len(values) - 1) if len(inside) else 0.0
-    if never and fallen >= 1 and final >= 1 and stood < STUCK:
+    if never and fallen >= 1 and final >= 1 and stood < JUDGED.stuck:
         if len(evidence.status) - 1 - rows[-1] > max(2, len(rows)):
             return  # much comes after, of which nothing is known
         down = math.ceil(math.log2(final / 65504))
@@ -74,11 +53,21 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and len(inside) == 1 and final >= 1:
         return  # one scale shows no way
+    elif (
+        never
+        and not len(inside)
+        and (
+            weight < JUDGED.long
+            or (maker.history.unit == "step" and maker.history.bounds[1, rows[-1]] <= JUDGED.search)
+        )
+        and not np.isinf(maker.history.norm[rows]).any()
+    ):
+        return  # where no scale is printed, its search shows no way either
     elif never:
         yield maker.make("no step seen", rows, since=True, bad=(weight, None))
-    elif stood >= STUCK and final > 0:
+    elif stood >= JUDGED.stuck and final > 0:
         yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
-    elif fallen < DESCENT and weight >= LONG:
+    elif fallen < JUDGED.descent and weight >= JUDGED.long:
         yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
 
 
@@ -94,7 +83,7 @@ def _collapse(maker: Maker) -> Iterator[Statement]:
     stands = len(evidence.status) - 1 - rows[last] > max(2, rows[last] - rows[first]) or (after == 1).any()
     search = values[last] >= 1 and (first == 0 or not (evidence.status[: rows[first] + 1] == 1).any())
     rising = (evidence.moves[last:] > 0).any()
-    if depth >= DESCENT and not search and not rising and not stands:
+    if depth >= JUDGED.descent and not search and not rising and not stands:
         size = round(depth, 2)
         yield maker.make("collapse", np.unique(rows[first : last + 1]), halvings=size, **_way(evidence, first, last))
 
@@ -106,11 +95,11 @@ def _scale(maker: Maker) -> Iterator[Statement]:
     zero = np.flatnonzero(values == 0)
     if len(zero) and "printed_as_zero" not in maker.history.settings:
         yield maker.make("scale 0", rows[zero], to=0.0)
-    elif len(values) and values[-1] < TINY:
+    elif len(values) and values[-1] < JUDGED.tiny:
         yield maker.make("tiny scale", rows[-1], to=float(values[-1]), least=2.0**-25 / max(float(values[-1]), 1e-300))
     up = np.flatnonzero(evidence.moves > 0)
-    if len(up) and values[-1] >= ENDLESS and not (evidence.moves[up[-1] :] < 0).any():
-        first = int(np.argmax(values >= ENDLESS))
+    if len(up) and values[-1] >= JUDGED.endless and not (evidence.moves[up[-1] :] < 0).any():
+        first = int(np.argmax(values >= JUDGED.endless))
         yield maker.make("endless growth", rows[[first, -1]], to=float(values[-1]), most=f"{65504 / values[-1]:.2g}")
 
 
@@ -119,13 +108,13 @@ def _low(maker: Maker) -> Iterator[Statement]:
     evidence = maker.evidence
     at, scales = evidence.overflows
     sums = evidence.format.get("sums", 1.0)
-    low = np.flatnonzero(scales <= LOW / sums)
-    if not len(low) or (len(evidence.points[0]) and evidence.points[0][-1] < TINY):
+    low = np.flatnonzero(scales <= JUDGED.low / sums)
+    if not len(low) or (len(evidence.points[0]) and evidence.points[0][-1] < JUDGED.tiny):
         return
     rows = evidence.points[1]
     rose = (evidence.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
-    over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= SOON
-    low = np.flatnonzero(scales <= LOWER / sums) if over else low
+    over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
+    low = np.flatnonzero(scales <= JUDGED.lower / sums) if over else low
     if len(low):
         least = float(scales[low].min())
         yield maker.make("low scale", at[low], to=least, most=f"{65504 / least:.4g}")
@@ -160,7 +149,7 @@ def share(evidence: Evidence) -> tuple[float, float, int]:
         return 0.0, 0.0, begin
     if len(known) == 1 and begin == 0 and evidence.history.step[known[0]] >= 100:  # both are counted from the start
         at = known[0]
-        return max(0.0, float(history.total[at]) - SEARCH), float(history.step[at]), begin
+        return max(0.0, float(history.total[at]) - JUDGED.search), float(history.step[at]), begin
     if len(known):
         first, last = known[0], known[-1]
         return float(history.total[last] - history.total[first]), float(history.step[last] - history.step[first]), begin
@@ -179,9 +168,9 @@ def _often(maker: Maker) -> Iterator[Statement]:
     numbers: dict[str, Bound | str] = {"skips": (skips, None), "steps": f"{steps:.15g}"}
     numbers["percent"] = f"at least {100 * part:.2g}"
     rows = [begin, *(begin + 1 + np.flatnonzero(evidence.skipped[begin + 1 :] > 0))]
-    if part > OFTEN:
+    if part > JUDGED.often:
         yield maker.make("skips too often", rows, since=True, **numbers)
-    elif part > SOME and (evidence.moves > 0).any():
+    elif part > JUDGED.some and (evidence.moves > 0).any():
         yield maker.make("probing", rows, since=True, **numbers)
 
 
@@ -214,7 +203,7 @@ def _loss(maker: Maker) -> Iterator[Statement]:
     if not bad.any():
         return
     end, part = _runs(bad), float(bad.mean())
-    wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > OFTEN)
+    wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often)
     kind = "forward overflow" if wrong else "last losses" if end else "some losses"
     yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
@@ -242,11 +231,11 @@ def _rose(maker: Maker) -> Iterator[Statement]:
     losses = history.loss[rows]
     if len(rows) < 4 or (losses <= 0).any():
         return
-    padded = np.concatenate([np.full(BEFORE, -np.inf), losses])
-    highest = np.lib.stride_tricks.sliding_window_view(padded, BEFORE)[:-1].max(axis=1)
+    padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
+    highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
     lowest = np.minimum.accumulate(losses[::-1])[::-1]
     seen = len(rows) - np.arange(len(rows))
-    shown = np.flatnonzero((lowest > JUMP * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2))
+    shown = np.flatnonzero((lowest > JUDGED.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2))
     if not len(shown):
         return
     at = int(shown[0])
@@ -254,7 +243,7 @@ def _rose(maker: Maker) -> Iterator[Statement]:
                for first, last in evidence.descents)  # fmt: skip
     if fell or min(at, seen[at]) >= 5:
         numbers: dict[str, Any] = {
-            "from": f"{np.median(losses[max(0, at - BEFORE) : at]):.3g}",
+            "from": f"{np.median(losses[max(0, at - JUDGED.before) : at]):.3g}",
             "to": f"{np.median(losses[at:]):.3g}",
         }
         yield maker.make("loss rose", rows[[at - 1, -1]], **numbers)

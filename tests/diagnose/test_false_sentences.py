@@ -39,6 +39,11 @@ CASES = {
         ["icefall gives up"],
         ["DeepSpeed"],
     ),
+    "a search of which only the counts are left": (
+        [f"{RANK} step=5, skipped=5, lr=[0.1]", f"{RANK} step=15, skip"],
+        ["cannot tell"],
+        ["NO STEP SEEN"],
+    ),
     "a scale of 0 is no rise": (
         [f"{APEX} {scale}" for scale in ("2e-323", "1e-323", "5e-324", "0.0")],
         ["falls 3 times and rises 0 times"],

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.diagnose import remarks
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.explain import Explanation, explain
-from ampsim.diagnose.formats import TABLE
+from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import COLUMNS
 from ampsim.diagnose.readers import text
 from ampsim.diagnose.readers.sniff import _is_json
@@ -237,7 +236,7 @@ def plants() -> dict[str, tuple[object, str, object]]:
         "a sentence is two skips": (TextReader, "_told", told_twice),
         "each rank skips for itself": (TextReader, "_said_before", lambda *_: False),
         "a number is whole where its line ends": (text, "_LAST", re.compile("(?!)")),
-        "every scale is a tiny one": (remarks, "TINY", 2.0**40),
+        "every scale is a tiny one": (JUDGED, "tiny", 2.0**40),
     }
 
 

@@ -30,6 +30,7 @@ RUNS = {
 SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.js", "playground.js")
 FORMATS = {
     "names": TABLE["fields"],
+    "pattern": TABLE["pattern"],
     **{name: words.split() for name, words in TABLE["names"].items()},
     **{
         name: [{k: v for k, v in row.items() if k != "source"} for row in TABLE[name]]
@@ -53,7 +54,7 @@ def playground(data: Path = DATA) -> str:
     kept = {row["arm"]: row for row in rows if row["counts"]}
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items() if arm in kept]
     body = f"<style>{_text('playground.css')}</style>\n{_text('playground.html')}"
-    given = {"runs": runs, "dialects": all_dialects(), "table": FORMATS, "words": TABLE["statement"]}
+    given = {"runs": runs, "dialects": all_dialects(), "table": FORMATS}
     return assemble(
         "ampsim playground: move the knobs of a loss scaler", [_text(name) for name in SCRIPTS], given, body
     )

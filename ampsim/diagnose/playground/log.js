@@ -1,5 +1,5 @@
-// What the page assumes of the steps that a log leaves out, so that its run can be drawn and replayed. It says only what
-// `ampsim explain` says too, in the words of the table of formats.
+// What the page assumes of the steps that a log leaves out, so that its run can be drawn and replayed. It says nothing of
+// the run: that is for `ampsim explain`.
 "use strict";
 
 const Logs = (() => {
@@ -40,18 +40,5 @@ const Logs = (() => {
     });
   }
 
-  // What was printed, in the words of `ampsim explain`.
-  function sentences(history, words) {
-    const known = history.scale.filter((scale) => !Number.isNaN(scale));
-    const numbers = {
-      from: known[0], to: known[known.length - 1], low: Math.min(...known), high: Math.max(...known),
-    };
-    const shown = (value) => (Number.isInteger(Math.log2(value)) && value >= 2 ** 20 ? `2^${Math.log2(value)}` : String(+value.toPrecision(6)));
-    return [
-      words.scale.words.replaceAll(/\{(\w+)\}/g, (_, name) => shown(numbers[name])),
-      "The charts assume what the log leaves out. What it bears, whether the run is healthy, and what to try is said by: ampsim explain LOG",
-    ];
-  }
-
-  return { fill, ceilings, sentences };
+  return { fill, ceilings };
 })();

@@ -230,7 +230,7 @@
       return;
     }
     const filled = Logs.fill(history);
-    say(...Logs.sentences(history, data.words));
+    say("The charts assume what the log leaves out. What it bears, whether the run is healthy, and what to try is said by: ampsim explain LOG");
     const run = {
       title: "Your log", said: "The log that you pasted below.", ceilings: Logs.ceilings(filled), start: history.step[0],
       logged: filled.scale.map(Runs.log2), settings: {},

@@ -5,12 +5,7 @@
 const Reader = (() => {
   const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
   const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"[]?\\s*(${NUMBER}|True|False)(?![\\w:]|\\.\\w)`, "g");
-  const SPACED = new RegExp(`\\b((?:loss|grad)[_ ]scale|(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale|gnorm|grad[_ ]norm|num_updates|[lL]oss)\\s+(${NUMBER})(?=[\\s(,;|]|$)`, "g");
-  const STEP = /(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#[]+(\d+)\b/i;
-  const EPOCH = /\bepoch\W{0,4}(\d+)/i, BATCH = /\[\s*(\d{1,9})\/\s*(\d{1,9})\b/;
-  const BAR = /\b(\d{1,9})\/(\d{1,9}) \[[\d:?]+</;
-  const WORDS = /loss|scal|norm|skip|overflow|inf|iteration/i;
-  const ASIDE = /\| valid |train_runtime|\b[A-Za-z_]\w*\(\w+=/;
+  const WORDS = /loss|scal|norm|skip|overflow|iteration/i;
   const COMPANY = ["step", "epoch", "loss", "norm", "skipped", "rate"];
   const last = (list) => list[list.length - 1];
 
@@ -65,7 +60,7 @@ const Reader = (() => {
     return entry;
   }
 
-  const pairsOf = (line) => [SPACED, PAIR].flatMap((pattern) => [...line.matchAll(pattern)].map(([, name, value]) => [name, value]));
+  const pairsOf = (line, spaced) => [spaced, PAIR].flatMap((pattern) => [...line.matchAll(pattern)].map(([, name, value]) => [name, value]));
 
   const largest = (a, b) => (Number.isNaN(a) ? b : Number.isNaN(b) ? a : Math.max(a, b));
   const written = (value) => (value === undefined ? NaN : Number.isNaN(value) ? Infinity : value);
@@ -158,7 +153,9 @@ const Reader = (() => {
   }
 
   function readText(lines, fieldOf, table) {
-    const history = new Builder("a training log");
+    const history = new Builder("a training log"), compiled = (text, flags) => new RegExp(text.replaceAll("NUMBER", NUMBER), flags);
+    const [SPACED, BATCH, BAR, ASIDE] = ["spaced", "batch", "bar", "aside"].map((name) => compiled(table.pattern[name], name === "spaced" ? "g" : ""));
+    const [STEP, EPOCH] = ["step", "epoch"].map((name) => compiled(table.pattern.any_case[name], "i"));
     const said = table.sentence.map((each) => ({ ...each, found: new RegExp(each.pattern.replaceAll("NUMBER", NUMBER)) }));
     const programs = table.program.map(({ name, mark }) => [name, new RegExp(mark)]);
     const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0 };
@@ -200,7 +197,7 @@ const Reader = (() => {
       if (history.program === "a training log")
         history.program = programs.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
       if (sentence(line)) return;
-      const pairs = pairsOf(line), step = STEP.exec(line);
+      const pairs = pairsOf(line, SPACED), step = STEP.exec(line);
       const entry = entryOf(new Map(step ? [["_step", step[1]], ...pairs] : pairs), fieldOf);
       if (!["scale", "norm", "loss"].some((field) => field in entry)) return;
       if (line.includes("log_dist")) delete entry.skipped; // of the run, where others count since the last line

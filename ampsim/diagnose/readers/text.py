@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in
+from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of, in_company
 from ampsim.diagnose.readers.lines import CUT, Width, whole
@@ -18,23 +18,13 @@ from ampsim.diagnose.readers.plan import PLANS, Plan, Token, plan_of
 _VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
 _LAST = re.compile(r"\S+$")
-_STEP = re.compile(r"(?<!skipped )(?<!nan )\b(?:step|iter|iteration|update)s?[\s:=#\[\]]+(\d+)\b(?!%)", re.IGNORECASE)
-_SCALE = r"(?:(?<![A-Za-z] )|(?<=nan )|(?<=inf ))scale"  # "loss 2.5 scale 8", and no "lr scale 8"
-_SPACED = re.compile(
-    rf"\b((?:loss|grad)[_ ]scale|{_SCALE}|gnorm|[gG]rad[_ ][nN]orm|num_updates|[lL]oss)\]?\s+(?:is )?({NUMBER})"
-    r"(?=[\s(,;|]|\.\s|$)",
-    re.ASCII,
-)
+_STEP, _EPOCH, _SPACED, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "spaced", "batch", "bar", "aside"))
 _CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
-_EPOCH = re.compile(r"\bepoch\W{0,4}(\d+)", re.IGNORECASE)
-_BATCH = re.compile(r"\[\s*(\d{1,9})/\s*(\d{1,9})\b")
-_BAR = re.compile(r"\b(\d{1,9})/(\d{1,9}) \[[\d:?]+<")
 _GAP = " " * 20
 _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_REPR = re.compile(r"\b[A-Za-z_]\w*\(\w+=")
 _LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
 _ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
@@ -133,7 +123,7 @@ class TextReader:
         done = None
         if bar and int(bar[2]) >= stream.bar[1]:
             done, _ = stream.bar = int(bar[1]), int(bar[2])
-        if _is_aside(text):
+        if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
             return
         if stream.builder.program == "a training log":
             stream.recognize(text)
@@ -291,13 +281,6 @@ class TextReader:
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
             stream.builder.settings |= {"composed": True} if restarted else {}
         return step + stream.epoch[1]
-
-
-def _is_aside(text: str) -> bool:
-    """Return whether a line is of the validation, of the whole run, or of an object's settings."""
-    if "| valid " in text or "train_runtime" in text:
-        return True
-    return "(" in text and "=" in text and "OVERFLOW" not in text and _REPR.search(text) is not None
 
 
 def _numbers(text: str, torn: bool) -> tuple[Entry, list[Token]]:
