@@ -35,7 +35,7 @@ KINDS = {
     "scaled norm": "scaled clip",
     "tiny scale": "collapse",
     "skipped to the end": "collapse",
-    "never started": "collapse",
+    "no step seen": "collapse",
     "norm not finite": "collapse",
     "loss rose": "data spike",
     "burst": "data spike",

