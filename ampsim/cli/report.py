@@ -1,8 +1,12 @@
 """``ampsim report``: one page of HTML that shows what the loss scale did in a run."""
 
+import contextlib
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,12 +55,37 @@ def read_log(log: Path) -> "History":
     try:
         size = log.stat().st_size
         with Progress(console=err, transient=True, disable=not err.is_terminal or size < 1 << 24) as progress:
-            task = progress.add_task("reading", total=size)
-            return read_history(log, lambda done: progress.update(task, completed=done))
+            task, stopped = progress.add_task("reading", total=size), list[bool]()
+
+            def told(done: int) -> bool:
+                progress.update(task, completed=done)
+                return bool(stopped)
+
+            with _interrupts(stopped):
+                return read_history(log, told)
     except FileNotFoundError:
         fail(f"{log}: no such file; give the path of a training log")
     except (DamagedFileError, ImportError, OSError, ValueError) as error:
         fail(str(error))
+
+
+@contextlib.contextmanager
+def _interrupts(asked: list[bool]) -> Iterator[None]:
+    """Take a first Ctrl-C for a wish to see what was read so far; a second one ends the command."""
+
+    def ask(*_: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def write_page(history: "History", log: Path, target: Path) -> None:

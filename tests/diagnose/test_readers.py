@@ -3,10 +3,12 @@
 import gzip
 import json
 import math
+import signal
 
 import numpy as np
 import pytest
 
+from ampsim.cli.report import _interrupts
 from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.readers import run as own
 from ampsim.diagnose.readers import sniff, tables
@@ -326,3 +328,23 @@ def test_what_programs_write(tmp_path, name, text, expected):
 def test_a_logarithm_that_is_no_scales_is_no_error():
     assert entry_of({"log2_scale": 10.0, "loss": 1.0}.items()) == {"scale": 1024.0, "loss": 1.0}
     assert math.isnan(entry_of({"log2_scale": 5000.0}.items())["scale"])
+
+
+def test_a_reading_that_is_stopped_keeps_what_was_read(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"step {i}, loss: 2.5, loss_scale: 65536, grad_norm: 1.{i}\n" for i in range(120_000)))
+    asked = []
+    history = read_history(path, lambda done: asked.append(done) or True)
+    assert len(asked) == 1
+    assert 50_000 < len(history.step) < 119_000
+    assert any("Interrupted" in note for note in history.notes)
+
+
+def test_the_first_interrupt_ends_the_reading_and_the_second_the_command():
+    before, asked = signal.getsignal(signal.SIGINT), []
+    with _interrupts(asked):
+        signal.raise_signal(signal.SIGINT)
+        assert asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -37,7 +37,7 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
     Args:
         path: the file of a watched run, a console log, JSON Lines, CSV, ``trainer_state.json``, TensorBoard's events
             or an offline run of Weights & Biases; text may be compressed by gzip.
-        progress: is told from time to time how many bytes have been read.
+        progress: is told from time to time how many bytes have been read; where it returns True, no more are.
 
     Raises:
         FileNotFoundError, PermissionError; ImportError: a tracker that is not installed; DamagedFileError;
@@ -102,8 +102,9 @@ def _lines(compressed: BinaryIO, progress: Callable[[int], object], torn: list[s
     rest, read, file = b"", 0, _decoded(compressed)
     while line := _line(file, torn):
         read += len(line)
-        if read >> 22 != (read - len(line)) >> 22:  # every 4 MiB
-            progress(compressed.tell())
+        if read >> 22 != (read - len(line)) >> 22 and progress(compressed.tell()) is True:  # every 4 MiB
+            torn[:] = [f"Interrupted: the log was read up to there, {read:,} bytes of its text."]
+            return
         line, rest = rest + line, b""
         if len(line) >= LINE and not line.endswith(b"\n"):
             cut = max(line.rfind(mark) for mark in (b"\r", b" ", b","))
