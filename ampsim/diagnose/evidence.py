@@ -199,7 +199,11 @@ class Evidence:
             return counted, counted
         rows, extra = self.points[1], 0
         falls = [(int(k), int(k) + 1) for k in np.flatnonzero(self.moves < 0)]
+        totals = np.flatnonzero(~np.isnan(self.history.total))
+        told = totals[-1] if len(totals) and one else -1  # what came before is in the last total
         for first, last in self.descents if self.means else falls:
+            if rows[first] < told:
+                continue
             begin = rows[max(first - 1, 0)] if self.means else rows[first]  # a mean is of the steps before it, too
             said = float(np.nansum(self.skipped[begin : rows[last] + 1]))
             extra += max(0, self.proved(first, last) - int(said))

@@ -44,6 +44,11 @@ CASES = {
         ["cannot tell"],
         ["NO STEP SEEN"],
     ),
+    "a fall before a total is in the total": (
+        [SEARCH[0], SEARCH[6], f"{RANK} step=20, skipped=20, lr=[0.1]", SEARCH[9]],
+        ["at least 21 steps"],
+        [],
+    ),
     "a scale of 0 is no rise": (
         [f"{APEX} {scale}" for scale in ("2e-323", "1e-323", "5e-324", "0.0")],
         ["falls 3 times and rises 0 times"],
