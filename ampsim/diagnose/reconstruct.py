@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from ampsim import dialects, init, update
+from ampsim.core import dialects
+from ampsim.core.machine import init, update
 from ampsim.diagnose.evidence import Evidence
 
 LEAST, MOST = 4, 20_000
