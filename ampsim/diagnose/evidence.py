@@ -73,6 +73,8 @@ class Evidence:
         moves = np.diff(logs)
         segments = self.history.segment[rows]
         moves[(np.abs(moves) < 1.5 * NEAR) | (np.diff(segments) != 0)] = 0.0
+        if self.means:  # a sentence of a step may be printed before the mean that its step is in
+            moves[self.history.sentence[rows[:-1]] & (moves > 0)] = 0.0
         return np.asarray(moves)
 
     @cached_property

@@ -49,6 +49,21 @@ CASES = {
         ["at least 21 steps"],
         [],
     ),
+    "a mean behind a sentence is no rise": (
+        [
+            line
+            for at in range(101)
+            for line in (
+                *([f"Found NaN, decreased lg_loss_scale to {22 - at}.0"] if at < 9 else []),
+                f"| lg_loss_scale | {23 - min(at, 9)} |",
+                f"| loss | {4 - at / 100} |",
+                f"| step | {at} |",
+                "-----",
+            )
+        ],
+        [],
+        ["SKIPS TOO OFTEN"],
+    ),
     "a scale of 0 is no rise": (
         [f"{APEX} {scale}" for scale in ("2e-323", "1e-323", "5e-324", "0.0")],
         ["falls 3 times and rises 0 times"],
