@@ -142,6 +142,8 @@ ARTEFACT = (
     ("ranks", "@sec-performance", "exact; clock"),
     ("ranks_training", "@sec-ranks", "kernels"),
     ("loops", "@sec-loops", "exact; clock"),
+    ("census", "@sec-loops", "exact"),
+    ("fp8_interference", "@sec-related", "kernels"),
     ("collapse_run", "the gallery", "kernels"),
     ("public_runs", "@sec-runs", "exact"),
     ("whole_logs", "@sec-runs", "exact"),

@@ -9,6 +9,7 @@ from figures.quantities import (
     BROKEN,
     ENDS,
     broken_laws,
+    census,
     half_width,
     least_overflows,
     parted_runs,
@@ -204,6 +205,11 @@ NUMBERS: dict[str, Number | Formula] = {
     "logs.sft.bound": Number("whole_logs", lambda run: run.arm(SFT).the("bound"), "<=.0f"),
     "rt.apart.min": Number("ranks_training", lambda run: min(_apart(run)), ">=d"),
     "rt.apart.max": Number("ranks_training", lambda run: max(_apart(run)), "<=d"),
+    "census.loops": Number("census", lambda run: census(run, "wrong")[1], "d"),
+    "census.wrong": Number("census", lambda run: census(run, "wrong")[0], "d"),
+    "census.repositories": Number(
+        "census", lambda run: len({name for row in run.records for name in row["repositories"]}), "d"
+    ),
     "loops.bugs": Number("loops", lambda run: len(run.arm("bugs").first["bugs"]), "d"),
     "loops.caught": Number(
         "loops", lambda run: sum(bug["caught"] for bug in run.arm("bugs").first["bugs"].values()), "d"
