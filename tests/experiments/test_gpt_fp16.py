@@ -20,8 +20,6 @@ DATA = results.load("gpt_fp16").records
 SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
 RULES = {
     "dynamic G=50": Rule(growth_interval=50),
-    "dynamic G=200": Rule(growth_interval=200),
-    "dynamic G=2000": Rule(growth_interval=2000),
     "init 2^8": Rule(init_scale=2.0**8, growth_interval=50),
     "init 2^32": Rule(init_scale=2.0**32, growth_interval=50),
     "sum": Rule(growth_interval=50),

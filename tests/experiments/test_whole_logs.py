@@ -1,6 +1,7 @@
 """Whole public logs are repeated by the rule that was set, and refute rules that were not."""
 
 import hashlib
+from math import log2
 from typing import Any
 
 import pytest
@@ -54,19 +55,19 @@ def test_what_a_rule_did_is_always_among_what_it_may_have_done(
     rule = Rule(2.0**16, growth_interval=interval, hysteresis=hysteresis)
     history = data.draw(st.lists(st.booleans(), min_size=every, max_size=8 * every))
     history = history[: len(history) // every * every]
-    log2 = [16, *(round(x).bit_length() - 1 for x in replay(rule, history).tolist())]
+    scales = [16, *(round(log2(x)) for x in replay(rule, history).tolist())]
     blocks = []
     for first in range(0, len(history), every):
         places = range(first, first + every)
         events = [
-            Event(data.draw(st.sampled_from([None, place + 1])), log2[place], log2[place + 1])
+            Event(data.draw(st.sampled_from([None, place + 1])), scales[place], scales[place + 1])
             for place in places
-            if history[place] or (growths and log2[place + 1] > log2[place])
+            if history[place] or (growths and scales[place + 1] > scales[place])
         ]
         blocks.append(Block(first + 1, first + every, sum(history[first : first + every]), None, events))
     found, block = Follower(rule, growths_printed=growths).follow(blocks)
     assert block is None
-    for (low, high), end in zip(whole_logs.scales(found), log2[every::every], strict=True):
+    for (low, high), end in zip(whole_logs.scales(found), scales[every::every], strict=True):
         assert low <= end <= high
     assert whole_logs.bound(rule, blocks, found) >= sum(history) - 1e-9
 
