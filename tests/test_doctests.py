@@ -12,7 +12,8 @@ import ampsim
 README = Path(__file__).parent.parent / "README.md"
 # Each imports a framework that not every environment has.
 FRAMEWORKS = (
-    "ampsim.testing.loop.adapters.", "ampsim.testing.loop.backends.keras", "ampsim.testing.ranks.deepspeed",
+    "ampsim.testing.kit.words_flax", "ampsim.testing.loop.adapters.", "ampsim.testing.loop.backends.keras",
+    "ampsim.testing.ranks.deepspeed",
 )  # fmt: skip
 MODULES = [
     m.name
