@@ -46,7 +46,8 @@ def inputs() -> dict[str, str]:
 
 def run(config: Config, arm: Default, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train with torch's scaler; the columns are explained in `data/README.md`."""
-    task = tasks.digits(mlp.make(config.width), fp16.prepare(seed), device, config.batch)
+    generator = fp16.prepare(seed)  # before the weights are drawn
+    task = tasks.digits(mlp.make(config.width), generator, device, config.batch)
     optimizer = torch.optim.SGD(task.model.parameters(), lr=config.lr)
     scaler = torch.amp.GradScaler(device)
     scales, found_inf = [], []
