@@ -51,8 +51,8 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         down = math.ceil(math.log2(final / 65504))
         more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
-    elif never and len(inside) == 1 and final >= 1:
-        return  # one scale shows no way
+    elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
+        return  # one scale shows no way, and no skip is known to have come while it stood
     elif (
         never
         and not len(inside)
