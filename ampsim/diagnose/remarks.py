@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampsim.diagnose.dead_layers import dead_layers
-from ampsim.diagnose.evidence import Bools, Evidence
+from ampsim.diagnose.evidence import Bools, Evidence, Ints
 from ampsim.diagnose.formats import ERRORS, JUDGED
 from ampsim.diagnose.reconstruct import reconstruct
 from ampsim.diagnose.scaled_norm import scaled_norm
@@ -53,15 +53,7 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
         return  # one scale shows no way, and no skip is known to have come while it stood
-    elif (
-        never
-        and not len(inside)
-        and (
-            weight < JUDGED.long
-            or (maker.history.unit == "step" and maker.history.bounds[1, rows[-1]] <= JUDGED.search)
-        )
-        and not np.isinf(maker.history.norm[rows]).any()
-    ):
+    elif never and not len(inside) and weight <= JUDGED.halved and _of_a_search(maker, rows):
         return  # where no scale is printed, its search shows no way either
     elif never:
         yield maker.make("no step seen", rows, since=True, bad=(weight, None))
@@ -69,6 +61,12 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
     elif fallen < JUDGED.descent and weight >= JUDGED.long:
         yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
+
+
+def _of_a_search(maker: Maker, rows: Ints) -> bool:
+    """Return whether a search for the scale may last to the last of some rows; one that is counted is DeepSpeed's."""
+    last = maker.history.bounds[1, rows[-1]] if maker.history.unit == "step" else -math.inf
+    return bool(last <= (JUDGED.halved if np.isinf(maker.history.norm[rows]).any() else JUDGED.search))
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:

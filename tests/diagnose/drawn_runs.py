@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from hypothesis import strategies as st
@@ -288,7 +289,7 @@ class Log:
     drop: int = 0
     """Lines that are missing at the start."""
     thin: int = 1
-    """Of so many lines one is left."""
+    """Of so many lines, or tables of several, one is left."""
     width: int = 0
     """Characters at which a terminal cut the lines; 0 for none."""
     tag: str = ""
@@ -306,7 +307,12 @@ class Log:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """Its lines, each with the steps that it tells of."""
-        lines = list(PRINTERS[self.form][0](self.run, self.every))[self.drop :: self.thin]
+        lines = list(PRINTERS[self.form][0](self.run, self.every))[self.drop :]
+        if self.form == "diffusion":  # a table is one record of many lines
+            tables = [list(table) for _, table in groupby(lines, lambda line: line[1:])]
+            lines = [line for table in tables[:: self.thin] for line in table]
+        else:
+            lines = lines[:: self.thin]
         if self.width:
             return tuple(wrapped(lines, self.width))
         lines = [(self.tag + text, first, last) for text, first, last in lines]

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.diagnose.evidence import Evidence
@@ -114,6 +114,8 @@ def lies(log: Log) -> list[str]:
 
 
 @settings(max_examples=examples(ms=2))  # 10,000 in `deep`
+@example(Log("searching", "Megatron", count=20, begin=0, seed=104, every=5, thin=2, torn=True))
+@example(Log("searching", "apex", count=119, begin=36, seed=696237, every=1, width=60))
 @given(logs())
 def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
     assert not lies(log)
