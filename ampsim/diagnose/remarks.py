@@ -53,7 +53,7 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
         return  # one scale shows no way, and no skip is known to have come while it stood
-    elif never and not len(inside) and weight <= JUDGED.halved and _of_a_search(maker, rows):
+    elif never and not len(inside) and _of_a_search(maker, rows, weight):
         return  # where no scale is printed, its search shows no way either
     elif never:
         yield maker.make("no step seen", rows, since=True, bad=(weight, None))
@@ -63,10 +63,13 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
 
 
-def _of_a_search(maker: Maker, rows: Ints) -> bool:
-    """Return whether a search for the scale may last to the last of some rows; one that is counted is DeepSpeed's."""
+def _of_a_search(maker: Maker, rows: Ints, weight: int) -> bool:
+    """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
+    norms = np.isinf(maker.history.norm[rows]).any()
     last = maker.history.bounds[1, rows[-1]] if maker.history.unit == "step" else -math.inf
-    return bool(last <= (JUDGED.halved if np.isinf(maker.history.norm[rows]).any() else JUDGED.search))
+    if norms:
+        return weight <= JUDGED.halved and last <= JUDGED.halved
+    return weight < JUDGED.long or 0 <= last <= JUDGED.search
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:
@@ -216,6 +219,8 @@ def _norm(maker: Maker) -> Iterator[Statement]:
     end, later = _runs(bad), bad[_runs(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
     after = history.loss[rows[bad][-1] :]
     finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
+    if bad.all() and _of_a_search(maker, rows, len(rows)):
+        return
     if end >= 3 or (later.sum() >= 3 and later.mean() > 0.25):
         yield maker.make("norm not finite", rows[bad], count=int(bad.sum()), of=str(len(rows)))
     elif finite and not end and "ampsim" not in history.program:
