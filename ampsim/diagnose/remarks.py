@@ -65,11 +65,11 @@ def _tail(maker: Maker) -> Iterator[Statement]:
 
 def _of_a_search(maker: Maker, rows: Ints, weight: int) -> bool:
     """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
-    norms = np.isinf(maker.history.norm[rows]).any()
-    last = maker.history.bounds[1, rows[-1]] if maker.history.unit == "step" else -math.inf
+    norms = bool(np.isinf(maker.history.norm[rows]).any())
+    last = float(maker.history.bounds[1, rows[-1]]) if maker.history.unit == "step" else -math.inf
     if norms:
-        return weight <= JUDGED.halved and last <= JUDGED.halved
-    return weight < JUDGED.long or 0 <= last <= JUDGED.search
+        return bool(max(weight, last) <= JUDGED.halved)
+    return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:
@@ -144,6 +144,8 @@ def share(evidence: Evidence) -> tuple[float, float, int]:
     """
     history, search = evidence.history, evidence.search
     begin = int(evidence.points[1][search[1]]) if search else 0
+    if not len(evidence.points[0]) and (~np.isnan(history.total)).sum() > 1:
+        begin = int(np.argmax(evidence.status == 1))  # where no scale is printed, a search ends where a step is taken
     known = np.flatnonzero(~np.isnan(history.total))
     known = known[known >= begin]
     if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():

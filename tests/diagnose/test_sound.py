@@ -116,6 +116,7 @@ def lies(log: Log) -> list[str]:
 @settings(max_examples=examples(ms=2))  # 10,000 in `deep`
 @example(Log("searching", "Megatron", count=20, begin=0, seed=104, every=5, thin=2, torn=True))
 @example(Log("searching", "apex", count=119, begin=36, seed=696237, every=1, width=60))
+@example(Log("searching", "DeepSpeed", count=101, begin=0, seed=203, every=1, width=120))
 @given(logs())
 def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
     assert not lies(log)
