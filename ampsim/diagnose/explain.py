@@ -72,7 +72,7 @@ def _verdict(history: History, statements: list[Statement]) -> tuple[str, str]:
         counts = ~np.isnan(evidence.skipped)
         norms = history.norm[~np.isnan(history.norm)]
         good, bad = evidence.status == 1, evidence.status == -1
-        if not len(evidence.points[0]) and not counts.any() and not len(norms) and not good.any():
+        if not len(evidence.points[0]) and not counts.any() and not len(norms) and not good.any() and not history.says:
             return "cannot tell", "nothing"
         if any(each.kind == "searching" for each in statements):
             return "cannot tell", "searching"
@@ -100,15 +100,7 @@ def _doubt(history: History, evidence: Evidence) -> str:
     values = evidence.points[0]
     if "printed_as_zero" in history.settings or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4):
         return "low"
-    losses = history.loss[np.isfinite(history.loss)]
-    part = max(1, len(losses) // 4)
-    if 2 <= len(losses) < 8 and losses.min() > 0 and losses[-1] > JUDGED.rose * losses[:-1].max():
-        return "rises"
-    if len(losses) >= 4 and losses.min() > 0:
-        quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
-        if np.median(losses[-part:]) > JUDGED.risen * min(quarters):
-            return "rises"
-    return ""
+    return "unguarded" if "unguarded" in history.says else "rises" if evidence.rises else ""
 
 
 def _reason(evidence: Evidence, norms: int) -> str:

@@ -6,7 +6,6 @@ such as that 5 % of skips are too many, is a number here.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -285,13 +284,13 @@ def _said(maker: Maker) -> Iterator[Statement]:
     """Yield what the program says itself."""
     history = maker.history
     for kind, lines in history.says.items():
-        near = np.clip(np.searchsorted(history.line, lines), 0, len(history.line) - 1)
+        numbers: dict[str, Any] = {"count": (len(lines), None)}
         if kind == "error":
             error = next(each for each in ERRORS if each["pattern"].pattern == history.settings["error"])
-            texts = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
-            yield replace(maker.make(kind, near, **texts), lines=tuple(lines))
-        else:
-            yield replace(maker.make(kind, near, count=(len(lines), None)), lines=tuple(lines[:LINES]))
+            numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
+        elif kind == "unguarded" and maker.evidence.rises:
+            kind = "guard off"
+        yield Statement(kind, float(lines[0]), float(lines[-1]), numbers, tuple(lines[:LINES]), "line")
     for step, text in history.alarms:
         row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
         yield maker.make("alarm", row, text=text)

@@ -9,7 +9,7 @@ LONGEST = 1 << 14
 """Characters of a line that are looked at; the patterns take more than linear time on some lines."""
 PARTS = 12
 """Lines that a terminal makes of one, at most."""
-_BAR = re.compile(r"\s*\d{1,3}%\|")
+_BEGIN = re.compile(r"\s*(?:\d{1,3}%\||\d{4}[-/]\d\d[-/]\d\d)")
 CUT = next(each for each in PROGRAMS if "tail" in each)
 """The program whose lines are put together."""
 
@@ -89,7 +89,7 @@ def _may_go_on(text: str, following: str) -> bool:
     """Return whether the number at a line's end may go on in the next line, which begins like no line before it."""
     if not (text[-1].isdigit() or text[-1] in ".-+e"):
         return False
-    if _BAR.match(following):
+    if _BEGIN.match(following):
         return False
     following = following.lstrip()
     if not following or not (following[0].isdigit() or following[0] in ".eE+-n"):

@@ -170,7 +170,7 @@ class TextReader:
         """Take what a program says of an overflow; False if the line says something else."""
         for each in SENTENCES:
             if each["word"] in text and (found := each["pattern"].search(text)):
-                if stream.builder.program == "a training log":
+                if stream.builder.program == "a training log" and each["program"]:
                     stream.builder.program = each["program"]
                     stream.row = NAMED.get(each["program"], stream.row)
                 if "says" in each:
