@@ -12,8 +12,8 @@ from functools import lru_cache
 from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of, in_company
-from ampsim.diagnose.readers.lines import CUT, Width, whole
-from ampsim.diagnose.readers.plan import PLANS, Plan, Token, plan_of
+from ampsim.diagnose.readers.lines import Width, whole
+from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, plan_of
 
 _VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
@@ -26,10 +26,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
 _LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
-_ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
 """In lower case; a line without one of them says nothing of a run."""
 
+SHOWN = frozenset({"scale", "norm", "loss"})
+"""One of them makes a line a record of the run."""
 MOST_STEPS = 2**53
 """What is numbered beyond it is no step."""
 LONG = 2_000
@@ -82,7 +83,7 @@ class TextReader:
         for stream in self.streams.values():
             if stream.cells:
                 self.number = stream.row_line
-                self.entry(stream, stream.cells, "", None)
+                self.entry(stream, stream.cells, "", None, form_of(""))
         main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
         builder = main.builder
         builder.notes.extend(
@@ -98,14 +99,17 @@ class TextReader:
 
     def part(self, text: str, torn: bool) -> None:
         """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
-        for at, plan in enumerate(() if torn else self.plans):
+        for plan in () if torn else self.plans:
             if found := plan.pattern.fullmatch(text):
-                if at:
-                    self.plans.insert(0, self.plans.pop(at))
                 stream = self.streams[plan.key]
                 if stream.cells:
                     break
-                return self.entry(stream, plan.read(found.groups()), text, None) if plan.fields or plan.fixed else None
+                if plan.fields or plan.fixed:
+                    self.entry(stream, plan.read(found.groups()), text, None, plan.form)
+                if plan is not self.plans[0]:
+                    self.plans.remove(plan)
+                    self.plans.insert(0, plan)
+                return None
         return self.other(text, torn)
 
     def other(self, text: str, torn: bool) -> None:
@@ -131,7 +135,7 @@ class TextReader:
             entry, tokens = _numbers(text, torn)
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
-            self.entry(stream, entry, text, done)
+            self.entry(stream, entry, text, done, form_of(text))
 
     def _plan(self, stream: Stream, text: str, tokens: list[Token]) -> None:
         """Keep what a line is like; of one that says nothing, that it says nothing."""
@@ -212,17 +216,16 @@ class TextReader:
         if stream.cells and (not found or stream.cells.keys() & new.keys()):
             cells, stream.cells, number = in_company(stream.cells), {}, self.number
             self.number = stream.row_line
-            self.entry(stream, cells, "", None)
+            self.entry(stream, cells, "", None, form_of(""))
             self.number = number
         stream.row_line = stream.row_line if stream.cells else self.number
         stream.cells |= new
         return found is not None
 
-    def entry(self, stream: Stream, entry: Entry, text: str, done: int | None) -> None:
+    def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
-        counts = stream.row.get("counts")
-        total = "skipped" in entry and "log_dist" in text
-        if not total and not entry.keys() & {"scale", "norm", "loss"}:
+        total = form.total and "skipped" in entry
+        if not total and SHOWN.isdisjoint(entry):
             return
         if total and self._other_rank(stream, text):
             return
@@ -230,39 +233,44 @@ class TextReader:
             stream = self.engine(stream, entry["step"])
             stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
             entry["total"] = entry.pop("skipped")
-        if "iteration" in text and CUT["mark"].search(text):
-            self._megatron(stream, entry, text)
-        step = self.step_of(stream, entry.pop("step", None), done, text)
-        if stream.row.get("scale") == "mean" or entry.pop("mean", 0):
+        if form.megatron:
+            self._megatron(stream, entry, form)
+        step = self.step_of(stream, entry.pop("step", None), done, text, form)
+        if stream.row.get("scale") == "mean" or "mean" in entry:
             stream.builder.settings["means"] = True
-        if (least := stream.row.get("least")) and entry.get("scale") == 0:
+        if entry.get("scale") == 0 and (least := stream.row.get("least")):
             stream.builder.settings["printed_as_zero"] = least
             del entry["scale"]
         if "skipped" in entry:
-            self._counts(stream, entry, counts)
-        names = ("scale", "skipped", "total", "norm", "loss", "rate")
-        stream.step = stream.step if math.isnan(step) else step
-        stream.builder.add(step, line=self.number, **{name: entry[name] for name in names if name in entry})
+            self._counts(stream, entry)
+        stream.step = stream.step if step != step else step
+        entry["line"] = self.number
+        stream.builder.put(step, entry)
 
-    def _megatron(self, stream: Stream, entry: Entry, text: str) -> None:
+    def _megatron(self, stream: Stream, entry: Entry, form: Form) -> None:
         """Take what a line leaves out: a loss that is not above 0; and no count of 0 where DeepSpeed steps."""
-        fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
-        if entry.get("skipped") == 0 and not fine and "loss" not in entry and not _ANY_LOSS.search(text):
-            entry["loss"] = math.inf
-        if stream.row["name"] == "DeepSpeed" and entry.get("skipped") == 0:
+        if entry.get("skipped") != 0:
+            return
+        if "loss" not in entry and not form.loss:
+            fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
+            entry |= {} if fine else {"loss": math.inf}
+        if stream.row["name"] == "DeepSpeed":
             del entry["skipped"]
 
-    def _counts(self, stream: Stream, entry: Entry, counts: object) -> None:
+    def _counts(self, stream: Stream, entry: Entry) -> None:
         """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
+        counts = stream.row.get("counts")
         if counts == "since":
             entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
             stream.counted = 0.0
         elif counts != "each":
             stream.builder.settings["count"] = "unsaid"
 
-    def step_of(self, stream: Stream, step: float | None, done: int | None, text: str) -> float:
+    def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
-        epochs = "epoch" in text.lower()
+        if step is not None and not form.epochs and not stream.epoch[1]:
+            return step if 0 <= step < MOST_STEPS else math.nan
+        epochs = form.epochs
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
         if step is None and epochs and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
