@@ -284,6 +284,8 @@ def _said(maker: Maker) -> Iterator[Statement]:
     """Yield what the program says itself."""
     history = maker.history
     for kind, lines in history.says.items():
+        if kind == "told" and maker.evidence.skips[0]:
+            continue
         numbers: dict[str, Any] = {"count": (len(lines), None)}
         if kind == "error":
             error = next(each for each in ERRORS if each["pattern"].pattern == history.settings["error"])
