@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.diagnose.dead_layers import dead_layers
 from ampsim.diagnose.evidence import Bools, Evidence, Ints
 from ampsim.diagnose.formats import ERRORS, JUDGED
+from ampsim.diagnose.gradients import dead_layers, scaled_norm
 from ampsim.diagnose.reconstruct import reconstruct
-from ampsim.diagnose.scaled_norm import scaled_norm
 from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
 from ampsim.diagnose.words import counted
 
@@ -301,10 +300,8 @@ def _said(maker: Maker) -> Iterator[Statement]:
 def _gradients(maker: Maker) -> Iterator[Statement]:
     """Yield what norms and samples tell: clipped while scaled, or layers that get no gradient."""
     every = [0, len(maker.history.step) - 1]
-    for kind, numbers in scaled_norm(maker.history, maker.evidence.means):
+    for kind, numbers in (*scaled_norm(maker.history, maker.evidence.means), *dead_layers(maker.history)):
         yield maker.make(kind, every, **numbers)
-    for kind, names in dead_layers(maker.history):
-        yield maker.make(kind, every, **names)
 
 
 def _reconstructed(maker: Maker) -> Iterator[Statement]:

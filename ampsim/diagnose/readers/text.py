@@ -6,26 +6,22 @@ the next one is there, which tells whether a terminal has cut it.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable
 
 from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of, in_company
+from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
 from ampsim.diagnose.readers.lines import Width, whole
-from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, plan_of
+from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
-_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
-_NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
 _LAST = re.compile(r"\S+$")
-_STEP, _EPOCH, _SPACED, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "spaced", "batch", "bar", "aside"))
+_STEP, _EPOCH, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "batch", "bar", "aside"))
 _CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
 _GAP = " " * 20
 _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
 _WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
 """In lower case; a line without one of them says nothing of a run."""
 
@@ -132,7 +128,7 @@ class TextReader:
         if stream.builder.program == "a training log":
             stream.recognize(text)
         if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
-            entry, tokens = _numbers(text, torn)
+            entry, tokens = numbers_of(text, torn)
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
             self.entry(stream, entry, text, done, form_of(text))
@@ -289,38 +285,6 @@ class TextReader:
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
             stream.builder.settings |= {"composed": True} if restarted else {}
         return step + stream.epoch[1]
-
-
-def _numbers(text: str, torn: bool) -> tuple[Entry, list[Token]]:
-    """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
-    tokens = list(_pairs(text))
-    entry = entry_of((name, number) for name, number, _ in tokens)
-    if not {"scale", "loss"} <= entry.keys():
-        tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
-        entry = entry_of((name, number) for name, number, _ in tokens)
-    if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
-        tokens.append(("step", found[1], found.start(1)))
-        entry["step"] = float(found[1])
-    entry = in_company(entry)
-    if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
-        entry = {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
-    return entry, [token for token in tokens if field_of(token[0])[0]] if entry else []
-
-
-def _pairs(text: str) -> Iterator[Token]:
-    """Yield names, the numbers behind them, and where these begin."""
-    end = 0
-    for found in _VALUE.finditer(text):
-        name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
-        end = found.end()
-        if name:
-            yield name, found[1], found.start(1)
-
-
-@lru_cache(1_000)  # what stands between two numbers is the same in many lines
-def _name(text: str) -> str:
-    found = _NAME.search(text)
-    return found[1] if found else ""
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:
