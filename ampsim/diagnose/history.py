@@ -168,7 +168,9 @@ class HistoryBuilder:
 
     def finish(self, others: tuple[History, ...] = ()) -> History:
         """Return the history of what was added."""
-        columns = np.append(np.array(self._values, np.float64), self._row).reshape(-1, WIDTH).T.copy()
+        self._values.fromlist(self._row)
+        self._row = []
+        columns = np.array(self._values, np.float64).reshape(-1, WIDTH).T.copy()
         numbered = ~np.isnan(columns[STEP])
         notes = list(self.notes)
         if not numbered.any():

@@ -20,7 +20,7 @@ from ampsim.run_file import read_run
 
 LINE = 1 << 20
 """Characters of a line that are looked at: a log of one line must not fill the memory."""
-BLOCK = 1 << 18
+BLOCK = 1 << 16
 """Bytes that are read at once."""
 
 

@@ -229,7 +229,7 @@ class TextReader:
             stream = self.engine(stream, entry["step"])
             stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
             entry["total"] = entry.pop("skipped")
-        if form.megatron:
+        if form.megatron and entry.get("skipped") == 0:
             self._megatron(stream, entry, form)
         step = self.step_of(stream, entry.pop("step", None), done, text, form)
         if stream.row.get("scale") == "mean" or "mean" in entry:
@@ -244,9 +244,7 @@ class TextReader:
         stream.builder.put(step, entry)
 
     def _megatron(self, stream: Stream, entry: Entry, form: Form) -> None:
-        """Take what a line leaves out: a loss that is not above 0; and no count of 0 where DeepSpeed steps."""
-        if entry.get("skipped") != 0:
-            return
+        """Take what a line without skips leaves out: a loss that is not above 0; and its 0 where DeepSpeed steps."""
         if "loss" not in entry and not form.loss:
             fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
             entry |= {} if fine else {"loss": math.inf}
