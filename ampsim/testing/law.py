@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from ampsim.core.arguments import nearest
+from ampsim.testing.alarm import CannotJudgeError
 
 LAWS_VERSION = "2026.12"  # of the set of laws: one that is new in it warns, and fails from the next one on
 Outcome = Literal["passed", "failed", "refused", "not applicable", "expected failure", "unexpected pass"]
@@ -153,13 +154,25 @@ def settled(law: Law, failure: AssertionError | str | None, reason: str | None) 
     return "expected failure", reason
 
 
+def findings(results: Sequence[Result]) -> list[Result]:
+    """Return what someone should look at; of a target that was given up, what did not end is no finding."""
+    given_up = {each.target for each in results if each.outcome == "refused" and each.is_overdue}
+    return [each for each in results if each.is_finding and not (each.is_overdue and each.target in given_up)]
+
+
 def without_findings(results: Iterable[Result]) -> list[Result]:
-    """Return the results; raise AssertionError with all findings if there are any, and warn of broken new laws."""
+    """Return the results; raise AssertionError with all findings if there are any, and warn of broken new laws.
+
+    CannotJudgeError is raised where there are none and a law could not be judged.
+    """
     __tracebackhide__ = True  # for pytest
     results = [*results]
     for each in results:
         if each.outcome == "failed" and not each.is_finding:
             warnings.warn(f"new in {LAWS_VERSION}, to fail in the next version: {each.text}", stacklevel=3)
-    if findings := [result.text for result in results if result.is_finding]:
-        raise AssertionError("\n\n".join(findings))
+    refused = [result.text for result in results if result.outcome == "refused"]
+    if texts := [result.text for result in findings(results)]:
+        raise AssertionError("\n\n".join([*texts, *refused]))
+    if refused:
+        raise CannotJudgeError("\n\n".join(refused))
     return results

@@ -109,13 +109,15 @@ class Subject:
             anything else with torch's arguments, becomes such a function.
         traits: what it does differently on purpose.
         name: what reports call it.
-        lives: what `Trial.live` has seen of it.
+        lives: what `Example.observe` has seen of it.
+        overdue: which laws did not end.
     """
 
     make: Maker
     traits: Traits = field(default_factory=Traits)
     name: str = ""
     lives: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    overdue: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         target = self.make
