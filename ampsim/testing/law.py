@@ -32,6 +32,7 @@ class Law:
         derives: by parameter, a function of the target's `Traits` and of what is drawn: what is known beforehand, as
             the scales that the reference machine uses; printed as a value.
         found: what broke a target once and is drawn too rarely to wait for; comes first, however few are drawn.
+        last: what broke a target once and takes long; comes behind what is drawn, which is shorter.
         proof: what is printed in the function's place, for a law that looks at more than a test can say.
         since: the version of the laws that it is new in.
     """
@@ -46,6 +47,7 @@ class Law:
     draws: Mapping[str, Any] = field(default_factory=dict, repr=False)
     derives: Mapping[str, Callable[..., object]] = field(default_factory=dict, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     proof: Callable[..., Any] | None = field(default=None, repr=False)
     since: str = field(default="", repr=False)
 

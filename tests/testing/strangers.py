@@ -77,7 +77,7 @@ class Stranger:
         found = self.overflows(params)
         for param in params:
             grad = self.divided(param.grad, self.divisor())
-            param.grad = grad if grad.is_sparse else torch.empty_like(param).copy_(grad)
+            param.grad = grad if grad.is_sparse else param.grad.copy_(grad)
         return found or self.overflows(params)
 
     # --------------------------------------------------------------------------------------------------- the calls

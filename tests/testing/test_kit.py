@@ -107,6 +107,7 @@ def test_roundpipes_own_scaler_fails_where_torchs_arithmetic_fails():
     outcomes = json.loads(done.stdout)
     assert {name for name, outcome in outcomes.items() if outcome == "failed"} == {
         "skip_is_reported",
+        "override_keeps_the_streak",  # a tensor that update() is given is read later, on its thread
         "fused_steps_follow_strides",
         "never_steps_on_nonfinite_below_scale_one",
         "never_steps_on_nonfinite_at_subnormal_scales",

@@ -92,7 +92,8 @@ class ScalerLaw(Law):
 
         try:
             with alarm(time_limit(examples) if limit is None else limit):
-                drawing.run(example, tuple(self.draws.items()), self.found, examples)
+                last_ones = self.last if examples >= EXAMPLES else ()
+                drawing.run(example, tuple(self.draws.items()), self.found, examples, last_ones)
         except (Exception, SystemExit, OverdueError) as error:
             return last, (seen or error) if isinstance(error, OverdueError) else error
         return None, BrokenError()
@@ -182,6 +183,7 @@ def law(
     issue: str = "",
     needs: str = "",
     found: Sequence[Mapping[str, object]] = (),
+    last: Sequence[Mapping[str, object]] = (),
     proof: Callable[..., None] | None = None,
     since: str = "",
     **given: "SearchStrategy[object] | Callable[..., object]",
@@ -193,6 +195,7 @@ def law(
         issue: ``owner/repository#number`` on GitHub, or an address.
         needs: features, separated by spaces.
         found: examples that are always run, by the function's parameters.
+        last: examples that are run behind those that are drawn, and not where fewer than `EXAMPLES` are.
         proof: printed in the function's place.
         since: the version of the laws that it is new in.
         given: by parameter, a strategy, or a function of `Traits` and of what is drawn.
@@ -201,5 +204,5 @@ def law(
         ScalerLaw, LAWS, issue=issue, level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()),
         draws={key: each for key, each in given.items() if isinstance(each, SearchStrategy)},
         derives={key: each for key, each in given.items() if isinstance(each, FunctionType)},
-        found=found, proof=proof, since=since,
+        found=found, last=last, proof=proof, since=since,
     )  # fmt: skip

@@ -20,7 +20,11 @@ HERE = Path(__file__).parent
 TORCH = (HERE / "words.py",)
 WORDS = Words(*(TORCH if find_spec("torch") else (HERE / "words_numpy.py", *TORCH)))
 TRAITS = tuple(each.name for each in fields(Traits))
-OPTIONAL = {"kernel": "fused", "unscales": "unscale_"}  # what is drawn by this name is False without this feature
+OPTIONAL = {
+    "kernel": "fused",
+    "unscales": "unscale_",
+    "loads": "state_dict",
+}  # what is drawn by this name is False without this feature
 TOLD: dict[str, Callable[..., str]] = {  # words that return a scale -> the event that they are
     "loss_scale": lambda: "",
     "iterate": lambda found_inf: "inf" if found_inf else "clean",
