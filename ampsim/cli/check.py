@@ -290,8 +290,8 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
         ]
         table.add_row(check.group.split()[0], check.name, *signs)
     print_table(table)
-    for finding in [*judged.findings, *judged.refused]:
-        out.print(f"\n{finding.text}", markup=False)
+    for _, text in judged.told():
+        out.print(f"\n{text}", markup=False)
     out.print()
     for line in [*judged.unasked(), *judged.summary()]:
         out.print(line, markup=False)

@@ -81,7 +81,7 @@ def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, 
     """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
 
-    given = settings("--trait", traits, "each", "all", "float32", "float64")
+    given = settings("--trait", traits, "each", "all", "float32", "float64", "clean", "growth", "backoff")
     known = {each.name for each in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:
         raise ValueError(f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject")

@@ -148,6 +148,7 @@ def settled(law: Law, failure: AssertionError | str | None, reason: str | None) 
     """Return the outcome of a law and its text, by how it broke, if it did, and why that was expected, if it was."""
     if failure is None:
         unexpected = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        unexpected += ", unless another finding is why it holds"
         return ("passed", "") if reason is None else ("unexpected pass", unexpected)
     if reason is None:
         return "failed", str(failure)
@@ -162,6 +163,34 @@ def findings(results: Sequence[Result]) -> list[Result]:
     return [each for each in results if each.is_finding and not (each.is_overdue and each.target in given_up)]
 
 
+def told(results: Sequence[Result]) -> list[tuple[Result, str]]:
+    """Return results with their texts, those of one cause as one: what raises the same, or has the same history."""
+    groups: list[tuple[set[tuple[str, ...]], list[Result]]] = []
+    for each in results:
+        causes = _causes(each)
+        for known, members in groups:
+            if known & causes:
+                known |= causes
+                members.append(each)
+                break
+        else:
+            groups.append((causes, [each]))
+    also = [", ".join(each.law.name for each in others) for _, (_, *others) in groups]
+    return [
+        (first, f"{first.text}\n  also     {names}" if names else first.text)
+        for names, (_, (first, *_)) in zip(also, groups, strict=True)
+    ]
+
+
+def _causes(result: Result) -> set[tuple[str, ...]]:
+    """Return what tells that two findings have one cause: the exception, and the story in the text."""
+    first, *lines = result.text.splitlines() or [""]
+    _, _, seen = first.partition(": ")
+    story = [line for line in lines if line.startswith(("  scaler  ", "  history ", "  scale   "))]
+    causes = {(result.target, *story)} if len(story) > 2 else set()
+    return causes | ({(result.target, seen)} if seen.startswith("raised ") else set())
+
+
 def without_findings(results: Iterable[Result]) -> list[Result]:
     """Return the results; raise AssertionError with all findings if there are any, and warn of broken new laws.
 
@@ -173,7 +202,7 @@ def without_findings(results: Iterable[Result]) -> list[Result]:
         if each.outcome == "failed" and not each.is_finding:
             warnings.warn(f"new in {LAWS_VERSION}, to fail in the next version: {each.text}", stacklevel=3)
     refused = [result.text for result in results if result.outcome == "refused"]
-    if texts := [result.text for result in findings(results)]:
+    if texts := [text for _, text in told(findings(results))]:
         raise AssertionError("\n\n".join([*texts, *refused]))
     if refused:
         raise CannotJudgeError("\n\n".join(refused))

@@ -138,7 +138,8 @@ def test_an_import_that_is_overdue_ends_the_judging_and_the_next_scaler_finds_it
     assert {each.outcome for each in judge.judge(Imports, THREE)} == {"passed"}
 
 
-def test_a_failure_that_is_being_shortened_is_told_although_the_time_is_up():
+def test_a_failure_that_is_being_shortened_is_told_although_the_time_is_up(monkeypatch):
+    monkeypatch.setattr(alarms, "WALL", 1e9)
     made = []
 
     class Falls(TORCH):
@@ -146,8 +147,8 @@ def test_a_failure_that_is_being_shortened_is_told_although_the_time_is_up():
             super().update(new_scale)
             self._scale.mul_(0.5)
             made.append(1)
-            spin(60.0 * (len(made) > 30))
+            spin(60.0 * (len(made) > 15))
 
     (result,) = judge.judge(Falls, judge.chosen(names=["clean_step_keeps_the_scale"]), limit=1)
     assert (result.outcome, result.is_overdue) == ("failed", False)
-    assert len(made) == 31
+    assert len(made) == 16

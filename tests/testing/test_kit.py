@@ -356,7 +356,7 @@ def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_wa
     assert {result.check.level for result in check_threads(GradScaler)} == {judge.THREADS}
     assert (module.threading, GradScaler._sync) == before
     monkeypatch.undo()
-    with pytest.raises(AssertionError, match="gradients_keep_their_scale_behind_a_queue"):
+    with pytest.raises(AssertionError, match="a_state_dict_is_never_torn"):
         check_threads(TORCH)
 
 

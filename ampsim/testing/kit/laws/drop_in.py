@@ -26,9 +26,10 @@ def loss_is_multiplied_by_the_scale(make, scale_dtype, rule, dtype, shape):
     scaler, leaf = make(**rule), torch.full(shape, 0.3, dtype=dtype, requires_grad=True)
     loss = leaf * 1.0
     expected = loss.detach() * torch.tensor(scaler.get_scale())
-    first, (second,) = scaler.scale([loss, (loss,)])
+    first, inner = both = scaler.scale([loss, (loss,)])
+    assert (type(both), type(inner)) == (list, tuple), f"a list of a loss and a tuple became {both!r}"
     exact = scale_dtype == "float32" or dtype != torch.float64  # a double times a double has more bits
-    for got in (scaler.scale(loss), first, second):
+    for got in (scaler.scale(loss), first, *inner):
         same = torch.equal(got, expected) if exact else torch.allclose(got, expected)
         assert same and got.dtype == expected.dtype, f"{leaf!r} became {got!r}, expected {expected!r}"
     assert torch.equal(loss, leaf), f"the loss itself became {loss!r}"
@@ -70,11 +71,11 @@ def step_returns_what_the_optimizer_returns(make, loss_scale, overflows, given):
 
 
 def after_setting(traits: Traits, found_inf: list[bool], name: str, value: float) -> list[float]:
-    """Return the scales at an interval of 1 and with this factor."""
+    """Return the scales at an interval of 1 and with this factor, or at this interval."""
     return scales(traits, Rule(**{"growth_interval": 1, name: value}), found_inf)  # type: ignore[arg-type]
 
 
-FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7)])
+FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7), ("growth_interval", 2)])
 
 
 @law(
@@ -85,7 +86,7 @@ FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7)])
     expected=lambda traits, found_inf, factor: after_setting(traits, found_inf, *factor),
 )
 def setters_take_effect(make, iterate, delay, found_inf, factor, expected):
-    """A factor that is set is the one that is got, and the next growth or backoff uses it."""
+    """A factor, or an interval, that is set is the one that is got, and the next growth or backoff uses it."""
     scaler, (name, value) = make(growth_interval=1), factor
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
@@ -137,9 +138,10 @@ def override_keeps_the_streak(make, iterate, loss_scale, before, new_scale, afte
     rule=rules(growth=False),
     found_inf=st.lists(st.booleans(), min_size=1, max_size=4),
     unscales=st.just(True),
+    loads=st.just(True),
 )
-def disabled_passes_everything_through(make, params, optimizers, rule, found_inf, unscales):
-    """A scaler that is not enabled scales nothing, divides nothing and skips nothing."""
+def disabled_passes_everything_through(make, params, optimizers, rule, found_inf, unscales, loads):
+    """A scaler that is not enabled scales nothing, divides nothing, skips nothing, and loads what it saves."""
     scaler, (param, alone, _), (optimizer, other, _) = make(**rule, enabled=False), params, optimizers
     for overflows in found_inf:
         scale = float(scaler.scale(torch.ones(())))
@@ -151,6 +153,8 @@ def disabled_passes_everything_through(make, params, optimizers, rule, found_inf
         scaler.step(optimizer)
         other.step()
         scaler.update()
+        if loads:
+            scaler.load_state_dict(scaler.state_dict())
         assert repr(param.tolist()) == repr(alone.tolist()), "the optimizer stepped otherwise than alone"
 
 
