@@ -657,7 +657,7 @@ class ShowsWhatIsLoadedLate(Stranger):
 
 class SavesAnewWhenTheScaleChanges(Stranger):
     def state_dict(self):
-        scale, saved = self.__dict__.get("saved", (None, {}))
+        scale, _ = self.__dict__.get("saved", (None, {}))
         if scale != self.now[0]:
             self.saved = self.now[0], super().state_dict()
         return dict(self.saved[1])
