@@ -37,7 +37,7 @@ class OverdueError(BaseException):
 
 
 class CannotJudgeError(Exception):
-    """What is judged cannot be: two of its laws, or an import, did not end. No law is broken by it."""
+    """Something cannot be judged: two of its laws, or an import, did not end. No law is broken by it."""
 
 
 @contextmanager

@@ -20,6 +20,7 @@ FEATURES = {
     "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
     "factors": "a growth factor and a backoff factor other than 2 and 1/2",
     "fused": "fused optimizers, which check and divide in their own kernel",
+    "growth": "a scale that moves; a trait says that it is static",
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
