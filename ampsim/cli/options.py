@@ -34,7 +34,8 @@ Traits = Annotated[
     list[str] | None,
     typer.Option(
         "--trait",
-        help="What it does differently on purpose: min_scale, max_scale, hysteresis, delay, skips.",
+        help="What it does differently on purpose: min_scale, max_scale, hysteresis, static, powers_of_two; a wrong "
+        "name lists all.",
         metavar="NAME=VALUE",
     ),
 ]

@@ -105,9 +105,10 @@ def test_roundpipes_own_scaler_fails_where_torchs_arithmetic_fails():
         env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     outcomes = json.loads(done.stdout)
-    assert {name for name, outcome in outcomes.items() if outcome == "failed"} == {
+    failed = {name for name, outcome in outcomes.items() if outcome == "failed"}
+    # What it may fail: a tensor that update() is given is read on its thread, before or after its owner has changed it.
+    assert failed - {"override_keeps_the_streak"} == {
         "skip_is_reported",
-        "override_keeps_the_streak",  # a tensor that update() is given is read later, on its thread
         "fused_steps_follow_strides",
         "never_steps_on_nonfinite_below_scale_one",
         "never_steps_on_nonfinite_at_subnormal_scales",
