@@ -676,6 +676,23 @@ class GoesOnInWhatItLoaded(Stranger):
             self.loaded["S"], self.loaded["n"] = self.now
 
 
+class SavesWhatWasThereBeforeItWasSet(Stranger):
+    saved = None
+
+    def state_dict(self):
+        self.saved = self.saved or super().state_dict()
+        return dict(self.saved)
+
+    def advance(self, found):
+        super().advance(found)
+        self.saved = None
+
+
+class CountsInTenths(Stranger):
+    def is_due(self, streak):
+        return sum([1 / self.interval] * streak) >= 1.0
+
+
 class SavesAByte(Stranger):
     def state_dict(self):
         return {**super().state_dict(), "n": self.now[1] % 256}
@@ -698,6 +715,8 @@ WRONG = {  # -> the check that names it
     ShowsWhatIsLoadedLate: "resume_is_invisible",
     SavesAnewWhenTheScaleChanges: "resume_is_invisible",
     GoesOnInWhatItLoaded: "a_state_dict_is_a_snapshot",
+    SavesWhatWasThereBeforeItWasSet: "resume_is_invisible",
+    CountsInTenths: "growth_waits_for_the_interval",
     SavesAByte: "resume_is_invisible",
     KeepsTheStreak: "growth_waits_for_the_interval",
     GrowsOneLate: "growth_waits_for_the_interval",

@@ -20,11 +20,13 @@ HERE = Path(__file__).parent
 TORCH = (HERE / "words.py",)
 WORDS = Words(*(TORCH if find_spec("torch") else (HERE / "words_numpy.py", *TORCH)))
 TRAITS = tuple(each.name for each in fields(Traits))
-OPTIONAL = {
+OPTIONAL = {  # what is drawn by this name is False without this feature
     "kernel": "fused",
     "unscales": "unscale_",
     "loads": "state_dict",
-}  # what is drawn by this name is False without this feature
+    "overrides": "override",
+    "sets": "setters",
+}
 FITTED = ("new_scale", "factor")  # what is drawn by this name is a scale or a factor, that the scaler may not know
 TOLD: dict[str, Callable[..., str]] = {  # words that return a scale -> the event that they are
     "loss_scale": lambda: "",

@@ -13,6 +13,8 @@ from ampsim.testing.kit.subject import CONSTANTS
 
 # The constants of the scaler that resumes are others, which the checkpoint overrides.
 
+NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
+
 
 @law(
     4,
@@ -23,20 +25,26 @@ from ampsim.testing.kit.subject import CONSTANTS
     after=histories(longest=8),
     used=st.booleans(),
     again=st.booleans(),
+    overrides=st.booleans(),
+    sets=st.booleans(),
     last=[  # a streak that neither 8 bits hold nor bfloat16 does
-        {"rule": {"growth_interval": 300}, "before": [False] * 299, "after": [False], "used": False, "again": False}
+        {"rule": {"growth_interval": 300}, "before": [False] * 299, "after": [False], **NOTHING_ELSE}
     ],
 )
-def resume_is_invisible(make, iterate, delay, rule, before, after, used, again):
+def resume_is_invisible(make, iterate, loss_scale, delay, rule, before, after, used, again, overrides, sets):
     """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit.
 
-    So does one that was taken before and is taken again, and one that is passed on without an iteration.
+    So does one behind others and behind what was set by hand, and one that is passed on without an iteration.
     """
     scaler, after = make(**rule), after + [False] * (delay + 1)
     for overflows in before:
         iterate(scaler, overflows)
-        if again:
-            scaler.state_dict()
+        scaler.state_dict()
+    if overrides:
+        loss_scale(scaler)
+        scaler.update(8.0)
+    if sets:
+        scaler.set_growth_interval(4)
     saved, shown = copy.deepcopy(scaler.state_dict()), scaler.get_scale()
     expected = [iterate(scaler, overflows) for overflows in after]
     resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
@@ -45,9 +53,8 @@ def resume_is_invisible(make, iterate, delay, rule, before, after, used, again):
     resumed.load_state_dict(saved)
     assert resumed.get_scale() == shown, f"get_scale() is {resumed.get_scale()} after loading, and was {shown}"
     if again:
-        passed_on = resumed.state_dict()
-        resumed = make(init_scale=64.0, growth_factor=3.0, backoff_factor=0.4, growth_interval=9)
-        resumed.load_state_dict(passed_on)
+        saved, resumed = resumed.state_dict(), make(init_scale=64.0, growth_factor=3.0, growth_interval=9)
+        resumed.load_state_dict(saved)
     scales = [iterate(resumed, overflows) for overflows in after]
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
 

@@ -123,12 +123,13 @@ def an_update_between_two_steps_divides_nothing_wrong(make, overflows, unscales)
 @law(2, needs="optimizers refusals")
 def optimizers_are_told_apart(make, loss_scale):
     """An optimizer that takes the place of a deleted one is another optimizer, although Python gives it the same id."""
-    scaler = make(growth_interval=3)
+    scaler, raised = make(growth_interval=3), []
     loss_scale(scaler)
-    for _ in range(64):  # the second or third gets the id of the one before
+    for _ in range(64):  # many get the id of the one before, and which ones differs from process to process
         param = torch.nn.Parameter(torch.ones(2))
         param.grad = torch.ones(2)
         try:
             scaler.step(torch.optim.SGD([param], lr=0.125))
         except Exception as error:
-            raise AssertionError(f"the step of a new optimizer raised {error!r}") from error
+            raised.append(repr(error))
+    assert not raised, f"the step of a new optimizer raised {raised[0]}"

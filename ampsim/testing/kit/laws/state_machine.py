@@ -13,8 +13,9 @@ from ampsim.testing.kit.subject import Traits
 from ampsim.testing.law import sentence
 
 FOUND = {"scale_stays_finite": [{"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}]}
-LAST = {  # counts that no 8 bits hold, and the last step of torch's own interval
+LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the last step of torch's own interval
     "growth_waits_for_the_interval": [
+        {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},
         {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
         {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]},
     ],
