@@ -35,12 +35,12 @@ def print_table(table: Table) -> None:
     (out if out.is_terminal else _Console(width=200)).print(table)
 
 
-def fail(message: str) -> NoReturn:
-    """Say what is wrong and leave with status 2; of a module that an extra brings, what to type."""
+def fail(message: str, status: int = 2) -> NoReturn:
+    """Say what is wrong and leave, with status 2 if it is wrong use; of a module that an extra brings, what to type."""
     if (absent := re.fullmatch(r"No module named '(\w+)[^']*'", message)) and absent[1] in BROUGHT_BY:
         message += f"; {line_to_type(absent[1])}"
     err.print(f"ampsim: {message}", markup=False)
-    raise typer.Exit(2)
+    raise typer.Exit(status)
 
 
 class _Output(io.FileIO):

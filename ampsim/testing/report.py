@@ -7,7 +7,7 @@ from importlib import metadata
 from xml.etree import ElementTree as ET
 
 from ampsim.core.output import CONTROLS
-from ampsim.testing.law import Law, Outcome, Result
+from ampsim.testing.law import Law, Outcome, Result, findings, told
 
 # outcome -> its sign and colour in a table, and what a summary calls it
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
@@ -47,7 +47,16 @@ class Report:
     @property
     def findings(self) -> list[Result]:
         """What someone should look at."""
-        return [result for result in self.results if result.is_finding]
+        return findings(self.results)
+
+    @property
+    def refused(self) -> list[Result]:
+        """What could not be judged."""
+        return [result for result in self.results if result.outcome == "refused"]
+
+    def told(self) -> list[tuple[Result, str]]:
+        """Return what is told at length, with its text: findings, those of one cause as one, and what was refused."""
+        return told([*self.findings, *self.refused])
 
     def rows(self) -> list[tuple[Law, list[Result | None]]]:
         """Return each check with its results, one for each of ``scalers``; None where it was not run."""
@@ -75,8 +84,8 @@ class Report:
         lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
         for check, results in self.rows():
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
-        for result in self.findings:
-            lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", result.text, "```"]
+        for result, text in self.told():
+            lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", text, "```"]
         return "\n".join([*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""])
 
     def to_json(self) -> str:
@@ -107,8 +116,8 @@ class Report:
                 body.append(f"<tr><th class=level colspan={1 + len(results)}>{escape(group)}</th></tr>")
             body.append(_html_row(check, results))
         body.append("</table>")
-        for result in self.findings:
-            body += [f"<h3>{escape(result.target)}</h3>", f"<pre>{escape(result.text)}</pre>"]
+        for result, text in self.told():
+            body += [f"<h3>{escape(result.target)}</h3>", f"<pre>{escape(text)}</pre>"]
         head = f"<!doctype html><html lang=en><meta charset=utf-8><title>ampsim check</title><style>{STYLE}</style>"
         return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
 

@@ -128,6 +128,20 @@ class SavesAnObject(TorchScaler):
         return {**super().state_dict(), "saved_by": Path()}
 
 
+class TicketsThatSayNothing(TorchScaler):
+    def begin(self):
+        return None
+
+    def scale(self, outputs, ticket):
+        return super().scale(outputs)
+
+    def step(self, optimizer, ticket):
+        return super().step(optimizer)
+
+    def update(self, ticket):
+        super().update()
+
+
 # check -> the planted bugs that it names, where no stranger's small change is named by it.
 # What torch itself fails is in `known.TORCH`, and test_kit.py sees it fail.
 KILLS = {
@@ -159,6 +173,7 @@ KILLS = {
     "never_steps_on_nonfinite": [theirs.FusedStepsAlthoughItOverflowed, theirs.StepsAlthoughItOverflowed],
     "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed, DividesWhatIsUnscaledInAFusedStep],
     "fused_steps_follow_strides": [RefusesGapsInGradients],
+    "gradients_keep_their_scale_behind_a_queue": [TicketsThatSayNothing],
 }
 CHECKS = {check.name: check for check in judge.chosen()}
 

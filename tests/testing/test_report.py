@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 
 from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.laws import LAWS
-from ampsim.testing.law import Result
+from ampsim.testing.law import Result, without_findings
 from ampsim.testing.report import FORMATS, SIGNS, Report
 
 chosen()
@@ -123,3 +123,36 @@ def test_xml_is_what_a_ci_server_reads_of_junit():
 def test_every_outcome_has_a_sign_of_its_own_and_every_format_a_function():
     assert len(set(SIGNS.values())) == len(SIGNS) == 6
     assert set(FORMATS) == {"md", "json", "html", "xml"}
+
+
+def test_findings_of_one_cause_are_told_as_one():
+    def found(law, seen, history, outcome="failed", target="theirs"):
+        story = f"\n  law      {law.law}\n  scaler   init_scale=1.0\n  history  {history}\n  scale    1.0 -> 2.0"
+        return Result(law, target, outcome, f"{law.name}: {seen}{story}")
+
+    first, same = found(BUDGET, "1.0 -> 2.0", "inf"), found(NORMAL, "did not fall", "inf")
+    report = Report([first, same, found(NORMAL, "did not fall", "inf", target="ours")])
+    assert [(each.target, each.law.name) for each, _ in report.told()] == [
+        ("theirs", "skip_budget"),
+        ("ours", "scale_stays_normal"),
+    ]
+    assert report.told()[0][1] == f"{first.text}\n  also     scale_stays_normal"
+    assert len(report.findings) == 3
+    for raised, count in (("raised OSError: 5", 1), ("raised", 2)):
+        other = [found(BUDGET, raised, "inf"), found(NORMAL, raised, "clean")]
+        assert len(Report(other).told()) == count
+    text = report.to_markdown()
+    assert text.count("###") == 2
+    with pytest.raises(AssertionError) as failure:
+        without_findings([first, same])
+    assert str(failure.value) == report.told()[0][1]
+
+
+def test_what_is_refused_is_told_beside_findings_and_of_what_was_given_up_nothing_else():
+    late = Result(BUDGET, "theirs", "failed", "skip_budget: did not end", is_overdue=True)
+    given_up = Result(NORMAL, "theirs", "refused", "theirs cannot be judged: ...", is_overdue=True)
+    other = Result(NORMAL, "theirs", "failed", "scale_stays_normal: fell")
+    assert [each.law for each in Report([late]).findings] == [BUDGET]
+    assert Report([late, given_up]).findings == []
+    assert [text for _, text in Report([late, other, given_up]).told()] == [other.text, given_up.text]
+    assert "### theirs: `scale_stays_normal`" in Report([late, given_up]).to_markdown()

@@ -33,7 +33,7 @@ class FromFlag:
     tensor(8.)
     """
 
-    without = frozenset({*FEATURES} - {"fused", "optimizers", "step_value", "unscale_"})
+    without = frozenset({*FEATURES} - {"fused", "growth", "optimizers", "step_value", "unscale_"})
     """The features that a scaler with this adapter lacks: the kit reads them here."""
 
     def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
