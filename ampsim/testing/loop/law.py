@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ampsim.testing.law import Law, stating
+from ampsim.testing.loop.run import Fault
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
@@ -12,6 +13,7 @@ POWER = "multiplied by a power of the scale"
 ALIKE = "multiplied by one factor"
 GROWS = "only while the scale grows"
 STEPPED = "the planted inf was stepped with"
+MIXED = "neither skipped nor as a clean step"
 KEPT = "the scale did not fall"
 HIDDEN = "equal after the skipped step, and not after the next one"
 SAVING = "saving alone"
@@ -31,6 +33,7 @@ class Broken:
         scale: by what the scale of one run was larger than that of the other; 1 where both had one scale.
         pattern: which of the patterns that belong to the law was seen, where that is known without the arrays.
         seen: what was seen, where it is no difference of arrays.
+        fault: what was planted.
     """
 
     where: str
@@ -39,6 +42,7 @@ class Broken:
     scale: float = 1.0
     pattern: str = ""
     seen: str = ""
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True)

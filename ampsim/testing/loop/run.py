@@ -1,15 +1,55 @@
 """A run of a loop, and what a framework must say of it: all else is the same for torch, JAX and Keras."""
 
+import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ampsim.testing.loop.loop import Loop, LoopError, told
 from ampsim.testing.loop.state import Array, State, snapshot
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is planted in the backward passes of an iteration.
+
+    Attributes:
+        value: inf, -inf or NaN; 1 plants nothing.
+        name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
+        only: the index of the backward pass; None for each one.
+        in_loss: whether the scaled loss itself has the value, and all gradients with it.
+    """
+
+    value: float = math.inf
+    name: str = ""
+    only: int | None = None
+    in_loss: bool = False
+
+    def __str__(self) -> str:
+        where = "the scaled loss" if self.in_loss else f"one element of {self.name}" if self.name else "all gradients"
+        value = {math.inf: "an inf", -math.inf: "a -inf"}.get(self.value, "a NaN")
+        return f"{value} in {where}" + (f", backward pass {self.only}" if self.only is not None else "")
+
+
+NOTHING = Fault(1.0)
+
+
+@dataclass
+class Planted:
+    """What a fault met.
+
+    Attributes:
+        passes: how many backward passes have reached each parameter.
+        early: the loop's state when the first gradient arrived: what had moved by then is the forward pass's.
+    """
+
+    passes: dict[str, int] = field(default_factory=dict)
+    early: State = field(default_factory=dict)
 
 
 class Run(ABC):
@@ -93,8 +133,12 @@ class Run(ABC):
 
     @abstractmethod
     @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        """Make every gradient inf, or those of one backward pass only; give how many passes have reached each."""
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+        """Plant a fault, and give what it has met."""
+
+    def owners(self) -> Mapping[str, str]:
+        """Return, by the names of arrays, which optimizer in state they belong to, as far as that is known."""
+        return {}
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:
@@ -112,6 +156,14 @@ class Run(ABC):
     @abstractmethod
     def loads(self, value: Any) -> bool:
         """Return whether a value of state is in a checkpoint that the kit makes itself."""
+
+    @abstractmethod
+    def held(self, names: Collection[str]) -> Any:
+        """Return copies of what these names of state hold, as `hold` takes it."""
+
+    @abstractmethod
+    def hold(self, held: Any) -> None:
+        """Let names of state hold what they hold in another run."""
 
     @staticmethod
     @abstractmethod

@@ -1,10 +1,10 @@
 """Runs of torch loops, which change objects in place."""
 
+import copy
 import inspect
-import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_map
 
 from ampsim.testing.loop.backends.torch_exact import Inexact
 from ampsim.testing.loop.loop import Loop
-from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.state import Array
+from ampsim.testing.loop.run import Fault, Planted, Run
+from ampsim.testing.loop.state import Array, snapshot
 
 
 class Scaler(torch.amp.GradScaler):
@@ -26,10 +27,12 @@ class Scaler(torch.amp.GradScaler):
         super().__init__("cpu", init_scale=scale, growth_interval=growth_interval, **group)
         self.found: list[bool] = []
         self.used = False
+        self.fault: Fault | None = None  # in the scaled loss
 
     def scale(self, outputs: Any) -> Any:
         self.used = True
-        return super().scale(outputs)
+        scaled = super().scale(outputs)
+        return scaled if self.fault is None else tree_map(partial(torch.mul, other=self.fault.value), scaled)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         self.used = True
@@ -87,26 +90,44 @@ class TorchRun(Run):
         return {name: _array(param) for name, param in trained(self.loop).items()}
 
     @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        passes = Counter[str]()
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+        planted = Planted()
 
-        def plant(name: str, grad: Tensor) -> None:
-            if only in (None, passes[name]):
-                (grad.mul_ if grad.is_sparse else grad.fill_)(math.inf)
-            passes[name] += 1
+        def arrive(name: str, grad: Tensor) -> None:
+            if not planted.passes:
+                planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
+            number = planted.passes[name] = planted.passes.get(name, 0) + 1
+            if fault.value != 1 and not fault.in_loss and fault.name in ("", name) and fault.only in (None, number - 1):
+                _spoil(grad, fault)
+
+        def arrived(param: Tensor, name: str) -> None:
+            if param.grad is not None:
+                arrive(name, param.grad)
 
         handles = [
-            param.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda p, name=name: plant(name, p.grad)
-            )
+            param.register_post_accumulate_grad_hook(partial(arrived, name=name))  # type: ignore[no-untyped-call]
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
+        self.scaler.fault = fault if fault.in_loss else None
         try:
-            yield passes
+            yield planted
         finally:
+            self.scaler.fault = None
             for handle in handles:
                 handle.remove()
+
+    def owners(self) -> Mapping[str, str]:
+        names = {id(param): name for name, param in trained(self.loop).items()}
+        found: dict[str, str] = {}
+        for key, value in self.loop.state.items():
+            ours = {id(param) for group in getattr(value, "param_groups", ()) for param in group["params"]}
+            found |= dict.fromkeys((names[each] for each in ours if each in names), key)
+            stepped = getattr(value, "optimizer", None) if hasattr(value, "last_epoch") else None
+            of = next((name for name, each in self.loop.state.items() if each is stepped), None)
+            if ours or of:
+                found |= dict.fromkeys((name for name in self.states[-1] if name.startswith(f"{key}.")), of or key)
+        return found
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:
@@ -127,23 +148,29 @@ class TorchRun(Run):
     def save(self) -> Any:
         if self.loop.save:
             return self.loop.save()
-        return {"scaler": self.scaler.state_dict()} | {
-            f"state.{key}": value.state_dict() if hasattr(value, "state_dict") else value
-            for key, value in self.loop.state.items()
-            if self.loads(value)
-        }
+        return {"": self.scaler.state_dict()} | self.held(self.loop.state)
 
     def load(self, checkpoint: Any) -> None:
         if self.loop.load:
             self.loop.load(checkpoint)
             return
-        self.scaler.load_state_dict(checkpoint["scaler"])
-        for key, value in self.loop.state.items():
+        self.scaler.load_state_dict(checkpoint[""])
+        self.hold({key: value for key, value in checkpoint.items() if key})
+
+    def held(self, names: Collection[str]) -> Any:
+        state = {key: self.loop.state[key] for key in names if self.loads(self.loop.state[key])}
+        return copy.deepcopy(
+            {key: value.state_dict() if hasattr(value, "state_dict") else value for key, value in state.items()}
+        )
+
+    def hold(self, held: Any) -> None:
+        for key, saved in held.items():
+            value = self.loop.state[key]
             if hasattr(value, "load_state_dict"):
-                value.load_state_dict(checkpoint[f"state.{key}"])
-            elif self.loads(value):
+                value.load_state_dict(saved)
+            else:
                 with torch.no_grad():
-                    value[...] = checkpoint[f"state.{key}"]
+                    value[...] = saved
 
     def loads(self, value: Any) -> bool:
         return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
@@ -181,6 +208,13 @@ def trained(loop: Loop) -> dict[str, Tensor]:
 def _array(value: Tensor) -> Array:
     dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
     return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy().copy()
+
+
+def _spoil(grad: Tensor, fault: Fault) -> None:
+    """Write the value of a fault into a gradient: the last element, or all of them."""
+    values = grad._values() if grad.is_sparse else grad  # noqa: SLF001 - in place
+    if values.numel():
+        values[tuple(-1 for _ in values.shape) if fault.name else ...] = fault.value
 
 
 def _size(grad: Tensor | None) -> float:

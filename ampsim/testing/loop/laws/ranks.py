@@ -11,7 +11,7 @@ import numpy as np
 
 from ampsim.testing.loop.law import COUNTED, VERDICT, WAITS, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.run import Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations, run_class
 from ampsim.testing.loop.state import Array, differences
 
@@ -82,9 +82,9 @@ def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any]) 
     """Train on all batches, with an inf in all gradients of the iteration in the middle if this one is `bad`."""
     for number, group in enumerate(groups):
         is_bad = bad and number == len(groups) // 2
-        with run.planting() if is_bad else nullcontext({"": 1}) as passes:
+        with run.planting() if is_bad else nullcontext(Planted({"": 1})) as planted:
             advance(run, group, data)
-        if not passes:
+        if not planted.passes:
             raise LoopError("no backward pass reached a parameter: name the model, or the optimizer, in state")
 
 

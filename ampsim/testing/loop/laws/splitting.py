@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ampsim.testing.loop.law import VERDICT, Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.run import Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences
 
@@ -80,9 +80,9 @@ def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
     if not advance(clean, [replace(batch)], partial(_cut, clean)).verdicts[0]:
         return None  # the verdict comes after several batches
     run = begin(make, SCALE)
-    with run.planting(only=bad) as passes:
+    with run.planting(Fault(only=bad)) as planted:
         advance(run, [replace(batch)], partial(_cut, run))
-    if max(passes.values(), default=0) <= bad:
+    if max(planted.passes.values(), default=0) <= bad:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
     if not run.overflows(0):
