@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,16 +22,18 @@ class Fault:
         value: inf, -inf or NaN; 1 plants nothing.
         name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
         only: the index of the backward pass; None for each one.
-        in_loss: whether the scaled loss itself has the value, and all gradients with it.
+        place: "loss" plants it in the scaled loss itself, and so in all gradients; "output" in one element of what
+            the last module gave before the first gradient arrived, and so in the plain loss.
     """
 
     value: float = math.inf
     name: str = ""
     only: int | None = None
-    in_loss: bool = False
+    place: Literal["", "loss", "output"] = ""
 
     def __str__(self) -> str:
-        where = "the scaled loss" if self.in_loss else f"one element of {self.name}" if self.name else "all gradients"
+        places = {"loss": "the scaled loss", "output": "the model's output"}
+        where = places.get(self.place) or (f"one element of {self.name}'s gradient" if self.name else "all gradients")
         value = {math.inf: "an inf", -math.inf: "a -inf"}.get(self.value, "a NaN")
         return f"{value} in {where}" + (f", backward pass {self.only}" if self.only is not None else "")
 
@@ -46,10 +48,12 @@ class Planted:
     Attributes:
         passes: how many backward passes have reached each parameter.
         early: the loop's state when the first gradient arrived: what had moved by then is the forward pass's.
+        outputs: how many outputs of modules there were by then.
     """
 
     passes: dict[str, int] = field(default_factory=dict)
     early: State = field(default_factory=dict)
+    outputs: int = 0
 
 
 class Run(ABC):
@@ -135,6 +139,10 @@ class Run(ABC):
     @contextmanager
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
         """Plant a fault, and give what it has met."""
+
+    def buffers(self) -> Collection[str]:
+        """Return the names of what a forward pass writes into a module, as far as that is known."""
+        return ()
 
     def owners(self) -> Mapping[str, str]:
         """Return, by the names of arrays, which optimizer in state they belong to, as far as that is known."""

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
@@ -93,29 +94,37 @@ class TorchRun(Run):
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
         planted = Planted()
 
-        def arrive(name: str, grad: Tensor) -> None:
+        def arrived(param: Tensor, name: str) -> None:
+            if param.grad is None:
+                return
             if not planted.passes:
                 planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
             number = planted.passes[name] = planted.passes.get(name, 0) + 1
-            if fault.value != 1 and not fault.in_loss and fault.name in ("", name) and fault.only in (None, number - 1):
-                _spoil(grad, fault)
+            if fault.value != 1 and not fault.place and fault.name in ("", name) and fault.only in (None, number - 1):
+                _spoil(param.grad, fault)
 
-        def arrived(param: Tensor, name: str) -> None:
-            if param.grad is not None:
-                arrive(name, param.grad)
+        def gave(_module: nn.Module, _inputs: object, output: object) -> object:
+            planted.outputs += not planted.passes
+            is_bad = fault.place == "output" and planted.outputs - 1 == fault.only and not planted.passes
+            return output + fault.value if is_bad and isinstance(output, Tensor) else output
 
         handles = [
             param.register_post_accumulate_grad_hook(partial(arrived, name=name))  # type: ignore[no-untyped-call]
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
-        self.scaler.fault = fault if fault.in_loss else None
+        handles += [register_module_forward_hook(gave)]
+        self.scaler.fault = fault if fault.place == "loss" else None
         try:
             yield planted
         finally:
             self.scaler.fault = None
             for handle in handles:
                 handle.remove()
+
+    def buffers(self) -> Collection[str]:
+        modules = {key: value for key, value in self.loop.state.items() if isinstance(value, nn.Module)}
+        return [f"{key}.{name}" for key, module in modules.items() for name, _ in module.named_buffers()]
 
     def owners(self) -> Mapping[str, str]:
         names = {id(param): name for name, param in trained(self.loop).items()}

@@ -69,7 +69,13 @@ class Excuses:
 
     def is_copied(self, each: Difference, scales: Iterable[float]) -> bool:
         """Return whether it is a copy of the scale, as logs have it."""
-        return each.name not in self.trained and is_copy(each.right, {*scales})
+        known = {*scales}
+        return (
+            each.name not in self.trained
+            and each.name not in self.owners
+            and is_copy(each.right, known)
+            and (each.left is None or is_copy(each.left, known))
+        )
 
     def _counts(self, each: Difference) -> bool:
         """Return whether it is one number that counts skips, or batches, by a name that does not promise steps."""
@@ -123,8 +129,8 @@ def same(left: Array | None, right: Array | None) -> bool:
 
 
 def is_copy(array: Array | None, scales: set[float]) -> bool:
-    """Return whether every element of an array is one of these scales, or the inverse or the exponent of one."""
+    """Return whether every element of an array is one of these scales, or the inverse of one."""
     if array is None or not array.size or array.dtype.kind not in "iuf":
         return False
-    known = {number for scale in scales if scale > 0 for number in (scale, 1 / scale, float(np.log2(scale)))}
+    known = {number for scale in scales if scale > 0 for number in (scale, 1 / scale)}
     return all(float(each) in known for each in array.ravel())

@@ -3,18 +3,21 @@
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
-from ampsim.testing.loop.law import HIDDEN, KEPT, MIXED, STEPPED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import HIDDEN, KEPT, MIXED, POISONED, STEPPED, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import DATA, Excuses, moved, same, unlike
+from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences
 
 SCALE = 2.0**8
+FAR = 2.0**16  # from where the scale falls many times before it comes to a floor of 1
+MOST = 15  # skips in a row
 EARLY = 2  # iterations before the one in which all kinds of faults are planted
 PARAMETERS = 4  # in which a fault is planted, at most
 
@@ -37,7 +40,7 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
     if broken := skip.at_all(quiet):
         return broken
     early = skip if len(groups) // 2 <= EARLY else Skip(make, groups, EARLY)
-    return early.in_turn(quiet)
+    return early.in_turn(quiet) or early.in_output() or in_a_row(make, groups)
 
 
 def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
@@ -83,10 +86,13 @@ class Skip:
     @property
     def reached(self) -> bool:
         """Whether a fault can be planted."""
-        return bool(self.clean.passes) or self._played(Fault(in_loss=True))[0].scale < SCALE  # gradients that no hook sees
+        return bool(self.clean.passes) or self._played(Fault(place="loss"))[0].scale < SCALE  # gradients that no hook sees
 
-    def _begin(self) -> Run:
-        return advance(begin(self.make, SCALE), self.before)
+    def _begin(self, scale: float = SCALE) -> Run:
+        run = advance(begin(self.make, SCALE), self.before)
+        if scale != SCALE:
+            run.set_scale(scale)
+        return run
 
     def _otherwise(self) -> State:
         """Return what the iteration leaves on the data of the batches after it, or before."""
@@ -110,7 +116,7 @@ class Skip:
 
     def at_all(self, quiet: set[str]) -> Broken | None:
         """Plant an inf in all gradients; add to `quiet` what stands still then."""
-        fault = Fault() if self.clean.passes else Fault(in_loss=True)
+        fault = Fault() if self.clean.passes else Fault(place="loss")
         run, _ = self._played(fault)
         end = run.states[-1]
         found, excused = self.excuses.remaining(end, (SCALE, run.scale))
@@ -165,7 +171,7 @@ class Skip:
         last = names[-1] if names else ""
         passes = self.clean.passes.get(last, 0)
         yield from (Fault(value, last, only) for only, value in ((0, math.inf), (passes - 1, math.nan)) if passes > 1)
-        yield Fault(in_loss=True)
+        yield Fault(place="loss")
         yield Fault()
 
     def _drawn(self, names: Sequence[str]) -> list[str]:
@@ -178,7 +184,7 @@ class Skip:
 
     def in_turn(self, quiet: set[str]) -> Broken | None:
         """Plant one fault after another, each in the same iteration again; what stood still must still do so."""
-        run, planted = self._begin(), 0
+        run, planted = self._begin(FAR), 0
         for fault in self.faults():
             scale = run.scale
             with run.planting(fault):
@@ -191,10 +197,28 @@ class Skip:
             if broken := self._alone(Plan(fault, alone.states[-1], (SCALE, alone.scale)), quiet):
                 return broken
             if found and not self._noisy(alone.states[-1], quiet):
-                where = f"{self.where(fault)}, the {planted}th skip in a row"
+                where = f"{self.where(fault)}, skip {planted} in a row"
                 return Broken(where, self.places.index(self.group[-1].place), found, pattern=HIDDEN, fault=fault)
-            run, planted = self._begin(), 0
+            run, planted = self._begin(FAR), 0
         return None
+
+    def in_output(self) -> Broken | None:
+        """Plant an inf in the model's last output, and so in the plain loss: a step with it, or an average of it."""
+        if not self.clean.outputs:
+            return None
+        fault = Fault(place="output", only=self.clean.outputs - 1)
+        try:
+            run, _ = self._played(fault)
+        except LoopError:  # who raises there is right
+            return None
+        found = [
+            each
+            for each in moved(self.start, run.states[-1])
+            if each.left is not None and _spread([each]) and not _spread([replace(each, right=each.left)])
+        ]
+        named = {*run.buffers()}
+        found = [each for each in found if each.name not in named]
+        return self._broken(fault, found, STEPPED if _spread(found, self.trained) else POISONED) if found else None
 
     def _noisy(self, end: State, quiet: set[str]) -> list[Difference]:
         return unlike((each for each in moved(self.start, end) if each.name in quiet), self.trained)
@@ -228,6 +252,29 @@ class Skip:
             plan.fault.name not in self.owners
             or not any(each.name in self.trained for each in moved(self.start, self.excuses.clean))
         )
+
+
+def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
+    """Plant an inf in all gradients of every iteration but the first, as far as the loop goes on."""
+    run, step = advance(begin(make, SCALE), groups[0]), len(groups[0]) - 1
+    run.set_scale(FAR)
+    start, trained = run.states[-1], {*run.parameters()}
+    for number, group in enumerate(groups[1:MOST], 1):
+        scale, step = run.scale, step + len(group)
+        try:
+            with run.planting() as planted:
+                advance(run, group)
+        except LoopError:  # as some give up after so many
+            return None
+        if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
+            return None
+        where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
+        if found := unlike((each for each in moved(start, run.states[-1]) if each.name in trained), trained):
+            return Broken(where, step, found, pattern=STEPPED if _spread(found) else MIXED)
+        if run.scale >= scale:
+            seen = f"the scale is {run.scale:g}, expected less than {scale:g}"
+            return Broken(where, step, pattern=KEPT, seen=seen)
+    return None
 
 
 def parts(groups: Sequence[Sequence[Batch]], place: int | None = None) -> tuple[list[Batch], ...]:
