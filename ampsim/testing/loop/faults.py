@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampsim.testing.loop.rows import with_inf
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.state import differences
 
@@ -27,7 +28,12 @@ class Faults:
     def factor(self, _: object = None) -> np.float32:
         """Return what the gradient of this backward pass is multiplied by: 1, or what is planted."""
         self.passes += 1
-        return np.float32(self.fault.value if self.fault.only in (None, self.passes - 1) else 1.0)
+        is_bad = self.fault.place != "output" and self.fault.only in (None, self.passes - 1)
+        return np.float32(self.fault.value if is_bad else 1.0)
+
+    def loss(self, _: object = None) -> np.float32:
+        """Return what the loss itself is multiplied by."""
+        return np.float32(self.fault.value if self.fault.place == "loss" else 1.0)
 
 
 FAULTS = Faults()  # one for all runs, as compiled programs know it
@@ -44,7 +50,8 @@ class FaultyRun(Run):
 
     def step(self, data: Any) -> None:
         before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
-        self._train(data)
+        bad = with_inf(data) if FAULTS.fault.place == "output" else None
+        self._train(data if bad is None else bad)
         self._passes |= passes < FAULTS.passes
         if differences(before, self.scaler_arrays()):
             self.found.append(self.scale < scale)
@@ -62,3 +69,4 @@ class FaultyRun(Run):
         finally:
             FAULTS.fault = NOTHING
             planted.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
+            planted.outputs = 1  # in the data, as no output is seen

@@ -23,7 +23,8 @@ class Fault:
         name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
         only: the index of the backward pass; None for each one.
         place: "loss" plants it in the scaled loss itself, and so in all gradients; "output" in one element of what
-            the last module gave before the first gradient arrived, and so in the plain loss.
+            the last module gave before the first gradient arrived, or of the data where that is not seen, and so in
+            the plain loss.
     """
 
     value: float = math.inf
@@ -32,7 +33,7 @@ class Fault:
     place: Literal["", "loss", "output"] = ""
 
     def __str__(self) -> str:
-        places = {"loss": "the scaled loss", "output": "the model's output"}
+        places = {"loss": "the scaled loss", "output": "the loss, by way of the model"}
         where = places.get(self.place) or (f"one element of {self.name}'s gradient" if self.name else "all gradients")
         value = {math.inf: "an inf", -math.inf: "a -inf"}.get(self.value, "a NaN")
         return f"{value} in {where}" + (f", backward pass {self.only}" if self.only is not None else "")
@@ -137,7 +138,7 @@ class Run(ABC):
 
     @abstractmethod
     @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
         """Plant a fault, and give what it has met."""
 
     def buffers(self) -> Collection[str]:

@@ -1,62 +1,19 @@
 """What rounding makes of a loop's numbers: the same batches with their rows in another order say it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.rows import larger, permuted
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import LOGGED, Difference, State
 
 TIMES = 16.0  # what the order of rows makes of a change, and less, is rounding
 ULPS = 8 * 2.0**-23  # of an array's largest element, and of its change: what one sum more may make
-LARGER = 1 + 2.0**-23
 MOST = 2.0**-7  # of a change: more is not made by rounding, and the order of the rows means something
-
-
-def permuted(data: Any, turn: int = 3) -> Any:
-    """Return a batch with its rows in another order: of all arrays in it that have as many; None if it has no rows."""
-    counts = {len(each) for each in _arrays(data)}
-    if len(counts) != 1 or (count := counts.pop()) < 2:
-        return None
-    order = np.random.default_rng(turn).permutation(count)
-    return _mapped(data, lambda each: each[order])
-
-
-def larger(data: Any) -> Any:
-    """Return a batch with all fractions one or two last bits larger; None if it has none."""
-    fractions = [each for each in _arrays(data) if "float" in str(getattr(each, "dtype", ""))]
-    return _mapped(data, lambda each: each * LARGER if "float" in str(each.dtype) else each) if fractions else None
-
-
-def halved(data: Any, count: int) -> list[Any] | None:
-    """Return a batch as so many with as many rows each; None if it has no such rows."""
-    counts = {len(each) for each in _arrays(data)}
-    if len(counts) != 1 or (rows := counts.pop()) % count or rows < count:
-        return None
-    size = rows // count
-    return [_mapped(data, lambda each, at=at: each[at * size : (at + 1) * size]) for at in range(count)]
-
-
-def _arrays(data: Any) -> list[Any]:
-    if isinstance(data, Mapping):
-        return [each for value in data.values() for each in _arrays(value)]
-    if isinstance(data, (list, tuple)):
-        return [each for value in data for each in _arrays(value)]
-    return [data] if len(getattr(data, "shape", ())) else []
-
-
-def _mapped(data: Any, change: Any) -> Any:
-    if isinstance(data, Mapping):
-        return type(data)({key: _mapped(value, change) for key, value in data.items()})  # type: ignore[call-arg]
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(_mapped(value, change) for value in data))
-    if isinstance(data, (list, tuple)):
-        return type(data)(_mapped(value, change) for value in data)
-    return change(data) if len(getattr(data, "shape", ())) else data
 
 
 class Rounding:
@@ -64,48 +21,54 @@ class Rounding:
 
     def __init__(self, make: Make, batches: Sequence[Batch], scale: float) -> None:
         self._make, self._batches, self._scale = make, batches, scale
-        self._runs: dict[Callable[[Any], Any], Run] = {}
+        self._runs: dict[Callable[[Any], Any], Any] = {}  # runs, by the way in which their batches differ
 
-    def _changed(self, step: int, before: State, left: State) -> dict[tuple[str, ...], float]:
-        """Return by kind how far the change in a step is from the same one of other batches that differ by rounding.
+    def _others(self, step: int, before: State, left: State) -> State | None:
+        """Return what other batches leave after a step that differ from these by rounding alone; None for none.
 
-        Their rows are in another order; where that means something, or there are none, their numbers are one or two
-        last bits larger.
+        Their rows are in another order; where that means something, or there are none, their numbers are larger by a
+        last bit.
         """
         for way in (permuted, larger):
             others = [replace(each, data=way(each.data)) for each in self._batches[: step + 1]]
-            if all(each.data is not None for each in others):
-                run = self._runs.get(way) or self._runs.setdefault(way, begin(self._make, self._scale))
-                advance(run, others[len(run.states) - 1 :])
-                found = {_key(kind[0]): distance(kind) for kind in kinds(before, left, run.states[step + 1])}
-                if max(found.values(), default=0.0) < MOST:
-                    return found
-        return {}
+            if any(each.data is None for each in others):
+                continue
+            if way not in self._runs:
+                self._runs[way] = begin(self._make, self._scale)
+            states = advance(self._runs[way], others[len(self._runs[way].states) - 1 :]).states
+            noise = [distance(kind) for kind in kinds(before, left, states[step + 1], apart=True)]
+            if sum(each > MOST for each in noise) <= len(noise) / 2:
+                return states[step + 1]
+        return None
 
     def beyond(self, before: State, left: State, right: State, step: int) -> list[Difference]:
         """Return the differences of two states after a step, of kinds that are together too large for rounding.
 
-        A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``: some of
-        them, as the bias of the keys of an attention, are nothing but rounding.
+        A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``, without
+        those that are nothing but rounding, as the bias of the keys of an attention.
         """
-        far = [kind for kind in kinds(before, left, right) if distance(kind) > ULPS]
-        if not far:
+        if all(distance(kind) <= ULPS for kind in kinds(before, left, right)):
             return []
-        allowed = self._changed(step, before, left)
+        other = self._others(step, before, left)
+        shaken = kinds(before, left, other or left, apart=True)
+        noisy = {kind[0].name for kind in shaken if distance(kind) > MOST}
+        allowed = {_key(kind[0]): distance(kind) for kind in kinds(before, left, other or left, noisy)}
         found: list[Difference] = []
-        for kind in far:
+        for kind in kinds(before, left, right, noisy):
             if distance(kind) > TIMES * allowed.get(_key(kind[0]), 0.0) + ulps(kind):
                 found += [each for each in kind if each.left is None or each.right is None or each.size() > 0]
         return found
 
 
-def kinds(before: State, left: State, right: State) -> list[list[Difference]]:
-    """Return all arrays of two states by their kinds, but for the data and what is logged."""
-    found: dict[tuple[str, ...], list[Difference]] = {}
+def kinds(
+    before: State, left: State, right: State, without: Collection[str] = (), *, apart: bool = False
+) -> list[list[Difference]]:
+    """Return all arrays of two states by their kinds, or each `apart`, but for the data and what is logged."""
+    found: dict[object, list[Difference]] = {}
     for name in dict.fromkeys([*left, *right]):
         each = Difference(name, left.get(name), right.get(name), before.get(name))
-        if name.partition(".")[0] not in (LOGGED, "data"):
-            found.setdefault(_key(each), []).append(each)
+        if name.partition(".")[0] not in (LOGGED, "data") and name not in without:
+            found.setdefault(name if apart else _key(each), []).append(each)
     return [*found.values()]
 
 

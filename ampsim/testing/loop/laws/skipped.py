@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -54,21 +54,6 @@ def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
     return Broken(f"in {len(batches)} batches", len(batches) - 1, pattern=KEPT, seen=seen)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Faults in one iteration, and what came of it.
-
-    Attributes:
-        fault: what is planted.
-        end: what is carried afterwards.
-        scale: before the iteration, and after it.
-    """
-
-    fault: Fault
-    end: State
-    scale: tuple[float, float]
-
-
 class Skip:
     """The iteration that is skipped, in its place: what it is without a fault, and what faults do in it."""
 
@@ -85,8 +70,8 @@ class Skip:
 
     @property
     def reached(self) -> bool:
-        """Whether a fault can be planted."""
-        return bool(self.clean.passes) or self._played(Fault(place="loss"))[0].scale < SCALE  # gradients that no hook sees
+        """Whether a fault can be planted: where no hook sees a gradient, in the scaled loss."""
+        return bool(self.clean.passes) or self._played(Fault(place="loss"))[0].scale < SCALE
 
     def _begin(self, scale: float = SCALE) -> Run:
         run = advance(begin(self.make, SCALE), self.before)
@@ -194,9 +179,10 @@ class Skip:
             if not found and run.scale < scale:
                 continue
             alone, _ = self._played(fault)
-            if broken := self._alone(Plan(fault, alone.states[-1], (SCALE, alone.scale)), quiet):
+            left = unlike(self.excuses.remaining(alone.states[-1], (SCALE, alone.scale))[0], self.trained)
+            if broken := self._alone(fault, left, alone.scale):
                 return broken
-            if found and not self._noisy(alone.states[-1], quiet):
+            if found and not left:
                 where = f"{self.where(fault)}, skip {planted} in a row"
                 return Broken(where, self.places.index(self.group[-1].place), found, pattern=HIDDEN, fault=fault)
             run, planted = self._begin(FAR), 0
@@ -221,24 +207,24 @@ class Skip:
         return self._broken(fault, found, STEPPED if _spread(found, self.trained) else POISONED) if found else None
 
     def _noisy(self, end: State, quiet: set[str]) -> list[Difference]:
-        return unlike((each for each in moved(self.start, end) if each.name in quiet), self.trained)
+        found = (each for each in moved(self.start, end) if each.name in quiet and each.left is not None)
+        return unlike(found, self.trained)
 
-    def _alone(self, plan: Plan, quiet: set[str]) -> Broken | None:
+    def _alone(self, fault: Fault, found: list[Difference], scale: float) -> Broken | None:
         """Say what is wrong after one fault: neither a step that never happened, nor a clean one."""
-        found, (before, after) = self._noisy(plan.end, quiet), plan.scale
         clean = self.excuses.clean
         if found and all(same(each.right, clean.get(each.name)) for each in found) and self._whole(found, clean):
             return None  # the fault was where nobody looks: a gradient that is cleared, of no optimizer
-        owner = self.owners.get(plan.fault.name, "")
+        owner = self.owners.get(fault.name, "")
         if found and len({*self.owners.values()}) > 1 and owner:  # others may step, as long as they stay finite
             found = [each for each in found if self.owners.get(each.name) == owner or _spread([each])]
             if not found:
                 return None
         if found:
             pattern = STEPPED if _spread(found, self.trained) else MIXED
-            return self._broken(plan.fault, found, pattern)
-        if after >= before and not self._is_left_alone(plan):
-            return self._broken(plan.fault, (), KEPT, f"the scale is {after:g}, expected less than {before:g}")
+            return self._broken(fault, found, pattern)
+        if scale >= SCALE and not self._is_left_alone(fault):
+            return self._broken(fault, (), KEPT, f"the scale is {scale:g}, expected less than {SCALE:g}")
         return None
 
     def _whole(self, found: Sequence[Difference], clean: State) -> bool:
@@ -246,10 +232,10 @@ class Skip:
         names = {each.name for each in found}
         return all(each.name in names for each in moved(self.start, clean) if each.name in self.trained)
 
-    def _is_left_alone(self, plan: Plan) -> bool:
+    def _is_left_alone(self, fault: Fault) -> bool:
         """Return whether the fault is in a parameter that no optimizer has, or that a clean step leaves as it is."""
-        return bool(plan.fault.name) and (
-            plan.fault.name not in self.owners
+        return bool(fault.name) and (
+            fault.name not in self.owners
             or not any(each.name in self.trained for each in moved(self.start, self.excuses.clean))
         )
 
