@@ -81,6 +81,17 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             "dropped",
             pattern=by.KEPT,
         ),
+        Pattern(
+            "a loss that is not finite is taken into it for ever: leave out what is not finite before it is averaged",
+            pattern=by.POISONED,
+        ),
+        Pattern(
+            "it is neither left alone nor what a clean step makes of it: an inf or NaN is taken out of gradients, or "
+            "part of them is looked at, or one backward pass of several; let the scaler look at all gradients, after "
+            "the last pass, by scaler.step(optimizer)",
+            r"^(?!.*(\.lr$|last_epoch|_step_count|_last_lr|sched|ema|averag|shadow|swa))",
+            pattern=by.MIXED,
+        ),
         Pattern("what is logged is kept from the skipped step, or averaged over it", r"^logged", pattern=by.HIDDEN),
         Pattern(
             "something outside state went on in the skipped step: gradients that were not cleared, or a counter, an "
@@ -106,6 +117,11 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
         Pattern(
             "saving goes through the optimizer's step or the scaler's update, or leaves something else in the model",
             pattern=by.SAVING,
+        ),
+        Pattern(
+            "all that state names was loaded, and training goes on otherwise: it carries something more, which a "
+            "checkpoint of state loses; name it in state, or give Loop save= and load=",
+            pattern=by.UNNAMED,
         ),
         Pattern(
             "the scaler's state is not saved, or not loaded, or changed afterwards: scaler.state_dict() belongs into "
