@@ -20,6 +20,7 @@ HIDDEN = "equal after the skipped step, and not after the next one"
 SAVING = "saving alone"
 UNNAMED = "more is carried than state names"
 VERDICT = "another verdict or scale"
+MEAN, APART = "alike on all ranks, and not as on one", "not alike on all ranks"
 WAITS, COUNTED = "a rank waits for ever", "another count of steps"
 SKIPPED, STUCK, UNREACHED = "all steps skipped", "gradients and no move", "no gradient"
 

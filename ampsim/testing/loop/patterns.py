@@ -147,6 +147,16 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
     ),
     "ranks_are_invisible": (
         Pattern(
+            "the gradients of the ranks are not averaged alike: of some parameters only, or each clipped before the "
+            "mean",
+            pattern=by.APART,
+        ),
+        Pattern(
+            "all ranks step with the same gradients, which are not the mean of theirs: summed and not divided by the "
+            "number of ranks, divided twice, or clipped by each rank before they are averaged",
+            pattern=by.MEAN,
+        ),
+        Pattern(
             "a rank goes its own way after its own verdict: let all agree on the verdict before any of them skips a "
             "collective",
             pattern=by.WAITS,

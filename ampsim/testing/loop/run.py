@@ -50,11 +50,13 @@ class Planted:
         passes: how many backward passes have reached each parameter.
         early: the loop's state when the first gradient arrived: what had moved by then is the forward pass's.
         outputs: how many outputs of modules there were by then.
+        last: the gradients as they were left by the last backward pass that reached them.
     """
 
     passes: dict[str, int] = field(default_factory=dict)
     early: State = field(default_factory=dict)
     outputs: int = 0
+    last: dict[str, Array] = field(default_factory=dict)
 
 
 class Run(ABC):

@@ -99,6 +99,7 @@ class TorchRun(Run):
                 return
             if not planted.passes:
                 planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
+            planted.last[name] = _array(param.grad)
             number = planted.passes[name] = planted.passes.get(name, 0) + 1
             if fault.value != 1 and not fault.place and fault.name in ("", name) and fault.only in (None, number - 1):
                 _spoil(param.grad, fault)

@@ -17,9 +17,9 @@ SCALE, GROWTH_INTERVAL = 2.0**8, 3  # so that a scaler which is not saved shows 
 def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     """Save, make all anew, load and go on leaves what going on leaves, the scaler included; saving changes nothing.
 
-    Exact because the same program computes from the same state; each batch has its own seed. Asked after two batches, as
-    what comes back by itself in some is not back in others. What the kit saves is what state names: a loop that carries
-    more does not resume.
+    Exact because the same program computes from the same state; each batch has its own seed. Asked after two batches,
+    as what comes back by itself in some is not back in others. What the kit saves is what state names: a loop that
+    carries more does not resume.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
