@@ -122,6 +122,8 @@ def write(name: str, target: str) -> tuple[str, bool]:
         raise ValueError(f"{target} is a loop of {kind}: short tests are written of torch's")
     try:
         (result,) = judge_loop(make, given, [name])
+        if result.outcome == "refused":
+            raise LoopError(result.text)
         if result.outcome != "failed":
             why = f"holds for {target}" if result.outcome == "passed" else f"is not asked of {target}: {result.text}"
             raise ValueError(f"{name} {why}: there is nothing to emit")

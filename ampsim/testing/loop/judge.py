@@ -13,6 +13,7 @@ from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
 from ampsim.testing.loop.laws.scale import scale_is_invisible
+from ampsim.testing.loop.laws.scaler import scaler_changes_by_update_only
 from ampsim.testing.loop.laws.skipped import skipped_step_never_happened
 from ampsim.testing.loop.laws.splitting import splitting_is_invisible
 from ampsim.testing.loop.loop import LoopError
@@ -25,6 +26,7 @@ LAWS = {
     for each in (
         scale_is_invisible,
         skipped_step_never_happened,
+        scaler_changes_by_update_only,
         resume_is_invisible,
         splitting_is_invisible,
         it_learns,
@@ -66,9 +68,23 @@ def check_loop(
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    return without_findings(
-        judge_loop(make, batches, laws, expected=expected_failures or expected_failed_laws, limit=limit)
-    )
+    refusals: list[LoopError] = []
+    expected = expected_failures or expected_failed_laws
+    results = [*judge_loop(make, batches, laws, expected=expected, limit=limit, refusals=refusals)]
+    try:
+        without_findings(results)
+    except AssertionError as error:
+        left = "\n".join(unasked(results))
+        raise AssertionError(f"{error}\n\n{left}".rstrip()) from None
+    if refusals:
+        raise refusals[0]
+    return results
+
+
+def unasked(results: Iterable[Result]) -> list[str]:
+    """Say which laws were not asked, each with what would let it be, or could not be judged."""
+    words = {"not applicable": "is not asked", "refused": "cannot be judged"}
+    return [f"{each.law.name} {words[each.outcome]}: {each.text}" for each in results if each.outcome in words]
 
 
 def chosen(laws: Collection[str] | None = None) -> list[LoopLaw]:
@@ -84,20 +100,33 @@ def judge_loop(
     expected: Mapping[str, str] | None = None,
     name: str = "",
     limit: float | None = None,
+    refusals: list[LoopError] | None = None,
 ) -> Iterator[Result]:
-    """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one."""
+    """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one.
+
+    A law in which the loop raises is refused, and the others are asked all the same; its exception is appended to
+    `refusals`.
+    """
     asked, expected = chosen(laws), expected or {}
     chosen(expected)
     limit = LIMIT if limit is None else limit
     numbered, name = [Batch(number, data) for number, data in enumerate(batches)], name or _name(make)
     try:
         with alarm(limit):
-            _try_out(make, numbered)
+            is_used = _try_out(make, numbered)
     except OverdueError as error:
         raise LoopError(f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end") from None
     for law in asked:
         reason = expected.get(law.name)
-        yield judged(law, name, partial(_ask, law, make, numbered, brief=reason is not None), reason, limit)
+        if not is_used and law is not scaler_changes_by_update_only:
+            yield Result(law, name, "not applicable", "the scaler was never used: make(scaler) is to use its scaler")
+            continue
+        try:
+            yield judged(law, name, partial(_ask, law, make, numbered, brief=reason is not None), reason, limit)
+        except LoopError as error:
+            refusals = [] if refusals is None else refusals
+            refusals.append(error)
+            yield Result(law, name, "refused", str(error))
 
 
 def begin_judging(
@@ -122,18 +151,19 @@ def _name(make: Make) -> str:
     return getattr(make, "__name__", "loop")
 
 
-def _try_out(make: Make, batches: Sequence[Batch]) -> None:
-    """Refuse a loop that no law could be asked of."""
+def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
+    """Refuse a loop that no law could be asked of; return whether it uses the scaler that it is given."""
     if len(batches) < FEWEST:
         raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError("state is empty: expected the model, the optimizer and all else that training carries")
-    if not first.used:
+    if not first.used and not first.others:
         raise LoopError("the scaler was never used: expected make(scaler) to use the one that it is given")
     for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
         if found := differences(left, right):
             raise LoopError(_not_the_same(step, str(found[0])))
+    return first.used
 
 
 def _not_the_same(step: int, difference: str) -> str:

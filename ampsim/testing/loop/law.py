@@ -22,6 +22,8 @@ UNNAMED = "more is carried than state names"
 VERDICT = "another verdict or scale"
 MEAN, APART = "alike on all ranks, and not as on one", "not alike on all ranks"
 WAITS, COUNTED = "a rank waits for ever", "another count of steps"
+OTHER, JUMPS, AGAIN = "another scaler", "changed between updates", "more updates than steps"
+STILL = "never moves"
 SKIPPED, STUCK, UNREACHED = "all steps skipped", "gradients and no move", "no gradient"
 
 

@@ -171,7 +171,27 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             "its own, let the scaler ask the others, as ampsim.torch.GradScaler(group=group) does"
         ),
     ),
+    "scaler_changes_by_update_only": (
+        Pattern(
+            "a scaler of the loop's own, or one that is made anew: its scale and its count are in no checkpoint, and "
+            "begin again; use the one that make is given",
+            pattern=by.OTHER,
+        ),
+        Pattern(
+            "its state is set, or loaded, in the middle of training: leave it to scaler.update()", pattern=by.JUMPS
+        ),
+        Pattern(
+            "each update counts a clean step, so that the scale grows too soon: update once, after the last "
+            "scaler.step(optimizer)",
+            pattern=by.AGAIN,
+        ),
+    ),
     "it_learns": (
+        Pattern(
+            "it is named in state and never called: step it where the optimizer has stepped. What moves once per epoch "
+            "is called `data` in state, or given batches of more than one",
+            pattern=by.STILL,
+        ),
         Pattern("every step is skipped: look for inf or NaN in the loss at this scale", pattern=by.SKIPPED),
         Pattern(
             "it is not in the graph of the loss, or detached from it; if it is not to be trained, take it from the "

@@ -3,7 +3,7 @@
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -70,6 +70,8 @@ class Run(ABC):
         found: whether an inf was found, one per update.
         verdicts: the same, for each batch.
         scalers: the scaler's state, before the first batch and after each one.
+        steps: how many times an optimizer was called, for each batch; None where that is not seen.
+        others: the scalers that were used beside the given one, each with the batch in which it was first.
     """
 
     scaler: Any
@@ -82,6 +84,13 @@ class Run(ABC):
         self.found: list[bool] = []
         self.verdicts: list[list[bool]] = []
         self.scalers: list[State] = []
+        self.steps: list[int] | None = None
+        self.others: list[tuple[int, object]] = []
+
+    @property
+    def jumps(self) -> Sequence[str]:
+        """What changed the scaler between one update and the next, as far as that is seen."""
+        return ()
 
     def see(self, *, first: bool = False) -> None:
         """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""

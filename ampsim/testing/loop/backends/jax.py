@@ -111,7 +111,7 @@ class JaxRun(FaultyRun):
         for key, leaves in held.items():
             state[key] = jax.tree.unflatten(jax.tree.structure(state[key]), leaves)
         if held:
-            self.loop = replace(self.loop, state=type(self.loop.state)(state))
+            self.loop = replace(self.loop, state=state)
 
     @staticmethod
     def inexact(replay: Callable[[], object], *, tiny: bool) -> str:

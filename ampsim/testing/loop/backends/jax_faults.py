@@ -28,8 +28,9 @@ def fallible(loss: Array) -> Array:
 
 def _times(factor: Callable[[object], np.float32], loss: Array, value: Array) -> Array:
     shape = jax.ShapeDtypeStruct((), np.float32)  # type: ignore[no-untyped-call]
-    found = jax.pure_callback(factor, shape, loss, vmap_method="sequential")  # the loss tells passes apart
-    return (value * found).astype(value.dtype)
+    found: Array = jax.pure_callback(factor, shape, loss, vmap_method="sequential")  # the loss tells passes apart
+    times: Array = (value * found).astype(value.dtype)
+    return times
 
 
 def _forward(loss: Array) -> tuple[Array, Array]:

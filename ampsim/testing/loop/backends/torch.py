@@ -22,13 +22,15 @@ from ampsim.testing.loop.state import Array, snapshot
 
 
 class Scaler(torch.amp.GradScaler):
-    """torch's scaler, which also notes whether it was used and which updates found an inf."""
+    """torch's scaler, which also notes whether it was used, which updates found an inf, and what changed it besides."""
 
-    def __init__(self, scale: float, growth_interval: int, **group: Any) -> None:
-        super().__init__("cpu", init_scale=scale, growth_interval=growth_interval, **group)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.found: list[bool] = []
         self.used = False
         self.fault: Fault | None = None  # in the scaled loss
+        self.left: dict[str, Any] | None = None  # by the last update
+        self.jumps: list[str] = []  # between two updates
 
     def scale(self, outputs: Any) -> Any:
         self.used = True
@@ -39,7 +41,11 @@ class Scaler(torch.amp.GradScaler):
         self.used = True
         found = [inf for each in self._per_optimizer_states.values() for inf in each["found_inf_per_device"].values()]
         self.found.append(any(bool(inf) for inf in found))
+        now = self.state_dict()
+        changed = [name for name, value in (self.left or {}).items() if now[name] != value]
+        self.jumps += [f"{name} was {(self.left or {})[name]}, and {now[name]} in the next update" for name in changed]
         super().update(new_scale)
+        self.left = self.state_dict()
 
 
 class TorchRun(Run):
@@ -49,11 +55,35 @@ class TorchRun(Run):
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int, group: Any = None) -> None:
         super().__init__(wanted, scale, growth_interval)
+        given = {"init_scale": scale, "growth_interval": growth_interval}
         if _asks_ranks(wanted):
-            self.scaler = type("Scaler", (Scaler, wanted), {})(scale, growth_interval, group=group)
+            self.scaler = type("Scaler", (Scaler, wanted), {})("cpu", **given, group=group)
         else:
-            self.scaler = Scaler(scale, growth_interval)
+            self.scaler = Scaler("cpu", **given)
         self.found = self.scaler.found
+        self.steps: list[int] = []
+
+    def step(self, data: Any) -> None:
+        theirs: Any = torch.amp.GradScaler
+        original, calls = theirs.scale, 0
+
+        def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+            if scaler is not self.scaler and all(scaler is not other for _, other in self.others):
+                self.others.append((len(self.steps), scaler))
+            return original(scaler, outputs)
+
+        def called(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        hook = register_optimizer_step_pre_hook(called)
+        theirs.scale = scale
+        try:
+            super().step(data)
+        finally:
+            theirs.scale = original
+            hook.remove()
+        self.steps.append(calls)
 
     @staticmethod
     def seed(number: int) -> None:
@@ -78,6 +108,11 @@ class TorchRun(Run):
 
     def set_scale(self, scale: float) -> None:
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
+        self.scaler.left = None
+
+    @property
+    def jumps(self) -> list[str]:
+        return self.scaler.jumps
 
     def scaler_state(self) -> Mapping[str, Any]:
         return self.scaler.state_dict()
@@ -99,12 +134,13 @@ class TorchRun(Run):
                 return
             if not planted.passes:
                 planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
-            planted.last[name] = _array(param.grad)
+            if fault.value == 1:
+                planted.last[name] = _array(param.grad)
             number = planted.passes[name] = planted.passes.get(name, 0) + 1
             if fault.value != 1 and not fault.place and fault.name in ("", name) and fault.only in (None, number - 1):
                 _spoil(param.grad, fault)
 
-        def gave(_module: nn.Module, _inputs: object, output: object) -> object:
+        def gave(_module: nn.Module, _inputs: object, output: Any) -> Any:
             planted.outputs += not planted.passes
             is_bad = fault.place == "output" and planted.outputs - 1 == fault.only and not planted.passes
             return output + fault.value if is_bad and isinstance(output, Tensor) else output
@@ -161,6 +197,7 @@ class TorchRun(Run):
         return {"": self.scaler.state_dict()} | self.held(self.loop.state)
 
     def load(self, checkpoint: Any) -> None:
+        self.scaler.left = None
         if self.loop.load:
             self.loop.load(checkpoint)
             return

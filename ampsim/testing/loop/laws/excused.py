@@ -63,9 +63,7 @@ class Excuses:
 
         Parameters are promised whenever they move.
         """
-        return (
-            each.name not in self.trained and each.name in self.early and same(each.right, self.early.get(each.name))
-        )
+        return each.name not in self.trained and each.name in self.early and same(each.right, self.early.get(each.name))
 
     def is_copied(self, each: Difference, scales: Iterable[float]) -> bool:
         """Return whether it is a copy of the scale, as logs have it."""

@@ -134,14 +134,13 @@ def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) ->
 def _is_mean(make: Make, group: Sequence[Batch]) -> bool:
     """Return whether the gradients of whole batches are the mean of those of their parts, on one rank."""
 
-    def leave(data: Callable[[Run, Any], Any]) -> Mapping[str, Array]:
+    def leave(rank: int | None) -> Mapping[str, Array]:
         run = begin(make, SCALE, GROWTH_INTERVAL)
         with run.planting(NOTHING) as planted:
-            advance(run, group, partial(data, run))
+            advance(run, group, lambda data: data if rank is None else _part(run, rank, data))
         return planted.last
 
-    whole = leave(lambda _, data: data)
-    parts = [leave(lambda run, data, rank=rank: _part(run, rank, data)) for rank in range(RANKS)]
+    whole, parts = leave(None), [leave(rank) for rank in range(RANKS)]
     kind = [
         Difference(name, array, np.mean([part[name] for part in parts], 0), np.zeros_like(array))
         for name, array in whole.items()

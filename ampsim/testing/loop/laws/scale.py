@@ -41,9 +41,7 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     return doubt
 
 
-def _compare(
-    reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool
-) -> Broken | None:
+def _compare(reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool) -> Broken | None:
     before, left, right = reference.states[step], reference.states[step + 1], run.states[step + 1]
     copies, trained = ({*reference.scales, reference.scale}, {*run.scales, run.scale}), {*run.parameters()}
     found = [
