@@ -39,6 +39,7 @@ class Broken:
         pattern: which of the patterns that belong to the law was seen, where that is known without the arrays.
         seen: what was seen, where it is no difference of arrays.
         fault: what was planted.
+        places: of the batches before the skipped ones, of those, and of the ones after them.
     """
 
     where: str
@@ -48,6 +49,7 @@ class Broken:
     pattern: str = ""
     seen: str = ""
     fault: Fault | None = None
+    places: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)

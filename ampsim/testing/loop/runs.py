@@ -4,13 +4,13 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args, get_origin
 
 from ampsim.testing.loop.loop import Loop, LoopError, told
 from ampsim.testing.loop.run import Run
 
-Make = Callable[..., Loop]  # make(scaler), or make(scaler, group=None)
+Make = Callable[..., Any]  # make(scaler), or make(scaler, group=None), gives a Loop, or what has its attributes
 NEVER = 2**30  # a growth interval that no run reaches
 BACKENDS = {  # where the class lives that make's parameter is annotated with -> the runs that give it one
     "ampsim.jax": "jax:JaxRun",
@@ -56,9 +56,9 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) 
     run.seed(0)
     with told("make"):
         loop = make(run.scaler, **group)
-    if not isinstance(loop, Loop):
+    if not (hasattr(loop, "step") and hasattr(loop, "state")):
         raise LoopError(f"make returned {type(loop).__name__}, expected a Loop(step, state={{...}})")
-    run.loop = loop
+    run.loop = Loop(**{each.name: getattr(loop, each.name, None) for each in fields(Loop)})
     run.see(first=True)
     return run
 

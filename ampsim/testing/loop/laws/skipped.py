@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -97,7 +98,8 @@ class Skip:
 
     def _broken(self, fault: Fault, found: Sequence[Difference], pattern: str = "", seen: str = "") -> Broken:
         step = self.places.index(self.group[-1].place)
-        return Broken(self.where(fault), step, found, pattern=pattern, seen=seen, fault=fault)
+        places = _places(self.before, self.group, ())
+        return Broken(self.where(fault), step, found, pattern=pattern, seen=seen, fault=fault, places=places)
 
     def at_all(self, quiet: set[str]) -> Broken | None:
         """Plant an inf in all gradients; add to `quiet` what stands still then."""
@@ -141,7 +143,9 @@ class Skip:
             if not (found := unlike(found, self.trained)):
                 return None
         step = self.places.index(after[-1].place)
-        return Broken(f"after batch {after[-1].place}", step, found, pattern=HIDDEN, fault=Fault())
+        places = _places(self.before, self.group, after)
+        fault = Fault(place="" if self.clean.passes else "loss")
+        return Broken(f"after batch {after[-1].place}", step, found, pattern=HIDDEN, fault=fault, places=places)
 
     # ------------------------------------------------------------------------------------------- all kinds of faults
 
@@ -255,11 +259,13 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
             return None
         where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
+        told = partial(
+            Broken, where, step, fault=Fault(), places=_places(groups[0], chain(*groups[1 : number + 1]), ())
+        )
         if found := unlike((each for each in moved(start, run.states[-1]) if each.name in trained), trained):
-            return Broken(where, step, found, pattern=STEPPED if _spread(found) else MIXED)
+            return told(found, pattern=STEPPED if _spread(found) else MIXED)
         if run.scale >= scale:
-            seen = f"the scale is {run.scale:g}, expected less than {scale:g}"
-            return Broken(where, step, pattern=KEPT, seen=seen)
+            return told(pattern=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}")
     return None
 
 
@@ -267,6 +273,10 @@ def parts(groups: Sequence[Sequence[Batch]], place: int | None = None) -> tuple[
     """Return the batches before a group, by default the one in the middle, of that group, and of the one after it."""
     middle = len(groups) // 2 if place is None else place
     return [*chain(*groups[:middle])], [*groups[middle]], [*chain(*groups[middle + 1 :][:1])]
+
+
+def _places(*parts: Iterable[Batch]) -> list[list[int]]:
+    return [[batch.place for batch in part] for part in parts]
 
 
 def _spread(found: Iterable[Difference], names: Iterable[str] | None = None) -> bool:
