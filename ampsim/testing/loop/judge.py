@@ -8,7 +8,8 @@ from ampsim.testing import law as laws_of
 from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.law import BrokenError, Result, described, without_findings
-from ampsim.testing.loop.law import Broken, LoopLaw, NotAsked
+from ampsim.testing.loop.events import order
+from ampsim.testing.loop.law import HIDDEN, SKIPPED, STILL, STUCK, UNREACHED, Broken, LoopLaw, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
@@ -18,6 +19,7 @@ from ampsim.testing.loop.laws.skipped import skipped_step_never_happened
 from ampsim.testing.loop.laws.splitting import splitting_is_invisible
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
+from ampsim.testing.loop.run import NOTHING
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import differences
 
@@ -190,7 +192,19 @@ def _ask(law: LoopLaw, make: Make, batches: Sequence[Batch], *, brief: bool) -> 
     if isinstance(verdict, NotAsked):
         raise NotApplicableError(verdict.reason)
     if verdict is not None:
-        raise BrokenError(verdict.where if brief else message(law, *shrink(law, make, batches, verdict)))
+        if brief:
+            raise BrokenError(verdict.where)
+        left, broken = shrink(law, make, batches, verdict)
+        raise BrokenError(message(law, left, broken, _happened(make, left, broken)))
+
+
+def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
+    """Return what happens, line by line, in the step in which a law was seen to be broken, if it is of one rank."""
+    if "rank" in broken.where or broken.pattern in (SKIPPED, STUCK, UNREACHED, STILL):
+        return ""
+    scale = broken.scale if broken.scale > 1 else TRIED_AT
+    fault = broken.fault if broken.fault and broken.pattern != HIDDEN else NOTHING
+    return order(make, [*batches[: broken.step + 1]], scale, fault)
 
 
 def shrink(
@@ -216,8 +230,11 @@ def shrink(
     return batches, broken
 
 
-def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken) -> str:
-    """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause."""
+def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken, happened: str = "") -> str:
+    """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause.
+
+    And what `happened` in the step where it was seen.
+    """
     cause, shown = cause_of(law.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]
@@ -225,6 +242,7 @@ def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken) -> str:
     story = [
         ("batches", ", ".join(str(batch.place) for batch in batches)),
         ("seen in", str(shown) if shown and shown is not broken.differences[0] else ""),
+        ("order", happened),
         ("cause", cause),
         ("also", ", ".join(also) + (f" and {more} more" if more > 0 else "")),
     ]

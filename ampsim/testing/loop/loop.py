@@ -47,10 +47,11 @@ def told(where: str) -> Iterator[None]:
     except LoopError:
         raise
     except (Exception, SystemExit) as error:
-        theirs = [call for call in traceback.extract_tb(error.__traceback__) if _is_theirs(call.filename)]
+        theirs = [call for call in traceback.extract_tb(error.__traceback__) if is_theirs(call.filename)]
         at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
         raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}") from error
 
 
-def _is_theirs(filename: str) -> bool:
+def is_theirs(filename: str) -> bool:
+    """Return whether a file is the user's."""
     return "site-packages" not in filename and Path(__file__).parent not in Path(filename).parents

@@ -152,6 +152,10 @@ class Run(ABC):
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
         """Plant a fault, and give what it has met."""
 
+    def look(self) -> Mapping[str, tuple[str, object]]:
+        """Return what a line of code may change: by name, what to call it, and what tells that it has changed."""
+        return {}
+
     def buffers(self) -> Collection[str]:
         """Return the names of what a forward pass writes into a module, as far as that is known."""
         return ()

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -158,6 +159,25 @@ class TorchRun(Run):
             self.scaler.fault = None
             for handle in handles:
                 handle.remove()
+
+    def look(self) -> Mapping[str, tuple[str, object]]:
+        params = trained(self.loop)
+        grads = [param.grad.detach() for param in params.values() if param.is_leaf and param.grad is not None]
+        found: dict[str, tuple[str, object]] = {}
+        if params:
+            size = math.sqrt(sum(float(grad.double().norm()) ** 2 for grad in grads)) if grads else 0.0
+            found["gradients"] = (f"gradients, norm {size:.3g}" if grads else "no gradients", repr(size))
+            found["parameters"] = (
+                "parameters",
+                [param.detach().clone().numpy().tobytes() for param in params.values()],
+            )
+        for name, array in snapshot(Loop(self.loop.step, self.loop.state), self.unpack).items():
+            key = name.partition(".")[0]
+            if name not in params:
+                kept: Any = found.setdefault(key, (key, []))[1]
+                kept.append(array.tobytes())
+        scale = self.scaler.get_scale()
+        return found | {"scale": (f"scale {scale:g}", scale)}
 
     def buffers(self) -> Collection[str]:
         modules = {key: value for key, value in self.loop.state.items() if isinstance(value, nn.Module)}
