@@ -119,6 +119,11 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             pattern=by.SAVING,
         ),
         Pattern(
+            "what was saved does not fit what make builds: build in make, or in load, what the loop adds while it "
+            "trains, as parameter groups",
+            pattern=by.LOADING,
+        ),
+        Pattern(
             "all that state names was loaded, and training goes on otherwise: it carries something more, which a "
             "checkpoint of state loses; name it in state, or give Loop save= and load=",
             pattern=by.UNNAMED,

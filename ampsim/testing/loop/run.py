@@ -16,7 +16,7 @@ from ampsim.testing.loop.state import Array, State, snapshot
 
 @dataclass(frozen=True)
 class Fault:
-    """What is planted in the backward passes of an iteration.
+    """An inf or a NaN, to be planted in the backward passes of an iteration.
 
     Attributes:
         value: inf, -inf or NaN; 1 plants nothing.
@@ -44,13 +44,14 @@ NOTHING = Fault(1.0)
 
 @dataclass
 class Planted:
-    """What a fault met.
+    """A record of what a fault met.
 
     Attributes:
         passes: how many backward passes have reached each parameter.
-        early: the loop's state when the first gradient arrived: what had moved by then is the forward pass's.
+        early: the loop's state when the first gradient arrived, if the fault was `NOTHING`: what had moved by then is
+            the forward pass's.
         outputs: how many outputs of modules there were by then.
-        last: the gradients as they were left by the last backward pass that reached them.
+        last: the gradients as they were left by the last backward pass that reached them, if it was `NOTHING`.
     """
 
     passes: dict[str, int] = field(default_factory=dict)

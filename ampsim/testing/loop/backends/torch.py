@@ -89,7 +89,10 @@ class TorchRun(Run):
     @staticmethod
     def seed(number: int) -> None:
         Run.seed(number)
-        torch.manual_seed(number)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.manual_seed(number)
+        else:  # which writes down, for each device that is not there yet, where it was called
+            torch.default_generator.manual_seed(number)
 
     @staticmethod
     def together(size: int, live: Callable[[Any], object]) -> str:
@@ -133,7 +136,7 @@ class TorchRun(Run):
         def arrived(param: Tensor, name: str) -> None:
             if param.grad is None:
                 return
-            if not planted.passes:
+            if not planted.passes and fault.value == 1:
                 planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
             if fault.value == 1:
                 planted.last[name] = _array(param.grad)

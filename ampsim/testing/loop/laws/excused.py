@@ -16,7 +16,7 @@ MANY = 64  # whole numbers of one owner that move together are the state of a ge
 
 
 class Excuses:
-    """What is known of the iteration that is skipped, from clean runs of it: to tell what may go on all the same.
+    """The clean runs of the iteration that is skipped, which tell what may go on in it all the same.
 
     Attributes:
         start: what was carried before the iteration.

@@ -1,6 +1,7 @@
 """Ranks are invisible."""
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -14,12 +15,13 @@ from ampsim.testing.loop.laws.excused import same
 from ampsim.testing.loop.laws.rounding import Rounding, distance
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.rows import halved
-from ampsim.testing.loop.run import NOTHING, Planted, Run
+from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations, run_class
 from ampsim.testing.loop.state import Array, Difference, differences
 
 RANKS = 2
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
+INF = Fault()
 ALIKE = 2.0**-10  # of gradients: how near a mean of parts comes to that of the whole
 Iterations = Sequence[Sequence[Batch]]
 PLANS: tuple[Collection[int], ...] = ((), *((rank,) for rank in range(RANKS)), range(RANKS))  # who has an inf
@@ -65,14 +67,15 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
     def live(group: Any) -> None:
         try:
             ranks[group.rank()] = run = begin(make, SCALE, GROWTH_INTERVAL, group=group)
-            _train(run, groups, group.rank() in bad, partial(_part, run, group.rank()))
+            fault = _fault(run, bad)
+            _train(run, groups, group.rank() in bad, partial(_part, run, group.rank()), fault)
         except LoopError as error:
             errors.append(f"on rank {group.rank()} {error}")
 
     waits = run_class(make).together(RANKS, live)
     if errors:
         return NotAsked(errors[0])
-    planted = f" with an inf on rank {' and '.join(map(str, bad))}" if bad else ""
+    planted = f", with {_fault(whole, bad)} on rank {' and '.join(map(str, bad))}" if bad else ""
     if waits:
         count = sum(map(len, groups))
         return Broken(f"in {count} batches{planted}", count - 1, pattern=WAITS, seen=waits)
@@ -86,14 +89,22 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
     return None
 
 
-def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any]) -> None:
-    """Train on all batches, with an inf in all gradients of the iteration in the middle if this one is `bad`."""
+def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any], fault: Fault = INF) -> None:
+    """Train on all batches, with a fault in the iteration in the middle if this one is `bad`."""
     for number, group in enumerate(groups):
         is_bad = bad and number == len(groups) // 2
-        with run.planting() if is_bad else nullcontext(Planted({"": 1})) as planted:
+        with run.planting(fault) if is_bad else nullcontext(Planted({"": 1})) as planted:
             advance(run, group, data)
         if not planted.passes:
             raise LoopError("no backward pass reached a parameter: name the model, or the optimizer, in state")
+
+
+def _fault(run: Run, bad: Collection[int]) -> Fault:
+    """Return what is planted: on one rank alone, a -inf or a NaN in one element of its first or last parameter."""
+    names = [*run.parameters()]
+    if len(bad) != 1 or not names:
+        return INF
+    return Fault(math.nan, names[-1]) if 0 in bad else Fault(-math.inf, names[0])
 
 
 def _part(run: Run, rank: int, data: Any) -> Any:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from itertools import chain
 
-from ampsim.testing.loop.law import SAVING, UNNAMED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import LOADING, SAVING, UNNAMED, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.loop import LoopError, told
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
@@ -25,10 +25,9 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     if len(groups) < 2:
         return NotAsked("fewer than 2 batches after which the scaler is updated")
     middle = len(groups) // 2
-    for cut in dict.fromkeys((middle, max(middle - 1, 1))):
-        if verdict := _resumed(make, *halves(groups, cut)):
-            return verdict
-    return None
+    if (verdict := _resumed(make, *halves(groups, middle))) or middle < 2:
+        return verdict
+    return _resumed(make, *halves(groups[: middle + 2], middle - 1))
 
 
 def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:
@@ -44,7 +43,7 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:
         with told("load"):
             other.load(checkpoint)
     except LoopError as error:
-        return Broken(place, len(before) - 1, seen=str(error))
+        return Broken(place, len(before) - 1, pattern=LOADING, seen=str(error))
     other.see(first=True)
     if found := differences(_carried(run, -1), _carried(other, -1)):
         if lost := [each.name for each in found if _is_left_out(run, each.name)]:

@@ -108,7 +108,8 @@ class Skip:
         end = run.states[-1]
         found, excused = self.excuses.remaining(end, (SCALE, run.scale))
         if found := unlike(found, self.trained):
-            return self._broken(fault, found, STEPPED if _spread(found, self.trained) else "")
+            steps = any(each.name in self.owners and ".state." in each.name for each in found)
+            return self._broken(fault, found, STEPPED if _spread(found, self.trained) else MIXED if steps else "")
         if run.scale >= SCALE:
             return self._broken(fault, (), KEPT, f"the scale is {run.scale:g}, expected less than {SCALE:g}")
         quiet |= {name for name in end if name not in excused}
