@@ -228,7 +228,7 @@ def clipped_by_each_rank(t, group, batch):
     finish(t)
 
 
-@looping(said="moves in a step that all must skip")
+@looping(said="scaler._growth_tracker is 0, expected 1")
 def looks_for_infs_alone(t, group, batch):
     """A NaN is no inf: it is not told to the others."""
     backward(t, batch)
