@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 
@@ -156,13 +157,15 @@ class Skip:
         values = (math.nan, -math.inf, math.inf, -math.inf)
         for name, value in zip(self._drawn(names), values, strict=False):
             yield Fault(value, name)
-        if not names:
-            yield from (Fault(math.nan), Fault(-math.inf))
+        if not names:  # all gradients are reached by the loss, or none by a hook
+            place: Literal["", "loss"] = "" if self.clean.passes else "loss"
+            yield from (Fault(math.nan, place=place), Fault(-math.inf, place=place))
         last = names[-1] if names else ""
         passes = self.clean.passes.get(last, 0)
         yield from (Fault(value, last, only) for only, value in ((0, math.inf), (passes - 1, math.nan)) if passes > 1)
         yield Fault(place="loss")
-        yield Fault()
+        if self.clean.passes:
+            yield Fault()
 
     def _drawn(self, names: Sequence[str]) -> list[str]:
         """Return the first, the last and a drawn parameter, and the first of each optimizer."""

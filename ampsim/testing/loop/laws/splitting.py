@@ -13,6 +13,7 @@ from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import differences
 
 SCALE, PARTS = 2.0**8, 2
+NO_SPLIT = "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
 STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
 
@@ -27,10 +28,10 @@ def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     """
     whole = begin(make, SCALE)
     if whole.loop.split is None:
-        return NotAsked("the Loop has no split=")
+        return NotAsked(NO_SPLIT)
     split = begin(make, SCALE)
     if split.loop.split is None:
-        return NotAsked("the Loop has no split=")
+        return NotAsked(NO_SPLIT)
     cut, doubt, rounding = partial(_cut, split), None, Rounding(make, batches, SCALE)
     for step, batch in enumerate(batches):
         advance(whole, [batch])
