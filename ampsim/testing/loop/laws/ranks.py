@@ -101,7 +101,8 @@ def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any], 
 
 def _fault(run: Run, bad: Collection[int]) -> Fault:
     """Return what is planted: on one rank alone, a -inf or a NaN in one element of its first or last parameter."""
-    names = [*run.parameters()]
+    owned = run.owners()
+    names = [name for name in run.parameters() if name in owned]
     if len(bad) != 1 or not names:
         return INF
     return Fault(math.nan, names[-1]) if 0 in bad else Fault(-math.inf, names[0])
