@@ -9,6 +9,7 @@ from ampsim.testing.kit import judge as scalers
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.law import BrokenError, Law, failure_of
 from ampsim.testing.loop import judge as loops
+from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.runs import Make
 
 Expected = Mapping[str, str]
@@ -92,6 +93,8 @@ def _asked(law: str, batches: Sequence[Any]) -> Callable[[Make], None]:
         for result in loops.judge_loop(make, batches, [law]):
             if result.outcome == "not applicable":
                 pytest.skip(result.text)
+            if result.outcome == "refused":
+                raise LoopError(result.text)
             if result.is_finding:
                 raise (AssertionError if result.is_overdue else BrokenError)(result.text)  # a hang is never expected
 

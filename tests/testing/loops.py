@@ -200,6 +200,100 @@ def drawing(t, batch):
     t.update()
 
 
+class Box:
+    """Numbers and tensors that are saved."""
+
+    def __init__(self, **held):
+        self.__dict__.update(held)
+
+    def state_dict(self):
+        return dict(self.__dict__)
+
+    def load_state_dict(self, state):
+        self.__dict__.update(state)
+
+
+def boxed(**held):
+    return lambda t: vars(t).update(box=t.carry("box", Box(**held)))
+
+
+@right(setup=boxed(seen=0, skipped=0, scales=[]))
+def counts_batches_and_skips(t, batch):
+    """Logs the scale, too, in what it saves and in what it logs."""
+    t.backward(batch)
+    stepped = t.update()
+    box = t.box
+    box.seen, box.skipped, box.scales = box.seen + 1, box.skipped + (not stepped), [*box.scales, t.scaler.get_scale()]
+    t.logs["loss_scale"] = t.scaler.get_scale()
+
+
+@right(setup=boxed(hidden=torch.zeros(8, 3)))
+def hands_a_hidden_state_on(t, batch):
+    data, target = batch
+    hidden = torch.tanh(data + t.box.hidden)
+    t.backward((hidden, target))
+    t.update()
+    t.box.hidden = hidden.detach()
+
+
+def noise(t):
+    t.noise = torch.Generator().manual_seed(5)
+    t.carry("noise", t.noise.get_state)
+
+
+@right(setup=noise, save=None)
+def adds_noise_of_a_generator(t, batch):
+    """Draws after the gradients have come, skipped or not."""
+    t.backward(batch)
+    t.scaler.unscale_(t.optimizer)
+    for param in t.params():
+        param.grad.add_(torch.randn(param.shape, generator=t.noise), alpha=0.01)
+    t.update()
+
+
+@right()
+def clips_what_is_scaled_at_a_scaled_bound(t, batch):
+    """Differs by a rounding from scale to scale: torch adds 1e-6 to the norm."""
+    t.backward(batch)
+    nn.utils.clip_grad_norm_(t.params(), 0.1 * t.scaler.get_scale())
+    t.update()
+
+
+@right(setup=boxed(done=0))
+def sets_its_rate_at_the_start(t, batch):
+    t.optimizer.param_groups[0]["lr"] = 0.1 / (1 + t.box.done)
+    t.backward(batch)
+    t.box.done += t.update()
+
+
+@right()
+def takes_gradients_by_function(t, batch):
+    """No hook of a parameter sees them."""
+    params = t.params()
+    for param, grad in zip(params, torch.autograd.grad(t.scaler.scale(loss_of(t.model, batch)), params), strict=True):
+        param.grad = grad
+    t.update()
+
+
+@right()
+def climbs_before_it_steps(t, batch):
+    """SAM that adds and takes away, which leaves a rounding in a skipped step."""
+    t.backward(batch)
+    climbed = [param.grad / t.scaler.get_scale() for param in t.params()]
+    size = torch.stack([grad.norm() for grad in climbed]).norm()
+    climbed = [torch.nan_to_num(grad / size * 0.01, 0.0, 0.0, 0.0) for grad in climbed]
+    bad = [param.grad * 0 for param in t.params()]
+    with torch.no_grad():
+        for param, by in zip(t.params(), climbed, strict=True):
+            param += by
+    t.backward(batch)
+    with torch.no_grad():
+        for param, by, zero in zip(t.params(), climbed, bad, strict=True):
+            param -= by
+            param.grad += zero
+    t.update()
+
+
 class Wrapper(torch.optim.Optimizer):
     """An optimizer that hands all on to another and never calls the constructor of its class, as accelerate's."""
 

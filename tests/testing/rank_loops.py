@@ -200,3 +200,42 @@ def neuron_sp_154_comes_to_the_collective_if_it_steps(t, group, batch):
     if group and all(param.grad.isfinite().all() for param in t.params()):
         mean(t, group)
     finish(t)
+
+
+@looping(said="on each of 2 ranks after batch 0")
+def summed_and_not_divided(t, group, batch):
+    backward(t, batch)
+    for param in t.params() if group else ():
+        dist.all_reduce(param.grad, group=group)
+    finish(t)
+
+
+@looping(said="model.2.bias[0] is")
+def the_last_one_is_not_averaged(t, group, batch):
+    backward(t, batch)
+    for param in t.params()[:-1] if group else ():
+        dist.all_reduce(param.grad, group=group)
+        param.grad /= group.size()
+    finish(t)
+
+
+@looping(ADAM, said="on each of 2 ranks after batch 0")
+def clipped_by_each_rank(t, group, batch):
+    backward(t, batch)
+    t.scaler.unscale_(t.optimizer)
+    torch.nn.utils.clip_grad_norm_(t.params(), 0.1)
+    mean(t, group)
+    finish(t)
+
+
+@looping(said="scaler._growth_tracker is 0, expected 1")
+def looks_for_infs_alone(t, group, batch):
+    """A NaN is no inf: it is not told to the others."""
+    backward(t, batch)
+    found = torch.tensor(float(any(param.grad.isinf().any() for param in t.params())))
+    if group:
+        dist.all_reduce(found, dist.ReduceOp.MAX, group)
+    if found:
+        t.scaler.update(t.scaler.get_scale() / 2)
+    else:
+        finish(t)

@@ -48,14 +48,16 @@ def shared(scaler):
     return Loop(step, {"model": SHARED})
 
 
-def ignoring(scaler):
-    return sgd(torch.amp.GradScaler("cpu", init_scale=2.0))
+def ignoring(t, batch):
+    t.optimizer.zero_grad()
+    loss_of(t.model, batch).backward()
+    t.optimizer.step()
 
 
 REFUSED = {
     "differs from run to run": (looping(with_noise), "step is not the same twice, after batch 0: model.0.weight"),
     "shares a model": (shared, "make is not the same twice, before the first batch: model.weight"),
-    "ignores the scaler": (ignoring, "the scaler was never used"),
+    "ignores the scaler": (looping(ignoring), "the scaler was never used"),
     "carries nothing": (looping(good, setup=lambda t: t.state.clear()), "state is empty"),
     "carries what is no array": (
         looping(good, setup=lambda t: t.carry("cfg", "adam")),
@@ -143,11 +145,14 @@ def test_half_precision_is_not_accused(dtype):
     check_loop(looping(step), batches())
 
 
+HALF = 1e-6
+
+
 def with_a_half_branch(t, batch, factor=1.0):
     t.optimizer.zero_grad()
     loss = t.scaler.scale(loss_of(t.model, batch) * 1e-4)
     data, _ = batch
-    half = (t.model[0].weight.half() * data[:4].half()[:, :3].mean()).float().square().mean() * 1e-9
+    half = (t.model[0].weight.half() * data[:4].half()[:, :3].mean()).float().square().mean() * HALF
     (loss + t.scaler.scale(half)).backward()
     for param in t.params():
         param.grad /= factor if factor == 1.0 else t.scaler.get_scale()
@@ -213,19 +218,18 @@ def test_a_number_that_cannot_be_loaded_is_not_accused():
     )
 
 
-def test_what_state_does_not_name_is_not_accused():
+def test_what_state_does_not_name_is_not_saved():
     held = outcomes(looping(good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight})))
-    assert {outcome for outcome, _ in held.values()} == {"passed", "not applicable"}
-    assert held["resume_is_invisible"][1].startswith("training carries more than state names")
+    assert {name for name, (outcome, _) in held.items() if outcome == "failed"} == {"resume_is_invisible"}
+    assert "it carries something more, which a checkpoint of state loses" in held["resume_is_invisible"][1]
 
 
-def test_statistics_under_a_name_of_their_own_are_promised():
+def test_statistics_of_the_forward_pass_are_not_promised_under_any_name():
     def make(scaler):
         loop = RIGHT["normed_and_dropped"](scaler)
         return Loop(loop.step, {**loop.state, "mean": loop.state["model"][1].running_mean})
 
-    with pytest.raises(AssertionError, match=r"^skipped_step_never_happened: mean\[0\] is "):
-        check_loop(make, batches(), ["skipped_step_never_happened"])
+    check_loop(make, batches(), ["skipped_step_never_happened"])
 
 
 # ----------------------------------------------------------------------------------------------- expected, and reports
@@ -272,7 +276,7 @@ def test_the_command_judges_loops_side_by_side():
         "check-loop", "my_loops:sgd", "my_loops:NERF", "--check", "it_learns", "--check", "scale_is_invisible"
     )
     assert code == 1
-    assert "scale_is_invisible: model.0.weight[0, 0] is " in text
+    assert "scale_is_invisible: model.0.weight[" in text
     assert "my_loops:sgd: 2 passed of 2 checks" in text
     assert run("check-loop", "my_loops:sgd")[0] == 0
     code, text = run("check-loop", "my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible")

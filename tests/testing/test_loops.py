@@ -4,10 +4,23 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import Loop, check_loop  # noqa: E402
+from torch import nn  # noqa: E402
+
+from ampsim.testing import Loop, LoopError, check_loop  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
-from tests.testing.loops import RIGHT, Trainer, accumulate, batches, cut, looping, loss_of, parts  # noqa: E402
+from tests.testing.loops import (  # noqa: E402
+    RIGHT,
+    Trainer,
+    accumulate,
+    batches,
+    boxed,
+    cut,
+    looping,
+    loss_of,
+    parts,
+    two,
+)
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -17,7 +30,8 @@ def test_a_right_loop_is_not_accused(name):
 
 def test_there_are_30_bugs():
     assert len(BUGS) >= 30
-    assert {bug.law for bug in BUGS.values()} == {*LAWS} - {"ranks_are_invisible"}  # whose bugs rank_loops has
+    others = {"ranks_are_invisible", "scaler_changes_by_update_only"}  # whose bugs are in rank_loops, and below
+    assert {bug.law for bug in BUGS.values()} == {*LAWS} - others
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -108,6 +122,198 @@ def counts_micro_batches(t, batch):
     accumulate(t, batch)
     t.update()
     t.scaler._growth_tracker += len(parts(batch)) - 1
+
+
+def by_hand(finite):
+    """A step that is taken where a look at the gradients says so."""
+
+    def step(t, batch):
+        t.backward(batch)
+        t.scaler.unscale_(t.optimizer)
+        if finite(t.params()):
+            t.optimizer.step()
+        t.scaler.update()
+
+    return step
+
+
+def stops_at_a_bad_scaled_loss(t, batch):
+    t.optimizer.zero_grad()
+    loss = t.scaler.scale(loss_of(t.model, batch))
+    if not loss.isfinite():
+        return
+    loss.backward()
+    t.update()
+
+
+def hides_one_pass(t, batch):
+    """Takes the gradients of two halves, and leaves out one that is not finite."""
+    found = []
+    for part in cut(batch, 2):
+        t.backward(part)
+        found.append([param.grad / 2 for param in t.params()])
+    kept = [grads for grads in found if all(grad.isfinite().all() for grad in grads)] or found
+    for param, grads in zip(t.params(), zip(*kept, strict=True), strict=True):
+        param.grad = sum(grads)
+    t.update()
+
+
+def steps_at_the_third_skip(t, batch):
+    t.backward(batch)
+    t.scaler.unscale_(t.optimizer)
+    finite = all(param.grad.isfinite().all() for param in t.params())
+    t.skips = 0 if finite else vars(t).get("skips", 0) + 1
+    if finite or t.skips == 3:
+        t.optimizer.step()
+    t.scaler.update()
+
+
+def swallows_the_verdict_of_each_fourth(t, batch):
+    t.backward(batch)
+    t.scaler.step(t.optimizer)
+    t.box.seen += 1
+    t.scaler.update(t.scaler.get_scale() if t.box.seen % 4 == 0 else None)
+
+
+def averages_the_loss(t, batch):
+    loss = t.backward(batch)
+    t.box.mean = 0.9 * t.box.mean + 0.1 * loss.item()
+    t.update()
+
+
+def schedules_by_the_other(t, batch):
+    t.model.zero_grad()
+    t.scaler.scale(loss_of(t.model, batch)).backward()
+    for name in ("optimizer", "two"):
+        t.scaler.unscale_(t.state[name])
+    finite = all(param.grad.isfinite().all() for param in t.model[0].parameters())
+    t.scaler.step(t.state["two"])
+    t.update()
+    if finite:
+        t.state["scheduler"].step()
+
+
+def two_and_a_schedule(t):
+    two(t)
+    t.carry("scheduler", torch.optim.lr_scheduler.StepLR(t.state["two"], 1, 0.9))
+
+
+def scales_by_its_own(t, batch):
+    t.own = vars(t).get("own") or torch.amp.GradScaler("cpu", init_scale=64.0)
+    t.scaler = t.own
+    t.backward(batch)
+    t.update()
+
+
+def begins_anew(t, batch):
+    t.box.seen += 1
+    if t.box.seen % 2 == 0:
+        t.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    t.backward(batch)
+    t.update()
+
+
+def sets_the_tracker(t, batch):
+    t.backward(batch)
+    t.scaler._growth_tracker.fill_(0)
+    t.update()
+
+
+def updates_twice(t, batch):
+    t.backward(batch)
+    t.scaler.unscale_(t.optimizer)
+    t.scaler.update()
+    t.backward(batch)
+    t.update()
+
+
+def remembers(t, batch):
+    """Follows a slow copy of the parameters, which nothing saves."""
+    t.backward(batch)
+    t.slow = vars(t).get("slow") or [param.detach().clone() for param in t.params()]
+    if t.update():
+        for slow, param in zip(t.slow, t.params(), strict=True):
+            slow.lerp_(param.detach(), 0.5)
+            param.data.lerp_(slow, 0.5)
+
+
+def adds_a_group(t, batch):
+    t.backward(batch)
+    t.update()
+    if len(t.optimizer.param_groups) == 1:
+        t.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+
+
+def steps(t, batch):
+    t.backward(batch)
+    t.update()
+
+
+SKIP, OWN, RESUME = "skipped_step_never_happened", "scaler_changes_by_update_only", "resume_is_invisible"
+SCOPE = [  # a bug, what it sets up, its law and what is said
+    (by_hand(lambda params: params[0].grad.isfinite().all()), None, SKIP, "with a -inf in one element of model.2.bias"),
+    (
+        by_hand(lambda params: all(p.grad.max() < 1e9 for p in params)),
+        None,
+        SKIP,
+        "with a -inf in one element of",
+    ),
+    (by_hand(lambda params: not any(p.grad.isinf().any() for p in params)), None, SKIP, "with a NaN in one element of"),
+    (hides_one_pass, None, SKIP, "with an inf in one element of model.0.weight's gradient, backward pass 0"),
+    (
+        stops_at_a_bad_scaled_loss,
+        None,
+        SKIP,
+        "the scale is 256, expected less than 256, after the skipped",
+    ),
+    (steps_at_the_third_skip, None, SKIP, "skip 3 in a row"),
+    (swallows_the_verdict_of_each_fourth, boxed(seen=0), SKIP, "after batch 3, skip 3 in a row"),
+    (averages_the_loss, boxed(mean=0.0), SKIP, "box.mean is inf"),
+    (schedules_by_the_other, two_and_a_schedule, SKIP, "two.param_groups.0.lr is"),
+    (scales_by_its_own, None, OWN, "the loss is scaled by another scaler, in batch 0"),
+    (begins_anew, boxed(seen=0), OWN, "the loss is scaled by another scaler, in batch 1, 3"),
+    (sets_the_tracker, None, OWN, "the scaler's _growth_tracker was 1, and 0 in the next update"),
+    (updates_twice, None, OWN, "the scaler is updated 2 times where optimizers step 1 time"),
+    (remembers, None, RESUME, "having loaded what was saved after batch"),
+    (adds_a_group, None, RESUME, "load raised ValueError"),
+    (steps, Trainer.schedule, "it_learns", "scheduler.last_epoch stays 0 in 4 clean steps"),
+    (steps, Trainer.average, "it_learns", "ema.n_averaged stays 0 in 4 clean steps"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "setup", "law", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None))
+def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
+    outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), law)
+    assert (outcome, said in text) == ("failed", True), text
+    assert "\n  cause    " in text
+
+
+def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
+    outcome, text = judged(looping(by_hand(lambda params: True)), SKIP)
+    (order,) = [line for line in text.splitlines() if line.startswith("  order ")]
+    assert outcome == "failed"
+    assert order.count("test_loops.py:") >= 2, order
+    assert "trainer.py:" in order
+    assert "gradients, norm inf" in order
+
+
+def test_a_refusal_of_one_law_leaves_the_findings_of_the_others():
+    def make(scaler):
+        t = Trainer(scaler)
+
+        def step(batch):
+            t.backward(batch)
+            nn.utils.clip_grad_norm_(t.params(), 0.1, error_if_nonfinite=True)
+            t.update()
+
+        return Loop(step, t.state)
+
+    with pytest.raises(AssertionError, match=r"^scale_is_invisible: ") as caught:
+        check_loop(make, batches())
+    assert f"\n{SKIP} cannot be judged: {SKIP}: step, in batch 2" in str(caught.value)
+    assert "\nsplitting_is_invisible is not asked: " in str(caught.value)
+    with pytest.raises(LoopError, match=f"^{SKIP}: step, in batch 2"):
+        check_loop(make, batches(), [SKIP, "it_learns"])
 
 
 @pytest.mark.parametrize(

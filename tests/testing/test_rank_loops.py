@@ -10,7 +10,7 @@ from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing.emit.loop import write  # noqa: E402
 from ampsim.testing.loop.judge import judge_loop  # noqa: E402
 from tests.testing import loops  # noqa: E402
-from tests.testing.rank_loops import RIGHT, WRONG, mean  # noqa: E402
+from tests.testing.rank_loops import RIGHT, WRONG, backward, flags, mean  # noqa: E402
 
 LAW = "ranks_are_invisible"
 
@@ -42,11 +42,7 @@ def test_a_wrong_loop_is_caught(name):
 def test_who_waits_is_told_for_whom():
     _, text = judged(WRONG["neuron_sp_154_comes_to_the_collective_if_it_steps"][0])
     assert "without rank" in text.splitlines()[0]
-    assert "with an inf on rank" in text.splitlines()[0]
-
-
-def unsplit(scaler, group=None):
-    return loops.sgd(scaler)
+    assert "with a NaN in one element of model.2.bias's gradient on rank 0" in text.splitlines()[0]
 
 
 def uneven(scaler, group=None):
@@ -72,8 +68,7 @@ def overflowing(scaler, group=None):
 
 
 NOT_ASKED = {
-    "no group": (loops.sgd, "make takes no group: expected make(scaler, group=None)"),
-    "no split": (unsplit, "on rank 0 the Loop has no split="),
+    "no group": (loops.sgd, "make takes no group: give it a second parameter, make(scaler, group=None)"),
     "one part": (uneven, "on rank 0 split(batch, 2) gave 1 parts, expected one per rank"),
     "raises": (raising, "on rank 0 make raised KeyError: 'LOCAL_RANK' (test_rank_loops.py:"),
     "overflows": (overflowing, "a batch overflows at scale 256"),
@@ -95,3 +90,31 @@ def test_no_default_group_is_left_behind():
 def test_it_has_no_short_test():
     with pytest.raises(ValueError, match="ranks_are_invisible has no short test: it needs ranks"):
         write(LAW, "loops:make")
+
+
+def test_a_batch_that_nothing_splits_is_cut_by_its_rows():
+    def whole(scaler, group=None):
+        loop = RIGHT["averaged"](scaler, group)
+        return Loop(loop.step, loop.state)
+
+    assert judged(whole) == ("passed", "")
+    (result,) = judge_loop(whole, [tuple(part[:7] for part in batch) for batch in loops.batches()], [LAW])
+    assert (result.outcome, "give Loop split=" in result.text) == ("not applicable", True)
+
+
+def test_a_flag_that_is_reduced_to_one_rank_and_told_to_all_is_right():
+    """The groups of threads know dist.reduce."""
+
+    def make(scaler, group=None):
+        t = loops.Trainer(scaler)
+
+        def step(batch):
+            backward(t, batch)
+            for flag in flags(t) if group else ():
+                torch.distributed.reduce(flag, 0, torch.distributed.ReduceOp.MAX, group)
+                torch.distributed.broadcast(flag, 0, group)
+            t.update()
+
+        return Loop(step, t.state, split=loops.cut)
+
+    assert judged(make) == ("passed", "")

@@ -1,14 +1,15 @@
 """Which backward passes are to have an inf, and runs whose losses let them in."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.rows import with_inf
+from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.state import differences
 
 
@@ -17,17 +18,22 @@ class Faults:
     """Counts backward passes and says which of them are faulty.
 
     Attributes:
-        wanted: whether the pass of this index is.
+        fault: what is planted.
         passes: how many there have been.
     """
 
-    wanted: Callable[[int], bool] = lambda _: False
+    fault: Fault = NOTHING
     passes: int = 0
 
     def factor(self, _: object = None) -> np.float32:
-        """Return what the gradient of this backward pass is multiplied by: 1, or inf."""
+        """Return what the gradient of this backward pass is multiplied by: 1, or what is planted."""
         self.passes += 1
-        return np.float32(np.inf if self.wanted(self.passes - 1) else 1.0)
+        is_bad = self.fault.place != "output" and self.fault.only in (None, self.passes - 1)
+        return np.float32(self.fault.value if is_bad else 1.0)
+
+    def loss(self, _: object = None) -> np.float32:
+        """Return what the loss itself is multiplied by."""
+        return np.float32(self.fault.value if self.fault.place == "loss" else 1.0)
 
 
 FAULTS = Faults()  # one for all runs, as compiled programs know it
@@ -44,7 +50,8 @@ class FaultyRun(Run):
 
     def step(self, data: Any) -> None:
         before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
-        self._train(data)
+        bad = with_inf(data) if FAULTS.fault.place == "output" else None
+        self._train(data if bad is None else bad)
         self._passes |= passes < FAULTS.passes
         if differences(before, self.scaler_arrays()):
             self.found.append(self.scale < scale)
@@ -54,11 +61,12 @@ class FaultyRun(Run):
         """Train on what one batch holds."""
 
     @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        found: dict[str, int] = {}
-        FAULTS.passes, FAULTS.wanted = 0, lambda index: only in (None, index)
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+        planted = Planted()
+        FAULTS.passes, FAULTS.fault = 0, fault
         try:
-            yield found
+            yield planted
         finally:
-            FAULTS.wanted = lambda _: False
-            found |= {"loss": FAULTS.passes} if FAULTS.passes else {}
+            FAULTS.fault = NOTHING
+            planted.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
+            planted.outputs = 1  # in the data, as no output is seen

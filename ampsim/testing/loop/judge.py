@@ -8,15 +8,18 @@ from ampsim.testing import law as laws_of
 from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.law import BrokenError, Result, described, without_findings
-from ampsim.testing.loop.law import Broken, LoopLaw, NotAsked
+from ampsim.testing.loop.events import order
+from ampsim.testing.loop.law import HIDDEN, SKIPPED, STILL, STUCK, UNREACHED, Broken, LoopLaw, NotAsked
 from ampsim.testing.loop.laws.learning import it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
 from ampsim.testing.loop.laws.scale import scale_is_invisible
+from ampsim.testing.loop.laws.scaler import scaler_changes_by_update_only
 from ampsim.testing.loop.laws.skipped import skipped_step_never_happened
 from ampsim.testing.loop.laws.splitting import splitting_is_invisible
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
+from ampsim.testing.loop.run import NOTHING
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import differences
 
@@ -25,6 +28,7 @@ LAWS = {
     for each in (
         scale_is_invisible,
         skipped_step_never_happened,
+        scaler_changes_by_update_only,
         resume_is_invisible,
         splitting_is_invisible,
         it_learns,
@@ -66,9 +70,23 @@ def check_loop(
         ValueError: no law has this name.
     """
     __tracebackhide__ = True  # for pytest
-    return without_findings(
-        judge_loop(make, batches, laws, expected=expected_failures or expected_failed_laws, limit=limit)
-    )
+    refusals: list[LoopError] = []
+    expected = expected_failures or expected_failed_laws
+    results = [*judge_loop(make, batches, laws, expected=expected, limit=limit, refusals=refusals)]
+    try:
+        without_findings(results)
+    except AssertionError as error:
+        left = "\n".join(unasked(results))
+        raise AssertionError(f"{error}\n\n{left}".rstrip()) from None
+    if refusals:
+        raise refusals[0]
+    return results
+
+
+def unasked(results: Iterable[Result]) -> list[str]:
+    """Say which laws were not asked, each with what would let it be, or could not be judged."""
+    words = {"not applicable": "is not asked", "refused": "cannot be judged"}
+    return [f"{each.law.name} {words[each.outcome]}: {each.text}" for each in results if each.outcome in words]
 
 
 def chosen(laws: Collection[str] | None = None) -> list[LoopLaw]:
@@ -84,20 +102,33 @@ def judge_loop(
     expected: Mapping[str, str] | None = None,
     name: str = "",
     limit: float | None = None,
+    refusals: list[LoopError] | None = None,
 ) -> Iterator[Result]:
-    """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one."""
+    """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one.
+
+    A law in which the loop raises is refused, and the others are asked all the same; its exception is appended to
+    `refusals`.
+    """
     asked, expected = chosen(laws), expected or {}
     chosen(expected)
     limit = LIMIT if limit is None else limit
     numbered, name = [Batch(number, data) for number, data in enumerate(batches)], name or _name(make)
     try:
         with alarm(limit):
-            _try_out(make, numbered)
+            is_used = _try_out(make, numbered)
     except OverdueError as error:
         raise LoopError(f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end") from None
     for law in asked:
         reason = expected.get(law.name)
-        yield judged(law, name, partial(_ask, law, make, numbered, brief=reason is not None), reason, limit)
+        if not is_used and law is not scaler_changes_by_update_only:
+            yield Result(law, name, "not applicable", "the scaler was never used: make(scaler) is to use its scaler")
+            continue
+        try:
+            yield judged(law, name, partial(_ask, law, make, numbered, brief=reason is not None), reason, limit)
+        except LoopError as error:
+            refusals = [] if refusals is None else refusals
+            refusals.append(error)
+            yield Result(law, name, "refused", str(error))
 
 
 def begin_judging(
@@ -122,18 +153,19 @@ def _name(make: Make) -> str:
     return getattr(make, "__name__", "loop")
 
 
-def _try_out(make: Make, batches: Sequence[Batch]) -> None:
-    """Refuse a loop that no law could be asked of."""
+def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
+    """Refuse a loop that no law could be asked of; return whether it uses the scaler that it is given."""
     if len(batches) < FEWEST:
         raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError("state is empty: expected the model, the optimizer and all else that training carries")
-    if not first.used:
+    if not first.used and not first.others:
         raise LoopError("the scaler was never used: expected make(scaler) to use the one that it is given")
     for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
         if found := differences(left, right):
             raise LoopError(_not_the_same(step, str(found[0])))
+    return first.used
 
 
 def _not_the_same(step: int, difference: str) -> str:
@@ -160,7 +192,19 @@ def _ask(law: LoopLaw, make: Make, batches: Sequence[Batch], *, brief: bool) -> 
     if isinstance(verdict, NotAsked):
         raise NotApplicableError(verdict.reason)
     if verdict is not None:
-        raise BrokenError(verdict.where if brief else message(law, *shrink(law, make, batches, verdict)))
+        if brief:
+            raise BrokenError(verdict.where)
+        left, broken = shrink(law, make, batches, verdict)
+        raise BrokenError(message(law, left, broken, _happened(make, left, broken)))
+
+
+def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
+    """Return what happens, line by line, in the step in which a law was seen to be broken, if it is of one rank."""
+    if "rank" in broken.where or broken.pattern in (SKIPPED, STUCK, UNREACHED, STILL):
+        return ""
+    scale = broken.scale if broken.scale > 1 else TRIED_AT
+    fault = broken.fault if broken.fault and broken.pattern != HIDDEN else NOTHING
+    return order(make, [*batches[: broken.step + 1]], scale, fault)
 
 
 def shrink(
@@ -186,8 +230,11 @@ def shrink(
     return batches, broken
 
 
-def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken) -> str:
-    """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause."""
+def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken, happened: str = "") -> str:
+    """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause.
+
+    And what `happened` in the step where it was seen.
+    """
     cause, shown = cause_of(law.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]
@@ -195,6 +242,7 @@ def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken) -> str:
     story = [
         ("batches", ", ".join(str(batch.place) for batch in batches)),
         ("seen in", str(shown) if shown and shown is not broken.differences[0] else ""),
+        ("order", happened),
         ("cause", cause),
         ("also", ", ".join(also) + (f" and {more} more" if more > 0 else "")),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ampsim.testing.law import Law, stating
+from ampsim.testing.loop.run import Fault
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import Difference
 
@@ -12,11 +13,18 @@ POWER = "multiplied by a power of the scale"
 ALIKE = "multiplied by one factor"
 GROWS = "only while the scale grows"
 STEPPED = "the planted inf was stepped with"
+MIXED = "neither skipped nor as a clean step"
+POISONED = "an inf of the loss is kept"
 KEPT = "the scale did not fall"
 HIDDEN = "equal after the skipped step, and not after the next one"
 SAVING = "saving alone"
+LOADING = "loading raised"
+UNNAMED = "more is carried than state names"
 VERDICT = "another verdict or scale"
+MEAN, APART = "alike on all ranks, and not as on one", "not alike on all ranks"
 WAITS, COUNTED = "a rank waits for ever", "another count of steps"
+OTHER, JUMPS, AGAIN = "another scaler", "changed between updates", "more updates than steps"
+STILL = "never moves"
 SKIPPED, STUCK, UNREACHED = "all steps skipped", "gradients and no move", "no gradient"
 
 
@@ -31,6 +39,8 @@ class Broken:
         scale: by what the scale of one run was larger than that of the other; 1 where both had one scale.
         pattern: which of the patterns that belong to the law was seen, where that is known without the arrays.
         seen: what was seen, where it is no difference of arrays.
+        fault: what was planted.
+        places: of the batches before the skipped ones, of those, and of the ones after them.
     """
 
     where: str
@@ -39,6 +49,8 @@ class Broken:
     scale: float = 1.0
     pattern: str = ""
     seen: str = ""
+    fault: Fault | None = None
+    places: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,17 @@ class Loop:
     state after it, or that and what is logged, ``save(state)`` a checkpoint, ``load(checkpoint)`` a state. Its
     parameters are what stands under ``params`` or ``model``.
 
+    Anything else with these attributes will do. What is not given is not asked, and a report says so in its last
+    lines: without ``split`` no law asks for micro-batches, without a second parameter ``group`` of make none for ranks,
+    and a value of ``state`` that can be read and not loaded needs ``save`` and ``load`` for a law of resuming.
+
     Attributes:
         step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.
         state: name -> all that training carries beyond the scaler: what has ``state_dict()``, tensors, arrays, numbers,
-            or callables that return them. What is called ``data`` counts batches and not steps, and may go on in a
-            skipped step, as batch-norm's statistics inside a module may, unless they stand under a name of their own.
+            or callables that return them. What it does not name no checkpoint of the kit has, so that a loop which
+            carries more does not resume. A skipped step may move what a forward pass leaves, as batch-norm's statistics
+            or a hidden state, a generator of random numbers, a copy of the scale, and a count whose name has neither
+            ``step`` nor ``update``; and all that is called ``data``.
         logged: returns what is logged of the last batch, by name.
         split: ``split(batch, parts)`` returns what ``step`` takes to train on the batch in that many micro-batches.
         save: returns a checkpoint, the scaler included; without it the kit takes every ``state_dict()``.
@@ -47,10 +53,11 @@ def told(where: str) -> Iterator[None]:
     except LoopError:
         raise
     except (Exception, SystemExit) as error:
-        theirs = [call for call in traceback.extract_tb(error.__traceback__) if _is_theirs(call.filename)]
+        theirs = [call for call in traceback.extract_tb(error.__traceback__) if is_theirs(call.filename)]
         at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
         raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}") from error
 
 
-def _is_theirs(filename: str) -> bool:
+def is_theirs(filename: str) -> bool:
+    """Return whether a file is the user's."""
     return "site-packages" not in filename and Path(__file__).parent not in Path(filename).parents

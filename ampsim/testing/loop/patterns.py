@@ -81,6 +81,17 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             "dropped",
             pattern=by.KEPT,
         ),
+        Pattern(
+            "a loss that is not finite is taken into it for ever: leave out what is not finite before it is averaged",
+            pattern=by.POISONED,
+        ),
+        Pattern(
+            "it is neither left alone nor what a clean step makes of it: an inf or NaN is taken out of gradients, or "
+            "part of them is looked at, or one backward pass of several; let the scaler look at all gradients, after "
+            "the last pass, by scaler.step(optimizer)",
+            r"^(?!.*(\.lr$|last_epoch|_step_count|_last_lr|sched|ema|averag|shadow|swa))",
+            pattern=by.MIXED,
+        ),
         Pattern("what is logged is kept from the skipped step, or averaged over it", r"^logged", pattern=by.HIDDEN),
         Pattern(
             "something outside state went on in the skipped step: gradients that were not cleared, or a counter, an "
@@ -108,6 +119,16 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             pattern=by.SAVING,
         ),
         Pattern(
+            "what was saved does not fit what make builds: build in make, or in load, what the loop adds while it "
+            "trains, as parameter groups",
+            pattern=by.LOADING,
+        ),
+        Pattern(
+            "all that state names was loaded, and training goes on otherwise: it carries something more, which a "
+            "checkpoint of state loses; name it in state, or give Loop save= and load=",
+            pattern=by.UNNAMED,
+        ),
+        Pattern(
             "the scaler's state is not saved, or not loaded, or changed afterwards: scaler.state_dict() belongs into "
             "the checkpoint, and scaler.load_state_dict() comes last",
             r"^scaler\.",
@@ -131,6 +152,16 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
     ),
     "ranks_are_invisible": (
         Pattern(
+            "the gradients of the ranks are not averaged alike: of some parameters only, or each clipped before the "
+            "mean",
+            pattern=by.APART,
+        ),
+        Pattern(
+            "all ranks step with the same gradients, which are not the mean of theirs: summed and not divided by the "
+            "number of ranks, divided twice, or clipped by each rank before they are averaged",
+            pattern=by.MEAN,
+        ),
+        Pattern(
             "a rank goes its own way after its own verdict: let all agree on the verdict before any of them skips a "
             "collective",
             pattern=by.WAITS,
@@ -145,7 +176,27 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             "its own, let the scaler ask the others, as ampsim.torch.GradScaler(group=group) does"
         ),
     ),
+    "scaler_changes_by_update_only": (
+        Pattern(
+            "a scaler of the loop's own, or one that is made anew: its scale and its count are in no checkpoint, and "
+            "begin again; use the one that make is given",
+            pattern=by.OTHER,
+        ),
+        Pattern(
+            "its state is set, or loaded, in the middle of training: leave it to scaler.update()", pattern=by.JUMPS
+        ),
+        Pattern(
+            "each update counts a clean step, so that the scale grows too soon: update once, after the last "
+            "scaler.step(optimizer)",
+            pattern=by.AGAIN,
+        ),
+    ),
     "it_learns": (
+        Pattern(
+            "it is named in state and never called: step it where the optimizer has stepped. What moves once per epoch "
+            "is called `data` in state, or given batches of more than one",
+            pattern=by.STILL,
+        ),
         Pattern("every step is skipped: look for inf or NaN in the loss at this scale", pattern=by.SKIPPED),
         Pattern(
             "it is not in the graph of the loss, or detached from it; if it is not to be trained, take it from the "

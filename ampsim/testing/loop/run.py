@@ -1,15 +1,63 @@
 """A run of a loop, and what a framework must say of it: all else is the same for torch, JAX and Keras."""
 
+import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from ampsim.testing.loop.loop import Loop, LoopError, told
 from ampsim.testing.loop.state import Array, State, snapshot
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An inf or a NaN, to be planted in the backward passes of an iteration.
+
+    Attributes:
+        value: inf, -inf or NaN; 1 plants nothing.
+        name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
+        only: the index of the backward pass; None for each one.
+        place: "loss" plants it in the scaled loss itself, and so in all gradients; "output" in one element of what
+            the last module gave before the first gradient arrived, or of the data where that is not seen, and so in
+            the plain loss.
+    """
+
+    value: float = math.inf
+    name: str = ""
+    only: int | None = None
+    place: Literal["", "loss", "output"] = ""
+
+    def __str__(self) -> str:
+        places = {"loss": "the scaled loss", "output": "the loss, by way of the model"}
+        where = places.get(self.place) or (f"one element of {self.name}'s gradient" if self.name else "all gradients")
+        value = {math.inf: "an inf", -math.inf: "a -inf"}.get(self.value, "a NaN")
+        return f"{value} in {where}" + (f", backward pass {self.only}" if self.only is not None else "")
+
+
+NOTHING = Fault(1.0)
+
+
+@dataclass
+class Planted:
+    """A record of what a fault met.
+
+    Attributes:
+        passes: how many backward passes have reached each parameter.
+        early: the loop's state when the first gradient arrived, if the fault was `NOTHING`: what had moved by then is
+            the forward pass's.
+        outputs: how many outputs of modules there were by then.
+        last: the gradients as they were left by the last backward pass that reached them, if it was `NOTHING`.
+    """
+
+    passes: dict[str, int] = field(default_factory=dict)
+    early: State = field(default_factory=dict)
+    outputs: int = 0
+    last: dict[str, Array] = field(default_factory=dict)
 
 
 class Run(ABC):
@@ -23,6 +71,8 @@ class Run(ABC):
         found: whether an inf was found, one per update.
         verdicts: the same, for each batch.
         scalers: the scaler's state, before the first batch and after each one.
+        steps: how many times an optimizer was called, for each batch; None where that is not seen.
+        others: the scalers that were used beside the given one, each with the batch in which it was first.
     """
 
     scaler: Any
@@ -35,6 +85,13 @@ class Run(ABC):
         self.found: list[bool] = []
         self.verdicts: list[list[bool]] = []
         self.scalers: list[State] = []
+        self.steps: list[int] | None = None
+        self.others: list[tuple[int, object]] = []
+
+    @property
+    def jumps(self) -> Sequence[str]:
+        """What changed the scaler between one update and the next, as far as that is seen."""
+        return ()
 
     def see(self, *, first: bool = False) -> None:
         """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""
@@ -93,8 +150,20 @@ class Run(ABC):
 
     @abstractmethod
     @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        """Make every gradient inf, or those of one backward pass only; give how many passes have reached each."""
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
+        """Plant a fault, and give what it has met."""
+
+    def look(self) -> Mapping[str, tuple[str, object]]:
+        """Return what a line of code may change: by name, what to call it, and what tells that it has changed."""
+        return {}
+
+    def buffers(self) -> Collection[str]:
+        """Return the names of what a forward pass writes into a module, as far as that is known."""
+        return ()
+
+    def owners(self) -> Mapping[str, str]:
+        """Return, by the names of arrays, which optimizer in state they belong to, as far as that is known."""
+        return {}
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:
@@ -112,6 +181,14 @@ class Run(ABC):
     @abstractmethod
     def loads(self, value: Any) -> bool:
         """Return whether a value of state is in a checkpoint that the kit makes itself."""
+
+    @abstractmethod
+    def held(self, names: Collection[str]) -> Any:
+        """Return copies of what these names of state hold, as `hold` takes it."""
+
+    @abstractmethod
+    def hold(self, held: Any) -> None:
+        """Let names of state hold what they hold in another run."""
 
     @staticmethod
     @abstractmethod

@@ -94,9 +94,18 @@ class Difference:
             [a.tobytes() != b.tobytes() for a, b in zip(self.left.ravel(), self.right.ravel(), strict=True)]
         ).reshape(self.left.shape)
         index = tuple(int(each) for each in np.argwhere(differ)[0])
-        left, right = self.left[index], self.right[index]
-        apart = "" if self.left.dtype.kind not in "fiu" else f", {abs(float(right) - float(left)):.3g} apart"
-        return f"{self.name}{[*index] if index else ''} is {right!s}, expected {left!s}{apart}"
+        if self.left.dtype.kind not in "fiu":
+            return f"{self.name}{[*index] if index else ''} is {self.right[index]!s}, expected {self.left[index]!s}"
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(self.right.astype(np.float64) - self.left.astype(np.float64))
+        apart = np.where(differ, np.where(np.isfinite(apart), apart, np.inf), -1.0)
+        index = tuple(map(int, np.unravel_index(np.argmax(apart), apart.shape)))
+        most = float(np.abs(self.left.astype(np.float64)).max())
+        of = f", {apart[index] / most:.2g} of its largest" if index and 0 < most < np.inf > apart[index] else ""
+        where = f"{[*index] if index else ''}"
+        return (
+            f"{self.name}{where} is {self.right[index]!s}, expected {self.left[index]!s}, {apart[index]:.3g} apart{of}"
+        )
 
 
 def differences(left: State, right: State, before: State | None = None) -> list[Difference]:

@@ -119,14 +119,21 @@ class Group(dist.ProcessGroup):
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
         """Reduce each tensor over the ranks, in place."""
+        return self._reduced("all_reduce", tensors, opts, lambda: True)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
+        """Reduce each tensor over the ranks, in place on one of them."""
+        return self._reduced("reduce", tensors, opts, lambda: self.rank() == opts.rootRank)
+
+    def _reduced(self, what: str, tensors: list[torch.Tensor], opts: Any, takes: Callable[[], bool]) -> _Work:
         op = next((each for each in OPERATIONS if opts is not None and opts.reduceOp == each), dist.ReduceOp.SUM)
 
         def write(brought: list[Any]) -> None:
-            for i, tensor in enumerate(tensors):
+            for i, tensor in enumerate(tensors if takes() else ()):
                 joined = reduce(OPERATIONS[op], [each[i] for each in brought])
                 tensor.detach().copy_(joined / self.size() if op == dist.ReduceOp.AVG else joined)
 
-        return self._work("all_reduce", tensors, write)
+        return self._work(what, tensors, write)
 
     def allgather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None

@@ -3,7 +3,7 @@
 A mutable module, as flax.nnx has it, may be a part of the state.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -102,6 +102,16 @@ class JaxRun(FaultyRun):
 
     def loads(self, value: Any) -> bool:
         return True
+
+    def held(self, names: Collection[str]) -> Any:
+        return {key: jax.tree.leaves(self.loop.state[key]) for key in names}
+
+    def hold(self, held: Any) -> None:
+        state = dict(self.loop.state)
+        for key, leaves in held.items():
+            state[key] = jax.tree.unflatten(jax.tree.structure(state[key]), leaves)
+        if held:
+            self.loop = replace(self.loop, state=state)
 
     @staticmethod
     def inexact(replay: Callable[[], object], *, tiny: bool) -> str:

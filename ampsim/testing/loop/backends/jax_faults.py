@@ -17,23 +17,28 @@ from jax import Array
 
 from ampsim.testing.loop.faults import FAULTS
 
-_FACTOR = FAULTS.factor  # one object, so that nothing is compiled twice
+_FACTOR, _LOSS = FAULTS.factor, FAULTS.loss  # each one object, so that nothing is compiled twice
 
 
 @jax.custom_vjp
 def fallible(loss: Array) -> Array:
-    """Return the loss, whose gradient the kit can make inf."""
-    return loss
+    """Return the loss, which the kit can make inf, and its gradient."""
+    return _times(_LOSS, loss, loss)
+
+
+def _times(factor: Callable[[object], np.float32], loss: Array, value: Array) -> Array:
+    shape = jax.ShapeDtypeStruct((), np.float32)  # type: ignore[no-untyped-call]
+    found: Array = jax.pure_callback(factor, shape, loss, vmap_method="sequential")  # the loss tells passes apart
+    times: Array = (value * found).astype(value.dtype)
+    return times
 
 
 def _forward(loss: Array) -> tuple[Array, Array]:
-    return loss, loss
+    return fallible(loss), loss
 
 
 def _backward(loss: Array, gradient: Array) -> tuple[Array]:
-    shape = jax.ShapeDtypeStruct((), np.float32)  # type: ignore[no-untyped-call]
-    factor = jax.pure_callback(_FACTOR, shape, loss, vmap_method="sequential")  # the loss tells passes apart
-    return ((gradient * factor).astype(gradient.dtype),)
+    return (_times(_FACTOR, loss, gradient),)
 
 
 fallible.defvjp(_forward, _backward)

@@ -5,7 +5,7 @@ State names what has ``variables``: models and optimizers, which are built.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -80,17 +80,23 @@ class KerasRun(FaultyRun):
     def save(self) -> Any:
         if self.loop.save:
             return self.loop.save()
-        return {
-            key: [np.array(keras.ops.convert_to_numpy(each.value)) for each in value.variables]
-            for key, value in self.loop.state.items()
-            if self.loads(value)
-        }
+        return self.held(self.loop.state)
 
     def load(self, checkpoint: Any) -> None:
         if self.loop.load:
             self.loop.load(checkpoint)
-            return
-        for key, arrays in checkpoint.items():
+        else:
+            self.hold(checkpoint)
+
+    def held(self, names: Collection[str]) -> Any:
+        return {
+            key: [np.array(keras.ops.convert_to_numpy(each.value)) for each in self.loop.state[key].variables]
+            for key in names
+            if self.loads(self.loop.state[key])
+        }
+
+    def hold(self, held: Any) -> None:
+        for key, arrays in held.items():
             for each, array in zip(self.loop.state[key].variables, arrays, strict=True):
                 each.assign(array)
 

@@ -1,41 +1,52 @@
 """Runs of torch loops, which change objects in place."""
 
+import copy
 import inspect
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_map
 
 from ampsim.testing.loop.backends.torch_exact import Inexact
 from ampsim.testing.loop.loop import Loop
-from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.state import Array
+from ampsim.testing.loop.run import Fault, Planted, Run
+from ampsim.testing.loop.state import Array, snapshot
 
 
 class Scaler(torch.amp.GradScaler):
-    """torch's scaler, which also notes whether it was used and which updates found an inf."""
+    """torch's scaler, which also notes whether it was used, which updates found an inf, and what changed it besides."""
 
-    def __init__(self, scale: float, growth_interval: int, **group: Any) -> None:
-        super().__init__("cpu", init_scale=scale, growth_interval=growth_interval, **group)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.found: list[bool] = []
         self.used = False
+        self.fault: Fault | None = None  # in the scaled loss
+        self.left: dict[str, Any] | None = None  # by the last update
+        self.jumps: list[str] = []  # between two updates
 
     def scale(self, outputs: Any) -> Any:
         self.used = True
-        return super().scale(outputs)
+        scaled = super().scale(outputs)
+        return scaled if self.fault is None else tree_map(partial(torch.mul, other=self.fault.value), scaled)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         self.used = True
         found = [inf for each in self._per_optimizer_states.values() for inf in each["found_inf_per_device"].values()]
         self.found.append(any(bool(inf) for inf in found))
+        now = self.state_dict()
+        changed = [name for name, value in (self.left or {}).items() if now[name] != value]
+        self.jumps += [f"{name} was {(self.left or {})[name]}, and {now[name]} in the next update" for name in changed]
         super().update(new_scale)
+        self.left = self.state_dict()
 
 
 class TorchRun(Run):
@@ -45,16 +56,43 @@ class TorchRun(Run):
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int, group: Any = None) -> None:
         super().__init__(wanted, scale, growth_interval)
+        given = {"init_scale": scale, "growth_interval": growth_interval}
         if _asks_ranks(wanted):
-            self.scaler = type("Scaler", (Scaler, wanted), {})(scale, growth_interval, group=group)
+            self.scaler = type("Scaler", (Scaler, wanted), {})("cpu", **given, group=group)
         else:
-            self.scaler = Scaler(scale, growth_interval)
+            self.scaler = Scaler("cpu", **given)
         self.found = self.scaler.found
+        self.steps: list[int] = []
+
+    def step(self, data: Any) -> None:
+        theirs: Any = torch.amp.GradScaler
+        original, calls = theirs.scale, 0
+
+        def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+            if scaler is not self.scaler and all(scaler is not other for _, other in self.others):
+                self.others.append((len(self.steps), scaler))
+            return original(scaler, outputs)
+
+        def called(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        hook = register_optimizer_step_pre_hook(called)
+        theirs.scale = scale
+        try:
+            super().step(data)
+        finally:
+            theirs.scale = original
+            hook.remove()
+        self.steps.append(calls)
 
     @staticmethod
     def seed(number: int) -> None:
         Run.seed(number)
-        torch.manual_seed(number)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.manual_seed(number)
+        else:  # which writes down, for each device that is not there yet, where it was called
+            torch.default_generator.manual_seed(number)
 
     @staticmethod
     def together(size: int, live: Callable[[Any], object]) -> str:
@@ -74,6 +112,11 @@ class TorchRun(Run):
 
     def set_scale(self, scale: float) -> None:
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
+        self.scaler.left = None
+
+    @property
+    def jumps(self) -> list[str]:
+        return self.scaler.jumps
 
     def scaler_state(self) -> Mapping[str, Any]:
         return self.scaler.state_dict()
@@ -87,26 +130,73 @@ class TorchRun(Run):
         return {name: _array(param) for name, param in trained(self.loop).items()}
 
     @contextmanager
-    def planting(self, only: int | None = None) -> Iterator[Mapping[str, int]]:
-        passes = Counter[str]()
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+        planted = Planted()
 
-        def plant(name: str, grad: Tensor) -> None:
-            if only in (None, passes[name]):
-                (grad.mul_ if grad.is_sparse else grad.fill_)(math.inf)
-            passes[name] += 1
+        def arrived(param: Tensor, name: str) -> None:
+            if param.grad is None:
+                return
+            if not planted.passes and fault.value == 1:
+                planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
+            if fault.value == 1:
+                planted.last[name] = _array(param.grad)
+            number = planted.passes[name] = planted.passes.get(name, 0) + 1
+            if fault.value != 1 and not fault.place and fault.name in ("", name) and fault.only in (None, number - 1):
+                _spoil(param.grad, fault)
+
+        def gave(_module: nn.Module, _inputs: object, output: Any) -> Any:
+            planted.outputs += not planted.passes
+            is_bad = fault.place == "output" and planted.outputs - 1 == fault.only and not planted.passes
+            return output + fault.value if is_bad and isinstance(output, Tensor) else output
 
         handles = [
-            param.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda p, name=name: plant(name, p.grad)
-            )
+            param.register_post_accumulate_grad_hook(partial(arrived, name=name))  # type: ignore[no-untyped-call]
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
+        handles += [register_module_forward_hook(gave)]
+        self.scaler.fault = fault if fault.place == "loss" else None
         try:
-            yield passes
+            yield planted
         finally:
+            self.scaler.fault = None
             for handle in handles:
                 handle.remove()
+
+    def look(self) -> Mapping[str, tuple[str, object]]:
+        params = trained(self.loop)
+        grads = [param.grad.detach() for param in params.values() if param.is_leaf and param.grad is not None]
+        found: dict[str, tuple[str, object]] = {}
+        if params:
+            size = math.sqrt(sum(float(grad.double().norm()) ** 2 for grad in grads)) if grads else 0.0
+            found["gradients"] = (f"gradients, norm {size:.3g}" if grads else "no gradients", repr(size))
+            found["parameters"] = (
+                "parameters",
+                [param.detach().clone().numpy().tobytes() for param in params.values()],
+            )
+        for name, array in snapshot(Loop(self.loop.step, self.loop.state), self.unpack).items():
+            key = name.partition(".")[0]
+            if name not in params:
+                kept: Any = found.setdefault(key, (key, []))[1]
+                kept.append(array.tobytes())
+        scale = self.scaler.get_scale()
+        return found | {"scale": (f"scale {scale:g}", scale)}
+
+    def buffers(self) -> Collection[str]:
+        modules = {key: value for key, value in self.loop.state.items() if isinstance(value, nn.Module)}
+        return [f"{key}.{name}" for key, module in modules.items() for name, _ in module.named_buffers()]
+
+    def owners(self) -> Mapping[str, str]:
+        names = {id(param): name for name, param in trained(self.loop).items()}
+        found: dict[str, str] = {}
+        for key, value in self.loop.state.items():
+            ours = {id(param) for group in getattr(value, "param_groups", ()) for param in group["params"]}
+            found |= dict.fromkeys((names[each] for each in ours if each in names), key)
+            stepped = getattr(value, "optimizer", None) if hasattr(value, "last_epoch") else None
+            of = next((name for name, each in self.loop.state.items() if each is stepped), None)
+            if ours or of:
+                found |= dict.fromkeys((name for name in self.states[-1] if name.startswith(f"{key}.")), of or key)
+        return found
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:
@@ -127,23 +217,30 @@ class TorchRun(Run):
     def save(self) -> Any:
         if self.loop.save:
             return self.loop.save()
-        return {"scaler": self.scaler.state_dict()} | {
-            f"state.{key}": value.state_dict() if hasattr(value, "state_dict") else value
-            for key, value in self.loop.state.items()
-            if self.loads(value)
-        }
+        return {"": self.scaler.state_dict()} | self.held(self.loop.state)
 
     def load(self, checkpoint: Any) -> None:
+        self.scaler.left = None
         if self.loop.load:
             self.loop.load(checkpoint)
             return
-        self.scaler.load_state_dict(checkpoint["scaler"])
-        for key, value in self.loop.state.items():
+        self.scaler.load_state_dict(checkpoint[""])
+        self.hold({key: value for key, value in checkpoint.items() if key})
+
+    def held(self, names: Collection[str]) -> Any:
+        state = {key: self.loop.state[key] for key in names if self.loads(self.loop.state[key])}
+        return copy.deepcopy(
+            {key: value.state_dict() if hasattr(value, "state_dict") else value for key, value in state.items()}
+        )
+
+    def hold(self, held: Any) -> None:
+        for key, saved in held.items():
+            value = self.loop.state[key]
             if hasattr(value, "load_state_dict"):
-                value.load_state_dict(checkpoint[f"state.{key}"])
-            elif self.loads(value):
+                value.load_state_dict(saved)
+            else:
                 with torch.no_grad():
-                    value[...] = checkpoint[f"state.{key}"]
+                    value[...] = saved
 
     def loads(self, value: Any) -> bool:
         return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
@@ -181,6 +278,13 @@ def trained(loop: Loop) -> dict[str, Tensor]:
 def _array(value: Tensor) -> Array:
     dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
     return (dense.float() if dense.dtype == torch.bfloat16 else dense).cpu().numpy().copy()
+
+
+def _spoil(grad: Tensor, fault: Fault) -> None:
+    """Write the value of a fault into a gradient: the last element, or all of them."""
+    values = grad._values() if grad.is_sparse else grad  # noqa: SLF001 - in place
+    if values.numel():
+        values[tuple(-1 for _ in values.shape) if fault.name else ...] = fault.value
 
 
 def _size(grad: Tensor | None) -> float:

@@ -1,21 +1,28 @@
 """It learns."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from ampsim.testing.loop.law import SKIPPED, STUCK, UNREACHED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import SKIPPED, STILL, STUCK, UNREACHED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.laws.excused import DATA, same
+from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 
+FEWEST = 3  # clean steps, of which a count must have counted one
+COUNTS = re.compile(r"(^|\.)(last_epoch|_step_count|n_averaged|(global_?)?steps?|num_updates)$")
+STATE_OF_OPTIMIZER = re.compile(r"\.(state|param_groups)\.")
 SMALL = 1e-4  # of a parameter: gradients below may rightly be lost when they are added to it
 
 
 @law(issue="https://github.com/deepspeedai/DeepSpeed/issues/8415", shrinks=False)
 def it_learns(make: Make, batches: Sequence[Batch]) -> Verdict:
-    """Within the given batches, with clean gradients, every trained parameter moves.
+    """Within the given batches, with clean gradients, every trained parameter moves, and what counts their steps.
 
     Trained is what an optimizer in state has. A parameter whose gradients are all zero, or very small beside it, when
-    the optimizer steps is not expected to move.
+    the optimizer steps is not expected to move. What counts steps is known by its name: a schedule's, an average's, or
+    one that ends in ``step`` or ``steps``.
     """
     run = begin(make, 1.0)
     start = run.parameters()
@@ -38,4 +45,16 @@ def it_learns(make: Make, batches: Sequence[Batch]) -> Verdict:
         if largest.get(name, 0.0) > SMALL * max(1.0, float(np.abs(start[name]).max())):
             seen = f"{name} did not move, with gradients up to {largest[name]:.3g}"
             return Broken(where, step, pattern=STUCK, seen=seen)
+    return _counts(run, where)
+
+
+def _counts(run: Run, where: str) -> Broken | None:
+    """Say which count of steps stands still although the scaler has counted some."""
+    clean = sum(found == [False] for found in run.verdicts)
+    for name, array in run.states[0].items() if clean >= FEWEST else ():
+        if not COUNTS.search(name) or STATE_OF_OPTIMIZER.search(name) or name.startswith(DATA) or array.size != 1:
+            continue
+        if all(same(array, state.get(name)) for state in run.states):
+            seen = f"{name} stays {array.item()} in {clean} clean steps"
+            return Broken(where, len(run.verdicts) - 1, pattern=STILL, seen=seen)
     return None

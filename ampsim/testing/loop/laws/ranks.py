@@ -1,35 +1,43 @@
 """Ranks are invisible."""
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.law import COUNTED, VERDICT, WAITS, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import APART, COUNTED, MEAN, VERDICT, WAITS, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.laws.excused import same
+from ampsim.testing.loop.laws.rounding import Rounding, distance
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.rows import halved
+from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations, run_class
-from ampsim.testing.loop.state import Array, differences
+from ampsim.testing.loop.state import Array, Difference, differences
 
 RANKS = 2
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
+INF = Fault()
+ALIKE = 2.0**-10  # of gradients: how near a mean of parts comes to that of the whole
 Iterations = Sequence[Sequence[Batch]]
 PLANS: tuple[Collection[int], ...] = ((), *((rank,) for rank in range(RANKS)), range(RANKS))  # who has an inf
 
 
 @law(issue="https://github.com/pytorch/pytorch/issues/136009")
 def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
-    """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and count steps as one rank does.
+    """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and train as one rank does.
 
-    Exact. A verdict is whether parameters move; a count of steps is what grows by 1 in each iteration of one rank. What
-    else is carried is not asked for, as sums are rounded and parameters may be sharded.
+    Exact for the verdict, which is whether parameters move, the scale and a count of steps, which is what grows by 1 in
+    each iteration of one rank. Parameters that the ranks have alike may differ from one rank's by `Rounding`, and are
+    compared if the loss is a mean: if the whole batch's gradients are the mean of its parts'. What each rank has for
+    itself may be a shard, and is not compared. Without split= a batch is cut by its rows.
     """
     if not _takes_group(make):
-        return NotAsked("make takes no group: expected make(scaler, group=None)")
+        return NotAsked("make takes no group: give it a second parameter, make(scaler, group=None)")
     try:
         groups = iterations(make, batches)
         if len(groups) < 2:
@@ -59,43 +67,98 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
     def live(group: Any) -> None:
         try:
             ranks[group.rank()] = run = begin(make, SCALE, GROWTH_INTERVAL, group=group)
-            _train(run, groups, group.rank() in bad, partial(_part, run, group.rank()))
+            fault = _fault(run, bad)
+            _train(run, groups, group.rank() in bad, partial(_part, run, group.rank()), fault)
         except LoopError as error:
             errors.append(f"on rank {group.rank()} {error}")
 
     waits = run_class(make).together(RANKS, live)
     if errors:
         return NotAsked(errors[0])
-    planted = f" with an inf on rank {' and '.join(map(str, bad))}" if bad else ""
+    planted = f", with {_fault(whole, bad)} on rank {' and '.join(map(str, bad))}" if bad else ""
     if waits:
         count = sum(map(len, groups))
         return Broken(f"in {count} batches{planted}", count - 1, pattern=WAITS, seen=waits)
     if not bad and any(any(found) for run in (whole, *ranks.values()) for found in run.verdicts):
         return NotAsked(f"a batch overflows at scale {SCALE:g}")
+    if not bad and (broken := _trains(make, groups, whole, [run for _, run in sorted(ranks.items())])):
+        return broken
     for rank, run in sorted(ranks.items()):
         if broken := _compare(whole, run, f"on rank {rank} of {RANKS}", groups, planted):
             return broken
     return None
 
 
-def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any]) -> None:
-    """Train on all batches, with an inf in all gradients of the iteration in the middle if this one is `bad`."""
+def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any], fault: Fault = INF) -> None:
+    """Train on all batches, with a fault in the iteration in the middle if this one is `bad`."""
     for number, group in enumerate(groups):
         is_bad = bad and number == len(groups) // 2
-        with run.planting() if is_bad else nullcontext({"": 1}) as passes:
+        with run.planting(fault) if is_bad else nullcontext(Planted({"": 1})) as planted:
             advance(run, group, data)
-        if not passes:
+        if not planted.passes:
             raise LoopError("no backward pass reached a parameter: name the model, or the optimizer, in state")
+
+
+def _fault(run: Run, bad: Collection[int]) -> Fault:
+    """Return what is planted: on one rank alone, a -inf or a NaN in one element of its first or last parameter."""
+    owned = run.owners()
+    names = [name for name in run.parameters() if name in owned]
+    if len(bad) != 1 or not names:
+        return INF
+    return Fault(math.nan, names[-1]) if 0 in bad else Fault(-math.inf, names[0])
 
 
 def _part(run: Run, rank: int, data: Any) -> Any:
     """Return what a rank trains on."""
     if run.loop.split is None:
-        raise LoopError("the Loop has no split=")
-    parts = [*run.loop.split(data, RANKS)]
+        parts = halved(data, RANKS)
+        if parts is None:
+            raise LoopError(f"the batch has no rows to share among {RANKS} ranks: give Loop split=")
+    else:
+        parts = [*run.loop.split(data, RANKS)]
     if len(parts) != RANKS:
         raise LoopError(f"split(batch, {RANKS}) gave {len(parts)} parts, expected one per rank")
     return parts[rank]
+
+
+def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) -> Broken | None:
+    """Say in which iteration parameters that the ranks have alike first differ from those of one rank."""
+    if not _is_mean(make, groups[0]):
+        return None
+    flat = [*chain(*groups)]
+    names, rounding, end = whole.parameters().keys(), Rounding(make, flat, SCALE), 0
+    for group in groups:
+        start, end = end, end + len(group)
+        first, *others = (run.states[end] for run in ranks)
+        alike = [name for name in names if all(same(first.get(name), other.get(name)) for other in others)]
+        if not alike:
+            return None
+        before, left = ({name: states[name] for name in names} for states in (whole.states[start], whole.states[end]))
+        right = {name: first.get(name, left[name]) for name in names}
+        right = {name: array if array.shape == left[name].shape else left[name] for name, array in right.items()}
+        if far := rounding.beyond(before, left, right, end - 1):
+            apart = [each for each in far if each.name not in alike]
+            where = f"on each of {RANKS} ranks after batch {group[-1].place}"
+            return Broken(where, end - 1, apart or far, pattern=APART if apart else MEAN)
+    return None
+
+
+def _is_mean(make: Make, group: Sequence[Batch]) -> bool:
+    """Return whether the gradients of whole batches are the mean of those of their parts, on one rank."""
+
+    def leave(rank: int | None) -> Mapping[str, Array]:
+        run = begin(make, SCALE, GROWTH_INTERVAL)
+        with run.planting(NOTHING) as planted:
+            advance(run, group, lambda data: data if rank is None else _part(run, rank, data))
+        return planted.last
+
+    whole, parts = leave(None), [leave(rank) for rank in range(RANKS)]
+    kind = [
+        Difference(name, array, np.mean([part[name] for part in parts], 0), np.zeros_like(array))
+        for name, array in whole.items()
+        if all(name in part for part in parts)
+    ]
+    return bool(kind) and distance(kind) < ALIKE
 
 
 def _compare(whole: Run, run: Run, who: str, groups: Iterations, planted: str) -> Broken | None:

@@ -1,23 +1,21 @@
 """Splitting a batch is invisible."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ampsim.testing.loop.law import VERDICT, Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.laws.rounding import Rounding
+from ampsim.testing.loop.run import Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
-from ampsim.testing.loop.state import LOGGED, Difference, State, differences
+from ampsim.testing.loop.state import differences
 
 SCALE, PARTS = 2.0**8, 2
+NO_SPLIT = "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
 STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
-ROUNDING = 0.25  # of the change of a kind of arrays: more is no rounding of a sum
 
 
 @law(issue="https://github.com/karpathy/nanoGPT/issues/605")
@@ -25,20 +23,20 @@ def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     """A batch whole or in micro-batches, with an inf in any of them or none: one verdict, one scale, one change.
 
     Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
-    the rounding of sums, far less than a wrong factor or a lost micro-batch makes. Dropout and batch-norm rightly make
-    another change of a batch in parts; then only verdict and scale are asked for.
+    what the order of the batch's rows makes of it: see `Rounding`. Dropout and batch-norm rightly make another change
+    of a batch in parts; then only verdict and scale are asked for.
     """
     whole = begin(make, SCALE)
     if whole.loop.split is None:
-        return NotAsked("the Loop has no split=")
+        return NotAsked(NO_SPLIT)
     split = begin(make, SCALE)
     if split.loop.split is None:
-        return NotAsked("the Loop has no split=")
-    cut, doubt = partial(_cut, split), None
+        return NotAsked(NO_SPLIT)
+    cut, doubt, rounding = partial(_cut, split), None, Rounding(make, batches, SCALE)
     for step, batch in enumerate(batches):
         advance(whole, [batch])
         advance(split, [batch], cut)
-        if broken := _compare(whole, split, step, batch, whole.states[step]):
+        if broken := _compare(whole, split, step, batch, rounding):
             if broken.pattern == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
                 return broken
             doubt = NotAsked(f"only of verdict and scale, as {why}: {broken.differences[0]}")
@@ -62,7 +60,8 @@ def _cut(run: Run, data: Any) -> Any:
     return run.loop.split(data, PARTS) if run.loop.split else data
 
 
-def _compare(whole: Run, split: Run, step: int, batch: Batch, before: State) -> Broken | None:
+def _compare(whole: Run, split: Run, step: int, batch: Batch, rounding: Rounding) -> Broken | None:
+    before = whole.states[step]
     where = f"after batch {batch.place} in {PARTS} micro-batches"
     if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
         return Broken(where, step, pattern=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
@@ -70,8 +69,9 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, before: State) -> 
         return Broken(where, step, found, pattern=VERDICT)
     if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
         return None  # a batch that is accumulated, and moves nothing: what is apart was so before
-    far = _far(before, whole.states[-1], split.states[-1])
-    return Broken(where, step, far) if far else None
+    far = {each.name for each in rounding.beyond(before, whole.states[-1], split.states[-1], step)}
+    found = [each for each in differences(whole.states[-1], split.states[-1], before) if each.name in far]
+    return Broken(where, step, found) if found else None
 
 
 def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
@@ -80,9 +80,9 @@ def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
     if not advance(clean, [replace(batch)], partial(_cut, clean)).verdicts[0]:
         return None  # the verdict comes after several batches
     run = begin(make, SCALE)
-    with run.planting(only=bad) as passes:
+    with run.planting(Fault(only=bad)) as planted:
         advance(run, [replace(batch)], partial(_cut, run))
-    if max(passes.values(), default=0) <= bad:
+    if max(planted.passes.values(), default=0) <= bad:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
     if not run.overflows(0):
@@ -96,37 +96,3 @@ def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
 def _say(expected: list[bool], seen: list[bool]) -> str:
     words = ["skip" if verdict else "step" for verdict in seen] or ["none"]
     return f"the verdict is {', '.join(words)}, expected {'skip' if any(expected) else 'step'}"
-
-
-def _far(before: State, whole: State, split: State) -> list[Difference]:
-    """Return the differences, if those of one kind together are too large for the rounding of sums.
-
-    A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``: some of them,
-    as the bias of the keys of an attention, are nothing but rounding.
-    """
-    kinds: dict[tuple[str, ...], list[Difference]] = {}
-    for name in dict.fromkeys([*whole, *split]):
-        owner, _, rest = name.partition(".")
-        if owner not in (LOGGED, "data"):
-            each = Difference(name, whole.get(name), split.get(name), before.get(name))
-            last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
-            kinds.setdefault((owner, last, each.left.dtype.kind if each.left is not None else ""), []).append(each)
-    far = {each.name for kind in kinds.values() if distance(kind) > ROUNDING for each in kind}
-    return [each for each in differences(whole, split, before) if each.name in far]
-
-
-def distance(kind: list[Difference]) -> float:
-    """Return the distance of two changes, relative to the change."""
-    apart = change = 0.0
-    for each in kind:
-        if each.left is None or each.right is None or each.left.shape != each.right.shape:
-            return math.inf
-        if each.left.dtype.kind not in "fiu":
-            continue
-        left, right = each.left.astype(np.float64), each.right.astype(np.float64)
-        before = 0.0 if each.before is None else each.before.astype(np.float64)
-        apart += float(((right - left) ** 2).sum())
-        change += float(((left - before) ** 2).sum())
-    if apart == 0:
-        return 0.0
-    return math.sqrt(apart / change) if change > 0 and math.isfinite(apart) else math.inf

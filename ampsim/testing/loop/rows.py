@@ -1,0 +1,67 @@
+"""The rows of a batch: of all arrays in it, in tuples, lists and mappings, that have as many."""
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+LARGER = 1 + 2.0**-23
+
+
+def permuted(data: Any, turn: int = 3) -> Any:
+    """Return a batch with its rows in another order: of all arrays in it that have as many; None if it has no rows."""
+    counts = {len(each) for each in _arrays(data)}
+    if len(counts) != 1 or (count := counts.pop()) < 2:
+        return None
+    order = np.random.default_rng(turn).permutation(count)
+    return mapped(data, lambda each: each[order])
+
+
+def larger(data: Any) -> Any:
+    """Return a batch with all fractions one or two last bits larger; None if it has none."""
+    if not any(map(is_fraction, _arrays(data))):
+        return None
+    return mapped(data, lambda each: each * LARGER if is_fraction(each) else each)
+
+
+def is_fraction(array: Any) -> bool:
+    """Return whether an array has numbers with a point."""
+    return "float" in str(array.dtype)
+
+
+def with_inf(data: Any) -> Any:
+    """Return a batch with an inf as the last number of its first array with a point; None if it has none."""
+    if not (fractions := [each for each in _arrays(data) if is_fraction(each)]):
+        return None
+    factor = np.ones(fractions[0].shape, np.float32)
+    factor[tuple(-1 for _ in factor.shape)] = np.inf
+    return mapped(data, lambda each: each * factor if each is fractions[0] else each)
+
+
+def halved(data: Any, count: int) -> list[Any] | None:
+    """Return a batch as so many with as many rows each; None if it has no such rows."""
+    counts = {len(each) for each in _arrays(data)}
+    if len(counts) != 1 or (rows := counts.pop()) % count or rows < count:
+        return None
+    size = rows // count
+    return [mapped(data, itemgetter(slice(at * size, (at + 1) * size))) for at in range(count)]
+
+
+def _arrays(data: Any) -> list[Any]:
+    if isinstance(data, Mapping):
+        return [each for value in data.values() for each in _arrays(value)]
+    if isinstance(data, (list, tuple)):
+        return [each for value in data for each in _arrays(value)]
+    return [data] if len(getattr(data, "shape", ())) else []
+
+
+def mapped(data: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a batch with each of its arrays changed."""
+    if isinstance(data, Mapping):
+        return type(data)({key: mapped(value, change) for key, value in data.items()})  # type: ignore[call-arg]
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(mapped(value, change) for value in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(mapped(value, change) for value in data)
+    return change(data) if len(getattr(data, "shape", ())) else data
