@@ -445,7 +445,7 @@ class GradScaler(TorchNames):
             scale: float = self._first[-1].newest if up_to_date else self._first[0].scale
         else:
             newest = register.newest if up_to_date else self._iterations.seen_here(register)
-            scale = (self._by_hand or newest).read().scale
+            scale = (self._by_hand or newest).number()
         return scale
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:

@@ -69,6 +69,10 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         return State(float(self.scale.item()), int(self.growth_tracker.item()))
 
+    def number(self) -> float:
+        self._wait()
+        return float(self.scale.item())
+
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
         for successor in outcome.successors:
