@@ -338,7 +338,7 @@ class GradScaler(TorchNames):
             ticket=ticket.index,
             ranks=self._ranks,
             fused_step=self._fused_step,
-            newest=self._iterations.started("step").newest,
+            register=self._iterations.register,
         )
 
     def _check_by_hand(self, name: str) -> None:

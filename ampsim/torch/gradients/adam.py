@@ -101,14 +101,14 @@ def step(
         device, at = grads[0].device, addresses or Addresses.of(tensors)
         tiles, table = kernels.tiles_on(device, at.sizes), kernels.table_on(device, at.sizes, at.grads)
         state = kernels.table_on(device, *at.state)
-        clean = 1.0 - found_inf
+        clean = torch.rsub(found_inf, 1.0)
         torch._foreach_add_([*tensors.steps], clean)
         counts = torch.stack([*tensors.steps]).reshape(-1) if counts is None else counts.add_(clean)
-        if not len(tiles):
+        if not tiles.size(0):
             return counts
         lr, beta1, beta2, eps, decay = map(float, numbers[:5])
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
-        kernels_adam.adam[(len(tiles) * (kernels.BLOCK // PART),)](
+        kernels_adam.adam[(tiles.size(0) * (kernels.BLOCK // PART),)](
             tiles, table, state, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2,
             eps, decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip

@@ -19,6 +19,7 @@ class PlainGroups(Groups):
 
 
 _GRAD = attrgetter("grad")
+FEW = 4  # parameters, below which a look at each costs less than a look at all
 _SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other views it gives up
 
 
@@ -31,9 +32,7 @@ def gradients(
     with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
     see the sum. Those that are not go into `uncoalesced` too.
     """
-    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    plain = _plain([grad for param in params if (grad := param.grad) is not None])
-    groups = plain or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
+    groups = _all_plain(optimizer) or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
     if not allow_fp16 and any(dtype is torch.float16 for _, dtype in groups):
         raise refusals.FLOAT16.error()
     return groups
@@ -61,8 +60,13 @@ def _any_kind(optimizer: Optimizer, *, sums: bool, uncoalesced: list[Tensor] | N
     return groups
 
 
-def _plain(grads: list[Tensor]) -> PlainGroups | None:
-    """Group what is plain, without a look at each in Python; None of others."""
+def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
+    """Group gradients that are plain without a look at each in Python; None of others, or of few."""
+    first = optimizer.param_groups[0]["params"] if len(optimizer.param_groups) == 1 else None
+    if first is not None and len(first) < FEW:
+        return None
+    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    grads = [grad for param in params if (grad := param.grad) is not None]
     try:
         if {*map(type, grads)} != {Tensor} or not all(map(Tensor.is_contiguous, grads)):  # as no sparse COO one is
             return None

@@ -100,14 +100,15 @@ def check(
     sizes, places = addresses_of(grads)
     with torch.cuda.device_of(grads[0]):  # Triton launches on the current one
         tiles, table = tiles_on(device, sizes), table_on(device, sizes, places)
-        programs = max(1, min(len(tiles), PARTS, _at_once(device)))
+        number = tiles.size(0)
+        programs = max(1, min(number, PARTS, _at_once(device)))
         partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
         done = torch.zeros(1, dtype=torch.int32, device=device)
         found = torch.empty(5 * SLOT, dtype=torch.float32, device=device)
         counted = torch.empty((), dtype=torch.int32, device=device) if update else None
         bound = "none" if max_norm is None else "tensor" if isinstance(max_norm, Tensor) else "number"
         _check[(programs,)](
-            tiles, len(tiles), table, partials, done, scale, 0.0 if max_norm is None else max_norm, found,
+            tiles, number, table, partials, done, scale, 0.0 if max_norm is None else max_norm, found,
             *_state(update), counted, getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, BLOCK, SLOT,
             *_constants(update), **OPTIONS
         )  # fmt: skip

@@ -5,6 +5,7 @@ Unscaling and clipping are multiplications by numbers that are known before the 
 fused optimizer one read, for norm and check together, is enough: the rest is folded into ``grad_scale``.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -192,14 +193,24 @@ def _read_on_cuda(grads: list[Tensor], inverse: Tensor | None = None) -> "Checke
     return _by_kernels(grads, read)
 
 
+@functools.cache
+def triton_kernels() -> Any:
+    """Import Triton, which nothing else needs, and the kernels."""
+    from ampsim.torch.gradients import kernels
+
+    return kernels
+
+
 def reads_at_once(groups: Groups) -> bool:
     """Tell whether `kernels.check` says of gradients all that a step by torch's fused kernels needs.
 
     Those write unscaled gradients in their own dtype, where a narrower one than float32 may overflow.
     """
     ((_, dtype), grads), *more = groups.items()
-    plain = isinstance(groups, PlainGroups) and dtype is torch.float32 and not more
-    return plain and _by_kernels(grads, lambda _: True) is True
+    if more or dtype is not torch.float32:
+        return False
+    whole = isinstance(groups, PlainGroups) or all(map(Tensor.is_contiguous, grads))
+    return whole and _by_kernels(grads, lambda _: True) is True
 
 
 def check_at_once(
@@ -212,13 +223,12 @@ def check_at_once(
     ((device, _), grads) = next(iter(groups.items()))
     if isinstance(max_norm, Tensor):
         max_norm = copied(max_norm.float(), device)
-    from ampsim._triton import NewAddressesError
-    from ampsim.torch.gradients import kernels  # imports Triton, which nothing else needs
-
+    kernels = triton_kernels()
     try:
-        return kernels.check(grads, scale_on(device), max_norm, update)
-    except NewAddressesError:  # a graph's own gradients
+        checked: Checked = kernels.check(grads, scale_on(device), max_norm, update)
+    except kernels.NewAddressesError:  # a graph's own gradients
         return None
+    return checked
 
 
 def _multiplied_on_cuda(grads: list[Tensor], factor: Tensor, found: Tensor) -> bool:
@@ -233,12 +243,10 @@ def _multiplied_on_cuda(grads: list[Tensor], factor: Tensor, found: Tensor) -> b
 def _by_kernels(grads: list[Tensor], work: Callable[[Any], T]) -> T | None:
     if grads[0].device.type not in KERNEL_DEVICES:
         return None
-    from ampsim._triton import NewAddressesError
-    from ampsim.torch.gradients import kernels  # imports Triton, which nothing else needs
-
+    kernels = triton_kernels()
     try:
         return work(kernels) if kernels.takes(grads) else None
-    except NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
+    except kernels.NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
         return None
 
 

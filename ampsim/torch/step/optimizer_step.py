@@ -24,6 +24,7 @@ from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.known_group import Read
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage
+from ampsim.torch.threads.register import Register
 
 if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Checked
@@ -71,7 +72,7 @@ class OptimizerStep:
     ticket: int = 0  # its number
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
-    newest: AnyVersion | None = None  # what the next update changes, if all goes in order
+    register: Register[AnyVersion] | None = None  # whose newest version the next update changes, if all goes in order
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -268,7 +269,7 @@ class OptimizerStep:
         ours = self.fused_step is not None and self.fused_step.takes(self.record.optimizer, groups)
         if not (ours or unscale.reads_at_once(groups)):
             return None
-        newest, (home, _) = self.newest, next(iter(groups))
+        newest, (home, _) = self.register and self.register.newest, next(iter(groups))
         state = newest.state_on(home) if newest else None
         update: Any = (*state, self.rule) if state else None  # of a policy no state is on a device
         checked = unscale.check_at_once(groups, self.version.scale_on, max_norm, update)
