@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from ampsim.torch.gradients.collect import Groups
-from ampsim.torch.gradients.unscale import KERNEL_DEVICES, copied
+from ampsim.torch.gradients.unscale import KERNEL_DEVICES, copied, triton_kernels
 from ampsim.torch.step.known_group import KnownGroup, Read
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ class FusedStep:
         counts: Tensor | None = None,
     ) -> Tensor | None:
         """Launch the step of tensors that are known to be right; return their counts, None in a capture of others."""
-        from ampsim._triton import NewAddressesError
         from ampsim.torch.gradients import adam
 
         device = tensors.params[0].device
@@ -154,7 +153,7 @@ class FusedStep:
         divisor = None if divisor is None else copied(divisor, device)
         try:
             counts = adam.step(tensors, found_inf, divisor, numbers, addresses, counts)
-        except NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
+        except triton_kernels().NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
             return None
         # As torch's kernel does; the backward pass looks at it.
         increment_version([*tensors.params, *tensors.exp_avgs, *tensors.exp_avg_sqs])
@@ -186,12 +185,11 @@ def _options_of(group: dict[str, Any]) -> str | None:
 def _elsewhere(device: torch.device) -> str | None:
     """Say why the kernels do not run on a device, without Triton where nothing else needs it."""
     if device.type in KERNEL_DEVICES:
-        from ampsim._triton import NewAddressesError
         from ampsim.torch.gradients import adam
 
         try:
             if adam.available(device):
                 return None
-        except NewAddressesError:
+        except triton_kernels().NewAddressesError:
             return "it is first stepped in the capture of a CUDA graph: expected a step before it"
     return f"its gradients are on {device}: expected CUDA, with Triton"
