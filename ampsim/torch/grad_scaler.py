@@ -338,7 +338,7 @@ class GradScaler(TorchNames):
             ticket=ticket.index,
             ranks=self._ranks,
             fused_step=self._fused_step,
-            newest=self._iterations.started("step").newest if self._fused_step else None,
+            register=self._iterations.register,
         )
 
     def _check_by_hand(self, name: str) -> None:
@@ -445,7 +445,7 @@ class GradScaler(TorchNames):
             scale: float = self._first[-1].newest if up_to_date else self._first[0].scale
         else:
             newest = register.newest if up_to_date else self._iterations.seen_here(register)
-            scale = (self._by_hand or newest).read().scale
+            scale = (self._by_hand or newest).number()
         return scale
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:

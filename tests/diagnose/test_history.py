@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 
 from ampsim import dialects, init, update
 from ampsim.diagnose import history
+from ampsim.diagnose.dead_layers import _flushed
+from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.explain import explain
 from ampsim.diagnose.history import HistoryBuilder, Sample
+from ampsim.diagnose.readers.fields import as_number
 from ampsim.diagnose.readers.text import read_text
+from ampsim.diagnose.report import skip_rows
+from ampsim.diagnose.scaled_norm import scaled_norm
 from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
 from tests.examples import examples
 
@@ -81,3 +86,74 @@ def test_growths_that_are_not_printed_are_reconstructed(interval: int, level: in
         assert each.numbers["growths"][0] == sum(step.after > step.scale for step in steps[first:last])
         least, most = each.numbers["interval"]
         assert least <= interval <= most
+
+
+def test_a_step_that_is_said_again_with_another_scale_begins_no_segment():
+    builder = HistoryBuilder("-", "test")
+    for step, scale in [(1, 4.0), (1, 2.0), (2, 2.0)]:
+        builder.add(step, scale=scale)
+    assert builder.finish().segment.tolist() == [0, 0, 0]
+
+
+def test_a_skip_that_two_ranks_tell_of_one_step_is_one():
+    builder = HistoryBuilder("-", "test")
+    for skipped in (1, 1):
+        builder.add(5, scale=4.0, skipped=skipped)
+    assert builder.finish().skipped.tolist() == [1.0]
+
+
+def test_names_of_a_step_that_comes_again_are_forgotten():
+    builder = HistoryBuilder("-", "test", bad={step: {"w": "has inf"} for step in (2, 3, 4)})
+    for step in (2, 3, 4, 3):
+        builder.add(step)
+    assert builder.bad.keys() == {2}
+
+
+def test_merging_keeps_the_largest_loss(monkeypatch):
+    monkeypatch.setattr(history, "ENTRIES", 4)
+    builder = HistoryBuilder("-", "test")
+    for step, loss in enumerate([1.0, 9.0, 8.0, 2.0, 3.0]):
+        builder.add(step, loss=loss)
+    assert builder.finish().loss.tolist() == [9.0, 8.0]
+
+
+def a_history(program="test", **columns):
+    builder = HistoryBuilder("-", program)
+    names, lengths = list(columns), {len(values) for values in columns.values()}
+    for row in range(*lengths):
+        given = {name: columns[name][row] for name in names}
+        builder.add(given.pop("step", row), **given)
+    return builder.finish()
+
+
+def test_one_halving_is_one_skip_also_where_few_digits_are_printed():
+    evidence = Evidence(a_history("DeepSpeed", scale=[65536.0, 32767.0, 8192.0]))
+    assert [evidence.proved(k, k + 1) for k in range(2)] == [1, 2]
+
+
+def test_a_skip_and_its_norm_are_one_step():
+    evidence = Evidence(a_history(skipped=[1, 0, 1], norm=[math.inf, 1.0, 2.0]))
+    assert evidence.weight(np.arange(3)) == 2
+
+
+def test_the_first_rows_skips_are_at_its_own_step_where_the_run_was_started_again():
+    rows = skip_rows(a_history(step=[10, 11, 3], skipped=[2, 0, 0], scale=[4.0, 4.0, 4.0]))
+    assert rows == [(10.0, 10.0, 2, 4.0)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_norm_with_the_scale_in_it_is_told_whether_the_scale_is_the_steps_or_the_next_ones(late):
+    scales = [2.0 ** (8 + number % 5) for number in range(21)]
+    norms = [1000.0 * scale for scale in scales]
+    told = a_history(scale=scales[late:], norm=norms[: 21 - late])
+    assert [kind for kind, _ in scaled_norm(told, means=False)] == ["scaled norm"]
+
+
+def test_what_is_not_finite_learns_nothing():
+    counts = np.zeros(280, np.int64)
+    counts[0], counts[-1], counts[-2] = 1, 50, 49
+    assert _flushed(counts, 1.0) == 1.0
+
+
+def test_a_number_may_have_commas():
+    assert as_number(" 65,536 ") == 65536.0

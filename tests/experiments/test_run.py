@@ -580,3 +580,8 @@ def test_words_do_not_make_data_stale_and_numbers_do(folder: Path) -> None:
         assert digest(change) != before, change
     said = provenance.essence(ast.parse(PROSE))
     assert hashlib.sha256(said.encode()).hexdigest()[:12] == "49f9359576e0"  # with every version of Python
+
+
+def test_the_cpu_time_of_a_unit_has_that_of_processes_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "times", lambda: os.times_result((1.0, 2.0, 4.0, 8.0, 16.0)))
+    assert pool.cpu_seconds() == 15.0

@@ -159,3 +159,10 @@ def test_shards_that_make_no_whole_are_refused_and_nothing_is_written(
     assert 'source_sha256: "' in refused(first, second)
     Path(second).write_bytes(Path(first).read_bytes())
     assert "under its own name" in refused(first, second)
+
+
+def test_the_whole_is_as_late_and_as_dirty_as_its_last_part() -> None:
+    first = {"date": "2026-01-02", "dirty": True, "unit_seconds": 1.0, "shard": [1, 2]}
+    second = {"date": "2026-01-03", "dirty": False, "unit_seconds": 2.0, "shard": [2, 2]}
+    whole = {"date": "2026-01-03", "dirty": True, "unit_seconds": 3.0}
+    assert runner.shards._origin([first, second]) == runner.shards._origin([second, first]) == whole

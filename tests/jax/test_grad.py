@@ -232,16 +232,17 @@ loss = lambda w, x: jnp.mean(x @ w)
 def step(scaler, w, x):
     result = scaler.value_and_grad(loss, axis_name="d")(w, x)
     own = all_finite(x)  # what a device would find alone
-    return result.loss_scale, result.finite[None], own[None], result.grad
+    last = scaler.value_and_grad(lambda x, w: loss(w, x), argnums=-1, axis_name="d")(x, w).grad
+    return result.loss_scale, result.finite[None], own[None], result.grad, last
 
 for poison in (1.0, jnp.inf):
     x = jnp.arange(1.0, 13.0).reshape(4, 3).at[3, 0].mul(poison)  # rows 2 and 3 are the second device's
     for check in (False, True):
-        out = (P(), P("d"), P("d"), P())
+        out = (P(), P("d"), P("d"), P(), P())
         run = jax.shard_map(step, mesh=mesh, in_specs=(P(), P(), P("d")), out_specs=out, check_vma=check)
-        scaler, finite, own, grad = jax.jit(run)(LossScale.create(Rule(1024.0, growth_interval=1)), w, x)
+        scaler, finite, own, grad, last = jax.jit(run)(LossScale.create(Rule(1024.0, growth_interval=1)), w, x)
         shards = [float(s.data) for s in scaler.loss_scale.addressable_shards]
-        right = bool(jnp.array_equal(grad, jax.grad(loss)(w, x)))
+        right = all(bool(jnp.array_equal(each, jax.grad(loss)(w, x))) for each in (grad, last))
         print(check, shards, finite.tolist(), own.tolist(), right)
 scaler = jax.pmap(lambda s, w, x: s.value_and_grad(loss, axis_name="d")(w, x).loss_scale, axis_name="d",
                   in_axes=(None, None, 0))(LossScale.create(Rule(1024.0)), w, x.reshape(2, 2, 3))

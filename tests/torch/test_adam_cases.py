@@ -114,7 +114,7 @@ def test_a_step_is_torchs(seed, sizes, n, dtype, around, offset, scale, clip, ba
     steps = [[torch.tensor(float(count)) for _ in sizes] for _ in "ab"]
     at, kept = torch.tensor(scale), bits(*(each.float() for each in grads + margins))
 
-    checked = adam.check(grads, at, clip)
+    checked = kernels.check(grads, at, clip)
     adam.step(adam.Tensors(grads, *ours, steps[0]), checked.found_inf, checked.divisor, n)
     torchs_adam(
         theirs[0], [grad.float().clone() for grad in grads], *theirs[1:], [], steps[1], fused=True,

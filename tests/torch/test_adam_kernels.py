@@ -50,7 +50,7 @@ def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff
     rule = Rule(growth_factor=growth, backoff_factor=backoff, growth_interval=interval, **bounds)
     version = DeviceVersion(torch.tensor(scale, device=DEVICE), torch.tensor(tracker, device=DEVICE, dtype=torch.int32))
     grads = [torch.tensor([INF if overflows else 0.0], device=DEVICE)]
-    checked = adam.check(grads, version.scale, None, adam.Update(version.scale, version.growth_tracker, rule))
+    checked = kernels.check(grads, version.scale, None, (version.scale, version.growth_tracker, rule))
     wanted = version.next(rule, Outcome([checked.found_inf]))
     successor = Successor(version, rule, checked.found_inf, checked.following)
     assert bits(*successor.state) == bits(wanted.scale, wanted.growth_tracker)
@@ -86,8 +86,8 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     refused = clip is not None and not clip >= 0
     bound = torch.tensor(clip, device=DEVICE) if clip is not None and (on_device or refused) else clip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adam, "PROGRAMS", programs)
-        norm, found, divisor = (value.item() for value in adam.check(grads, at, bound)[:3])
+        patch.setattr(kernels, "_at_once", lambda _: programs)
+        norm, found, divisor = (value.item() for value in kernels.check(grads, at, bound)[:3])
     values = np.concatenate([grad.cpu().double().numpy() for grad in grads]) / scale
     with np.errstate(all="ignore"):
         exact = np.sqrt(np.square(values).sum())
@@ -134,15 +134,16 @@ def test_what_no_kernel_can_step_is_named(change, why) -> None:
 
 # ------------------------------------------------------------------------------------------ compiled, without a GPU
 
-POINTERS = {"tiles": "*i32", "table": "*i64", "done": "*i32", "partials": "*fp64", "scale": "*fp32", "found": "*fp32",
+POINTERS = {"tiles": "*i32", "table": "*i64", "state": "*i64", "done": "*i32",
+            "partials": "*fp64", "scale": "*fp32", "found": "*fp32",
             "found_inf": "*fp32", "divisor": "*fp32", "number": "i32", "powers1": "*fp32", "powers2": "*fp32",
             "current": "*fp32", "tracker": "*i32", "interval": "i32", "counted": "*i32"}  # fmt: skip
 
 
 def for_a_gpu(name, capability, **constants) -> dict:
-    kernel = getattr(kernels_adam, name)
+    kernel = getattr(kernels if name == "_check" else kernels_adam, name)
     signature = {each: "constexpr" if each in constants else POINTERS.get(each, "fp32") for each in kernel.arg_names}
-    options = kernels.OPTIONS if name == "check" else adam.STEP_OPTIONS
+    options = kernels.OPTIONS if name == "_check" else adam.STEP_OPTIONS
     return compiled(kernel, signature, constants, capability, options)
 
 
@@ -164,7 +165,7 @@ def test_eight_words_per_element_are_moved_and_no_register_is_spilled(tmp_path) 
     block, part, tl = kernels.BLOCK, adam.PART, kernels.tl
     flags = {"DECAYS": True, "DECOUPLED": True, "MAXIMIZE": False, "BLOCK": block, "PART": part}
     scaled = {"GROWTH": 2.0, "BACKOFF": 0.5, "LOW": 2.0**-126, "HIGH": None}
-    read = for_a_gpu("check", 90, dtype=tl.float32, BOUND="number", PARTS=adam.PARTS, BLOCK=block, **scaled)
+    read = for_a_gpu("_check", 90, dtype=tl.float32, BOUND="number", PARTS=kernels.PARTS, BLOCK=block, SLOT=4, **scaled)
     stepped = {
         width: for_a_gpu("adam", 90, dtype=dtype, **flags) for width, dtype in ((4, tl.float32), (2, tl.float16))
     }
@@ -227,7 +228,7 @@ def test_on_cuda_a_tensor_of_more_than_2_to_the_31_elements() -> None:
     param, grad = (torch.ones(size, device="cuda", dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
     state, count = [torch.zeros(size, device="cuda") for _ in "mv"], torch.zeros((), device="cuda")
     grad[-tail:] = torch.arange(tail)
-    checked = adam.check([grad], torch.ones((), device="cuda"))
+    checked = kernels.check([grad], torch.ones((), device="cuda"))
     n = adam.Hyperparameters(0.1, 0.9, 0.999, 1e-8, 0.0, decoupled=True, maximize=False)
     adam.step(adam.Tensors([grad], [param], *([each] for each in state), [count]), checked.found_inf, None, n)
     assert state[0][-tail:].tolist() == pytest.approx([0.1 * i for i in range(tail)])

@@ -40,10 +40,9 @@ class Launch:
 
 
 def test_what_a_launch_calls_is_not_compiled_nor_a_function_below_a_cache(monkeypatch) -> None:
-    for name in ("_read", "_combine"):
-        monkeypatch.setattr(kernels, name, Launch())
+    monkeypatch.setattr(kernels, "_check", Launch())
     monkeypatch.setattr(kernels, "tl", SimpleNamespace(float32=None))  # Triton need not be there
-    kernels._tensors.cache_clear()
+    kernels._table.cache_clear()
     graphs = []
 
     @torch.compile(backend=lambda graph, _: graphs.append([str(node) for node in graph.graph.nodes]) or graph.forward)
@@ -53,7 +52,7 @@ def test_what_a_launch_calls_is_not_compiled_nor_a_function_below_a_cache(monkey
     for size in (3, 4):  # other addresses, other tables
         step(torch.ones(3)[:size])
     assert graphs == [["l_x_", "mul", "output"]]
-    assert [*dynamo.functions_of(kernels)].count(kernels._tensors.__wrapped__) == 1
+    assert [*dynamo.functions_of(kernels)].count(kernels._table.__wrapped__) == 1
 
 
 def test_torch_still_has_the_call_that_marks() -> None:

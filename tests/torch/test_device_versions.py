@@ -545,3 +545,12 @@ def test_float64_is_not_left_to_a_kernel_that_rounds_it(fused, scale, monkeypatc
         scaler.step(optimizer)
         assert not scaler.last_step.skipped
         assert param.item() == -1e300 / scale
+
+
+def test_get_scale_copies_one_number(monkeypatch) -> None:
+    """Each copy from a device is a wait for it."""
+    version = next(iter(DeviceVersion.start((State(8.0, 3),), Rule(), CPU)))
+    copied, item = [], torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: copied.append(tensor) or item(tensor))
+    assert (version.number(), len(copied)) == (8.0, 1)
+    assert (version.read(), len(copied)) == (State(8.0, 3), 3)

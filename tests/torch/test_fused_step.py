@@ -5,11 +5,11 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.torch import GradScaler, OptimizerThread, Pipelined
-from ampsim.torch.gradients import kernels
+from ampsim.torch.gradients import kernels, unscale
 from tests.examples import examples
 from tests.torch.helpers import DEVICE, FUSES, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
 
@@ -47,15 +47,17 @@ class Pair:
         for p in self.ours:
             p.grad_dtype = dtype
         constants = {"init_scale": scale, "growth_interval": 2}
-        self.scaler = GradScaler(DEVICE, fused_step=True, **constants, **options)
+        self.scaler = GradScaler(DEVICE, **{"fused_step": True, **constants, **options})
         self.torchs = torch.amp.GradScaler(DEVICE, **constants)
 
-    def step(self, seed, magnitude, bad, clip, missing=None) -> None:
+    def step(self, seed, magnitude, bad, clip, missing=None, *, transposed=False) -> None:
         scale = self.scaler.get_scale()
         for i, grad in enumerate(drawn(seed, self.sizes, magnitude * scale, self.dtype)):
             if bad is not None and grad.numel() and i == len(self.sizes) - 1:
                 grad[-1] = bad
             self.ours[i].grad, self.theirs[i].grad = (None, None) if i == missing else (grad, grad.float().clone())
+            if transposed and grad.dim() == 2 and i != missing:
+                self.ours[i].grad = grad.t().contiguous().t()
         for scaler in (self.scaler, self.torchs):
             scaler.scale(torch.ones((), device=DEVICE))
         if clip is not None:
@@ -75,6 +77,7 @@ groups = st.fixed_dictionaries(
     {"lr": st.sampled_from([1e-3, 0.1]), "betas": betas, "eps": st.sampled_from([1e-8, 1e-3]),
      "weight_decay": st.sampled_from([0.0, 0.1]), "maximize": st.booleans()}
 )  # fmt: skip
+GROUP = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "maximize": False}
 steps = st.tuples(
     st.integers(0, 99), st.sampled_from([1e-4, 1.0, 100.0]), st.sampled_from([None, None, None, INF, NAN]),
     st.sampled_from([None, 0.5, 1e6]), st.sampled_from([None, None, 0]),
@@ -113,6 +116,33 @@ def test_a_run_is_torchs(decoupled, options, dtype, scale, story, capturable) ->
                     assert b is None or not b.any()  # torch keeps what a skipped step has made
         for a, b in zip(pair.ours, pair.theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-6, atol=number * largest * ROUNDING)
+
+
+@kernel_on_device
+@settings(max_examples=examples(ms=100, least=10), suppress_health_check=[no_fixtures])
+@given(options=groups, scale=scales, story=st.lists(steps, min_size=1, max_size=4), plain=st.booleans())
+@example(GROUP, 4.0, [(0, 1.0, None, 0.5, None), (1, 1.0, INF, 0.5, None), (2, 1.0, None, None, None)], True)
+@example(GROUP, 4.0, [(0, 1.0, None, None, None), (1, 1.0, NAN, None, None), (2, 1.0, None, 0.5, 0)], False)
+def test_torchs_kernel_steps_behind_one_read_as_it_does_in_torchs_protocol(options, scale, story, plain) -> None:
+    """`plain`: all gradients lie one after the other; else in a transposed one, which the read does not take."""
+    with pytest.MonkeyPatch.context() as patch:
+        checks, updates = [], []
+        check, update = kernels.check, torch._amp_update_scale_
+        patch.setattr(unscale, "KERNEL_DEVICES", {DEVICE})
+        patch.setattr(kernels, "available", lambda device: device.type == DEVICE)
+        patch.setattr(kernels, "check", lambda *args: checks.append(args) or check(*args))
+        patch.setattr(torch, "_amp_update_scale_", lambda *args: updates.append(args) or update(*args))
+        sizes = [3, 0, 17] if plain else [3, (2, 5), 17]
+        pair = Pair(sizes, torch.optim.AdamW, [options], scale, fused_step=False, capturable=True)
+        for number, step in enumerate(story, 1):
+            del checks[:], updates[:]
+            pair.step(*step, transposed=not plain)
+            assert len(updates) == 1 + (not plain)  # torch's own
+            assert len(checks) == 1 or not plain
+            assert pair.scaler.get_scale() == pair.torchs.get_scale()
+            assert pair.scaler.last_step.skipped == (step[2] is not None)
+            for a, b in zip(pair.ours, pair.theirs, strict=True):
+                torch.testing.assert_close(a, b, rtol=2e-6, atol=number * options["lr"] * ROUNDING)
 
 
 @kernel_on_device

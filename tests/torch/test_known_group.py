@@ -23,7 +23,7 @@ def known(contiguous=True):
     params, grads, exp_avgs, exp_avg_sqs, _, steps = lists
     tensors = adam.Tensors(grads, params, exp_avgs, exp_avg_sqs, steps)
     assert KnownGroup.fits(group, tensors) == contiguous
-    return optimizer, KnownGroup(optimizer, group, tensors, adam.addresses_of(tensors))
+    return optimizer, KnownGroup(optimizer, group, tensors, adam.Addresses.of(tensors))
 
 
 def second(optimizer):
@@ -86,7 +86,7 @@ def test_new_gradients_are_taken_with_their_addresses():
             param.grad = torch.ones(2, 3)
         tensors, addresses = group.again(optimizer)
         assert all(grad is param.grad for grad, param in zip(tensors.grads, params, strict=True))
-        assert addresses == adam.addresses_of(tensors)
+        assert addresses == adam.Addresses.of(tensors)
 
 
 def test_of_two_groups_each_is_known():

@@ -23,7 +23,7 @@ from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, read_run, records, unpack_counts
 from ampsim.watch import run as watch_run
 from ampsim.watch import watch
-from ampsim.watch.measure import exponents, norms
+from ampsim.watch.measure import exponents, fingerprint, norms
 from ampsim.watch.sinks import _scalars
 from ampsim.watch.step import Step, _record
 from ampsim.watch.writer import Writer
@@ -506,3 +506,31 @@ def test_a_file_says_that_no_scaler_was_given(tmp_path):
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
     assert "no scaler" in in_words(explain(read_own(tmp_path / "run.jsonl")))
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_the_fingerprint_is_of_each_parameter(at):
+    params = [torch.ones(2), torch.ones(3, dtype=torch.bfloat16), torch.ones(1)]
+    before = torch.cat(fingerprint(params))
+    params[at][-1] += 1
+    assert not torch.equal(torch.cat(fingerprint(params)), before)
+
+
+def test_a_record_that_was_logged_to_is_written_at_once_and_another_waits_for_the_next_step(tmp_path):
+    path, model = tmp_path / "run.jsonl", make()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu")
+    with watch(model, optimizer, scaler, to=path) as run:
+        written = []
+        for logs in (True, False, True):
+            loss = model(torch.ones(1, 3)).sum()
+            if logs:
+                run.log(loss=loss)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            written.append(len(list(records(path))))
+    assert written == [1, 1, 3]
+
+
+def test_a_tracker_hears_of_each_optimizer_that_stepped_too():
+    assert _scalars({"step": 3, "optimizers": [True, False, None]}) == {"skipped/0": 1.0, "skipped/1": 0.0}

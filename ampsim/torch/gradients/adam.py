@@ -1,73 +1,37 @@
 """Adam and AdamW over all tensors of an optimizer, in eight words per element and two launches of Triton kernels.
 
-`check` reads the gradients once: norm, non-finite check, and the divisor that unscales and clips; 1 word. `step`
-reads gradient, parameter and both moments, and writes all but the gradient; 7 words, or none if the check found inf or
-NaN. torch moves 12: its `unscale_` and clip write the gradients, which are read for the norm between, and so does its
-fused step.
+`kernels.check` reads the gradients once: norm, non-finite check, and the divisor that unscales and clips; 1 word.
+`step` reads gradient, parameter and both moments, and writes all but the gradient; 7 words, or none if the check found
+inf or NaN. torch moves 12: its `unscale_` and clip write the gradients, which are read for the norm between, and so
+does its fused step.
 
-The map of tiles depends on sizes alone, and is made once per model. Addresses are 8 bytes per tensor.
+The map of tiles depends on sizes alone, and is made once per model, as are the addresses of parameters and moments;
+those of the gradients are 16 bytes per tensor, and the table is the one that the check has read.
 
 They have been run in Triton's interpreter, and compiled for sm_80, sm_90 and sm_100 (`experiments.compiled_kernels`);
 not yet on a GPU.
 """
 
-import functools
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampsim._triton import NewAddressesError, is_dense, runs, tl
-from ampsim.core.machine import Rule
+from ampsim._triton import is_dense, runs, tl
 from ampsim.torch.dynamo import leave_alone
 from ampsim.torch.gradients import kernels, kernels_adam
-from ampsim.torch.gradients.collect import Groups
-from ampsim.torch.gradients.kernels import DTYPES, Numbers, Sent
+from ampsim.torch.gradients.collect import Groups, PlainGroups
+from ampsim.torch.gradients.kernels import DTYPES, Numbers, addresses_of
 
 PART = 1024  # elements of a tile that one program of `adam` steps, 8 per thread
 STEP_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # what is fused is written as fma
-PROGRAMS = 2  # of `check` per multiprocessor: as many as its registers let run at once
-PARTS = 1024  # programs of `check` at most; the last one reads what all have found
-
-__all__ = [
-    "Checked",
-    "Hyperparameters",
-    "NewAddressesError",
-    "Numbers",
-    "Tensors",
-    "Update",
-    "addresses_of",
-    "available",
-    "check",
-    "step",
-    "why_not_check",
-    "why_not_step",
-]
-
 _PLAIN = (Tensor, nn.Parameter)
 _KIND = "a tensor is on another device, or a subclass of Tensor: expected plain ones on one device"
 _DTYPE = "dtypes: expected parameters and state in float32, gradients in one of float32, float16 and bfloat16"
 _STRIDES = "strides: expected no gaps, and gradient and state to lie in memory as their parameter does"
-
-
-class Checked(NamedTuple):
-    """The result of one read of all gradients; each shape (), float32, on their device."""
-
-    norm: Tensor  # 2-norm of g / scale; inf if it exceeds float32, as of finite gradients it may
-    found_inf: Tensor  # 1.0 if any g / scale is inf or NaN in float32, or the bound is no norm; else 0.0
-    divisor: Tensor  # g / divisor is unscaled and clipped
-    following: tuple[Tensor, Tensor] | None  # scale and growth tracker (int32) after an update by this flag alone
-
-
-class Update(NamedTuple):
-    """The state that an update would change, on the gradients' device, and the rule it would change it by."""
-
-    scale: Tensor  # (), float32
-    growth_tracker: Tensor  # (), int32
-    rule: Rule  # with the growth test ">="
 
 
 class Tensors(NamedTuple):
@@ -92,19 +56,19 @@ class Hyperparameters(NamedTuple):
     maximize: bool
 
 
-@functools.lru_cache(maxsize=64)  # of numbers: keeps no tensor alive; 8 bytes per tensor
-def _table(device: torch.device, *columns: Numbers) -> Sent:
-    return kernels.send(np.stack([*map(_column, columns)], axis=1), device)
+class Addresses(NamedTuple):
+    """The places of the tensors of one group: their elements, and where each list lies."""
 
+    sizes: Numbers
+    grads: Numbers
+    state: tuple[Numbers, Numbers, Numbers]  # parameters and moments
 
-@functools.lru_cache(maxsize=64)
-def _column(numbers: Numbers) -> "np.ndarray[Any, Any]":
-    return np.array(numbers, dtype=np.int64)
-
-
-def addresses_of(lists: Sequence[Sequence[Tensor]]) -> list[Numbers]:
-    """Return the elements of each tensor of the first list, and the addresses in the lists, without the counts."""
-    return [tuple(map(Tensor.numel, lists[0])), *(tuple(map(Tensor.data_ptr, tensors)) for tensors in lists[:4])]
+    @classmethod
+    def of(cls, tensors: Tensors) -> "Addresses":
+        """Look at the tensors."""
+        sizes, grads = addresses_of(tensors.grads)
+        params, *moments = (tuple(map(Tensor.data_ptr, each)) for each in tensors[1:4])
+        return cls(sizes, grads, (params, *moments))  # type: ignore[arg-type]
 
 
 def _powers(beta: float, counts: Tensor) -> Tensor:
@@ -114,81 +78,39 @@ def _powers(beta: float, counts: Tensor) -> Tensor:
     return torch.pow(beta, wide).float()
 
 
-def _tables(device: torch.device, addresses: list[Numbers]) -> tuple[Tensor, Tensor]:
-    """Return the tiles of what `addresses_of` returned, and of each tensor its row."""
-    return kernels.tiles_on(device, addresses[0]), kernels.arrived(_table(device, *addresses))
-
-
-def check(
-    grads: Sequence[Tensor], scale: Tensor, max_norm: float | Tensor | None = None, update: Update | None = None
-) -> Checked:
-    """Return norm, flag and divisor of dense gradients of one device and dtype, float32, float16 or bfloat16.
-
-    `scale` has shape (), float32. `max_norm` is what to clip to: a number of at least 0, a tensor like `scale`, whose
-    NaN or negative number sets the flag, or None. One launch, which waits for nothing. In the capture of a CUDA graph
-    the gradients must lie where they lay in a call before it: NewAddressesError otherwise.
-    """
-    device = scale.device
-    with torch.cuda.device_of(scale):  # type: ignore[no-untyped-call] # Triton launches on the current one
-        tiles, table = _tables(grads[0].device, addresses_of([grads]))
-        programs = max(1, min(len(tiles), PARTS, PROGRAMS * _multiprocessors(device)))
-        partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
-        done = torch.zeros(1, dtype=torch.int32, device=device)
-        found = torch.empty(4, dtype=torch.float32, device=device)
-        counted = torch.empty((), dtype=torch.int32, device=device)
-        bound = "none" if max_norm is None else "tensor" if isinstance(max_norm, Tensor) else "number"
-        kernels_adam.check[(programs,)](
-            tiles, len(tiles), table, partials, done, scale, 0.0 if max_norm is None else max_norm, found,
-            *_state(update), counted, getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, kernels.BLOCK,
-            *_constants(update), **kernels.OPTIONS
-        )  # fmt: skip
-    norm, flag, divisor, following = found.unbind()
-    return Checked(norm, flag, divisor, (following, counted) if update else None)
-
-
-def _state(update: Update | None) -> tuple[Tensor | None, Tensor | None, int]:
-    if update is None:
-        return None, None, 0
-    return update.scale, update.growth_tracker, min(update.rule.growth_interval, 2**31)
-
-
-def _constants(update: Update | None) -> tuple[float | None, ...]:
-    if update is None:
-        return (None,) * 4
-    rule = update.rule
-    return rule.growth_factor, rule.backoff_factor, rule.min_scale, rule.max_scale
-
-
 def step(
     tensors: Tensors,
     found_inf: Tensor,
     divisor: Tensor | None,
     numbers: Hyperparameters,
-    addresses: list[Numbers] | None = None,
+    addresses: Addresses | None = None,
     counts: Tensor | None = None,
 ) -> Tensor:
     """Step parameters by gradients that are divided first, and count the step; do nothing if `found_inf` is 1.
 
     Gradients and moments lie in memory as their parameters do. `found_inf` and `divisor` have shape (), float32;
-    `addresses` is what `addresses_of` returns, and `counts` what the last call did, shape (tensors,), where they are
-    known. One launch, and some small ones beside it: for the counts and the corrections. In a capture as `check`.
+    `addresses` is what `Addresses.of` returns, and `counts` what the last call did, shape (tensors,), where they are
+    known. One launch, and some small ones beside it: for the counts and the corrections. In a capture as
+    `kernels.check`.
 
     Returns:
         The counts after the step, which the next call writes.
     """
     grads = tensors.grads
     with torch.cuda.device_of(found_inf):  # type: ignore[no-untyped-call]
-        tiles, table = _tables(grads[0].device, addresses or addresses_of(tensors))
-        clean = 1.0 - found_inf
+        device, at = grads[0].device, addresses or Addresses.of(tensors)
+        tiles, table = kernels.tiles_on(device, at.sizes), kernels.table_on(device, at.sizes, at.grads)
+        state = kernels.table_on(device, *at.state)
+        clean = torch.rsub(found_inf, 1.0)
         torch._foreach_add_([*tensors.steps], clean)
         counts = torch.stack([*tensors.steps]).reshape(-1) if counts is None else counts.add_(clean)
-        if not len(tiles):
+        if not tiles.size(0):
             return counts
         lr, beta1, beta2, eps, decay = map(float, numbers[:5])
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
-        kernels_adam.adam[(len(tiles) * (kernels.BLOCK // PART),)](
-            tiles, table, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2, eps,
-            decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
+        kernels_adam.adam[(tiles.size(0) * (kernels.BLOCK // PART),)](
+            tiles, table, state, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2,
+            eps, decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip
     return counts
 
@@ -200,28 +122,25 @@ def available(device: torch.device) -> bool:
 
 def _try(grads: list[Tensor]) -> None:
     one = torch.ones((), device=grads[0].device)
-    checked = check(grads, one, 1.0)
+    checked = kernels.check(grads, one, 1.0)
     param, exp_avg, exp_avg_sq = ([torch.zeros_like(grads[0])] for _ in range(3))
     tensors = Tensors(grads, param, exp_avg, exp_avg_sq, steps=[torch.zeros_like(one)])
     numbers = Hyperparameters(1e-3, 0.9, 0.999, 1e-8, 0.0, decoupled=True, maximize=False)
     step(tensors, checked.found_inf, checked.divisor, numbers)
 
 
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
 def why_not_check(groups: Groups) -> str | None:
-    """Say why `check` cannot read gradients, grouped by device and dtype; None if it can."""
+    """Say why `kernels.check` cannot read gradients, grouped by device and dtype; None if it can."""
     ((device, dtype), grads), *more = groups.items()
     if more:
         return _DTYPE if all(each == device for (each, _), _ in more) else _KIND
     if dtype not in DTYPES:
         return _DTYPE
+    if isinstance(groups, PlainGroups):
+        return None
     if {*map(type, grads)} != {Tensor}:
         return _KIND
-    return None if all(map(Tensor.is_contiguous, grads)) or all(map(is_dense, grads)) else _STRIDES
+    return None if all(map(is_dense, grads)) else _STRIDES
 
 
 def why_not_step(tensors: Tensors) -> str | None:

@@ -1,6 +1,7 @@
 """An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
 
 from collections.abc import Iterator
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -12,7 +13,13 @@ from ampsim.core.torch_model import refusals
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
+
+class PlainGroups(Groups):
+    """Gradients known to be of one device and dtype, no subclasses, and contiguous."""
+
+
 _GRAD = attrgetter("grad")
+FEW = 4  # parameters, below which a look at each costs less than a look at all
 _SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other views it gives up
 
 
@@ -25,6 +32,13 @@ def gradients(
     with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
     see the sum. Those that are not go into `uncoalesced` too.
     """
+    groups = _all_plain(optimizer) or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
+    if not allow_fp16 and any(dtype is torch.float16 for _, dtype in groups):
+        raise refusals.FLOAT16.error()
+    return groups
+
+
+def _any_kind(optimizer: Optimizer, *, sums: bool, uncoalesced: list[Tensor] | None) -> Groups:
     groups: Groups = {}
     device = dtype = None
     grads: list[Tensor] = []
@@ -35,8 +49,6 @@ def gradients(
                 continue
             if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
                 device, dtype = grad.device, grad.dtype
-                if not allow_fp16 and dtype is torch.float16:
-                    raise refusals.FLOAT16.error()
                 grads = groups.setdefault((device, dtype), [])
             if grad.is_sparse:
                 if sums or dtype is torch.float16:
@@ -46,6 +58,23 @@ def gradients(
                 grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
             grads.append(grad)
     return groups
+
+
+def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
+    """Group gradients that are plain without a look at each in Python; None of others, or of few."""
+    first = optimizer.param_groups[0]["params"] if len(optimizer.param_groups) == 1 else None
+    if first is not None and len(first) < FEW:
+        return None
+    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    grads = [grad for param in params if (grad := param.grad) is not None]
+    try:
+        if {*map(type, grads)} != {Tensor} or not all(map(Tensor.is_contiguous, grads)):  # as no sparse COO one is
+            return None
+    except RuntimeError:  # of other layouts
+        return None
+    some: list[Tensor | None] = [*grads]
+    found = torch._C._group_tensors_by_device_and_dtype([some], False)  # noqa: SLF001, FBT003 - as torch's own do
+    return PlainGroups(dict.fromkeys(found, grads)) if len(found) == 1 else None
 
 
 def check_separate(groups: Groups) -> None:
@@ -81,15 +110,16 @@ def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
                 yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
 
 
-def lay_out_for_kernel(optimizer: Optimizer) -> None:
+def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None:
     """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
 
     torch's fused kernels on the CPU look at no strides: they read and write as many elements as there are, one
-    after the other from the first address. Costs nothing per element unless a gradient must be copied.
+    after the other from the first address. Costs nothing per element unless a gradient must be copied. `are_plain`: the
+    gradients are known to be contiguous.
     """
     for group in optimizer.param_groups:
         params, grads = group["params"], [*map(_GRAD, group["params"])]
-        if all(map(Tensor.is_contiguous, params)) and all(grad is None or grad.is_contiguous() for grad in grads):
+        if all(map(Tensor.is_contiguous, params)) and (are_plain or all(g is None or g.is_contiguous() for g in grads)):
             continue
         for param, grad in zip(params, grads, strict=True):
             contiguous = grad is None or (grad.is_contiguous() and param.is_contiguous())

@@ -5,6 +5,7 @@ Unscaling and clipping are multiplications by numbers that are known before the 
 fused optimizer one read, for norm and check together, is enough: the rest is folded into ``grad_scale``.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.collect import Groups, PlainGroups
 from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, sum_of_squares
 
 if TYPE_CHECKING:
-    from ampsim.torch.gradients.kernels import Read
+    from ampsim.torch.gradients.kernels import Checked, Update
 
 T = TypeVar("T")
 OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
@@ -165,7 +166,7 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     again in float64; on other devices, and without Triton, that would be a wait, and the step is skipped although it
     might have been saved.
     """
-    reads = [_read_on_cuda(grads, copied(inverse, device)) for (device, _), grads in groups.items()]
+    reads = [_read_on_cuda(grads, inverse) for grads in groups.values()]
     if groups and all(reads):
         return _combined([read for read in reads if read], inverse.device)
     if all(on_host(device, dtype) for device, dtype in groups):
@@ -181,9 +182,53 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     return norm, (~norm.isfinite()).float()
 
 
-def _read_on_cuda(grads: list[Tensor], factor: Tensor | None = None) -> "Read | None":
+def _read_on_cuda(grads: list[Tensor], inverse: Tensor | None = None) -> "Checked | None":
     """Read norm, check and largest gradient by Triton's kernels; None where they cannot be used."""
-    return _by_kernels(grads, lambda kernels: kernels.norm_and_flag(grads, factor))
+
+    def read(kernels: Any) -> "Checked":
+        scale = None if inverse is None else copied(inverse, grads[0].device).reciprocal()
+        checked: Checked = kernels.norm_and_flag(grads, scale)
+        return checked
+
+    return _by_kernels(grads, read)
+
+
+@functools.cache
+def triton_kernels() -> Any:
+    """Import Triton, which nothing else needs, and the kernels."""
+    from ampsim.torch.gradients import kernels
+
+    return kernels
+
+
+def reads_at_once(groups: Groups) -> bool:
+    """Tell whether `kernels.check` says of gradients all that a step by torch's fused kernels needs.
+
+    Those write unscaled gradients in their own dtype, where a narrower one than float32 may overflow.
+    """
+    ((_, dtype), grads), *more = groups.items()
+    if more or dtype is not torch.float32:
+        return False
+    whole = isinstance(groups, PlainGroups) or all(map(Tensor.is_contiguous, grads))
+    return whole and _by_kernels(grads, lambda _: True) is True
+
+
+def check_at_once(
+    groups: Groups, scale_on: OnDevice, max_norm: float | Tensor | None, update: "Update | None"
+) -> "Checked | None":
+    """Do `kernels.check` of gradients that it takes; None in a capture, where it cannot be told of them.
+
+    `max_norm` is what to clip to: shape () if it is a tensor, on any device.
+    """
+    ((device, _), grads) = next(iter(groups.items()))
+    if isinstance(max_norm, Tensor):
+        max_norm = copied(max_norm.float(), device)
+    kernels = triton_kernels()
+    try:
+        checked: Checked = kernels.check(grads, scale_on(device), max_norm, update)
+    except kernels.NewAddressesError:  # a graph's own gradients
+        return None
+    return checked
 
 
 def _multiplied_on_cuda(grads: list[Tensor], factor: Tensor, found: Tensor) -> bool:
@@ -198,16 +243,14 @@ def _multiplied_on_cuda(grads: list[Tensor], factor: Tensor, found: Tensor) -> b
 def _by_kernels(grads: list[Tensor], work: Callable[[Any], T]) -> T | None:
     if grads[0].device.type not in KERNEL_DEVICES:
         return None
-    from ampsim._triton import NewAddressesError
-    from ampsim.torch.gradients import kernels  # imports Triton, which nothing else needs
-
+    kernels = triton_kernels()
     try:
         return work(kernels) if kernels.takes(grads) else None
-    except NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
+    except kernels.NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
         return None
 
 
-def _combined(reads: list["Read"], home: torch.device) -> tuple[Tensor, Tensor]:
+def _combined(reads: list["Checked"], home: torch.device) -> tuple[Tensor, Tensor]:
     """Combine the norms and the flags of several reads, on one device."""
     if len(reads) == 1:
         return reads[0].norm.to(home), reads[0].found_inf.to(home)

@@ -69,13 +69,18 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         return State(float(self.scale.item()), int(self.growth_tracker.item()))
 
+    def number(self) -> float:
+        self._wait()
+        return float(self.scale.item())
+
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
         for successor in outcome.successors:
             if successor.fits(self, rule, outcome.flags):
                 return self._successor(*successor.state)
         device = self.scale.device
-        found = torch.stack([copied(flag, device) for flag in outcome.flags]).sum()
+        flags = [copied(flag, device) for flag in outcome.flags]
+        found = flags[0] if len(flags) == 1 else torch.stack(flags).sum()
         scale, counted = self.scale.clone(), self.growth_tracker
         if rule.growth_test == ">=":  # the kernel knows "==" only: no count may be past the interval
             counted = counted.clamp(max=min(rule.growth_interval, 2**31) - 1)
@@ -98,13 +103,13 @@ class DeviceVersion(Version[Rule, State]):
             new = torch.full((), new_scale, dtype=torch.float32, device=device)  # a fill: no copy to wait for
         if rule.min_scale is not None:  # a tensor's value cannot be refused without reading it
             new = torch.where(new.isfinite(), new, self.scale)
-        return self._made(rule, new, self.growth_tracker)
+        return self._made(rule, new, self.growth_tracker.clone())
 
     def _successor(self, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
         return DeviceVersion(scale, tracker, event_on(scale.device))
 
     def _made(self, rule: Rule, scale: Tensor, tracker: Tensor) -> "DeviceVersion":
-        return self._successor(_bounded(rule, scale), tracker.clone())
+        return self._successor(_bounded(rule, scale), tracker)
 
     def _wait(self) -> None:
         """Order this stream behind the one that made the version, and keep its memory until it is done."""

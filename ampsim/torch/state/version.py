@@ -89,6 +89,11 @@ class Version(Protocol[M, S]):
     def read(self) -> Any:  # anything with scale and growth_tracker
         """Return the `State` on the host. Waits for the device."""
 
+    def number(self) -> float:
+        """Return the scale alone; on a device in one copy. Waits for the device."""
+        scale: float = self.read().scale
+        return scale
+
     def saved(self) -> S:
         """Return what `start` makes this version of again. Waits for the device."""
         state: S = self.read()

@@ -12,12 +12,11 @@ from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from ampsim.torch.gradients.collect import Groups
-from ampsim.torch.gradients.unscale import KERNEL_DEVICES, copied
-from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.known_group import KnownGroup
+from ampsim.torch.gradients.unscale import KERNEL_DEVICES, copied, triton_kernels
+from ampsim.torch.step.known_group import KnownGroup, Read
 
 if TYPE_CHECKING:
-    from ampsim.torch.gradients.adam import Checked, Numbers, Tensors
+    from ampsim.torch.gradients.adam import Addresses, Tensors
 
 Lists = tuple[list[Tensor], ...]  # what `_init_group` fills: see `FusedStep._stepped`
 
@@ -59,50 +58,38 @@ class FusedStep:
             self._told.add(why)
             warnings.warn(f"fused_step=True, but {why}; torch's own kernels step it", RuntimeWarning, stacklevel=2)
 
-    def check(
-        self,
-        optimizer: Optimizer,
-        groups: Groups,
-        version: AnyVersion,
-        max_norm: float | Tensor | None,
-        newest: AnyVersion | None,
-        rule: Any,
-    ) -> "Checked | None":
-        """Read norm, flag, divisor and the next scale off all gradients; None, after a warning, where that cannot be.
+    def takes(self, optimizer: Optimizer, groups: Groups) -> bool:
+        """Tell whether `kernels.check` can read all gradients for a step by ours; warn where it cannot."""
+        if _of_other_kind(optimizer):
+            return False
+        why = _elsewhere(next(iter(groups))[0])
+        if not why:
+            from ampsim.torch.gradients import adam  # imports Triton, which nothing else needs
 
-        `max_norm` is what to clip to: shape () if it is a tensor, on any device. The next scale is that of `newest`
-        by `rule`, where it lives on the gradients' device.
-        """
-        if not groups or _of_other_kind(optimizer):
-            return None
-        if why := _elsewhere(next(iter(groups))[0]):
+            why = adam.why_not_check(groups)
+        if why:
             self._tell(why)
-            return None
-        from ampsim.torch.gradients import adam  # imports Triton, which nothing else needs
-
-        if why := adam.why_not_check(groups):
-            self._tell(why)
-            return None
-        ((device, _), grads) = next(iter(groups.items()))
-        if isinstance(max_norm, Tensor):
-            max_norm = copied(max_norm.float(), device)
-        state = None if newest is None else newest.state_on(device)
-        try:
-            return adam.check(grads, version.scale_on(device), max_norm, adam.Update(*state, rule) if state else None)
-        except adam.NewAddressesError:  # a graph's own gradients
-            return None
+        return not why
 
     @contextmanager
-    def replacing(self, optimizer: Any) -> Iterator[None]:
-        """Step each parameter group of an optimizer by our kernel, if it can be, when its own ``step`` comes to it."""
+    def replacing(self, optimizer: Any, read: "Read | None") -> Iterator[None]:
+        """Step each parameter group of an optimizer by our kernel, if it can be, when its own ``step`` comes to it.
+
+        `read` are its gradients as the check read them, where they were plain; they may have been replaced since.
+        """
         if _of_other_kind(optimizer):
             yield
             return
+        begin = 0  # of the group's gradients among those that were read
 
         def init_group(group: dict[str, Any], *lists: list[Tensor]) -> bool:
-            if self._stepped_again(optimizer, group):
+            nonlocal begin
+            part = read and read.part(begin, begin + len(group["params"]))
+            if self._stepped_again(optimizer, group, part):
+                begin += len(group["params"])
                 return False
             has_complex: bool = type(optimizer)._init_group(optimizer, group, *lists)  # noqa: SLF001
+            begin += len(lists[1])
             if lists[0] and self._stepped(optimizer, group, lists):
                 for each in lists:
                     each.clear()  # torch's kernel gets nothing
@@ -114,10 +101,10 @@ class FusedStep:
         finally:
             del optimizer._init_group  # noqa: SLF001
 
-    def _stepped_again(self, optimizer: Any, group: dict[str, Any]) -> bool:
+    def _stepped_again(self, optimizer: Any, group: dict[str, Any], read: "Read | None") -> bool:
         """Step a group that is known by our kernel; False if it is not, or cannot be stepped now."""
         for known in self._known.get(optimizer, ()):
-            if known.group is group and (now := known.again(optimizer)):
+            if known.group is group and (now := known.again(optimizer, read)):
                 if _options_of(group) or (counts := self._launched(optimizer, group, *now, known.counts)) is None:
                     return False
                 known.counted(counts)
@@ -136,7 +123,7 @@ class FusedStep:
         if why := adam.why_not_step(tensors):
             self._tell(why)
             return False
-        addresses = adam.addresses_of(tensors)
+        addresses = adam.Addresses.of(tensors)
         if self._launched(optimizer, group, tensors, addresses) is None:
             return False
         known = [each for each in self._known.get(optimizer, ()) if each.group is not group]
@@ -150,7 +137,7 @@ class FusedStep:
         optimizer: Any,
         group: dict[str, Any],
         tensors: "Tensors",
-        addresses: "list[Numbers]",
+        addresses: "Addresses",
         counts: Tensor | None = None,
     ) -> Tensor | None:
         """Launch the step of tensors that are known to be right; return their counts, None in a capture of others."""
@@ -166,7 +153,7 @@ class FusedStep:
         divisor = None if divisor is None else copied(divisor, device)
         try:
             counts = adam.step(tensors, found_inf, divisor, numbers, addresses, counts)
-        except adam.NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
+        except triton_kernels().NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
             return None
         # As torch's kernel does; the backward pass looks at it.
         increment_version([*tensors.params, *tensors.exp_avgs, *tensors.exp_avg_sqs])
@@ -203,6 +190,6 @@ def _elsewhere(device: torch.device) -> str | None:
         try:
             if adam.available(device):
                 return None
-        except adam.NewAddressesError:
+        except triton_kernels().NewAddressesError:
             return "it is first stepped in the capture of a CUDA graph: expected a step before it"
     return f"its gradients are on {device}: expected CUDA, with Triton"

@@ -127,7 +127,7 @@ class _Left:
 
     def check_divisor(self, ticket: ScaleTicket) -> None:
         """Refuse to divide it by the scale of a later ticket, unless that is the same number. Waits for the device."""
-        held, divisor = 1.0 if self.divided else self.ticket.value.read().scale, ticket.value.read().scale
+        held, divisor = 1.0 if self.divided else self.ticket.value.number(), ticket.value.number()
         if held != divisor:
             raise RuntimeError(
                 f"gradients from before an update() would be divided by the scale {divisor}: expected {held}, which "

@@ -1,14 +1,26 @@
 """A parameter group whose tensors were found right once: from then on, only what may have changed is looked at."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ampsim.torch.gradients.adam import Numbers, Tensors
+    from ampsim.torch.gradients.adam import Addresses, Tensors
+
+
+class Read(NamedTuple):
+    """Gradients as a kernel has read them: of one device and dtype, no subclasses, and contiguous."""
+
+    grads: Sequence[Tensor]
+    places: tuple[int, ...]  # their addresses
+
+    def part(self, begin: int, end: int) -> "Read":
+        """Return some of them."""
+        return self if begin == 0 and end == len(self.grads) else Read(self.grads[begin:end], self.places[begin:end])
+
 
 _STATE: Callable[[Any], tuple[Tensor, ...]] = itemgetter("exp_avg", "exp_avg_sq", "step")
 _VERSION = attrgetter("_version")
@@ -21,7 +33,7 @@ class KnownGroup:
     tensors at the same addresses, without gaps still. To see that takes a tenth of torch's own look at the group.
     """
 
-    def __init__(self, optimizer: Any, group: dict[str, Any], tensors: "Tensors", addresses: "list[Numbers]") -> None:
+    def __init__(self, optimizer: Any, group: dict[str, Any], tensors: "Tensors", addresses: "Addresses") -> None:
         self.group = group
         self._tensors = tensors
         self._states = [optimizer.state[param] for param in tensors.params]
@@ -48,13 +60,21 @@ class KnownGroup:
             all(map(Tensor.is_contiguous, each)) for each in tensors
         )
 
-    def again(self, optimizer: Any) -> "tuple[Tensors, list[Numbers]] | None":
-        """Return the tensors with the gradients of now, and their addresses; None if another look is needed."""
+    def again(self, optimizer: Any, read: Read | None = None) -> "tuple[Tensors, Addresses] | None":
+        """Return the tensors with the gradients of now, and their addresses; None if another look is needed.
+
+        Gradients that lie where they were `read` are not looked at again.
+        """
         params, grads = self.group["params"], [param.grad for param in self.group["params"]]
-        if not (len(params) == len(self._states) and self._holds(optimizer, params) and self._takes(grads)):
+        if len(params) != len(self._states) or not self._holds(optimizer, params):
             return None
-        sizes, _, *others = self._addresses
-        return self._tensors._replace(grads=grads), [sizes, tuple(map(Tensor.data_ptr, grads)), *others]
+        same = read is not None and len(grads) == len(read.grads) and all(map(is_, grads, read.grads))
+        if not (self._takes(grads[:1]) if same else self._takes(grads)):
+            return None
+        places = tuple(map(Tensor.data_ptr, grads))
+        if same and read is not None and places != read.places and not self._takes(grads):
+            return None
+        return self._tensors._replace(grads=grads), self._addresses._replace(grads=places)
 
     def _holds(self, optimizer: Any, params: list[Tensor]) -> bool:
         state = optimizer.state  # of a single group in its order: a parameter's hash is Python code

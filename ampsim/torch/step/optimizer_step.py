@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +17,17 @@ from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients import collect, unscale
-from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.collect import Groups, PlainGroups
 from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.version import AnyVersion, Successor
 from ampsim.torch.step.fused_step import FusedStep
+from ampsim.torch.step.known_group import Read
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage
+from ampsim.torch.threads.register import Register
 
 if TYPE_CHECKING:
-    from ampsim.torch.gradients.adam import Checked
+    from ampsim.torch.gradients.kernels import Checked
 
 T = TypeVar("T")
 Args = tuple[Any, ...]  # of the optimizer's own step
@@ -70,7 +72,7 @@ class OptimizerStep:
     ticket: int = 0  # its number
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
-    newest: AnyVersion | None = None  # what the next update changes, if all goes in order
+    register: Register[AnyVersion] | None = None  # whose newest version the next update changes, if all goes in order
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -130,7 +132,10 @@ class OptimizerStep:
 
     def check(self) -> FoundInf:
         """Note whether all gradients, still scaled, are finite; return the flags."""
-        self.record.found_inf = self._check_for_kernel()
+        return self._check(self._gradients(allow_fp16=True))
+
+    def _check(self, groups: Groups) -> FoundInf:
+        self.record.found_inf = self._check_for_kernel(groups)
         self._tell_ranks()
         return self.record.found_inf
 
@@ -158,7 +163,7 @@ class OptimizerStep:
         if not groups:
             return torch.zeros(())
         home = next(iter(groups))[0]
-        if checked := self._check_fused(groups, max_norm):
+        if fused and (checked := self._check_at_once(groups, max_norm)):
             self.record.folded, self.record.found_inf[home] = checked.divisor, checked.found_inf
             return checked.norm
         on_host = home.type == version.device.type == "cpu"
@@ -223,21 +228,29 @@ class OptimizerStep:
 
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
-        if self.record.stage is Stage.READY:
-            self.show()
-        collect.lay_out_for_kernel(self.record.optimizer)
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
-            self.check()
+            self.show()
+            groups = self._gradients(allow_fp16=True)
+            self._lay_out({device for device, _ in groups}, are_plain=isinstance(groups, PlainGroups))
+            self._check(groups)
             scale = self.version.scale_on(record.home)
+        else:
+            self._lay_out(record.found_inf.keys())
         state = getattr(self.record.optimizer, "state", None)
         state = state if isinstance(state, dict) else {}  # what is none of torch's optimizers may have none
         had_state = len(state)
-        with self.fused_step.replacing(self.record.optimizer) if self.fused_step else nullcontext():
-            result = _call_fused(self.record.optimizer, scale, record, args, kwargs)
+        read, record.read = record.read, None
+        with self.fused_step.replacing(record.optimizer, read) if self.fused_step else nullcontext():
+            result = _call_fused(record.optimizer, scale, record, args, kwargs)
         if not self.exact_torch and len(state) > had_state:
             self._drop_if_skipped(state, list(state)[had_state:])
         return result
+
+    def _lay_out(self, devices: Collection[torch.device], *, are_plain: bool = False) -> None:
+        """Lay gradients out as torch's kernel on the CPU reads them, where some may be there; others see strides."""
+        if not devices or any(device.type == "cpu" for device in devices):
+            collect.lay_out_for_kernel(self.record.optimizer, are_plain=are_plain)
 
     def _drop_if_skipped(self, state: dict[Any, Any], made: list[Any]) -> None:
         """Drop the state of these parameters, which a step has just made, if its kernel skipped. Waits for the flags.
@@ -249,20 +262,27 @@ class OptimizerStep:
             for param in made:
                 del state[param]
 
-    def _check_fused(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
-        """Read norm, flag, divisor and the next state in one launch; None where that is not asked for, or cannot be."""
-        if self.fused_step is None or not groups:
+    def _check_at_once(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
+        """Read norm, flag, divisor and the next state in one launch, for a fused step; None where that cannot be."""
+        if self.exact_torch or not groups:
             return None
-        checked = self.fused_step.check(self.record.optimizer, groups, self.version, max_norm, self.newest, self.rule)
-        if checked and checked.following and self.newest:
-            self.record.successor = Successor(self.newest, self.rule, checked.found_inf, checked.following)
+        ours = self.fused_step is not None and self.fused_step.takes(self.record.optimizer, groups)
+        if not (ours or unscale.reads_at_once(groups)):
+            return None
+        newest, (home, _) = self.register and self.register.newest, next(iter(groups))
+        state = newest.state_on(home) if newest else None
+        update: Any = (*state, self.rule) if state else None  # of a policy no state is on a device
+        checked = unscale.check_at_once(groups, self.version.scale_on, max_norm, update)
+        if newest and checked and checked.following:
+            self.record.successor = Successor(newest, self.rule, checked.found_inf, checked.following)
+        if ours and checked and isinstance(groups, PlainGroups):
+            self.record.read = Read(next(iter(groups.values())), checked.places)
         return checked
 
-    def _check_for_kernel(self) -> FoundInf:
-        groups = self._gradients(allow_fp16=True)
+    def _check_for_kernel(self, groups: Groups) -> FoundInf:
         if self.overrides.unscale_grads_:
             return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
-        if checked := self._check_fused(groups):
+        if checked := self._check_at_once(groups):
             return FoundInf({checked.found_inf.device: checked.found_inf})
         found = FoundInf()
         if self.exact_torch:

@@ -15,6 +15,7 @@ from ampsim.core.torch_model.protocol import Stage as Stage
 from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.device import event_on
 from ampsim.torch.state.version import DeviceObservation, Outcome, Successor
+from ampsim.torch.step.known_group import Read
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ class Record:
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
     successor: Successor | None = None  # what an update by these gradients alone makes
+    read: Read | None = None  # plain gradients as a kernel has read them, until the step
     is_held: bool = False  # some thread unscales or steps this optimizer now
     _flags: FoundInf = field(default_factory=FoundInf)
     _expected: Callable[[], FoundInf] | None = None  # waits for what takes their place
@@ -80,7 +82,7 @@ class Record:
         """Go to a stage by hand; what was found stays, and of READY what was left to do is forgotten."""
         self.stage = stage
         if stage is Stage.READY:
-            self.folded, self.observed, self.successor = None, None, None
+            self.folded = self.observed = self.successor = self.read = None
 
 
 class StepRecords:
