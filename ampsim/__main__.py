@@ -16,6 +16,10 @@ def _command() -> int:
             from ampsim.lint.command import main as lint
 
             return lint(rest)
+        case ["adapt", *rest]:
+            from ampsim.lint.adapt.command import main as adapt
+
+            return adapt(rest)
     from ampsim.cli import main as program
 
     program()

@@ -74,6 +74,12 @@ COMMANDS = {
         "Read training loops without running them, and name what breaks a law. Exit status 1: there are findings.",
         OWN,
     ),
+    "adapt": Command(
+        RIGHT,
+        "lint:adapt_file",
+        "Write a loop as a module for check-loop, as far as its source has it. Exit status 1: TODO marks the rest.",
+        OWN,
+    ),
     "card": Command(
         RIGHT, "card:app", "Look at a CUDA card: probes of loss scaling on it, into one file that can be verified."
     ),

@@ -6,7 +6,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -116,79 +116,6 @@ class Source:
             return own[-1]
         above = (self.method(leaf(name_of(base)), name, depth + 1) for base in self.classes[owner].bases)
         return next((found for found in above if found), None)
-
-    @cached_property
-    def modules(self) -> dict[str, str]:
-        """What imported names stand for, dotted."""
-        found: dict[str, str] = {}
-        for node in self.nodes:
-            match node:
-                case ast.Import(names=names):
-                    found |= {(each.asname or each.name.partition(".")[0]): (each.name if each.asname else each.name.partition(".")[0]) for each in names}
-                case ast.ImportFrom(module=str(module), names=names):
-                    found |= {each.asname or each.name: f"{module}.{each.name}" for each in names}
-        return found
-
-    @cached_property
-    def imports(self) -> dict[str, str]:
-        """The line that imports a name."""
-        found = {}
-        for name, what in self.modules.items():
-            module, _, last = what.rpartition(".")
-            plain = f"import {what}" if what == name else f"import {what} as {name}" if not module else f"from {module} import {last}"
-            found[name] = plain if not module or last == name else f"from {module} import {last} as {name}"
-        return found
-
-    @cached_property
-    def literals(self) -> dict[str, tuple[str, int]]:
-        """The numbers that the file gives to names: assigned, as defaults of options or of parameters; with the line."""
-        found: dict[str, tuple[str, int]] = {}
-
-        def note(name: str, value: ast.AST | None) -> None:
-            if isinstance(value, ast.Constant) and isinstance(value.value, int | float | None):
-                found.setdefault(name, (repr(value.value), value.lineno))
-
-        for node in self.nodes:
-            match node:
-                case ast.Call(func=ast.Attribute(attr="add_argument"), args=[*_, ast.Constant(value=str(flag))], keywords=words):
-                    for each in words:
-                        if each.arg == "default":
-                            note(flag.lstrip("-").replace("-", "_"), each.value)
-                case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
-                    note(leaf(name_of(target)), value)
-                case ast.AnnAssign(target=target, value=value):
-                    note(leaf(name_of(target)), value)
-                case ast.FunctionDef(args=given):
-                    names = [*given.posonlyargs, *given.args][-len(given.defaults) or len(given.args) + 9 :]
-                    for arg, value in [*zip(names, given.defaults, strict=False), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]:
-                        note(arg.arg, value)
-        return found
-
-    def literal(self, name: str) -> tuple[str, int] | None:
-        """Return the number that the file gives to a name, as text, and the line; None where it gives none."""
-        return self.literals.get(name)
-
-    def default(self, function: Function, name: str) -> ast.expr | None:
-        """Return the default of a parameter, if it is a constant."""
-        given = function.args
-        names = [*given.posonlyargs, *given.args]
-        pairs = [*zip(reversed(names), reversed(given.defaults), strict=False), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-        return next((value for arg, value in pairs if arg.arg == name and isinstance(value, ast.Constant)), None)
-
-    def optimizer(self, name: str) -> tuple[str, int, str]:
-        """Return the class of torch that an optimizer is made of, the line, and the call; SGD where it is not seen."""
-        for node in self.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                made = re.search(r"(^|\.)(SGD|Adam|AdamW|RMSprop|NAdam|RAdam|Adagrad|Adamax)$", name_of(node.value.func))
-                if made and any(leaf(name_of(target)) == name for target in node.targets):
-                    return made[2], node.lineno, ast.unparse(node.value)
-        return "SGD", 0, ""
-
-    def place(self, node: ast.AST, loops: Sequence[ast.AST] = ()) -> ast.AST:
-        """Return the innermost of some loops, or the innermost function around a node, or the file."""
-        line = getattr(node, "lineno", 0)
-        around = [each for each in self.functions if each.lineno <= line <= (each.end_lineno or 0)]
-        return loops[-1] if loops else max(around, key=lambda each: each.lineno) if around else self.tree
 
     def events(self, *kinds: str) -> Iterator[tuple[Trace, Event]]:
         """Yield the events of some kinds, each with its trace."""
