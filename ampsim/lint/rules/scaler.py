@@ -69,6 +69,8 @@ def mentions_a_scaler(source: Source) -> bool:
                 "scaler" in name_of(value).lower()
             ):
                 return True
+            case ast.Dict(values=values) if any("scaler" in leaf(name_of(each)).lower() for each in values):
+                return True  # as ignite's Checkpoint is given it
             case ast.Assign(targets=[ast.Subscript(slice=key)]) if "scaler" in ast.unparse(key).lower():
                 return True
             case ast.Call(func=func) if re.search("(^|_)save|checkpoint", name_of(func), re.I):
