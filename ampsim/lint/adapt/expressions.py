@@ -296,12 +296,16 @@ class Expressions(Names, ABC):
 
     def helper(self, node: ast.Call) -> Function | None:
         """Return the function of this file that is called, if something that a rule looks at happens in it."""
-        match node.func:
-            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
-                return self.happening.get(name)
-            case ast.Attribute(value=ast.Name(id=base), attr=name) if base in self.instances:
-                return self.happening.get(name)
-        return None
+        return self.happening.get(self.own(node))
+
+    def own(self, node: ast.AST) -> str:
+        """Return the name of the function of this file that may be called, or ""."""
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name)):
+                return name
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=name)) if base in self.instances:
+                return name
+        return ""
 
     @cached_property
     def instances(self) -> frozenset[str]:
@@ -312,9 +316,9 @@ class Expressions(Names, ABC):
     @cached_property
     def happening(self) -> dict[str, Function]:
         """The functions of the file in which something happens that a rule looks at, by name."""
-        functions = [each for each in self.source.functions if each is not self.place]
-        inside = {each: [*ast.walk(each)] for each in functions}
-        calls = {each: {called(one) for one in inside[each] if isinstance(one, ast.Call)} for each in functions}
+        inside = {each: [*ast.walk(each)] for each in self.source.functions}
+        functions = [each for each in self.source.functions if self.place not in inside[each]]
+        calls = {each: {*filter(None, map(self.own, inside[each]))} for each in functions}
         found = {each.name: each for each in functions if any(self.events.get(n, set()) & KEPT for n in inside[each])}
         while True:
             touched = (each for each in functions if each.name in self.source.touched and each.name not in found)
