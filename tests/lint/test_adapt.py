@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ampsim.lint.adapt import adapt
+from ampsim.lint.adapt.module import adapt
 from ampsim.lint.engine import RULES
 from tests.lint.test_bugs import STEPS, TREE
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ampsim.lint.adapt import adapt
+from ampsim.lint.adapt.module import adapt
 from ampsim.lint.source import UnreadableError, read
 
 

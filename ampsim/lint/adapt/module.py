@@ -11,7 +11,8 @@ from ampsim.lint.adapt.statements import Statements
 from ampsim.lint.adapt.text import OWN, identifier, indented, lasting, names
 from ampsim.lint.names import AVERAGE, OPTIMIZER, SCHEDULE
 from ampsim.lint.rules.scaler import mentions_a_scaler, saved_optimizers
-from ampsim.lint.source import Function
+from ampsim.lint.source import Function, UnreadableError, parse
+from ampsim.lint.walk import traces_of
 
 BATCHES = 6
 HEAD = '''"""A loop for `ampsim check-loop`, read from {place} by `ampsim adapt`.
@@ -199,3 +200,31 @@ class Module(Statements):
         yield from (f"    nonlocal {', '.join(self.kept)}",) * bool(self.kept)
         yield from (f'    {name}.load_state_dict(checkpoint["{name}"])' for name in carried)
         yield from (f'    {name} = checkpoint["{name}"]' for name in self.kept)
+
+
+def adapt(text: str, path: str, line: int | None = None) -> tuple[str, list[str]]:
+    """Return a module with ``make(scaler)`` for the loop of a source, and its marks.
+
+    Args:
+        text: of the source.
+        path: of it, as it is named in the module.
+        line: in the loop that is meant; None is the first with a scaler's step.
+
+    Raises:
+        UnreadableError: the source is no Python, or no scaler steps in it, or not around this line.
+    """
+    source = parse(text)
+    if source is not None:
+        for node in source.nodes:  # names of the module's own
+            for name in {"id", "arg", "name"} & {*getattr(node, "_fields", ())}:
+                if getattr(node, name) in OWN and not isinstance(node, ast.alias):
+                    setattr(node, name, f"{getattr(node, name)}_")
+        source.traces += traces_of(source)
+    for trace in source.traces if source else ():
+        for step in [*trace.of("step"), *(each for each in trace.of("bare") if trace.scaled(each))]:
+            made = Module(source, trace, step, path)  # type: ignore[arg-type]
+            place = made.place
+            if line is None or getattr(place, "lineno", 0) <= line <= (getattr(place, "end_lineno", 0) or 0):
+                return made.module(), made.todo
+    where = f" around line {line}" if line else ""
+    raise UnreadableError(f"no scaler.step(optimizer) is seen{where}; expected a loop with torch's GradScaler")
