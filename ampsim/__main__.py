@@ -2,13 +2,24 @@
 
 import sys
 
+from ampsim.core.output import run_command
+
 
 def main() -> None:
-    """Run the command line; `lint` reads files, and loads nothing that only the other commands need."""
-    if sys.argv[1:2] == ["lint"]:
-        from ampsim.lint.command import main as lint
+    """Run the command line; `lint` and `adapt` read files, and load nothing that only the other commands need."""
+    sys.exit(run_command("ampsim", _command))
 
-        sys.exit(lint(sys.argv[2:]))
+
+def _command() -> int:
+    match sys.argv[1:]:
+        case ["lint", *rest]:
+            from ampsim.lint.command import main as lint
+
+            return lint(rest)
+        case ["adapt", *rest]:
+            from ampsim.lint.adapt.command import main as adapt
+
+            return adapt(rest)
     from ampsim.cli import main as program
 
     program()

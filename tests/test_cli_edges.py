@@ -28,16 +28,17 @@ def shell(command: str, **environment: str) -> tuple[int, str, str]:
 
 
 @posix
-@pytest.mark.parametrize("command", ["dialects", "--help"])
+@pytest.mark.parametrize("command", ["dialects", "--help", "lint --rules", "lint --help"])
 def test_a_reader_that_has_gone_is_no_failure(command: str) -> None:
     assert shell(f"{AMPSIM} {command} | true") == (0, "", "")
 
 
 @FULL
-def test_a_full_disk_is_a_sentence() -> None:
-    code, _, said = shell(f"{AMPSIM} dialects > /dev/full")
+@pytest.mark.parametrize("command", ["dialects", "lint --rules"])
+def test_a_full_disk_is_a_sentence(command: str) -> None:
+    code, _, said = shell(f"{AMPSIM} {command} > /dev/full")
     assert code == 2
-    assert said == "ampsim: cannot write what was found: No space left on device; expected room for it\n"
+    assert said == "ampsim: cannot write what was found: [Errno 28] No space left on device; expected room for it\n"
 
 
 @posix

@@ -1,10 +1,7 @@
-"""What the command line reads and writes: consoles, refusals, ``NAME=VALUE``, and a reader that may have gone."""
+"""What the command line reads and writes: consoles, refusals, ``NAME=VALUE``."""
 
-import io
 import math
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -41,33 +38,6 @@ def fail(message: str, status: int = 2) -> NoReturn:
         message += f"; {line_to_type(absent[1])}"
     err.print(f"ampsim: {message}", markup=False)
     raise typer.Exit(status)
-
-
-class _Output(io.FileIO):
-    """A file whose reader may go: what comes after is dropped, so that the exit status still says what was found."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return len(data)
-
-
-def open_output() -> None:
-    """Let the standard output lose its reader, and show what its encoding lacks as an escape code."""
-    if sys.stdout is None:  # closed by the caller
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  as long as the process lives
-        return
-    raw = _Output(sys.stdout.fileno(), "wb", closefd=False)
-    line_buffering = raw.isatty()
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(raw), sys.stdout.encoding, errors="backslashreplace", line_buffering=line_buffering
-    )
-
-
-def drop_output() -> None:
-    """Send what is still to be written nowhere, where the disk is full."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str, Any]:

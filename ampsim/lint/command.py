@@ -81,20 +81,12 @@ def asked(start: Path, select: str | None = None, ignore: str | None = None) -> 
     return found.get("select", DEFAULT) - found.get("ignore", frozenset())
 
 
-def say(text: str) -> None:
-    """Print a text; a reader that has gone changes nothing of the exit status."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge what the command line names; return the exit status."""
     options = parser().parse_args(arguments)
     try:
         if options.explain or options.rules:
-            say(told(options.explain))
+            print(told(options.explain))
             return 0
         if not (paths := [Path(path) for path in options.paths]):
             raise SettingError("no file was named; expected some, e.g. ampsim lint train.py")
@@ -109,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except UnreadableError as error:
             errors[str(path)] = f"{error.line}:{error.column}: {error}"
     if written := FORMATS[options.format](found, errors):
-        say(written)
+        print(written)
     for name, said in errors.items():
         print(f"ampsim lint: {name}:{said}", file=sys.stderr)
     return 2 if errors else 1 if found else 0

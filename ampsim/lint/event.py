@@ -81,7 +81,9 @@ class Event:
 
 
 class Trace(list[Event]):
-    """The events of one function of a file, with those of the functions that it calls, in order."""
+    """The events of one function of a file, with those of the functions that it calls, in order; `start` is it."""
+
+    start: ast.AST | None = None
 
     def of(self, *kinds: str, with_: Event | None = None) -> list[Event]:
         """Return the events of some kinds; only those that may happen in one pass with another event."""

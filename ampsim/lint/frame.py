@@ -14,7 +14,7 @@ _HIDES = re.compile(  # of names that may hold a verdict
     r"^(update|step)(_|$)",
     re.I,
 )
-_CONFIG = re.compile(r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options)$", re.I)
+CONFIG = re.compile(r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options)$", re.I)
 _SETTING = re.compile(r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I)
 _MAKES = re.compile(r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args")
 _ORDERED = ast.Gt | ast.GtE | ast.Lt | ast.LtE
@@ -196,7 +196,7 @@ class Frame:
                 return True
             case ast.Name(id=name):
                 computed = name in self.values and self.values[name].computed
-                return (not computed or bool(_CONFIG.match(name))) and not _HIDES.search(name)
+                return (not computed or bool(CONFIG.match(name))) and not _HIDES.search(name)
             case ast.Attribute(value=value, attr=attr):
                 return not _HIDES.search(attr) and self.is_setting(value)
             case ast.Subscript(value=value, slice=ast.Constant()):

@@ -299,6 +299,7 @@ def traces_of(source: Source) -> Iterator[Trace]:
             walker.frame.annotated(start)
             walker.stack = (start,)
             seen.add(start)
+        walker.trace.start = start
         walker.block(start.body if start else source.tree.body)
         seen |= walker.seen
         if walker.trace.of("scale", "step", "unscale", "apex", "backward"):

@@ -27,9 +27,9 @@ def test_the_status_is_the_commands_and_an_ascii_terminal_gets_an_escape_code(st
 def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = run(writer)
+    done = run(writer, 3)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")  # noqa: PTH110
@@ -37,5 +37,5 @@ def test_a_full_disk_is_a_sentence() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     done = run(full)
     os.close(full)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("it: error: [Errno 28] No space left on device: expected")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("it: cannot write what was found: [Errno 28] No space left on device; expected")

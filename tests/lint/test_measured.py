@@ -58,3 +58,21 @@ def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
     assert max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values()) == 1
     files = {"corpus": 314, "unseen-1": 193, "unseen-2": 40, "unseen-3": 21, "unseen-4": 515, "unseen-5": 31}
     assert HEAD["files"] == files
+
+
+CONFIRMED = [json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("code", sorted({each["code"] for each in CONFIRMED[1:]}))
+def test_the_second_table_says_what_was_run_and_read(code: str) -> None:
+    mine = [each for each in CONFIRMED[1:] if each["code"] == code]
+    asked = [each["run"] in ("failed", "raised") for each in mine if each["run"] in ("failed", "raised", "passed")]
+    again = [each["read"] for each in mine if "read" in each]
+    shown = [f"{sum(some)} of {len(some)}" if some else "" for some in (asked, again)]
+    row = f"| {code} {RULES[code].name} | {shown[0]} | {len(mine) - len(asked)} | {shown[1]} |"
+    assert row in (DOCS / "README.md").read_text().splitlines()
+
+
+def test_the_rules_without_a_finding_are_named() -> None:
+    quiet = sorted(RULES.keys() - {each["code"] for each in FINDINGS} - {"AMP116"})
+    assert f"no finding in these files: {', '.join(quiet)}." in " ".join((DOCS / "README.md").read_text().split())

@@ -261,3 +261,9 @@ def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is
     torchs = "from torch.optim.lr_scheduler import StepLR\nscheduler = StepLR(optimizer, 1)\n"
     assert lint(theirs + MAKES + LOOP + body) == []
     assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
+
+
+def test_a_scaler_in_the_same_dictionary_is_saved_under_any_name() -> None:
+    loop = "scaler = GradScaler()\nscaler.step(optimizer)\nsave = {{'optimizer': optimizer.state_dict(), 'amp': {}}}\n"
+    assert lint(loop.format("scaler"), codes=["AMP112"]) == []
+    assert len(lint(loop.format("scaler.get_scale()"), codes=["AMP112"])) == 1

@@ -53,13 +53,13 @@ def scaler_not_saved(source: Source) -> Found:
     """Yield the optimizer's state in a checkpoint of a file that makes a scaler and nowhere saves that."""
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = given or any(source.events("step"))
-    if used and "GradScaler(" in source.text and not _mentions_a_scaler(source):
+    if used and "GradScaler(" in source.text and not mentions_a_scaler(source):
         for node in saved_optimizers(source):
             yield node, "the optimizer is saved and the scaler is not: a run that is resumed differs"
             return
 
 
-def _mentions_a_scaler(source: Source) -> bool:
+def mentions_a_scaler(source: Source) -> bool:
     """Return whether a scaler is saved, or handed to what may save it."""
     for node in source.nodes:
         match node:
@@ -69,6 +69,8 @@ def _mentions_a_scaler(source: Source) -> bool:
                 "scaler" in name_of(value).lower()
             ):
                 return True
+            case ast.Dict(values=values) if any("scaler" in leaf(name_of(each)).lower() for each in values):
+                return True  # as ignite's Checkpoint is given it
             case ast.Assign(targets=[ast.Subscript(slice=key)]) if "scaler" in ast.unparse(key).lower():
                 return True
             case ast.Call(func=func) if re.search("(^|_)save|checkpoint", name_of(func), re.I):

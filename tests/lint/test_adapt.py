@@ -1,0 +1,133 @@
+"""`ampsim adapt`: what it writes for a wrong loop is caught by the loop's law, and for a right one it is not."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampsim.lint.adapt.module import adapt
+from ampsim.lint.engine import RULES
+from tests.lint.test_bugs import STEPS, TREE
+
+pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
+CAUGHT = {  # of the corpus: where neither what is logged nor how a batch is split shows the bug
+    "unet_468_clipped_before_unscaling": SCALE,
+    "nerfacc_307_never_unscaled": SCALE,
+    "areal_1659_one_branch_not_scaled": SCALE,
+    "lightning_18828_schedule_goes_on": SKIP,
+    "raft_104_schedule_between_step_and_update": SKIP,
+    "lerobot_4652_average_goes_on": SKIP,
+    "applio_860_second_optimizer_called_directly": SKIP,
+    "paddle_67895_gradients_not_cleared": SKIP,
+    "levanter_973_zero_gradients_for_a_skip": SKIP,
+}
+WHOLE = """
+import torch
+from torch.cuda.amp import GradScaler, autocast
+from project.average import ModelEma
+
+class Trainer:
+    def __init__(self, args, model):
+        self.args, self.model, self.ema = args, model, ModelEma(model)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+        self.scaler = GradScaler(enabled=args.fp16)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 100)
+        self.window, self.steps = 4, 0
+
+    def train(self, loader):
+        for index, (images, labels) in enumerate(loader):
+            images, labels = images.cuda(), labels.cuda()
+            with autocast():
+                loss = self.criterion(self.model(images), labels)
+            loss = loss / self.window
+            self.scaler.scale(loss).backward()
+            if (index + 1) % self.window == 0:
+                {step}
+            if index % self.args.print_freq == 0:
+                print(f"loss {{loss.item()}}")
+
+    def update(self):
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.args.max_norm)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return self.scaler.get_scale() >= scale
+
+    def save(self, path):
+        torch.save({{"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(){saved}}}, path)
+"""
+SAVED = ', "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict()'
+GATED = "if self.update():\n                    self.schedule.step()\n                    self.ema.update(self.model)"
+FREE = "self.update()\n                self.schedule.step()"
+
+
+def broken(
+    source: str, line: int | None = None, laws: Sequence[str] = (SCALE, SKIP, RESUME)
+) -> tuple[list[str], list[str]]:
+    """The laws that the written loop breaks, and its marks."""
+    from ampsim.testing.loop.judge import judge_loop
+
+    text, marks = adapt(source, "train.py", line)
+    module: dict[str, Any] = {}
+    exec(compile(text, "my_loop.py", "exec"), module)  # noqa: S102 - it was written here
+    return [each.law.name for each in judge_loop(module["make"], module["batches"], laws) if each.is_finding], marks
+
+
+def alone(step: str) -> str:
+    """The corpus with this step as the only one."""
+    others = {each for name, each in STEPS.items() if name != step}
+    return ast.unparse(ast.Module([node for node in TREE.body if node not in others], []))
+
+
+@pytest.mark.parametrize(("name", "law"), CAUGHT.items(), ids=CAUGHT)
+def test_a_wrong_loop_of_the_corpus_is_caught_as_it_is_written(name: str, law: str) -> None:
+    source = alone(name)
+    laws, marks = broken(source, 1 + source[: source.index(f"def {name}(")].count("\n"), [law])
+    assert (laws, len(marks)) == ([law], name == "levanter_973_zero_gradients_for_a_skip")  # which asks t.params()
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "laws"),
+    [(GATED, SAVED, []), (FREE, SAVED, [SKIP]), (GATED, "", [RESUME])],
+    ids=["right", "free", "lost"],
+)
+def test_methods_windows_averages_and_checkpoints_are_followed(step: str, saved: str, laws: list[str]) -> None:
+    assert broken(WHOLE.format(step=step, saved=saved)) == (laws, [])
+
+
+def test_what_is_written_is_the_order_of_calls_with_what_it_stands_for() -> None:
+    text, _ = adapt(WHOLE.format(step=GATED, saved=SAVED), "train.py")
+    assert "\n        loss = loss_of(net, batch)  # for self.criterion(self.model(images), labels), line 18\n" in text
+    assert "    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)  # line 9\n" in text
+    assert "    window = 2  # self.window, 4 in line 12\n" in text
+    assert "print" not in text
+
+
+@pytest.mark.parametrize("code", ["AMP101", "AMP102", "AMP103", "AMP110", "AMP111", "AMP123", "AMP124"])
+def test_the_examples_of_rules_are_judged_as_they_are_meant(code: str) -> None:
+    rule = RULES[code]
+    assert [broken(loop, None, [rule.law])[0] for loop in (rule.wrong, rule.right)] == [[rule.law], []]
+
+
+def test_what_cannot_be_read_is_marked_and_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from project.schedule import Warmup\nscaler, schedule = GradScaler(), None\nschedule = Warmup(optimizer)\n"
+        "for batch in loader:\n    optimizer.zero_grad()\n    scaler.scale(model(batch)).backward()\n"
+        "    scaler.step(optimizer)\n    scaler.update()\n    schedule.step()\n"
+    )
+    command = [sys.executable, "-m", "ampsim", "adapt", str(tmp_path / "train.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, "may count the optimizer's steps" in done.stderr) == (1, True)
+    assert "schedule.step()  # TODO: schedule is of another file" in done.stdout
+    (tmp_path / "train.py").write_text("scaler = 1\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "expected a loop with torch's GradScaler" in done.stderr
