@@ -79,16 +79,40 @@ def real_rate(run: Result, interval: int) -> float:
 def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
     """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
 
-    Each seed has a law of its own ceilings; their skips and variances add up. The deviation is that of the machine
-    under independent ceilings of T3's distribution, in runs of this length.
+    Each seed has a law of its own ceilings; their skips and variances add up.
     """
-    steps = real_steps(run)
+    return _together(skips_above(run, interval, ceilings, bound=bound))
+
+
+def real_level_z(run: Result, interval: int) -> float:
+    """Return by how many standard deviations the mean log2 scale lies above T3's, seed by seed as `real_z` does."""
+    return _together(levels_above(run, interval))
+
+
+def skips_above(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> list[tuple[float, float]]:
+    """Return per seed how many more steps were skipped than the law says, and their standard deviation.
+
+    The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
+    """
+    steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
     laws = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
-    rates = [skip_rate(Rule(growth_interval=interval)) if bound else t3(law, interval)[0] for law in laws]
-    measured = sum(run.arm(f"G={interval}").column("skipped"))
-    return float(measured - steps * sum(rates)) / hypot(
-        *(_scatter(tuple(law.items()), interval, steps) for law in laws)
-    )
+    return [
+        (skipped - steps * (limit if bound else t3(law, interval)[0]), _scatter(tuple(law.items()), interval, steps)[0])
+        for skipped, law in zip(run.arm(f"G={interval}").column("skipped"), laws, strict=True)
+    ]
+
+
+def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
+    """Return per seed by how many bits the mean log2 scale lies above T3's, and its standard deviation."""
+    arm, steps = run.arm(f"G={interval}"), real_steps(run)
+    return [
+        (fmean(own.keys(), own.values()) - t3(law, interval)[1], _scatter(tuple(law.items()), interval, steps)[1])
+        for own, law in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
+    ]
+
+
+def _together(seeds: Sequence[tuple[float, float]]) -> float:
+    return sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
 
 
 def forecast_error(run: Result, interval: int) -> float:
@@ -103,13 +127,15 @@ def forecast_error(run: Result, interval: int) -> float:
 
 
 @cache
-def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200) -> float:
-    """Return the standard deviation of the steps skipped in `steps`, over `runs` simulated one after another."""
+def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200) -> tuple[float, float]:
+    """Return the standard deviations of skipped steps and mean log2 scale of `runs` of `steps`, one after another."""
     levels, weights = np.array(ceilings, dtype=np.float64).T
     drawn = np.random.default_rng(0).choice(levels, size=(runs + 1) * steps, p=weights / weights.sum())
     rule = Rule(2.0 ** max(levels), growth_interval=interval)
-    skipped = replay_ceilings(rule, np.exp2(drawn)).skipped // steps
-    return float(np.bincount(skipped, minlength=runs + 1)[1:].std(ddof=1))  # the first settles
+    played = replay_ceilings(rule, np.exp2(drawn))
+    skipped = np.bincount(played.skipped // steps, minlength=runs + 1)
+    levels = np.log2(played.scales()).reshape(runs + 1, steps).mean(axis=1)
+    return float(skipped[1:].std(ddof=1)), float(levels[1:].std(ddof=1))  # the first run settles
 
 
 def outcome(law: str, found: Mapping[str, Any]) -> str:

@@ -1,17 +1,15 @@
-"""Real fp16 runs against T3, which has nothing to fit: how often it skips, where its scale is."""
+"""Real fp16 runs against T3, which has nothing to fit: how far skips and scale lie from it, and where the scale is."""
 
-from collections.abc import Callable, Mapping
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
+from math import hypot
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.core import theory
-from ampsim.core.machine import Rule
-from ampsim.records import Record
 from figures import _style
-from figures.quantities import counted, t3
+from figures.quantities import counted, levels_above, skips_above
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)
@@ -19,11 +17,15 @@ SHOWN = {5: _style.SKY, 20: _style.BLUE, 100: "#003B5C"}  # growth intervals who
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
     a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
-    draw_rates(a, run)
-    draw_means(b, run)
+    draw_above(a, run, skips_above)
+    draw_above(b, run, levels_above)
     draw_distributions(c, run)
+    a.set(ylabel="above T3 (standard deviations)")
+    a.text(4.6, -4.3, "dot: a seed; bar: all", fontsize=7, color=_style.BLUE, va="center")
+    _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
+    _style.label_panel(b, "b", "Mean log2 scale")
     return figure
 
 
@@ -32,48 +34,20 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
     return {arm.settings["growth_interval"]: arm for arm in run.where(dtype="float16")}
 
 
-def mean_scale(record: Record) -> float:
-    return fmean(*zip(*record["scales"], strict=True))
-
-
-def skip_rate(record: Record) -> float:
-    return float(record["skipped"] / sum(count for _, count in record["ceilings"]))
-
-
-def draw_against_t3(axes: Axes, run: Result, number: int, measure: Callable[[Record], float]) -> None:
-    """Draw a number of T3 from two sources of ceilings, and as measured: a mark per seed."""
-    found, reference = by_interval(run), counted(run.one(dtype="float32"), "ceilings")
-    grid = np.unique(np.geomspace(min(found), max(found), 40).round().astype(int))
-    predicted = [t3(reference, int(g))[number] for g in grid]
-    axes.plot(grid, predicted, color=_style.VERMILION, label="T3, fp32 runs' ceilings")
-    own = [[t3(dict(record["ceilings"]), g)[number] for record in arm] for g, arm in found.items()]
-    seeds = ["T3, own ceilings", *[""] * (len(own[0]) - 1)]
-    axes.plot(list(found), own, "_", color=_style.BLACK, markersize=11, label=seeds)
-    measured = [[measure(record) for record in arm] for arm in found.values()]
-    axes.plot(list(found), measured, "o", color=_style.BLUE, markersize=3.5, label=["fp16 runs", *seeds[1:]])
-    axes.set(xscale="log", xlabel="growth interval G", xlim=(4.2, 120))
-    _style.number_ticks(axes.xaxis, list(found))
-
-
-def draw_rates(axes: Axes, run: Result) -> None:
-    """Draw the skip rate, with T1's bound."""
-    grid = np.unique(np.geomspace(min(by_interval(run)), max(by_interval(run)), 40).round().astype(int))
-    bound = [theory.skip_rate(Rule(growth_interval=int(g))) for g in grid]
-    axes.plot(grid, bound, color=_style.GREY, label="T1 bound", linestyle=(0, (1, 1.5)))
-    draw_against_t3(axes, run, 0, skip_rate)
-    axes.set(yscale="log", ylabel="skipped steps / steps", ylim=(5e-3, 0.35))
-    for y, text, color in ((0.25, "T1's bound", _style.GREY), (0.045, "fp16 runs", _style.BLUE)):
-        axes.text(9 if y > 0.1 else 4.6, y, text, color=color, fontsize=7, va="center")
-    axes.text(4.6, 0.0105, "T3, own ceilings (ticks)", fontsize=7, va="center")
-    axes.text(4.6, 0.0066, "T3, fp32 runs' ceilings", fontsize=7, va="center", color=_style.VERMILION)
-    _style.label_panel(axes, "a", f"Skip rate, {_style.seeds(run)}")
-
-
-def draw_means(axes: Axes, run: Result) -> None:
-    """Draw the mean of log2 of the scale."""
-    draw_against_t3(axes, run, 1, mean_scale)
-    axes.set(ylabel="log2 of the scale", ylim=(17.2, 18.7))
-    _style.label_panel(axes, "b", "Mean log2 scale")
+def draw_above(axes: Axes, run: Result, above: Callable[[Result, int], Sequence[tuple[float, float]]]) -> None:
+    """Draw how far each seed lies above its own law, and all seeds together, in deviations that chance makes."""
+    axes.axhspan(-2, 2, color="#EEEEEE", linewidth=0)
+    axes.axhline(0, color=_style.VERMILION, label="T3")
+    for interval in by_interval(run):
+        seeds = above(run, interval)
+        each = [more / deviation for more, deviation in seeds]
+        axes.plot([interval] * len(each), each, "o", color=_style.BLUE, markersize=3, label=f"seeds G={interval}")
+        whole = sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
+        axes.plot(
+            interval, whole, "_", color=_style.BLACK, markersize=13, markeredgewidth=1.6, label=f"all G={interval}"
+        )
+    axes.set(xscale="log", xlabel="growth interval G", xlim=(4, 125), ylim=(-5, 5))
+    _style.number_ticks(axes.xaxis, list(by_interval(run)))
 
 
 def share(counts: Mapping[int, int]) -> tuple[Array, Array]:

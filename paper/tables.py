@@ -1,6 +1,7 @@
 """The tables of results, cell by cell; a cell is text, or a number with its function."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from ampsim import records
@@ -9,13 +10,13 @@ from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
 from figures.claims import CLAIMS, Claim
-from figures.quantities import EXACT, INTERVALS, real_level, real_steps, real_z, t3_level, t3_rate
+from figures.quantities import EXACT, INTERVALS, real_level, real_level_z, real_steps, real_z, t3_level, t3_rate
 from figures.results import DATA, Result
 from figures.verdicts import judge
 from paper import lint
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
-from paper.numbers import processors
+from paper.numbers import processors, scalers
 from paper.numbers.training import elements, zeros
 from paper.printed import escaped
 
@@ -33,10 +34,55 @@ def _real() -> Table:
             Number("theory_real", lambda run: real_level(run, interval)),
             Number("theory_real", lambda run: t3_level(run, interval, own)),
             Number("theory_real", lambda run: t3_level(run, interval, "fp32")),
+            Number("theory_real", lambda run: real_level_z(run, interval), ".1f"),
         )
 
-    head = ("$G$", "skips", "T3", "T3, fp32", "T1", "$z$", "$log_2 S$", "T3", "T3, fp32")
-    return Table(head, tuple(cells(g) for g in INTERVALS), "rrrrrrrrr")
+    head = ("$G$", "skips", "T3", "fp32", "T1", "$z$", "$log_2 S$", "T3", "fp32", "$z$")
+    return Table(head, tuple(cells(g) for g in INTERVALS), "rrrrrrrrrr")
+
+
+def _judged() -> Table:
+    """Return what judged what, how much of it, and how often the two were at odds."""
+
+    def alarms(run: Result, *, crashed: bool) -> list[bool]:
+        found = [row for row in run.records if (row["crash_step"] is not None) is crashed]
+        return [bool(row["alarms_from_10"]["T1 budget exceeded"]) for row in found]
+
+    def alarmed(what: str, *, crashed: bool) -> tuple[Cell, ...]:
+        return (
+            '#thm("T1")', what, Number("crash_signals", lambda run: len(alarms(run, crashed=crashed)), "d"),
+            Number("crash_signals", lambda run: sum(alarms(run, crashed=crashed)), "d"),
+        )  # fmt: skip
+
+    def beyond(what: str, deviations: Callable[[Result, int], float]) -> tuple[Cell, ...]:
+        return (
+            '#thm("T3")', what, Number("theory_real", lambda _: len(INTERVALS), "d"),
+            Number("theory_real", lambda run: sum(abs(deviations(run, g)) > 2 for g in INTERVALS), "d"),
+        )  # fmt: skip
+
+    passes = "torch depth 1 G=2"
+    rows: tuple[tuple[Cell, ...], ...] = (
+        ("machine", "recorded runs of scalers", scalers.NUMBERS["traces.count"],
+         Number("traces", lambda run: sum(not row["repeated"] for row in run.records), "d")),
+        ("machine", "numbers printed in whole public logs", scalers.NUMBERS["logs.printed"],
+         Number("whole_logs", lambda run: sum(
+             row["printed"] - row["rules"]["as set"]["repeated"] for row in run.records), "d")),
+        ("machine", "torch's passes on two threads, $G = 2$",
+         Number("threads", lambda run: sum(run.arm(passes).column("checked")), ",d"),
+         Number("threads", lambda run: sum(run.arm(passes).column("wrong")), ",d")),
+        alarmed("our runs that crash, from step ten", crashed=True),
+        alarmed("our runs that do not crash, from step ten", crashed=False),
+        beyond("skips at five intervals, beyond 2 $sigma$", real_z),
+        beyond("mean scales at these, beyond 2 $sigma$", real_level_z),
+        ("laws", "installed scaler classes, not at the ends", scalers.NUMBERS["atlas.classes"],
+         scalers.NUMBERS["atlas.classes.away"]),
+        ("laws", "loops of frameworks", scalers.NUMBERS["loops.loops"],
+         replace(scalers.NUMBERS["loops.broken"], form="d")),
+        ("laws", "bugs known from public threads", scalers.NUMBERS["loops.bugs"], scalers.NUMBERS["loops.caught"]),
+        ("laws", "cells of two ranks, torch's sharded scaler", scalers.NUMBERS["ranks.cells"],
+         scalers.NUMBERS["ranks.wrong"]),
+    )  # fmt: skip
+    return Table(("by", "what is judged", "cases", "at odds"), rows, "llrr")
 
 
 def _sigmoid() -> Table:
@@ -73,7 +119,7 @@ def _held() -> Table:
     def cells(theorem: str) -> tuple[Cell, ...]:
         return (
             f'#thm("{theorem}")',
-            Number("theory", lambda run: sum(row["theorem"] == theorem for row in run.records), "d"),
+            Number("theory", lambda run: sum(row["theorem"].split()[0] == theorem for row in run.records), "d"),
             Number("theory", lambda run: len(held(run, theorem, "error")), "d"),
             largest(theorem, "error", exact=True),
             largest(theorem, "error", exact=False),
@@ -86,7 +132,7 @@ def _held() -> Table:
 
 def held(run: Result, theorem: str, column: str, *, exact: bool | None = None) -> list[float]:
     """Return a column of a theorem's numbers: of all, of those held to the last bits, or of the others."""
-    rows = [held for row in run.records if row["theorem"] == theorem for held in row["held"]]
+    rows = [held for row in run.records if row["theorem"].split()[0] == theorem for held in row["held"]]
     return [held[column] for held in rows if exact is None or (held["tolerance"] == EXACT) is exact]
 
 
@@ -215,6 +261,7 @@ def hardware(origins: Callable[[], Sequence[records.Record]]) -> Table:
 
 
 TABLES = {
+    "judged": _judged(),
     "claims": _claims(),
     "card": _card(),
     "real": _real(),

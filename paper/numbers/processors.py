@@ -51,7 +51,7 @@ ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("calm runs with a false alarm of large activations", "crash_signals", alarms, "text"),
     ("sigmoid network, loss in float32", "sigmoid_underflow", lambda run: run.arm("fp32").mean("train_loss"), ".3f"),
     ("the same, dynamic, $G = 50$", "sigmoid_underflow", lambda run: run.arm("dynamic G=50").mean("train_loss"), ".3f"),
-    ("fixed scale $2^16$, loss above float32's", "static_sweep", above_float32, ".3f"),
+    ("residual network at $2^16$, loss above float32's", "static_sweep", above_float32, ".3f"),
     ("E4M3 flushes at most", "formats", lambda run: max(q.flushed(run, "e4m3")), "%1"),
     ("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f"),
 )  # fmt: skip

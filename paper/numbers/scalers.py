@@ -1,6 +1,6 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
-from math import log2
+from math import floor, log2
 
 from ampsim.card import claims as card
 from ampsim.core import dialects
@@ -112,7 +112,7 @@ def _atlas(law: str, outcomes: tuple[str, ...] = BROKEN, printed: str = "words")
 NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(survey()), "d"),
     "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
-    "field.late": Formula(lambda: sum(row.grows_at == 4 for row in survey().values()), "words"),
+    "field.late": Formula(lambda: sum(row.grows_at in (4, 5) for row in survey().values()), "words"),
     "field.factors": Formula(
         lambda: sum(
             (rule.growth_factor, rule.backoff_factor) != (2.0, 0.5) for rule in map(dialects.get, dialects.names())
@@ -163,6 +163,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "race.mean": Number("threads_loss", lambda run: race_costs(run)[5].mean(), ".3f"),
     "race.half": Number("threads_loss", lambda run: half_width(race_costs(run)[5]), "<=.3f"),
     "race.loss": Number("threads_loss", lambda run: run.arm("ampsim G=5").mean("train_loss"), ".3f"),
+    "public.excerpts": Number("public_runs", lambda run: len(run.records), "d"),
     "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
     "public.equal": Number(
         "public_runs", lambda run: sum(row["replayed"] == row["log2_scale"] for row in _told(run)), "words"
@@ -202,7 +203,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "logs.steps": Number("whole_logs", lambda run: sum(row["steps"] for row in run.records), ",d"),
     "logs.sft.steps": Number("whole_logs", lambda run: run.arm(SFT).the("steps"), ",d"),
     "logs.sft.skips": Number("whole_logs", lambda run: run.arm(SFT).the("skipped"), "d"),
-    "logs.sft.bound": Number("whole_logs", lambda run: run.arm(SFT).the("bound"), "<=.0f"),
+    "logs.sft.bound": Number("whole_logs", lambda run: floor(run.arm(SFT).the("bound")), "d"),
     "rt.apart.min": Number("ranks_training", lambda run: min(_apart(run)), ">=d"),
     "rt.apart.max": Number("ranks_training", lambda run: max(_apart(run)), "<=d"),
     "census.loops": Number("census", lambda run: census(run, "wrong")[1], "d"),

@@ -11,6 +11,7 @@ from figures.quantities import (
     forecast_error,
     late_losses,
     real_level,
+    real_level_z,
     real_steps,
     real_z,
     t3_level,
@@ -68,6 +69,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "real.level.worst": real(
         lambda run: max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS), "<=.2f"
     ),
+    "real.level.z.min": real(lambda run: min(real_level_z(run, g) for g in INTERVALS), ">=.1f"),
+    "real.level.z.max": real(lambda run: max(real_level_z(run, g) for g in INTERVALS), "<=.1f"),
     "real.unforeseen": real(lambda run: sum(row["unforeseen"] for row in run.records), "words"),
     "real.correlation.min": real(lambda run: min(row["ceiling_correlation"] for row in run.records), ">=.2f"),
     "real.correlation.max": real(lambda run: max(row["ceiling_correlation"] for row in run.records), "<=.2f"),

@@ -45,6 +45,7 @@ def recoveries(run: Result) -> list[int]:
 
 
 NUMBERS: dict[str, Number] = {
+    "sweep.steps": Number("static_sweep", lambda run: run.config["steps"], "d"),
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
     "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
     "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),

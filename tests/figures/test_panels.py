@@ -337,15 +337,16 @@ def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
             assert value == pytest.approx(np.interp(interval, known, row), rel=0.1)
 
 
-def test_theory_real_draws_every_run_and_t3() -> None:
-    rates, means, _ = drawn("theory_real").axes
-    arms = F.theory_real.by_interval(results.load("theory_real"))
-    for axes, measure, number in ((rates, F.theory_real.skip_rate, 0), (means, F.theory_real.mean_scale, 1)):
-        dots = np.array([line.get_ydata() for line in axes.lines if line.get_marker() == "o"])
-        assert dots == pytest.approx(np.array([[measure(row) for row in arm] for arm in arms.values()]).T)
-        own = np.array([line.get_ydata() for line in axes.lines if line.get_marker() == "_"])
-        foretold = [[t3(dict(row["ceilings"]), g)[number] for row in arm] for g, arm in arms.items()]
-        assert own == pytest.approx(np.array(foretold).T)
+def test_theory_real_draws_how_far_every_run_lies_from_t3() -> None:
+    run = results.load("theory_real")
+    for axes, together in zip(drawn("theory_real").axes, (quantities.real_z, quantities.real_level_z), strict=False):
+        bars = [line for line in axes.lines if line.get_marker() == "_"]
+        assert [tuple(*line.get_xydata()) for line in bars] == [(g, together(run, g)) for g in quantities.INTERVALS]
+        assert {len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"} == {len(run.seeds)}
+    more, _ = quantities.skips_above(run, 5)[0]
+    row = run.arm("G=5").records[0]
+    law = t3(dict(map(tuple, row["ceilings"])), 5)
+    assert more == pytest.approx(row["skipped"] - quantities.real_steps(run) * law[0])
 
 
 def test_threads_draws_the_shares() -> None:
