@@ -35,6 +35,7 @@ class ReportFormat(enum.StrEnum):
     md = "md"
     json = "json"
     html = "html"
+    xml = "xml"  # JUnit's
 
 
 Names = Annotated[
@@ -73,7 +74,9 @@ TimeLimit = Annotated[
         show_default=False,
     ),
 ]
-Form = Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")]
+Form = Annotated[
+    ReportFormat | None, typer.Option("--report", help="Write a report instead of a table; xml is JUnit's.")
+]
 File = Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")]
 Examples = Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per law.")]
 Ranks = Annotated[int, typer.Option("--ranks", help="Of the group.", min=2, metavar="N")]
@@ -323,7 +326,7 @@ def _format_of(file: Path) -> ReportFormat:
     try:
         return ReportFormat(file.suffix.removeprefix("."))
     except ValueError:
-        fail(f"--out {file}: expected a name that ends in .md, .json or .html; or say --report")
+        fail(f"--out {file}: expected a name that ends in .md, .json, .html or .xml; or say --report")
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:

@@ -15,8 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from ampsim.core.extras import BROUGHT_BY, line_to_type
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+from ampsim.core.output import CONTROLS
 
 
 class _Console(Console):
@@ -24,7 +23,7 @@ class _Console(Console):
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=segment.text.translate(_CONTROLS))
+            yield segment if segment.control else segment._replace(text=segment.text.translate(CONTROLS))
 
 
 out = _Console(soft_wrap=True, highlight=False, emoji=False)

@@ -1,10 +1,12 @@
-"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, or a page of HTML that needs nothing else."""
+"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, JUnit's XML, or a page of HTML by itself."""
 
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
+from xml.etree import ElementTree as ET
 
+from ampsim.core.output import CONTROLS
 from ampsim.testing.law import Law, Outcome, Result
 
 # outcome -> its sign and colour in a table, and what a summary calls it
@@ -18,6 +20,13 @@ _SHOWN: dict[Outcome, tuple[str, str, str]] = {
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
+_JUNIT: dict[Outcome, tuple[str, str]] = {  # outcome -> JUnit's element and its type; one that passed has none
+    "failed": ("failure", "broken law"),
+    "unexpected pass": ("failure", "unexpected pass"),
+    "refused": ("error", "refused"),
+    "expected failure": ("skipped", "pytest.xfail"),
+    "not applicable": ("skipped", "not applicable"),
+}
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem; border-bottom: 1px solid #ddd }
@@ -103,8 +112,26 @@ class Report:
         head = f"<!doctype html><html lang=en><meta charset=utf-8><title>ampsim check</title><style>{STYLE}</style>"
         return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
 
+    def to_xml(self) -> str:
+        """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per law."""
+        root = ET.Element("testsuites", name="ampsim check")
+        for name in self.scalers:
+            results = [result for result in self.results if result.target == name]
+            elements = [_JUNIT[result.outcome][0] for result in results if result.outcome in _JUNIT]
+            counts = {"tests": len(results), "failures": elements.count("failure"),
+                      "errors": elements.count("error"), "skipped": elements.count("skipped")}  # fmt: skip
+            suite = ET.SubElement(root, "testsuite", {"name": name, **{key: str(n) for key, n in counts.items()}})
+            for result in results:
+                case = ET.SubElement(suite, "testcase", classname=f"{name}.{result.law.group}", name=result.law.name)
+                if found := _JUNIT.get(result.outcome):
+                    element, kind = found
+                    text = result.text.translate(CONTROLS)
+                    ET.SubElement(case, element, type=kind, message=text.partition("\n")[0]).text = text
+        ET.indent(root)
+        return ET.tostring(root, "unicode", xml_declaration=True) + "\n"
 
-FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html}
+
+FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html, "xml": Report.to_xml}
 
 
 def sign(result: Result | None) -> str:

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -99,6 +100,26 @@ def test_html_is_one_page_that_loads_nothing():
     assert "<pre>scale_stays_normal: the scale fell to &lt;0&gt;" in text  # a message is text, not markup
 
 
+def test_xml_is_what_a_ci_server_reads_of_junit():
+    told = Report(
+        [
+            *REPORT.results,
+            Result(BUDGET, "hung", "refused", "late \x1b[31m<&>"),
+            Result(NORMAL, "hung", "not applicable", "no floor"),
+        ]
+    )
+    suites = {suite.get("name"): suite for suite in ET.fromstring(told.to_xml())}  # noqa: S314  our own
+    counts = {
+        name: [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for name, suite in suites.items()
+    }
+    assert counts == {"theirs": ["2", "1", "0", "0"], "ours": ["2", "1", "0", "1"], "hung": ["2", "0", "1", "1"]}
+    failed, passed = suites["theirs"]
+    assert (failed.get("name"), passed.get("name")) == ("scale_stays_normal", "skip_budget")
+    assert [(each.tag, each.text) for each in failed] == [("failure", REPORT.results[0].text)]
+    assert not len(passed)
+    assert [case[0].get("message") for case in suites["hung"]] == ["late \\x1b[31m<&>", "no floor"]
+
+
 def test_every_outcome_has_a_sign_of_its_own_and_every_format_a_function():
     assert len(set(SIGNS.values())) == len(SIGNS) == 6
-    assert set(FORMATS) == {"md", "json", "html"}
+    assert set(FORMATS) == {"md", "json", "html", "xml"}
