@@ -36,7 +36,7 @@ class Config(runner.Config):
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     on_cpu: Size = tasks.GPT_TINY
     on_cuda: Size = GPT2_SMALL
-    batch: int = 4  # windows of `context` bytes per step
+    batch: int = 8  # windows of `context` bytes per step
     lr_cpu: float = 1e-3  # of Adam
     lr_cuda: float = 3e-4
     eps: float = 1e-15  # of Adam
@@ -50,7 +50,7 @@ SMOKE = Config(
     steps=3,
     seeds=(0,),
     on_cpu=Size(BYTES, context=16, layers=1, heads=2, width=32),
-    batch=2,
+    batch=4,
     growth_intervals=(2,),
     count_every=2,
 )
