@@ -37,7 +37,7 @@ OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 2000  # optimizer steps per unit
-    seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
     warmup: Annotated[int, runner.BEFORE_THE_END] = 600  # of them left out, while the gradients' size settles
     batch: int = 32  # images per step
     width: int = 64  # units a hidden layer, of two

@@ -30,7 +30,7 @@ DEPTH = 1
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 1000  # backward passes per unit
+    steps: int = 1500  # backward passes per unit
     seeds: tuple[int, ...] = tuple(range(10))  # of weights and batches
     batch: int = 32  # images per step
     width: int = 64  # units a hidden layer, of two
