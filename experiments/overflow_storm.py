@@ -30,6 +30,7 @@ EVERY = 20  # steps in one mean of the loss, and from one count of zeros to the 
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 800  # optimizer steps per unit
+    seeds: tuple[int, ...] = (0, 1, 2)  # of weights, batches and bad steps
     growth_interval: int = 10  # short, so that T8's walk takes many steps within a run
     ratios: tuple[float, ...] = (0.25, 0.5, 0.8, 1.25, 2.0)  # rates of bad steps, critical rate = 1
     floor_log2: int = 8  # a cure: the least scale

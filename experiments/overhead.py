@@ -43,7 +43,7 @@ REPEATS = False  # it measures time
 class Config(runner.Config):
     steps: int = 16  # rounds per trial; each round times every arm once
     seeds: tuple[int, ...] = (0,)  # of parameters and gradients
-    trials: int = 5  # each with parameters at new addresses
+    trials: int = 3  # each with parameters at new addresses
     sizes: Annotated[tuple[str, ...], runner.like(FORM, "400x1000")] = (
         "400x1000",
         "50x400000",

@@ -38,7 +38,7 @@ DEVICES = ("cpu",)  # threads are a matter of the host
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 600  # backward passes per unit, or this many growth intervals if that is more:
-    intervals: int = 3
+    intervals: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)  # runs; nothing is drawn, only the threads run differently
     depths: tuple[int, ...] = (1, 4)  # of the queue, and of our scaler
     growth_intervals: tuple[int, ...] = (2, 20, 200, 2000)  # an arm each

@@ -7,6 +7,7 @@ Nothing polls.
 
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,10 @@ def run(job: Job, on_step: OnStep) -> Done | Failed:
 
     try:
         experiment = Experiment(job.stem).module
+        if "torch" in sys.modules:
+            from experiments.runner import products
+
+            products.install()
         record = experiment.run(job.config, job.unit.settings, job.unit.seed, job.device, tick)
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
