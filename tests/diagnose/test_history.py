@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from ampsim import dialects, init, update
 from ampsim.diagnose import history
-from ampsim.diagnose.dead_layers import _flushed
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.explain import explain
+from ampsim.diagnose.gradients import _flushed, scaled_norm
 from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.readers.fields import as_number
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.report import skip_rows
-from ampsim.diagnose.scaled_norm import scaled_norm
 from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
 from tests.examples import examples
 
