@@ -76,14 +76,8 @@ class Report:
 
     def unasked(self) -> list[str]:
         """Say why laws were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
-        words = {"not applicable": "is not asked", "refused": "cannot be judged"}
-        results = [each for each in self.results if each.outcome in words and each.law.group == "loop"]
-        return [f"{each.target}: {each.law.name} {words[each.outcome]}: {each.text}" for each in results]
-
-    @property
-    def refused(self) -> list[Result]:
-        """What could not be judged."""
-        return [result for result in self.results if result.outcome == "refused"]
+        results = [each for each in self.results if each.outcome == "not applicable" and each.law.group == "loop"]
+        return [f"{each.target}: {each.law.name} is not asked: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
         """Write a table, then every finding."""

@@ -73,14 +73,13 @@ def check_loop(
     refusals: list[LoopError] = []
     expected = expected_failures or expected_failed_laws
     results = [*judge_loop(make, batches, laws, expected=expected, limit=limit, refusals=refusals)]
+    if refusals and not any(each.is_finding for each in results):
+        raise refusals[0]
     try:
-        without_findings(results)
+        return without_findings(results)
     except AssertionError as error:
         left = "\n".join(unasked(results))
         raise AssertionError(f"{error}\n\n{left}".rstrip()) from None
-    if refusals:
-        raise refusals[0]
-    return results
 
 
 def unasked(results: Iterable[Result]) -> list[str]:
