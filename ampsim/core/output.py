@@ -16,6 +16,7 @@ class _Output(io.FileIO):
         except BrokenPipeError:
             return len(data)
 
+
 # What would steer a terminal, or what XML refuses, as its code: for `str.translate`.
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
