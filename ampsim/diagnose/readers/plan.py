@@ -23,7 +23,7 @@ _FLOAT = re.compile(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
 
 
 class Form(NamedTuple):
-    """What the words of a line say of its numbers."""
+    """A reading of a line's words: what its numbers are."""
 
     total: bool
     """Its skips are DeepSpeed's, of the whole run."""
