@@ -68,8 +68,8 @@ def test_a_peer_goes_the_way_of_its_dialect(name: str, peer: Peer) -> None:
 @pytest.mark.parametrize("name", ["ampsim-jax", "flax", "jmp", "keras-jax", "paddle", "tf-keras"])
 def test_a_saved_state_brings_the_scale_back_whatever_the_number_of_gradients(peer: Peer) -> None:
     peer.start()
-    before, state = peer.scale(), peer.state()
+    before, state = peer.get_scale(), peer.state_dict()
     assert [peer.step([INF] * size).stepped for size in (1, 3)] == [False, False]
-    assert peer.scale() == before / 4
-    peer.load(state)
-    assert peer.scale() == before
+    assert peer.get_scale() == before / 4
+    peer.load_state_dict(state)
+    assert peer.get_scale() == before

@@ -3,15 +3,21 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
 from ampsim.testing.kit.check import law
 from ampsim.testing.kit.strategies import histories, rules
-from ampsim.testing.kit.subject import CONSTANTS
+from ampsim.testing.kit.subject import CONSTANTS, Traits
 
-# The constants of the scaler that resumes are others, which the checkpoint overrides.
+
+def others(traits: Traits, rule: dict[str, Any], **_: object) -> dict[str, Any]:
+    """Return other constants for the scaler that resumes, which the checkpoint overrides: those that it holds."""
+    if "saved_constants" in traits.without:
+        return {**rule, "init_scale": 512.0}
+    return {"init_scale": 512.0, "growth_factor": 2.5, "backoff_factor": 0.3, "growth_interval": 7}
 
 
 @law(
@@ -22,15 +28,16 @@ from ampsim.testing.kit.subject import CONSTANTS
     before=histories(longest=8),
     after=histories(longest=8),
     used=st.booleans(),
+    other=others,
 )
-def resume_is_invisible(make, iterate, delay, rule, before, after, used):
+def a_state_dict_continues_the_run(make, iterate, delay, rule, before, after, used, other):
     """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     for overflows in before:
         iterate(scaler, overflows)
     saved = copy.deepcopy(scaler.state_dict())
     expected = [iterate(scaler, overflows) for overflows in after]
-    resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    resumed = make(**other)
     if used:
         iterate(resumed, False)
     resumed.load_state_dict(saved)
@@ -38,13 +45,13 @@ def resume_is_invisible(make, iterate, delay, rule, before, after, used):
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
 
 
-@law(4, issue="mosaicml/composer#1376", needs="state_dict", rule=rules(), after=histories(longest=4))
-def resume_before_first_use_is_invisible(make, iterate, delay, rule, after):
+@law(4, issue="mosaicml/composer#1376", needs="state_dict", rule=rules(), after=histories(longest=4), other=others)
+def resume_before_first_use_is_invisible(make, iterate, delay, rule, after, other):
     """A scaler saved before its first scale() is resumed as it would have begun."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     saved = copy.deepcopy(scaler.state_dict())
     expected = [iterate(scaler, overflows) for overflows in after]
-    resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    resumed = make(**other)
     resumed.load_state_dict(saved)
     scales = [iterate(resumed, overflows) for overflows in after]
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"

@@ -12,7 +12,12 @@ from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.subject import Traits
 from ampsim.testing.law import sentence
 
-FOUND = {"scale_stays_finite": [{"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}]}
+FOUND = {
+    "scale_stays_finite": [{"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}],
+    "growth_waits_for_the_interval": [  # an overflow at the floor, which does not move the scale
+        {"rule": {"init_scale": 1.0, "growth_interval": 3}, "found_inf": [*[True] * 2, *[False] * 2, True, False]}
+    ],
+}
 ISSUES = {"overflow_backs_off_once": "redai-studio/Relax#44", "scale_stays_finite": "pytorch/pytorch#98828"}
 STREAK = ("overflow_restarts_the_streak", "clean_step_counts_once")  # seen in the scale once it grows
 
