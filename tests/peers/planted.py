@@ -54,11 +54,6 @@ class Right(Peer):
         self.now = State(*state)
 
 
-class StartsElsewhere(Right):
-    def start(self, **constants: Any) -> None:
-        super().start(**{**constants, "init_scale": min(constants.get("init_scale", 2.0**16), 2.0**24)})  # apex
-
-
 class IgnoresFactors(Right):
     def start(self, **constants: Any) -> None:
         super().start(**{**constants, "growth_factor": 2.0, "backoff_factor": 0.5})  # apex

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampsim.core.machine import Rule, update
+from ampsim.core.machine import Rule
 from ampsim.core.machine import init as first_state
+from ampsim.core.replay.fold import states
 from ampsim.peers.laws.subject import FACTORS, UnaskableError, constants, fields, followed
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError
@@ -126,16 +127,12 @@ def run(peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]) -> tuple[
 
 def expected(rule: Rule, flags: Sequence[bool]) -> list[Any]:
     """Return the scale before each update and after the last; None for the update at which the rule gives up."""
-    state = first_state(rule)
-    scales: list[Any] = []
-    for flag in flags:
-        used = state.scale
-        try:
-            state = update(rule, state, flag)
-        except Exception:
-            return [*scales, None]
-        scales.append(used)
-    return [*scales, state.scale]
+    scales: list[Any] = [first_state(rule).scale]
+    try:
+        scales.extend(state.scale for state in states(rule, flags))
+    except Exception:
+        scales[-1] = None
+    return scales
 
 
 def _shown(scales: Sequence[Any]) -> str:

@@ -7,10 +7,8 @@ does what the law did.
 import ast
 import importlib
 import inspect
-import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -20,6 +18,7 @@ from ampsim.peers import environments
 from ampsim.peers.laws.judging import Verdict
 from ampsim.peers.laws.subject import FACTORS, WORDS, PeerTraits, fields
 from ampsim.peers.peer import Peer
+from ampsim.testing.emit.run_emitted import run_apart
 from ampsim.testing.emit.scaler import printed
 from ampsim.testing.emit.text import WIDTH, number, value
 from ampsim.testing.kit.laws import LAWS as KIT
@@ -28,19 +27,6 @@ from ampsim.testing.kit.subject import CONSTANTS
 LIMIT = 600.0  # s per test, most of which its framework takes to load
 _ABOUT = {*inspect.get_annotations(Peer)}  # what describes a peer
 _STEP = 'Step = namedtuple("Step", "used stepped unscaled scale")'
-_RUN = """
-import json, sys
-for source in json.load(sys.stdin):
-    names = {}
-    exec(compile(source, "emitted test", "exec"), names)
-    (test,) = [value for name, value in names.items() if name.startswith("test_")]
-    try:
-        test()
-    except Exception as error:
-        print("ATLAS", type(error).__name__, flush=True)
-    else:
-        print("ATLAS", flush=True)
-"""
 
 
 def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
@@ -97,16 +83,13 @@ def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
         RuntimeError: the process ended before the last.
     """
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(  # noqa: S603  our own text
-        [environments.python(peer.environment), "-c", _RUN],
-        input=json.dumps(sources), capture_output=True, text=True, timeout=LIMIT * len(sources), check=False, cwd="/",
+    ended, last = run_apart(
+        sources, limit=LIMIT * len(sources), python=environments.python(peer.environment), cwd="/",
         env={**kept, **environments.variables(peer.environment), "PYTHONNOUSERSITE": "1"},
     )  # fmt: skip
-    ended = [line.removeprefix("ATLAS").strip() for line in done.stdout.splitlines() if line.startswith("ATLAS")]
     if len(ended) != len(sources):
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RuntimeError(f"{peer.name}: {len(ended)} of {len(sources)} tests ended; the process said last: {last}")
-    return ended
+    return [each.partition(" ")[0] for each in ended]
 
 
 def pieces_of(peer: type[Peer]) -> list[str]:

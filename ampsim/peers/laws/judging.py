@@ -8,7 +8,7 @@ nonsense is refused is left to each package: one that takes it does so by choice
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 from ampsim.peers.laws.subject import HAS, Driven, GaveUpError, UnaskableError, subject_of
@@ -112,47 +112,40 @@ def judge(peer: Peer, law: ScalerLaw, *, examples: int = EXAMPLES) -> Verdict:
 
 def judge_all(peer: Peer, laws: Iterable[ScalerLaw], *, examples: int = EXAMPLES) -> Iterator[Verdict]:
     """Ask laws of a peer one after the other; those of histories share the runs that they look at."""
-    subjects: dict[int, Subject] = {}
+    subjects = cache(partial(subject_of, peer))
     for law in laws:
-        patience = 2 if law.level == 4 or "hysteresis" in law.needs else 1  # a count that has to be saved
-        yield _verdict(peer, _Asking(law, examples, partial(_kept, subjects, peer, patience)))
-
-
-def _kept(subjects: dict[int, Subject], peer: Peer, patience: int) -> Subject:
-    if patience not in subjects:
-        subjects[patience] = subject_of(peer, patience=patience)
-    return subjects[patience]
-
-
-def _verdict(peer: Peer, asking: "_Asking") -> Verdict:
-    law = asking.law
-    documented = {} if law.name in ENDS else peer.deviations
-    try:
-        result = judged(law, peer.name, asking.ask, documented.get(law.name))
-    except PeerLostError as error:
-        return Verdict(Result(law, peer.name, "refused", str(error)), asking.subject, seen=str(error))
-    if result.outcome == "failed" and law.name in CHOICE:
-        result = replace(result, outcome="expected failure", text=CHOICE[law.name])
-    if asking.example is None or asking.subject is None:
-        return Verdict(result, asking.subject, seen=result.text)
-    return Verdict(result, asking.subject, asking.example, asking.seen, asking.replayed(asking.example, asking.subject))
+        yield _Asking(peer, law, examples, subjects).verdict()
 
 
 class _Asking:
     """A law that is asked of a peer: whether any example could be judged, and the shortest that broke it."""
 
-    def __init__(self, law: ScalerLaw, examples: int, subject: Callable[[], Subject]) -> None:
-        self.law, self.examples, self._subject = law, examples, subject
+    def __init__(self, peer: Peer, law: ScalerLaw, examples: int, subjects: Callable[..., Subject]) -> None:
+        self.peer, self.law, self.examples, self.subjects = peer, law, examples, subjects
         self.example: Example | None = None
         self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
         self.lost: PeerLostError | None = None
         self.scalers: list[Driven] = []
         self.subject: Subject | None = None
 
+    def verdict(self) -> Verdict:
+        """Ask, and return what came of it."""
+        name, documented = self.law.name, {} if self.law.name in ENDS else self.peer.deviations
+        try:
+            result = judged(self.law, self.peer.name, self.ask, documented.get(name))
+        except PeerLostError as error:
+            return Verdict(Result(self.law, self.peer.name, "refused", str(error)), self.subject, seen=str(error))
+        if result.outcome == "failed" and name in CHOICE:
+            result = replace(result, outcome="expected failure", text=CHOICE[name])
+        if self.example is None or self.subject is None:
+            return Verdict(result, self.subject, seen=result.text)
+        return Verdict(result, self.subject, self.example, self.seen, self.replayed(self.example, self.subject))
+
     def ask(self) -> None:
         """Raise BrokenError or RaisedError where the law is broken, NotApplicableError where it says nothing."""
         law = self.law
-        subject = self._subject()
+        patience = 2 if law.level == 4 or "hysteresis" in law.needs else 1  # a count that has to be saved
+        subject = self.subjects(patience=patience)
         self.subject = replace(subject, make=self._noted(subject))
         if missing := law.lacks(subject):
             raise NotApplicableError(f"it is without {missing}")
