@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import Any
 
-from ampsim.peers.laws.subject import HAS, Driven, GaveUpError, UnaskableError, subject_of
+from ampsim.peers.laws.subject import FLOOR, HAS, Driven, GaveUpError, UnaskableError, subject_of
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError
 from ampsim.testing.judge import NotApplicableError, judged
@@ -145,7 +145,7 @@ class _Asking:
         """Raise BrokenError or RaisedError where the law is broken, NotApplicableError where it says nothing."""
         law = self.law
         patience = 2 if law.level == 4 or "hysteresis" in law.needs else 1  # a count that has to be saved
-        subject = self.subjects(patience=patience)
+        subject = self.subjects(patience=patience, floor=None if "gives_up" in law.needs else FLOOR)
         self.subject = replace(subject, make=self._noted(subject))
         if missing := law.lacks(subject):
             raise NotApplicableError(f"it is without {missing}")

@@ -136,22 +136,23 @@ def ceiling(rule: Rule) -> float | None:
     return rule.max_scale or (left if left < asked else None)
 
 
-def subject_of(peer: Peer, *, patience: int = 1) -> Subject:
+def subject_of(peer: Peer, *, patience: int = 1, floor: float | None = FLOOR) -> Subject:
     """Return a peer as the kit's laws ask it.
 
     Args:
         peer: one that runs in this process, or a `Remote`.
         patience: overflows that a backoff takes, where the peer can be told.
+        floor: the smallest scale, where it can be told; None leaves it to the peer.
     """
-    known, options = fields(peer), {"min_scale": FLOOR, "hysteresis": patience}
-    asked = {name: value for name, value in options.items() if name in known}
+    known, options = fields(peer), {"min_scale": floor, "hysteresis": patience}
+    asked = {name: value for name, value in options.items() if name in known and value is not None}
     rule = followed(peer, constants(peer, asked))
     follows = rule or Rule()
     fixed = {each: getattr(follows, each) for each in CONSTANTS if each not in (*known, *_of_one_factor(known))}
     lacks = {*FEATURES} - HAS | _lacking(peer) | ({"factors"} if fixed.keys() & {*FACTORS} else set())
     has_floor = peer.dialect in MINIMUM or follows.min_scale is not None
     traits = PeerTraits(
-        min_scale=FLOOR if "min_scale" in asked and has_floor else follows.min_scale,
+        min_scale=floor if "min_scale" in asked and has_floor else follows.min_scale,
         max_scale=ceiling(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,

@@ -65,7 +65,8 @@ class Example:
         own |= {"repeats": self.repeats}
         driver = self.subject.words or WORDS
         self._words.update({**driver.modules, **own})
-        for code in driver.code([*names, "run", "iterate"] if "observe" in names else names):
+        runs = ["run", "iterate", "loss_scale"] if {"observe", "run"} & {*names} else []
+        for code in driver.code([*names, *runs]):
             exec(code, self._words)  # noqa: S102  our own file
         for name, told in TOLD.items():
             if name in self._words:
