@@ -114,11 +114,32 @@ class GivesUp(Right):
     """The reference machine by DeepSpeed's rule, which gives up at its minimum."""
 
     dialect = "deepspeed.DynamicLossScaler"
-    constants = MappingProxyType({"init_scale": "init"})
+    constants = MappingProxyType({"init_scale": "init", "growth_interval": "interval"})
 
     def start(self, **constants: Any) -> None:
-        self.following = dialects.get(self.dialect, init=constants["init_scale"])
+        given = {self.constants[name]: value for name, value in constants.items()}
+        self.following = dialects.get(self.dialect, **given)
         self.now = init(self.following)
+
+
+class GivesUpInAnotherWay(GivesUp):
+    def after(self, found_inf: bool) -> State:
+        try:
+            return super().after(found_inf)
+        except Exception:
+            self.following = self.following.replace(quirks=())
+            self.now = State(0.0)
+            raise
+
+    def divide(self, scaled: Sequence[float], scale: float) -> tuple[float, ...]:
+        return tuple(each / scale for each in scaled)
+
+
+def test_a_peer_that_gives_up_is_judged_until_then_and_asked_again() -> None:
+    for law in ("overflow_backs_off_once", "scale_stays_normal", "giving_up_is_said_again"):
+        assert judge(GivesUp(), LAWS[law], examples=EXAMPLES).result.outcome == "passed"
+    verdict = judge(GivesUpInAnotherWay(), LAWS["giving_up_is_said_again"], examples=EXAMPLES)
+    assert (verdict.result.outcome, "then ZeroDivisionError" in verdict.seen) == ("failed", True)
 
 
 class GrowsEarly(Torch):

@@ -48,7 +48,7 @@ class PeerTraits(Traits):
     """The differences of a peer, by its dialect.
 
     Attributes:
-        fixed: fields of `Rule` that `start` does not take, with their values.
+        fixed: factors that `start` does not take, with their values.
         one_factor: growth and backoff have one factor, and its inverse.
     """
 
@@ -148,8 +148,8 @@ def subject_of(peer: Peer, *, patience: int = 1, floor: float | None = FLOOR) ->
     asked = {name: value for name, value in options.items() if name in known and value is not None}
     rule = followed(peer, constants(peer, asked))
     follows = rule or Rule()
-    fixed = {each: getattr(follows, each) for each in CONSTANTS if each not in (*known, *_of_one_factor(known))}
-    lacks = {*FEATURES} - HAS | _lacking(peer) | ({"factors"} if fixed.keys() & {*FACTORS} else set())
+    fixed = {each: getattr(follows, each) for each in FACTORS if each not in (*known, *_of_one_factor(known))}
+    lacks = {*FEATURES} - HAS | _lacking(peer) | ({"factors"} if fixed else set())
     has_floor = peer.dialect in MINIMUM or follows.min_scale is not None
     traits = PeerTraits(
         min_scale=floor if "min_scale" in asked and has_floor else follows.min_scale,
