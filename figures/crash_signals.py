@@ -34,6 +34,7 @@ def plot(run: Result) -> Figure:
     for x, text, color in zip((0.02, 0.31), texts, WATCHED.values(), strict=True):
         axes.text(x, -0.95, text, color=color, fontsize=7, va="center", transform=across)
     axes.text(1.05, -0.95, f"false, of {len(calm)}", transform=across, ha="center", va="center", fontsize=7)
+    axes.axvspan(-0.85, NONE / 2, color="#F2F2F2", linewidth=0, zorder=0)
     axes.set_xscale("symlog", linthresh=1, linscale=0.45)
     axes.set_xticks([NONE, 0, 1, 10, 100], ["none", *(f"{x}" for x in (0, 1, 10, 100))])
     axes.set_yticks(range(len(signals)), [spoken(signal) for signal in signals])

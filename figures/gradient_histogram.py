@@ -46,19 +46,17 @@ PANELS = (
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 6.9)
-    grid = figure.add_gridspec(3, len(PANELS), height_ratios=(3.9, 1, 1.25))
-    axes = [[figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(3)]
-    for (ridges, lost, errors), panel, letter in zip(zip(*axes, strict=True), PANELS, "abcd", strict=True):
+    figure = _style.new_figure(_style.TWO_COLUMNS, 5.9)
+    grid = figure.add_gridspec(2, len(PANELS), height_ratios=(3.9, 1.5))
+    axes = [[figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(2)]
+    for (ridges, errors), panel, letter in zip(zip(*axes, strict=True), PANELS, "abcd", strict=True):
         units = run.arm(panel.arm)
         draw_ridges(ridges, units)
         draw_windows(ridges, panel)
-        draw_lost(lost, units)
         draw_errors(errors, units)
         _style.label_panel(ridges, letter, panel.title)
         if letter != "a":
-            for right in (lost, errors):
-                right.tick_params(axis="y", labelleft=False)
+            errors.tick_params(axis="y", labelleft=False)
     name_parts(axes)
     return figure
 
@@ -116,25 +114,11 @@ def draw_windows(axes: Axes, panel: Panel) -> None:
         axes.axvline(edge, ymax=0.94, color=_style.GREY, linewidth=0.5, linestyle=DOTTED, zorder=0)
 
 
-def draw_lost(axes: Axes, units: ArmRecords) -> None:
-    """Draw a thin line per seed, a thick one for their mean; after training."""
-    scales = np.array(units.first["log2_scales"])
-    for column, color, line in (
-        ("rounded_flushed", _style.BLACK, DOTTED), ("rounded_overflowed", _style.BLACK, DOTTED),
-        ("real_flushed", FLUSHED, "-"), ("real_overflowed", OVERFLOWED, "-"),
-    ):  # fmt: skip
-        lost = 100 * np.array([unit[column][-1] for unit in units])
-        axes.plot(scales, lost.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line)
-        axes.plot(scales, lost.mean(axis=0), color=color, linestyle=line, label=column)
-    shade(axes)
-    axes.set(xlim=(scales[0], scales[-1]), ylim=(-3, 103))
-    axes.set_yticks([0, 50, 100])
-    axes.tick_params(axis="x", labelbottom=False)
-    axes.set_xticks(range(-32, 25, 16))
-
-
 def draw_errors(axes: Axes, units: ArmRecords) -> None:
-    """Draw the same of the relative error, where nothing overflowed, and how far both are apart at `BEARABLE`."""
+    """Draw the relative error after training where nothing overflowed: thin lines are seeds, a thick one is their mean.
+
+    The bar says how far the backward pass and one rounding are apart at `BEARABLE`.
+    """
     scales, crossings = np.array(units.first["log2_scales"]), []
     for column, color, line in (("rounded_error", _style.BLACK, DOTTED), ("real_error", FLUSHED, "-")):
         error = np.array([unit[column][-1] for unit in units])
@@ -142,7 +126,8 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
         axes.semilogy(scales, error.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line)
         axes.semilogy(scales, np.exp(np.log(error).mean(axis=0)), color=color, linestyle=line, label=column)
         crossings.append(float(np.mean([crossing(scales, row) for row in error])))
-    shade(axes)
+    once, real = (line.get_ydata() for line in axes.lines if not str(line.get_label()).startswith("_"))
+    axes.fill_between(scales, once, np.maximum(once, real), color=FLUSHED, alpha=0.15, linewidth=0)
     if np.isfinite(crossings).all():
         bits = f"{crossings[1] - crossings[0]:.0f} bits"
         axes.plot(crossings, [BEARABLE] * 2, color=_style.BLACK, linewidth=2.2, solid_capstyle="butt", label="apart")
@@ -151,16 +136,6 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
     axes.set_yticks([1e-4, 1e-2, 1])
     axes.minorticks_off()
     axes.set(xlim=(scales[0], scales[-1]), ylim=(1e-4, 8), xlabel="loss scale")
-
-
-def shade(axes: Axes) -> None:
-    """Draw the area between what rounding once costs and what the backward pass does, where that is more."""
-    curves = {line.get_label(): line for line in axes.lines}
-    for what, color in (("flushed", FLUSHED), ("overflowed", OVERFLOWED), ("error", FLUSHED)):
-        if f"real_{what}" in curves:
-            once, real = (np.asarray(curves[f"{name}_{what}"].get_ydata(), np.float64) for name in ("rounded", "real"))
-            axes.fill_between(curves[f"real_{what}"].get_xdata(), once, np.maximum(once, real), color=color, alpha=0.15,
-                              linewidth=0)  # fmt: skip
 
 
 def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
@@ -172,7 +147,7 @@ def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
 
 def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     """Write names beside what they name, each once."""
-    ridges, lost, errors = axes
+    ridges, errors = axes
     for panel, x, word, color, side in (
         (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[0], -16, "subnormal", "#B87400", "center"),
         (ridges[0], 5, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
@@ -180,13 +155,9 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
         panel.text(x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=panel.get_xaxis_transform())
     for word, height, side in (("parameters", 0.36, "bottom"), ("activations", -0.1, "top")):
         ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=_style.CLEAR)
-    lost[0].set_ylabel("elements lost (%)")
-    lost[0].text(-3, 60, "flushed", color=FLUSHED, fontsize=7, va="center")
-    lost[3].text(23, 27, "not\nfinite", color=OVERFLOWED, fontsize=7, ha="right", va="center")
     errors[0].set_ylabel("relative error")
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
     shift, text = PANELS[2].shift, "a global\nbatch's\nshare"
-    for panel in (lost[2], errors[2]):
-        panel.axvline(shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
+    errors[2].axvline(shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
     errors[2].text(shift - 1, 1.6e-4, text, color=_style.GREY, fontsize=SMALL, ha="right")

@@ -55,12 +55,15 @@ def draw_cliffs(axes: Axes, run: Result) -> None:
     """Draw where each arm ends: a dot per seed, a bar at the mean."""
     arms = list(run.arms.values())
     places = apart(arms)
+    for before, after, arm in zip(places, places[1:], arms[1:], strict=False):
+        if _training.role(arm) != "fixed":  # a group begins
+            axes.axvline((before + after) / 2, color=_style.GREY, linewidth=0.4)
     for arm, x in zip(arms, places, strict=True):
         final, color = arm.column("train_loss"), _training.color(arm)
         axes.plot([x] * len(final), final, "o", color=color, markersize=3, markeredgewidth=0, label=arm.name)
         axes.plot([x - 0.3, x + 0.3], [np.mean(final)] * 2, color=color, linewidth=1.6)
     axes.set_xticks(places, [tick_label(arm) for arm in arms])
-    for text, roles in (("fixed $2^k$, $k$", ("unscaled", "fixed")), ("dynamic, $G$", ("dynamic",))):
+    for text, roles in (("fixed scale", ("unscaled", "fixed")), ("dynamic, G", ("dynamic",))):
         mine = [place for arm, place in zip(arms, places, strict=True) if _training.role(arm) in roles]
         axes.annotate(
             text, ((mine[0] + mine[-1]) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -17),
@@ -78,10 +81,11 @@ def apart(arms: Sequence[ArmRecords]) -> list[float]:
 
 
 def tick_label(arm: ArmRecords) -> str:
-    """Return the k of a fixed scale 2^k, the G of a dynamic one."""
+    """Return a fixed scale as a power of two, the G of a dynamic one."""
     if _training.role(arm) == "fp32":
         return "fp32"
-    return str(arm.settings["growth_interval"] or _training.init_log2(arm))
+    interval = arm.settings["growth_interval"]
+    return str(interval) if interval else _style.power_of_two(_training.init_log2(arm))
 
 
 def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:

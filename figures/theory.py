@@ -28,11 +28,10 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 3.7)
     axes = figure.subplot_mosaic("aa;bc", height_ratios=(1.15, 1))
     draw_errors(axes["a"], run)
-    for letter, place, name, unit in zip("bc", (0, 1), NAMES, ("share of the steps", "bits"), strict=True):
+    for letter, place, name, unit in zip("bc", (0, 1), NAMES, ("skips per growth interval", "bits"), strict=True):
         draw_trade(axes[letter], forms()[place], marked(run, name))
         axes[letter].set_ylabel(unit)
-    axes["b"].set_yscale("log")
-    _style.label_panel(axes["b"], "b", "Skip rate by T3; circles: simulated")
+    _style.label_panel(axes["b"], "b", "Skips per G steps by T3; circles: simulated")
     _style.label_panel(axes["c"], "c", "Headroom by T3; circles: simulated")
     return figure
 
@@ -64,20 +63,21 @@ def draw_errors(axes: Axes, run: Result) -> None:
 
 
 def forms() -> tuple[Any, Any]:
-    """Return T3's skip rate and headroom for random ceilings, (backoffs, intervals) both."""
+    """Return T3's skips per growth interval and headroom for random ceilings, (backoffs, intervals) both."""
     x, p = theory.normal_ceilings(MEAN, SIGMA)
     found = [[theory.stationary(p, int(interval), b) for interval in INTERVALS] for b in BACKOFFS]
-    rates = np.array([[form.skip_rate for form in row] for row in found])
-    return rates, np.array([[MEAN - x @ form.clean for form in row] for row in found])
+    skips = np.array([[form.skip_rate for form in row] for row in found]) * INTERVALS
+    return skips, np.array([[MEAN - x @ form.clean for form in row] for row in found])
 
 
 def marked(run: Result, name: str) -> list[tuple[int, int, float]]:
-    """Return (growth interval, backoff in bits, what is measured) of the simulated cases."""
+    """Return (growth interval, backoff in bits, what is measured) of the simulated cases; a rate per interval."""
     found = []
     for interval in (20, 100, 500):
         for b in BACKOFFS:
             (record,) = run.one(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
-            found += [(interval, b, held["measured"]) for held in record["held"] if held["name"] == name]
+            unit = interval if name == "skip rate" else 1
+            found += [(interval, b, unit * held["measured"]) for held in record["held"] if held["name"] == name]
     return found
 
 

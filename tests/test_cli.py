@@ -183,7 +183,7 @@ def test_check_finds_a_module_in_the_folder_it_is_run_in(tmp_path: Path, monkeyp
         ([TORCH, "--schedule", "1:1"], "expected one TARGET and one --law"),
         ([TORCH, "--check", "skip_budget", "--schedule", "1:1"], "skip_budget has no threads"),
         ([TORCH, "--check", "a_state_dict_is_never_torn", "--schedule", "1-1"], "expected STEP:CHOICE"),
-        ([TORCH, "--level", "4", "--out", "report.txt"], "expected a name that ends in .md, .json or .html"),
+        ([TORCH, "--level", "4", "--out", "report.txt"], "expected a name that ends in .md, .json, .html or .xml"),
         ([TORCH, "--level", "4", "--out", "no/such/folder.md"], "no/such/folder.md"),
     ],
 )

@@ -1,12 +1,12 @@
 """``ampsim check``, ``check-loop``, ``check-ranks``: ask the laws of anyone's scalers, loops or ranks."""
 
-import enum
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import replace
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,70 +15,36 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from ampsim.cli.completion import complete_law
-from ampsim.cli.terminal import err, fail, out, print_table, settings
-from ampsim.core.arguments import nearest
+from ampsim.cli.options import SHARED, Examples, Ranks, ReportFormat, TimeLimit, Traits, Without, declared_traits
+from ampsim.cli.terminal import err, fail, out, print_table
 from ampsim.core.files import replacing
-from ampsim.core.machine import Rule
 
 if TYPE_CHECKING:
     from ampsim.testing.child import Begin
     from ampsim.testing.law import Law, Result
     from ampsim.testing.report import Report
 
-MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
+CANNOT_JUDGE = 3  # exit status, as `explain` has it where a log cannot tell
+Laws = list[str] | None
+Expected = Mapping[str, str]
 
 
-class ReportFormat(enum.StrEnum):
-    """A form of a report."""
+def judging(ask: Callable[..., "Report"]) -> Callable[..., None]:
+    """Make a command of what judges targets by laws: it has the options that all such commands have."""
 
-    md = "md"
-    json = "json"
-    html = "html"
+    def command(
+        expect: str | None, xfail: list[str] | None, report: ReportFormat | None, file: Path | None, **asked: Any
+    ) -> None:
+        _report(partial(ask, **asked), expect, xfail, report, file)
 
-
-Names = Annotated[
-    list[str] | None,
-    typer.Option("--law", "--check", "-k", help="One law by its name; again for more.", autocompletion=complete_law),
-]
-Traits = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trait",
-        help="What it does differently on purpose: min_scale, max_scale, hysteresis, delay, skips.",
-        metavar="NAME=VALUE",
-    ),
-]
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all.",
-        metavar="FEATURE",
-    ),
-]
-Expect = Annotated[
-    str | None,
-    typer.Option(help="Laws expected to be broken: a JSON file {law: reason}, or module:attribute.", metavar="WHICH"),
-]
-Xfail = Annotated[
-    list[str] | None,
-    typer.Option(help="One law expected to be broken.", metavar="LAW", autocompletion=complete_law),
-]
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds per law; 0: no limit, in this process, as a debugger wants it.",
-        min=0,
-        max=MOST,
-        show_default=False,
-    ),
-]
-Form = Annotated[ReportFormat | None, typer.Option("--report", help="Write a report instead of a table.")]
-File = Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")]
-Examples = Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per law.")]
-Ranks = Annotated[int, typer.Option("--ranks", help="Of the group.", min=2, metavar="N")]
+    own = [each for each in inspect.signature(ask).parameters.values() if each.name not in ("law", "expected")]
+    parameters = [*own, *SHARED]
+    update_wrapper(command, ask).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
+@judging
 def check_scalers(
     targets: Annotated[
         list[str],
@@ -88,46 +54,39 @@ def check_scalers(
             show_default=False,
         ),
     ],
+    law: Laws,
+    expected: Expected,
     level: Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")] = None,
-    law: Names = None,
     examples: Examples = 60,
     trait: Traits = None,
     without: Without = None,
-    expect: Expect = None,
-    xfail: Xfail = None,
     schedule: Annotated[
         str | None, typer.Option(help="Replay a schedule that a law of threads found.", metavar="STEP:CHOICE,...")
     ] = None,
     time_limit: TimeLimit = None,
-    report: Form = None,
-    file: File = None,
-) -> None:
+) -> "Report":
     """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
 
-    Exit status 1 if a law is broken that was not expected to be, or holds that was.
-    A law in which it hangs, or ends its process, fails, and the others go on. A law may take 60 seconds, or one per
-    example. For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
+    Exit status 1 if a law is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
+    A law in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
+    A law may take 60 seconds of CPU time, or one per example.
+    For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
 
     Example: ampsim check torch.amp:GradScaler --law scale_stays_normal
     """
+    from ampsim.testing.child import FORKS
+    from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
+    from ampsim.testing.kit.subject import find
 
-    def judge(expected: Mapping[str, str]) -> "Report":
-        from ampsim.testing.child import FORKS
-        from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
-        from ampsim.testing.kit.subject import find
-
-        declared, limit = declared_traits(trait or (), without or ()), _limit(time_limit, max(60.0, examples))
-        if schedule is not None:
-            raise typer.Exit(_replay(targets, law or [], schedule, declared))
-        laws = chosen(level, expected, law)
-        if limit and FORKS:
-            warm_up()
-        begins = {
-            name: partial(begin_judging, partial(find, name, **declared), examples, expected, limit) for name in targets
-        }
-        return _judged(begins, laws, limit)
-
-    _report(judge, expect, xfail, report, file)
+    declared, limit = declared_traits(trait or (), without or ()), _limit(time_limit, max(60.0, examples))
+    if schedule is not None:
+        raise typer.Exit(_replay(targets, law or [], schedule, declared))
+    laws = chosen(level, expected, law)
+    if limit and FORKS:
+        warm_up()
+    found = {name: partial(find, name, **declared) for name in targets}
+    begins = {name: partial(begin_judging, find, examples, expected, limit) for name, find in found.items()}
+    return _judged(begins, laws, limit)
 
 
 def _replay(targets: Sequence[str], laws: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
@@ -153,6 +112,7 @@ def _replay(targets: Sequence[str], laws: Sequence[str], text: str, declared: Ma
     return 0
 
 
+@judging
 def check_loops(
     targets: Annotated[
         list[str],
@@ -162,31 +122,26 @@ def check_loops(
             show_default=False,
         ),
     ],
-    law: Names = None,
-    expect: Expect = None,
-    xfail: Xfail = None,
+    law: Laws,
+    expected: Expected,
     time_limit: TimeLimit = None,
-    report: Form = None,
-    file: File = None,
-) -> None:
+) -> "Report":
     """Judge a training loop by the laws: make(scaler) returns a Loop, and is called on ranks if it takes a group.
 
-    Exit status 1 if a law is broken that was not expected to be, or holds that was. A law may take ten minutes.
+    Exit status 1 if a law is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
+    A law may take ten minutes of CPU time.
 
     Example: ampsim check-loop my_loop:make
     """
+    from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
 
-    def judge(expected: Mapping[str, str]) -> "Report":
-        from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
-
-        limit = _limit(time_limit, LIMIT)
-        chosen(expected)  # refuses an unknown name
-        begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
-        return _judged(begins, chosen(law), limit)
-
-    _report(judge, expect, xfail, report, file)
+    limit = _limit(time_limit, LIMIT)
+    chosen(expected)  # refuses an unknown name
+    begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
+    return _judged(begins, chosen(law), limit)
 
 
+@judging
 def check_ranks(
     targets: Annotated[
         list[str],
@@ -196,77 +151,61 @@ def check_ranks(
             show_default=False,
         ),
     ],
+    law: Laws,
+    expected: Expected,
     ranks: Ranks = 2,
     gradients: Annotated[
         str, typer.Option(help="sharded, replicated, or of torch's own DDP or FSDP2.", metavar="KIND")
     ] = "sharded",
-    law: Names = None,
     without: Without = None,
-    expect: Expect = None,
-    xfail: Xfail = None,
-    report: Form = None,
-    file: File = None,
-) -> None:
+) -> "Report":
     """Judge scalers that agree over a process group by the laws: one verdict, one scale, one count of steps.
 
     Exit status 1 if a law is broken that was not expected to be, or holds that was.
 
     Example: ampsim check-ranks my_scaler:make --ranks 2
     """
+    from ampsim.testing.ranks.judge import find, judge_ranks
+    from ampsim.testing.report import Report
 
-    def judge(expected: Mapping[str, str]) -> "Report":
-        from ampsim.testing.ranks.judge import find, judge_ranks
-        from ampsim.testing.report import Report
-
-        kind: Any = gradients
-        makes = {name: find(name)[0] for name in targets}
-        return Report(
-            replace(result, target=name)
-            for name, make in makes.items()
-            for result in judge_ranks(make, ranks, kind, without=without or (), laws=law, expected=expected)
-        )
-
-    _report(judge, expect, xfail, report, file)
+    kind: Any = gradients
+    makes = {name: find(name)[0] for name in targets}
+    return Report(
+        replace(result, target=name)
+        for name, make in makes.items()
+        for result in judge_ranks(make, ranks, kind, without=without or (), laws=law, expected=expected)
+    )
 
 
 def _report(
-    judge: Callable[[Mapping[str, str]], "Report"],
+    judge: Callable[..., "Report"],
     expect: str | None,
     xfail: Sequence[str] | None,
     form: ReportFormat | None,
     file: Path | None,
 ) -> None:
     """Judge, given what is expected, show or write what came of it, and leave with the exit status."""
+    from ampsim.testing.alarm import CannotJudgeError
+
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
     try:
         form = _format_of(file) if file and not form else form
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
-            judged = judge(expected)
+            judged = judge(expected=expected)
             _show(judged, None if stream else form)
             if stream and form:
                 stream.write(_written(judged, form).encode())
     except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         fail(str(error))
-    raise typer.Exit(1 if judged.findings else 0)
+    except CannotJudgeError as error:
+        fail(str(error), CANNOT_JUDGE)
+    raise typer.Exit(1 if judged.findings else CANNOT_JUDGE if judged.refused else 0)
 
 
 def _limit(given: float | None, default: float) -> float:
     return default if given is None else given
-
-
-def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
-    """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
-    from ampsim.testing.kit.subject import NO_OPTION, Traits
-
-    given = settings("--trait", traits, "each", "all", "float32", "float64")
-    known = {each.name for each in fields(Traits)} - {*NO_OPTION}
-    for name in given.keys() - known:
-        raise ValueError(f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject")
-    declared = {**given, "without": frozenset(without)}
-    Traits(**declared).follows(Rule())  # refuses what is wrong
-    return declared
 
 
 def _find_loop(target: str) -> tuple[Any, Any]:
@@ -323,7 +262,7 @@ def _format_of(file: Path) -> ReportFormat:
     try:
         return ReportFormat(file.suffix.removeprefix("."))
     except ValueError:
-        fail(f"--out {file}: expected a name that ends in .md, .json or .html; or say --report")
+        fail(f"--out {file}: expected a name that ends in .md, .json, .html or .xml; or say --report")
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:
@@ -351,8 +290,8 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
         ]
         table.add_row(check.group.split()[0], check.name, *signs)
     print_table(table)
-    for finding in judged.findings:
-        out.print(f"\n{finding.text}", markup=False)
+    for _, text in judged.told():
+        out.print(f"\n{text}", markup=False)
     out.print()
     for line in [*judged.unasked(), *judged.summary()]:
         out.print(line, markup=False)

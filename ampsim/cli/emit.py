@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.check import MOST, Examples, File, Ranks, Traits, Without, declared_traits
 from ampsim.cli.completion import complete_law
+from ampsim.cli.options import MOST, Examples, File, Ranks, Traits, Without, declared_traits
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import replacing
 

@@ -82,7 +82,7 @@ def _print_ledger(history: "History") -> None:
     out.print(f"\nSkips, the last {ROWS} of {len(rows)} rows:" if len(rows) > ROWS else "\nSkips:", markup=False)
     table = Table(history.unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
-        low, high = math.floor(first), math.ceil(last)
-        steps = str(low) if low == high else f"{low} to {high}"
+        low = math.floor(first)
+        steps = f"from {low}" if math.isinf(last) else str(low) if low == last else f"{low} to {math.ceil(last)}"
         table.add_row(steps, str(skips), "" if scale is None else scale_text(scale))
     print_table(table)

@@ -15,8 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from ampsim.core.extras import BROUGHT_BY, line_to_type
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+from ampsim.core.output import CONTROLS
 
 
 class _Console(Console):
@@ -24,7 +23,7 @@ class _Console(Console):
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=segment.text.translate(_CONTROLS))
+            yield segment if segment.control else segment._replace(text=segment.text.translate(CONTROLS))
 
 
 out = _Console(soft_wrap=True, highlight=False, emoji=False)
@@ -36,12 +35,12 @@ def print_table(table: Table) -> None:
     (out if out.is_terminal else _Console(width=200)).print(table)
 
 
-def fail(message: str) -> NoReturn:
-    """Say what is wrong and leave with status 2; of a module that an extra brings, what to type."""
+def fail(message: str, status: int = 2) -> NoReturn:
+    """Say what is wrong and leave, with status 2 if it is wrong use; of a module that an extra brings, what to type."""
     if (absent := re.fullmatch(r"No module named '(\w+)[^']*'", message)) and absent[1] in BROUGHT_BY:
         message += f"; {line_to_type(absent[1])}"
     err.print(f"ampsim: {message}", markup=False)
-    raise typer.Exit(2)
+    raise typer.Exit(status)
 
 
 class _Output(io.FileIO):

@@ -5,6 +5,9 @@ import os
 import sys
 from collections.abc import Callable
 
+# What would steer a terminal, or what XML refuses, as its code: for `str.translate`.
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
 
 def run_command(name: str, command: Callable[[], int]) -> int:
     """Run a command, and return its exit status, or 1 if its output could not be written.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.diagnose.formats import NAMED
+from ampsim.diagnose.formats import JUDGED, NAMED
 from ampsim.diagnose.history import Floats, History
 
 Ints = npt.NDArray[np.int64]
@@ -251,6 +251,18 @@ class Evidence:
         rose = self.points[1][1:][self.moves > 0]
         taken[rose] = True
         return np.where(taken, 1, np.where(bad, -1, 0))
+
+    @cached_property
+    def rises(self) -> bool:
+        """Whether the loss is higher at the end than it was before."""
+        losses = self.history.loss[np.isfinite(self.history.loss)]
+        part = max(1, len(losses) // 4)
+        if len(losses) < 2 or losses.min() <= 0:
+            return False
+        if len(losses) < 8 and losses[-1] > JUDGED.rose * losses[:-1].max():
+            return True
+        quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
+        return len(losses) >= 4 and bool(np.median(losses[-part:]) > JUDGED.risen * min(quarters))
 
     @cached_property
     def tail(self) -> Ints:

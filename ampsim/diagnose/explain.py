@@ -40,75 +40,50 @@ class Explanation:
 
 def explain(history: History) -> Explanation:
     """Return what a log bears, its other ranks and engines included."""
-    statements = [each for one in (history, *history.others) for each in _about(one, main=one is history)]
-    ranks = (history, *history.others)
-    if any((Evidence(one).status == 1).any() for one in ranks):  # what one rank shows is so of all
-        statements = [each for each in statements if each.kind != "no step seen"]
-    covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
-    statements = [each for each in statements if each.kind not in covered]
-    order = {"wrong": 0, "note": 1, "fact": 2}
-    statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
-    wrong = [each for each in statements if each.verdict == "wrong"]
-    words = TABLE["verdict"]
-    if wrong:
-        cause = words["scale" if wrong[0].scale else "other"]
-        return Explanation("wrong", words["wrong"].replace("{scale}", cause), statements, history.notes)
-    verdicts = [_verdict(one, statements) for one in (history, *history.others)]
+    main, *others = makers = [Maker(one) for one in (history, *history.others)]
+    with np.errstate(all="ignore"):  # numbers that no run has
+        statements = [*remarks(main), *main.facts(), *(each for other in others for each in remarks(other))]
+        if any((maker.evidence.status == 1).any() for maker in makers):  # what one rank shows is so of all
+            statements = [each for each in statements if each.kind != "no step seen"]
+        covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
+        statements = [each for each in statements if each.kind not in covered]
+        order = {"wrong": 0, "note": 1, "fact": 2}
+        statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
+        wrong = [each for each in statements if each.verdict == "wrong"]
+        words = TABLE["verdict"]
+        if wrong:
+            cause = words["scale" if wrong[0].scale else "other"]
+            return Explanation("wrong", words["wrong"].replace("{scale}", cause), statements, history.notes)
+        verdicts = [_verdict(maker.evidence, statements) for maker in makers]
     verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")
     return Explanation(verdict, words[verdict].replace("{why}", words[why]), statements, history.notes)
 
 
-def _about(history: History, *, main: bool) -> list[Statement]:
-    """Return the statements about one rank or engine; of the others only what is no mere fact."""
-    maker = Maker(history)
-    with np.errstate(all="ignore"):  # numbers that no run has
-        return [*remarks(maker), *(maker.facts() if main else ())]
-
-
-def _verdict(history: History, statements: list[Statement]) -> tuple[str, str]:
+def _verdict(evidence: Evidence, statements: list[Statement]) -> tuple[str, str]:
     """Return the verdict on a history in which nothing is wrong, and the name of its reason."""
-    evidence = Evidence(history)
-    with np.errstate(all="ignore"):
-        counts = ~np.isnan(evidence.skipped)
-        norms = history.norm[~np.isnan(history.norm)]
-        good, bad = evidence.status == 1, evidence.status == -1
-        if not len(evidence.points[0]) and not counts.any() and not len(norms) and not good.any():
-            return "cannot tell", "nothing"
-        if any(each.kind == "searching" for each in statements):
-            return "cannot tell", "searching"
-        if evidence.weight(evidence.tail) > 2 or (len(norms) and np.isinf(norms[-1])):
-            return "cannot tell", "ending"
-        if history.settings.get("cut"):
-            return "cannot tell", "cut"
-        skips, steps, _ = share(evidence)
-        if skips >= 3 and skips > JUDGED.often * steps > 0:
-            return "cannot tell", "often"
-        if not steps and bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum():
-            return "cannot tell", "often"
-        doubt = _doubt(history, evidence)
-        if doubt or 0 < good.sum() < JUDGED.short:
-            return "cannot tell", doubt or "short"
-        if good.any() and not good[-max(1, len(good) // 4) :].any():
-            return "cannot tell", "taken"
-        if not good.any():
-            return ("healthy", "loss") if _loss_falls(history) else ("cannot tell", "taken")
-        return "healthy", _reason(evidence, len(norms))
-
-
-def _doubt(history: History, evidence: Evidence) -> str:
-    """Return why a run that takes its steps may be sick all the same; nothing if the log shows no such thing."""
-    values = evidence.points[0]
-    if "printed_as_zero" in history.settings or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4):
-        return "low"
-    losses = history.loss[np.isfinite(history.loss)]
-    part = max(1, len(losses) // 4)
-    if 2 <= len(losses) < 8 and losses.min() > 0 and losses[-1] > JUDGED.rose * losses[:-1].max():
-        return "rises"
-    if len(losses) >= 4 and losses.min() > 0:
-        quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
-        if np.median(losses[-part:]) > JUDGED.risen * min(quarters):
-            return "rises"
-    return ""
+    history, values = evidence.history, evidence.points[0]
+    norms = history.norm[~np.isnan(history.norm)]
+    good, bad = evidence.status == 1, evidence.status == -1
+    skips, steps, _ = share(evidence)
+    shown = len(values) or (~np.isnan(evidence.skipped)).any() or len(norms) or good.any() or history.says
+    many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum()
+    tiny = len(values) and values[-1] < 1 and values[-1] <= values[0] / 4
+    late = good[-max(1, len(good) // 4) :]
+    doubts = {
+        "nothing": not shown,
+        "searching": any(each.kind == "searching" for each in statements),
+        "ending": evidence.weight(evidence.tail) > 2 or (len(norms) and np.isinf(norms[-1])),
+        "cut": history.settings.get("cut"),
+        "often": many and (not steps or skips >= 3),
+        "low": "printed_as_zero" in history.settings or tiny,
+        "unguarded": "unguarded" in history.says,
+        "rises": evidence.rises,
+        "short": 0 < good.sum() < JUDGED.short,
+        "taken": not late.any() and (good.any() or not _loss_falls(history)),
+    }
+    if doubt := next((name for name, holds in doubts.items() if holds), ""):
+        return "cannot tell", doubt
+    return "healthy", _reason(evidence, len(norms)) if good.any() else "loss"
 
 
 def _reason(evidence: Evidence, norms: int) -> str:

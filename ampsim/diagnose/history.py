@@ -27,6 +27,9 @@ COLUMNS = ("line", "step", "scale", "left", "skipped", "total", "norm", "loss", 
 LINE, STEP, SCALE, LEFT, SKIPPED, TOTAL, NORM, LOSS, RATE, SEGMENT = range(len(COLUMNS))
 WIDTH = len(COLUMNS)
 AT = {name: at for at, name in enumerate(COLUMNS)}
+BLANK = [math.nan] * WIDTH
+LARGEST = NORM, LOSS
+PLACE = LINE, STEP, SEGMENT
 
 
 class Sample(NamedTuple):
@@ -118,6 +121,7 @@ class HistoryBuilder:
     says: dict[str, list[int]] = field(default_factory=dict)
     unit: str = "step"
     _values: "array[float]" = field(default_factory=lambda: array("d"))
+    _row: list[float] = field(default_factory=list)  # the last one, which is not in the values yet
     _last: float = -math.inf  # the last number of a step
     _segment: int = 0
     _merged: int = 1
@@ -125,30 +129,36 @@ class HistoryBuilder:
 
     def add(self, step: float = math.nan, **given: float | None) -> None:
         """Add a row: see `History` for the columns; a norm or a loss that was written down as NaN counts as inf."""
-        row = [math.nan] * WIDTH
+        self.put(step, {name: value for name, value in given.items() if value is not None})
+
+    def put(self, step: float, given: Mapping[str, float]) -> None:
+        """Add a row, as `add`; a name of no column is passed over."""
+        row = BLANK.copy()
         for name, value in given.items():
-            if value is not None:
+            if name in AT:
                 row[AT[name]] = value
         if row[SCALE] < 0:
             row[SCALE] = math.nan  # nobody's loss scale
         if not 0 <= row[SKIPPED] < 2**53:
             row[SKIPPED] = math.nan
-        for at, name in ((NORM, "norm"), (LOSS, "loss")):
-            row[at] = math.inf if math.isnan(row[at]) and given.get(name) is not None else row[at]
-        if self._values and step == self._values[STEP - WIDTH] and self._joins(row):
-            self._values[-WIDTH:] = array("d", _merge(self._values[-WIDTH:].tolist(), row, again=True))
+        if row[NORM] != row[NORM] and "norm" in given:
+            row[NORM] = math.inf
+        if row[LOSS] != row[LOSS] and "loss" in given:
+            row[LOSS] = math.inf
+        if self._row and step == self._row[STEP] and self._joins(row):
+            _merge(self._row, row, again=True)
             return
         if step < self._last:
             self._segment += 1
             self._forget(step)
-        self._last = self._last if math.isnan(step) else step
+        self._last = self._last if step != step else step
         row[STEP], row[SEGMENT] = step, self._segment
         self._keep(row)
 
     @property
     def line(self) -> float:
         """Number of the last row's line; 0 before the first."""
-        return self._values[LINE - WIDTH] if self._values else 0.0
+        return self._row[LINE] if self._row else 0.0
 
     def say(self, what: str, line: int) -> None:
         """Keep that a line says something."""
@@ -158,6 +168,8 @@ class HistoryBuilder:
 
     def finish(self, others: tuple[History, ...] = ()) -> History:
         """Return the history of what was added."""
+        self._values.fromlist(self._row)
+        self._row = []
         columns = np.array(self._values, np.float64).reshape(-1, WIDTH).T.copy()
         numbered = ~np.isnan(columns[STEP])
         notes = list(self.notes)
@@ -187,17 +199,20 @@ class HistoryBuilder:
 
     def _joins(self, row: list[float]) -> bool:
         """Return whether a row of the last one's step says nothing else than that one."""
-        last = self._values[-WIDTH:]
-        return not any(last[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(last[at] + row[at]))
+        return not any(self._row[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(self._row[at] + row[at]))
 
     def _keep(self, row: list[float]) -> None:
         self.rows += 1
-        if self.rows % self._merged and self._values and self._merged > 1:
-            self._values[-WIDTH:] = array("d", _merge(self._values[-WIDTH:].tolist(), row))
+        if self._merged > 1 and self.rows % self._merged:
+            _merge(self._row, row)
             return
-        self._values.extend(row)
-        if len(self._values) == ENTRIES * WIDTH:
+        self._values.fromlist(self._row)
+        self._row = row
+        if len(self._values) == (ENTRIES - 1) * WIDTH:
+            self._values.fromlist(row)
             self._halve()
+            self._row = self._values[-WIDTH:].tolist()
+            del self._values[-WIDTH:]
 
     def _halve(self) -> None:
         pairs = np.array(self._values).reshape(-1, 2, WIDTH)
@@ -210,19 +225,20 @@ class HistoryBuilder:
         self._merged *= 2
 
 
-def _merge(first: list[float], second: list[float], *, again: bool = False) -> list[float]:
-    """Merge two neighbours: the later's values, the sum of the skips, the largest norm and loss.
+def _merge(first: list[float], second: list[float], *, again: bool = False) -> None:
+    """Merge a row into the one before: the later's values, the sum of the skips, the largest norm and loss.
 
-    What is said again of one step, as by another rank, counts once.
+    What is said `again` of one step, as by another rank, counts once.
     """
-    merged = [a if math.isnan(b) else b for a, b in zip(first, second, strict=True)]
-    for at in (NORM, LOSS):
-        merged[at] = max((v for v in (first[at], second[at]) if not math.isnan(v)), default=math.nan)
-    if not math.isnan(first[SKIPPED] + second[SKIPPED]):
-        merged[SKIPPED] = max(first[SKIPPED], second[SKIPPED]) if again else first[SKIPPED] + second[SKIPPED]
-    if again:
-        merged[STEP], merged[SEGMENT], merged[LINE] = first[STEP], first[SEGMENT], first[LINE]
-    return merged
+    for at, (old, new) in enumerate(zip(first, second, strict=True)):
+        if old != old:
+            first[at] = new
+        elif at in LARGEST or (again and at == SKIPPED):
+            first[at] = max(old, new) if new == new else old
+        elif at == SKIPPED:
+            first[at] = old + new if new == new else old
+        elif new == new and not (again and at in PLACE):
+            first[at] = new
 
 
 def _tell_totals(columns: Floats, rows: npt.NDArray[np.bool_]) -> None:

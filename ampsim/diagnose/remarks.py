@@ -6,16 +6,14 @@ such as that 5 % of skips are too many, is a number here.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ampsim.diagnose.dead_layers import dead_layers
-from ampsim.diagnose.evidence import Bools, Evidence
+from ampsim.diagnose.evidence import Bools, Evidence, Ints
 from ampsim.diagnose.formats import ERRORS, JUDGED
+from ampsim.diagnose.gradients import dead_layers, scaled_norm
 from ampsim.diagnose.reconstruct import reconstruct
-from ampsim.diagnose.scaled_norm import scaled_norm
 from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
 from ampsim.diagnose.words import counted
 
@@ -51,17 +49,9 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         down = math.ceil(math.log2(final / 65504))
         more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
-    elif never and len(inside) == 1 and final >= 1:
-        return  # one scale shows no way
-    elif (
-        never
-        and not len(inside)
-        and (
-            weight < JUDGED.long
-            or (maker.history.unit == "step" and maker.history.bounds[1, rows[-1]] <= JUDGED.search)
-        )
-        and not np.isinf(maker.history.norm[rows]).any()
-    ):
+    elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
+        return  # one scale shows no way, and no skip is known to have come while it stood
+    elif never and not len(inside) and _of_a_search(maker, rows, weight):
         return  # where no scale is printed, its search shows no way either
     elif never:
         yield maker.make("no step seen", rows, since=True, bad=(weight, None))
@@ -69,6 +59,15 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
     elif fallen < JUDGED.descent and weight >= JUDGED.long:
         yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
+
+
+def _of_a_search(maker: Maker, rows: Ints, weight: int) -> bool:
+    """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
+    norms = bool(np.isinf(maker.history.norm[rows]).any())
+    last = float(maker.history.bounds[1, rows[-1]]) if maker.history.unit == "step" else -math.inf
+    if norms:
+        return bool(max(weight, last) <= JUDGED.halved)
+    return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:
@@ -143,6 +142,8 @@ def share(evidence: Evidence) -> tuple[float, float, int]:
     """
     history, search = evidence.history, evidence.search
     begin = int(evidence.points[1][search[1]]) if search else 0
+    if not len(evidence.points[0]) and (~np.isnan(history.total)).sum() > 1:
+        begin = int(np.argmax(evidence.status == 1))  # where no scale is printed, a search ends where a step is taken
     known = np.flatnonzero(~np.isnan(history.total))
     known = known[known >= begin]
     if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():
@@ -218,6 +219,8 @@ def _norm(maker: Maker) -> Iterator[Statement]:
     end, later = _runs(bad), bad[_runs(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
     after = history.loss[rows[bad][-1] :]
     finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
+    if bad.all() and _of_a_search(maker, rows, len(rows)):
+        return
     if end >= 3 or (later.sum() >= 3 and later.mean() > 0.25):
         yield maker.make("norm not finite", rows[bad], count=int(bad.sum()), of=str(len(rows)))
     elif finite and not end and "ampsim" not in history.program:
@@ -280,13 +283,15 @@ def _said(maker: Maker) -> Iterator[Statement]:
     """Yield what the program says itself."""
     history = maker.history
     for kind, lines in history.says.items():
-        near = np.clip(np.searchsorted(history.line, lines), 0, len(history.line) - 1)
+        if kind == "told" and maker.evidence.skips[0]:
+            continue
+        numbers: dict[str, Any] = {"count": (len(lines), None)}
         if kind == "error":
             error = next(each for each in ERRORS if each["pattern"].pattern == history.settings["error"])
-            texts = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
-            yield replace(maker.make(kind, near, **texts), lines=tuple(lines))
-        else:
-            yield replace(maker.make(kind, near, count=(len(lines), None)), lines=tuple(lines[:LINES]))
+            numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
+        elif kind == "unguarded" and maker.evidence.rises:
+            kind = "guard off"
+        yield Statement(kind, float(lines[0]), float(lines[-1]), numbers, tuple(lines[:LINES]), "line")
     for step, text in history.alarms:
         row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
         yield maker.make("alarm", row, text=text)
@@ -295,10 +300,8 @@ def _said(maker: Maker) -> Iterator[Statement]:
 def _gradients(maker: Maker) -> Iterator[Statement]:
     """Yield what norms and samples tell: clipped while scaled, or layers that get no gradient."""
     every = [0, len(maker.history.step) - 1]
-    for kind, numbers in scaled_norm(maker.history, maker.evidence.means):
+    for kind, numbers in (*scaled_norm(maker.history, maker.evidence.means), *dead_layers(maker.history)):
         yield maker.make(kind, every, **numbers)
-    for kind, names in dead_layers(maker.history):
-        yield maker.make(kind, every, **names)
 
 
 def _reconstructed(maker: Maker) -> Iterator[Statement]:

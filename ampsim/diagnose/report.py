@@ -82,14 +82,16 @@ def _article(finding: Statement) -> str:
 
 
 def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
-    """Return the skips that counts and sentences tell: the first and last step of each, how many, at which scale."""
+    """Return the skips that counts and sentences tell: first and last step (inf: no end), how many, at which scale."""
     skipped, steps = Evidence(history).skipped, history.step
     rows = []
     for at in np.flatnonzero(skipped > 0):
-        alone = (skipped[at] == 1 and history.every_step) or history.sentence[at] or not at
-        first = steps[at] if alone else min(steps[at - 1] + 1, steps[at])
+        alone = (skipped[at] == 1 and history.every_step) or not at
+        first, last = steps[at] if alone else min(steps[at - 1] + 1, steps[at]), steps[at]
+        if history.sentence[at]:
+            first, last = max(0.0, history.bounds[0, at]), history.bounds[1, at]
         scale = float(history.scale[at])
-        rows.append((float(first), float(steps[at]), int(skipped[at]), scale if math.isfinite(scale) else None))
+        rows.append((float(first), float(last), int(skipped[at]), scale if math.isfinite(scale) else None))
     return rows
 
 
@@ -106,7 +108,9 @@ def _ledger(history: History) -> dict[str, object]:
         step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]
         for step, names in history.bad.items()
     }
-    return {"rows": skip_rows(history), "bad": bad, "names": list(index)}
+    end = float(history.step[-1])
+    rows = [[first, min(last, max(first, end)), skips, scale] for first, last, skips, scale in skip_rows(history)]
+    return {"rows": rows, "bad": bad, "names": list(index)}
 
 
 def _layers(layers: Exponents | None) -> Iterator[str]:

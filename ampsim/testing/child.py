@@ -5,8 +5,9 @@ Theory of operation
 The child loads what is judged, asks the laws in their order and sends one answer per law. An alarm, which
 interrupts Python code and waits for a lock, ends a law that lasts longer than the limit, and the failure tells its
 history. What no alarm interrupts is a loop in C or code that catches everything: then the parent kills the child
-`GRACE` seconds later. A child that ended, whoever ended it, is replaced by one that begins with the next law. Where
-processes are forked the parent warms up, as torch's first step and hypothesis' first example take seconds each.
+`GRACE` seconds after the alarm's last. With a second law that does not end the judging ends, without a verdict. A child
+that ended, whoever ended it, is replaced by one that begins with the next law. Where processes are forked the parent
+warms up, as torch's first step and hypothesis' first example take seconds each.
 """
 
 import gc
@@ -16,11 +17,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-from ampsim.testing.alarm import AGAIN, OverdueError, alarm
+from ampsim.testing.alarm import AGAIN, WALL, CannotJudgeError, OverdueError, alarm
+from ampsim.testing.judge import given_up
 from ampsim.testing.law import Law, Outcome, Result, described
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
@@ -32,11 +35,15 @@ Begin = Callable[[], Callable[[Sequence[str]], Iterator[Result]]]
 
 
 class Answer(NamedTuple):
-    """An answer of the child: to one law, or whether what is judged could be loaded; refused: it cannot be judged."""
+    """An answer of the child: to one law, or whether what is judged could be loaded.
+
+    Refused as its last word: nothing of it can be judged.
+    """
 
     outcome: Outcome
     text: str
     is_last: bool = False  # the child ended with it
+    is_overdue: bool = False
 
 
 def judge_apart(begin: Begin, laws: Sequence[Law], *, name: str, limit: float) -> Iterator[Result]:
@@ -47,25 +54,34 @@ def judge_apart(begin: Begin, laws: Sequence[Law], *, name: str, limit: float) -
             where processes are not forked. That it hangs in a law or ends its process is never expected.
         laws: in the order in which they are asked.
         name: of what is judged.
-        limit: seconds per law, and for loading.
+        limit: seconds of CPU time per law, and for loading.
 
     Raises:
         ValueError: it could not be loaded or made, or cannot be judged.
+        CannotJudgeError: loading it did not end.
     """
-    left = [*laws]
+    left, overdue = [*laws], list[str]()
     while left:
         with child(_serve, begin, [law.name for law in left], limit) as (process, answers):
             loaded = _next_answer(process, answers, limit)
+            if loaded.is_overdue:
+                raise CannotJudgeError(f"{name} cannot be judged: loading it {loaded.text}")
             if loaded.outcome != "passed":
                 raise ValueError(f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text)
             ended = False
             while left and not ended:
-                outcome, text, ended = _next_answer(process, answers, limit)
-                if outcome == "refused":
+                outcome, text, ended, late = _next_answer(process, answers, limit)
+                if outcome == "refused" and ended and not late:
                     raise ValueError(text)
                 law = left.pop(0)
                 blamed = text.startswith(law.name) or outcome != "failed"
-                yield Result(law, name, outcome, text if blamed else described(law, text))
+                result = Result(law, name, outcome, text if blamed else described(law, text), late)
+                overdue += [result.text.partition("\n")[0]] * late
+                if len(overdue) > 1:
+                    result = replace(result, outcome="refused", text=str(given_up(name, overdue)))
+                yield result
+                if late and result.outcome == "refused":
+                    return
 
 
 @contextmanager
@@ -85,8 +101,9 @@ def child(serve: Callable[..., None], *args: object) -> Iterator[tuple[BaseProce
 
 def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Answer:
     """Return what the child says next, or what became of it."""
-    if not answers.poll(limit + GRACE):
-        return Answer("failed", f"did not end within {limit:g} s, and no alarm interrupts it", is_last=True)
+    if not answers.poll(WALL * limit + GRACE):
+        text = f"did not end within {WALL * limit:g} s, and no alarm interrupts it"
+        return Answer("failed", text, is_last=True, is_overdue=True)
     with suppress(EOFError):
         answer: Answer = answers.recv()
         return answer
@@ -105,12 +122,12 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
         with alarm(limit):
             judge = begin()
     except (Exception, SystemExit, OverdueError) as error:
-        mouth.send(Answer("failed", str(error), isinstance(error, OverdueError)))
+        mouth.send(Answer("failed", str(error), is_overdue=isinstance(error, OverdueError)))
         return
     mouth.send(Answer("passed", ""))
     try:
         for result in judge(names):
-            mouth.send(Answer(result.outcome, result.text, result.is_overdue))
+            mouth.send(Answer(result.outcome, result.text, result.is_overdue, result.is_overdue))
             if result.is_overdue:
                 os._exit(0)  # a lock may be held for ever
     except ValueError as error:

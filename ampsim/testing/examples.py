@@ -25,7 +25,9 @@ Draws = tuple[tuple[str, SearchStrategy[object]], ...]  # strategies, by the nam
 Drawn = Mapping[str, object]
 
 
-def run(example: Callable[..., None], draws: Draws, found: Sequence[Drawn], count: int) -> None:
+def run(
+    example: Callable[..., None], draws: Draws, found: Sequence[Drawn], count: int, last: Sequence[Drawn] = ()
+) -> None:
     """Call `example` with each of `found`, then with what is drawn; raise what the shortest one that fails raises.
 
     Args:
@@ -33,6 +35,7 @@ def run(example: Callable[..., None], draws: Draws, found: Sequence[Drawn], coun
         draws: strategies; where there are none there is one example.
         found: examples that come first, and are as short as they can be.
         count: examples to draw, at most.
+        last: examples that come behind these.
     """
     for drawn in found:
         example(**drawn)
@@ -47,6 +50,8 @@ def run(example: Callable[..., None], draws: Draws, found: Sequence[Drawn], coun
     except (Exception, SystemExit):
         test(lambda **drawn: None if repr(drawn) in passed else example(**drawn), draws, count)()
         raise  # it passes the second time
+    for drawn in last:
+        example(**drawn)
 
 
 @cache

@@ -1,13 +1,18 @@
 """What asking one law comes to, of whatever is asked: a scaler, a loop, or a peer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ampsim.testing.alarm import OverdueError, alarm, place
+from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm, place
 from ampsim.testing.law import Law, Result, described, settled
 
 
 class NotApplicableError(Exception):
     """The law speaks of what the target does not have; the text says what."""
+
+
+def given_up(name: str, overdue: Sequence[str]) -> CannotJudgeError:
+    """Return the error that ends the judging of a target, by the laws that did not end."""
+    return CannotJudgeError(f"{name} cannot be judged: {'; '.join(overdue)}; no other law is asked")
 
 
 def judged(law: Law, target: str, ask: Callable[[], object], reason: str | None, limit: float = 0.0) -> Result:
@@ -26,6 +31,8 @@ def judged(law: Law, target: str, ask: Callable[[], object], reason: str | None,
             ask()
     except NotApplicableError as error:
         return Result(law, target, "not applicable", str(error))
+    except CannotJudgeError as error:
+        return Result(law, target, "refused", str(error), is_overdue=True)
     except OverdueError as error:
         return Result(law, target, "failed", described(law, str(error), [("where", place(error))]), is_overdue=True)
     except AssertionError as error:

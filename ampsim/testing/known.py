@@ -19,7 +19,6 @@ TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
     "growth_goes_on_when_the_interval_is_lowered": f"the streak is compared by ==: {_KERNEL}",
     "an_update_between_two_steps_divides_nothing_wrong": f"a step divides by the scale of the moment: {_SOURCE}",
     "fused_steps_follow_strides": f"its kernel walks over memory in the parameter's order: {_FUSED}",
-    "gradients_keep_their_scale_behind_a_queue": f"one scale, written in place by update(): {_SOURCE}",
     "a_state_dict_is_never_torn": f"scale and growth tracker are read one after the other: {_SOURCE}",
     "a_refused_state_dict_changes_nothing": f"keys are taken over one by one: {_SOURCE}",
     "never_steps_on_nonfinite_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755",

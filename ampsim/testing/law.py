@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from ampsim.core.arguments import nearest
+from ampsim.testing.alarm import CannotJudgeError
 
 LAWS_VERSION = "2026.12"  # of the set of laws: one that is new in it warns, and fails from the next one on
 Outcome = Literal["passed", "failed", "refused", "not applicable", "expected failure", "unexpected pass"]
@@ -31,6 +32,7 @@ class Law:
         derives: by parameter, a function of the target's `Traits` and of what is drawn: what is known beforehand, as
             the scales that the reference machine uses; printed as a value.
         found: what broke a target once and is drawn too rarely to wait for; comes first, however few are drawn.
+        last: what broke a target once and takes long; comes behind what is drawn, which is shorter.
         proof: what is printed in the function's place, for a law that looks at more than a test can say.
         since: the version of the laws that it is new in.
     """
@@ -45,6 +47,7 @@ class Law:
     draws: Mapping[str, Any] = field(default_factory=dict, repr=False)
     derives: Mapping[str, Callable[..., object]] = field(default_factory=dict, repr=False)
     found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     proof: Callable[..., Any] | None = field(default=None, repr=False)
     since: str = field(default="", repr=False)
 
@@ -145,6 +148,7 @@ def settled(law: Law, failure: AssertionError | str | None, reason: str | None) 
     """Return the outcome of a law and its text, by how it broke, if it did, and why that was expected, if it was."""
     if failure is None:
         unexpected = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        unexpected += ", unless another finding is why it holds"
         return ("passed", "") if reason is None else ("unexpected pass", unexpected)
     if reason is None:
         return "failed", str(failure)
@@ -153,13 +157,53 @@ def settled(law: Law, failure: AssertionError | str | None, reason: str | None) 
     return "expected failure", reason
 
 
+def findings(results: Sequence[Result]) -> list[Result]:
+    """Return what someone should look at; of a target that was given up, what did not end is no finding."""
+    given_up = {each.target for each in results if each.outcome == "refused" and each.is_overdue}
+    return [each for each in results if each.is_finding and not (each.is_overdue and each.target in given_up)]
+
+
+def told(results: Sequence[Result]) -> list[tuple[Result, str]]:
+    """Return results with their texts, those of one cause as one: what raises the same, or has the same history."""
+    groups: list[tuple[set[tuple[str, ...]], list[Result]]] = []
+    for each in results:
+        causes = _causes(each)
+        for known, members in groups:
+            if known & causes:
+                known |= causes
+                members.append(each)
+                break
+        else:
+            groups.append((causes, [each]))
+    also = [", ".join(each.law.name for each in others) for _, (_, *others) in groups]
+    return [
+        (first, f"{first.text}\n  also     {names}" if names else first.text)
+        for names, (_, (first, *_)) in zip(also, groups, strict=True)
+    ]
+
+
+def _causes(result: Result) -> set[tuple[str, ...]]:
+    """Return what tells that two findings have one cause: the exception, and the story in the text."""
+    first, *lines = result.text.splitlines() or [""]
+    _, _, seen = first.partition(": ")
+    story = [line for line in lines if line.startswith(("  scaler  ", "  history ", "  scale   "))]
+    causes = {(result.target, *story)} if len(story) > 2 else set()
+    return causes | ({(result.target, seen)} if seen.startswith("raised ") else set())
+
+
 def without_findings(results: Iterable[Result]) -> list[Result]:
-    """Return the results; raise AssertionError with all findings if there are any, and warn of broken new laws."""
+    """Return the results; raise AssertionError with all findings if there are any, and warn of broken new laws.
+
+    CannotJudgeError is raised where there are none and a law could not be judged.
+    """
     __tracebackhide__ = True  # for pytest
     results = [*results]
     for each in results:
         if each.outcome == "failed" and not each.is_finding:
             warnings.warn(f"new in {LAWS_VERSION}, to fail in the next version: {each.text}", stacklevel=3)
-    if findings := [result.text for result in results if result.is_finding]:
-        raise AssertionError("\n\n".join(findings))
+    refused = [result.text for result in results if result.outcome == "refused"]
+    if texts := [text for _, text in told(findings(results))]:
+        raise AssertionError("\n\n".join([*texts, *refused]))
+    if refused:
+        raise CannotJudgeError("\n\n".join(refused))
     return results

@@ -1,11 +1,13 @@
-"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, or a page of HTML that needs nothing else."""
+"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, JUnit's XML, or a page of HTML by itself."""
 
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
+from xml.etree import ElementTree as ET
 
-from ampsim.testing.law import Law, Outcome, Result
+from ampsim.core.output import CONTROLS
+from ampsim.testing.law import Law, Outcome, Result, findings, told
 
 # outcome -> its sign and colour in a table, and what a summary calls it
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
@@ -18,6 +20,13 @@ _SHOWN: dict[Outcome, tuple[str, str, str]] = {
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
+_JUNIT: dict[Outcome, tuple[str, str]] = {  # outcome -> JUnit's element and its type; one that passed has none
+    "failed": ("failure", "broken law"),
+    "unexpected pass": ("failure", "unexpected pass"),
+    "refused": ("error", "refused"),
+    "expected failure": ("skipped", "pytest.xfail"),
+    "not applicable": ("skipped", "not applicable"),
+}
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem; border-bottom: 1px solid #ddd }
@@ -38,7 +47,16 @@ class Report:
     @property
     def findings(self) -> list[Result]:
         """What someone should look at."""
-        return [result for result in self.results if result.is_finding]
+        return findings(self.results)
+
+    @property
+    def refused(self) -> list[Result]:
+        """What could not be judged."""
+        return [result for result in self.results if result.outcome == "refused"]
+
+    def told(self) -> list[tuple[Result, str]]:
+        """Return what is told at length, with its text: findings, those of one cause as one, and what was refused."""
+        return told([*self.findings, *self.refused])
 
     def rows(self) -> list[tuple[Law, list[Result | None]]]:
         """Return each check with its results, one for each of ``scalers``; None where it was not run."""
@@ -66,8 +84,8 @@ class Report:
         lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
         for check, results in self.rows():
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
-        for result in self.findings:
-            lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", result.text, "```"]
+        for result, text in self.told():
+            lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", text, "```"]
         return "\n".join([*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""])
 
     def to_json(self) -> str:
@@ -98,13 +116,31 @@ class Report:
                 body.append(f"<tr><th class=level colspan={1 + len(results)}>{escape(group)}</th></tr>")
             body.append(_html_row(check, results))
         body.append("</table>")
-        for result in self.findings:
-            body += [f"<h3>{escape(result.target)}</h3>", f"<pre>{escape(result.text)}</pre>"]
+        for result, text in self.told():
+            body += [f"<h3>{escape(result.target)}</h3>", f"<pre>{escape(text)}</pre>"]
         head = f"<!doctype html><html lang=en><meta charset=utf-8><title>ampsim check</title><style>{STYLE}</style>"
         return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
 
+    def to_xml(self) -> str:
+        """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per law."""
+        root = ET.Element("testsuites", name="ampsim check")
+        for name in self.scalers:
+            results = [result for result in self.results if result.target == name]
+            elements = [_JUNIT[result.outcome][0] for result in results if result.outcome in _JUNIT]
+            counts = {"tests": len(results), "failures": elements.count("failure"),
+                      "errors": elements.count("error"), "skipped": elements.count("skipped")}  # fmt: skip
+            suite = ET.SubElement(root, "testsuite", {"name": name, **{key: str(n) for key, n in counts.items()}})
+            for result in results:
+                case = ET.SubElement(suite, "testcase", classname=f"{name}.{result.law.group}", name=result.law.name)
+                if found := _JUNIT.get(result.outcome):
+                    element, kind = found
+                    text = result.text.translate(CONTROLS)
+                    ET.SubElement(case, element, type=kind, message=text.partition("\n")[0]).text = text
+        ET.indent(root)
+        return ET.tostring(root, "unicode", xml_declaration=True) + "\n"
 
-FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html}
+
+FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html, "xml": Report.to_xml}
 
 
 def sign(result: Result | None) -> str:

@@ -3,7 +3,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from hypothesis import strategies as st
@@ -274,13 +276,51 @@ PRINTERS = {
 
 @dataclass(frozen=True)
 class Log:
-    """A log as somebody has it, with the run behind it."""
+    """A log as somebody has it, with the run behind it; its fields are all that was drawn."""
 
-    run: Drawn
+    ending: str
     form: str
-    lines: tuple[Line, ...]
-    torn: bool
+    count: int
+    """Steps of the run, and the one at which what is wrong begins at the latest."""
+    begin: int
+    seed: int
+    every: int
+    """Steps per line."""
+    drop: int = 0
+    """Lines that are missing at the start."""
+    thin: int = 1
+    """Of so many lines, or tables of several, one is left."""
+    width: int = 0
+    """Characters at which a terminal cut the lines; 0 for none."""
+    tag: str = ""
+    """What stands before each line."""
+    ranks: int = 0
+    """0 for one, 1 where the sentence of an overflow comes from two ranks, 2 where each line does."""
+    torn: bool = False
     """Whether its last line was cut."""
+
+    @cached_property
+    def run(self) -> Drawn:
+        """The run behind it."""
+        return drawn(self.ending, PRINTERS[self.form][1], self.count, self.begin, self.seed)
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """Its lines, each with the steps that it tells of."""
+        lines = list(PRINTERS[self.form][0](self.run, self.every))[self.drop :]
+        if self.form == "diffusion":  # a table is one record of many lines
+            tables = [list(table) for _, table in groupby(lines, lambda line: line[1:])]
+            lines = [line for table in tables[:: self.thin] for line in table]
+        else:
+            lines = lines[:: self.thin]
+        if self.width:
+            return tuple(wrapped(lines, self.width))
+        lines = [(self.tag + text, first, last) for text, first, last in lines]
+        return tuple(
+            (text.replace("rank0", f"rank{rank}").replace("Rank 0", f"Rank {rank}"), *span)
+            for text, *span in lines
+            for rank in range(2 if self.ranks == 2 or (self.ranks and "verflow" in text.lower()) else 1)
+        )
 
     @property
     def text(self) -> list[str]:
@@ -310,29 +350,14 @@ def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
 def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = False) -> Log:
     """Draw a run, and its log in one of the forms: `whole`, or a part, thinned, wrapped, behind a stamp, of two ranks."""
     ending, form = draw(st.sampled_from(endings)), draw(st.sampled_from(sorted(PRINTERS)))
-    printer, dialect = PRINTERS[form]
-    count, begin = draw(st.integers(20, 300)), draw(st.integers(0, 150))
-    run = drawn(ending, dialect, count, begin, draw(st.integers(0, 10**6)))
-    lines = list(printer(run, draw(st.sampled_from([1, 2, 5, 10]))))
+    count, begin, seed = draw(st.integers(20, 300)), draw(st.integers(0, 150)), draw(st.integers(0, 10**6))
+    log = Log(ending, form, count, begin, seed, draw(st.sampled_from([1, 2, 5, 10])))
     if whole:
-        return Log(run, form, tuple(lines), torn=False)
-    lines = lines[draw(st.sampled_from([0, 0, 0, 1, 3, 20])) :][:: draw(st.sampled_from([1, 1, 1, 2, 3, 7]))]
+        return log
+    log = replace(log, drop=draw(st.sampled_from([0, 0, 0, 1, 3, 20])), thin=draw(st.sampled_from([1, 1, 1, 2, 3, 7])))
     if form != "epochs" and draw(st.booleans()) and draw(st.booleans()):
-        lines = wrapped(lines, draw(st.sampled_from([60, 80, 120])))
+        log = replace(log, width=draw(st.sampled_from([60, 80, 120])))
     elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
         tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""]))
-        lines = [(tag + text, first, last) for text, first, last in lines]
-        if not tag:  # each of two ranks tells of an overflow
-            ranks = ("Rank 0", "Rank 1")
-            lines = [
-                (text.replace("Rank 0", rank), *span)
-                for text, *span in lines
-                for rank in (ranks if "verflow" in text.lower() else ranks[:1])
-            ]
-        elif tag == "[rank0]: " and draw(st.booleans()):
-            lines = [
-                each
-                for text, *span in lines
-                for each in ((text, *span), (text.replace("rank0", "rank1").replace("Rank 0", "Rank 1"), *span))
-            ]
-    return Log(run, form, tuple(lines), draw(st.booleans()))
+        log = replace(log, tag=tag, ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans())))
+    return replace(log, torn=draw(st.booleans()))

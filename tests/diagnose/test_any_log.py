@@ -16,7 +16,7 @@ from ampsim.diagnose import history
 from ampsim.diagnose.explain import explain, in_words
 from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.readers import fields
-from ampsim.diagnose.readers import text as reader
+from ampsim.diagnose.readers import plan as reader
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.report import report

@@ -1,9 +1,12 @@
 """Sentences that were printed of some log and were false of its run: each with what has to be said instead."""
 
+import math
+
 import pytest
 
 from ampsim.diagnose.explain import explain, in_words
 from ampsim.diagnose.readers.text import read_text
+from ampsim.diagnose.report import skip_rows
 
 RANK = "[2026-01-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0]"
 SCALER = (
@@ -100,13 +103,42 @@ CASES = {
         ["lines 1 to 5"],
         ["62698"],
     ),
+    "overflows that are told without a count are in the log": (
+        [f"step: {at} loss: {4 - at / 100}\nGrad overflow on iteration  {at}" for at in range(9)],
+        ["cannot tell", "tells of overflows"],
+        ["no loss scale, skip count"],
+    ),
+    "where gradients saturate no inf goes into a parameter": (
+        [
+            f"Epoch 1/9, Step {at}/99, loss: 0.2{at}\noverflow, still update, loss scale adjust to 1024.0"
+            for at in "123"
+        ],
+        ["cannot tell", "updates in spite of an overflow"],
+        ["inf and NaN go into"],
+    ),
+    "a guard that is off and a loss that explodes": (
+        ["overflow, still update, loss scale adjust to 1024.0"]
+        + [f"Epoch 1/9, Step {at}/99, loss: {loss}" for at, loss in enumerate((11.6, 8.8, 8712.5))],
+        ["GUARD OFF"],
+        [],
+    ),
+    "a date behind a number does not go on with it": (
+        [f"{APEX} 2.926047721682624e-98", "2021-04-29 15:20:07,805 - mmdet - INFO - loss: nan"],
+        ["TINY SCALE"],
+        [],
+    ),
 }
+
+
+def test_a_sentence_without_a_number_lies_in_no_two_steps() -> None:
+    lines = [f"{APEX} 32768.0", "step: 10 loss: 2.0 grad_norm: 1.0", f"{APEX} 16384.0"]
+    assert [row[:2] for row in skip_rows(read_text("-", [f"{line}\n" for line in lines]))] == [(0, 10), (10, math.inf)]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_false_sentence_is_not_said_again(case: str) -> None:
     lines, said, unsaid = CASES[case]
-    explanation = explain(read_text("-", [f"{line}\n" for line in lines]))
+    explanation = explain(read_text("-", [f"{line}\n" for text in lines for line in text.split("\n")]))
     text = f"{explanation.verdict}\n{in_words(explanation)}"
     for part in said:
         assert part in text

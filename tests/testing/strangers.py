@@ -77,7 +77,7 @@ class Stranger:
         found = self.overflows(params)
         for param in params:
             grad = self.divided(param.grad, self.divisor())
-            param.grad = grad if grad.is_sparse else torch.empty_like(param).copy_(grad)
+            param.grad = grad if grad.is_sparse else param.grad.copy_(grad)
         return found or self.overflows(params)
 
     # --------------------------------------------------------------------------------------------------- the calls
@@ -547,7 +547,177 @@ class SavesHalfOfAnUpdate(Stranger):
         return {**super().state_dict(), "S": self.now[0], "n": self.now[1]}
 
 
+# ------------------------------------------------------------------- wrong: beyond what one short history shows
+
+
+class CountsInAByte(Stranger):
+    def advance(self, found):
+        super().advance(found)
+        self.now = (self.now[0], self.now[1] % 256)
+
+
+class WaitsForAThousandAtMost(Stranger):
+    def is_due(self, streak):
+        return streak >= min(self.interval, 1000)
+
+
+class ForgetsTheVerdictOfTheLastStep(Stranger):
+    """A shortcut for torch's own interval."""
+
+    def advance(self, found):
+        super().advance(found and self.now[1] + 1 != 2000)
+
+
+class AddsFlags(Stranger):
+    def overflows(self, params):
+        return sum(self.is_bad(param.grad) for param in params) == 1
+
+
+class OppositeInfsCancel(Stranger):
+    def is_bad(self, grad):
+        return bool(grad.to_dense().isnan().any() or grad.to_dense().mul(2.0**-99).sum().isinf())
+
+
+class TakesZerosForAnOverflow(Stranger):
+    def is_bad(self, grad):
+        return super().is_bad(grad) or not (grad.to_dense() if grad.is_sparse else grad).any()
+
+
+class ReplacesTheGradient(Stranger):
+    def find(self, optimizer):
+        for param in self.params(optimizer):
+            param.grad = param.grad.clone()
+        return super().find(optimizer)
+
+
+class DividesACopyOfWhatIsTransposed(Stranger):
+    def divided(self, grad, scale):
+        return super().divided(grad, scale) if grad.is_sparse or grad.is_contiguous() else grad
+
+
+class MultipliesTheLossItself(Stranger):
+    def scale(self, outputs):
+        scaled = super().scale(outputs)
+        return outputs.mul_(self.used) if self.on and getattr(outputs, "grad_fn", None) is not None else scaled
+
+
+class KeepsTheTensorThatItIsGiven(Stranger):
+    given = None
+
+    def override(self, new_scale):
+        super().override(float(new_scale))
+        self.given = new_scale if isinstance(new_scale, torch.Tensor) else None
+
+    def scale(self, outputs):
+        if self.given is not None:
+            self.now, self.given = (float(self.given), self.now[1]), None
+        return super().scale(outputs)
+
+
+class DropsArguments(Stranger):
+    def refuse_closures(self, args, kwargs):
+        super().refuse_closures([each for each in args if callable(each)], kwargs)
+
+
+class RemembersParameters(Stranger):
+    def params(self, optimizer):
+        known = self.__dict__.setdefault("known", {})
+        return [p for p in known.setdefault(optimizer, super().params(optimizer)) if p.grad is not None]
+
+
+class KeepsItsReciprocalWhenLoaded(Stranger):
+    inverse = None
+
+    def advance(self, found):
+        super().advance(found)
+        self.inverse = 1 / self.now[0]
+
+    def divisor(self):
+        return 1 / self.inverse if self.inverse else self.used
+
+    def override(self, new_scale):
+        super().override(new_scale)
+        self.inverse = None
+
+
+class ShowsWhatIsLoadedLate(Stranger):
+    late = None
+
+    def load_state_dict(self, saved):
+        self.late = self.now[0]
+        super().load_state_dict(saved)
+
+    def get_scale(self):
+        return super().get_scale() if self.late is None else self.late
+
+    def scale(self, outputs):
+        self.late = None
+        return super().scale(outputs)
+
+
+class SavesAnewWhenTheScaleChanges(Stranger):
+    def state_dict(self):
+        scale, _ = self.__dict__.get("saved", (None, {}))
+        if scale != self.now[0]:
+            self.saved = self.now[0], super().state_dict()
+        return dict(self.saved[1])
+
+
+class GoesOnInWhatItLoaded(Stranger):
+    loaded = None
+
+    def load_state_dict(self, saved):
+        super().load_state_dict(saved)
+        self.loaded = saved
+
+    def advance(self, found):
+        super().advance(found)
+        if self.loaded is not None:
+            self.loaded["S"], self.loaded["n"] = self.now
+
+
+class SavesWhatWasThereBeforeItWasSet(Stranger):
+    saved = None
+
+    def state_dict(self):
+        self.saved = self.saved or super().state_dict()
+        return dict(self.saved)
+
+    def advance(self, found):
+        super().advance(found)
+        self.saved = None
+
+
+class CountsInTenths(Stranger):
+    def is_due(self, streak):
+        return sum([1 / self.interval] * streak) >= 1.0
+
+
+class SavesAByte(Stranger):
+    def state_dict(self):
+        return {**super().state_dict(), "n": self.now[1] % 256}
+
+
 WRONG = {  # -> the check that names it
+    CountsInAByte: "growth_waits_for_the_interval",
+    WaitsForAThousandAtMost: "growth_waits_for_the_interval",
+    ForgetsTheVerdictOfTheLastStep: "overflow_backs_off_once",
+    AddsFlags: "finds_every_nonfinite",
+    OppositeInfsCancel: "finds_every_nonfinite",
+    TakesZerosForAnOverflow: "unscale_divides_by_the_scale_of_the_loss",
+    ReplacesTheGradient: "unscale_divides_by_the_scale_of_the_loss",
+    DividesACopyOfWhatIsTransposed: "unscaling_by_a_power_of_two_is_exact",
+    MultipliesTheLossItself: "loss_is_multiplied_by_the_scale",
+    KeepsTheTensorThatItIsGiven: "override_keeps_the_streak",
+    DropsArguments: "step_returns_what_the_optimizer_returns",
+    RemembersParameters: "overflow_in_any_parameter_group_skips",
+    KeepsItsReciprocalWhenLoaded: "unscale_divides_by_the_scale_of_the_loss",
+    ShowsWhatIsLoadedLate: "a_state_dict_continues_the_run",
+    SavesAnewWhenTheScaleChanges: "a_state_dict_continues_the_run",
+    GoesOnInWhatItLoaded: "a_state_dict_is_a_snapshot",
+    SavesWhatWasThereBeforeItWasSet: "a_state_dict_continues_the_run",
+    CountsInTenths: "growth_waits_for_the_interval",
+    SavesAByte: "a_state_dict_continues_the_run",
     KeepsTheStreak: "growth_waits_for_the_interval",
     GrowsOneLate: "growth_waits_for_the_interval",
     HasAFloorOfOne: "overflow_backs_off_once",

@@ -20,6 +20,10 @@ class Deadlocks(Base):
         with lock, lock:
             pass
 
+class Waits(Base):
+    def step(self, optimizer):
+        threading.Event().wait()
+
 class CatchesAll(Base):
     def __setstate__(self, state):
         while True:
@@ -77,7 +81,7 @@ UNLOADABLE = {
     "quitting:X": "importing quitting raised SystemExit: 3 (",
     "exiting:X": "exiting:X: loading it ended the process with exit status 4",
     "misspelt:X": "importing misspelt raised SyntaxError: invalid syntax (misspelt.py, line 1); expected",
-    "endless:X": "endless:X: loading it did not end within 1 s",
+    "endless:X": "endless:X cannot be judged: loading it did not end within 5 s",
 }
 
 
@@ -85,7 +89,8 @@ UNLOADABLE = {
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Exit status and output, by target."""
     runs = {target: [target, "--time-limit", "1" if target == "endless:X" else "30"] for target in UNLOADABLE}
-    runs |= {"hang": [*HANGS, *CHECKS, "--time-limit", "5"], "end": [*ENDS, *CHECKS]}
+    runs |= {"hang": [*HANGS, *CHECKS, "--time-limit", "1"], "end": [*ENDS, *CHECKS]}
+    runs |= {"waits": ["scalers:Waits", "-k", "clean_step_is_taken", *CHECKS, "--time-limit", "1"]}
     runs |= {"expected": ["scalers:Exits", *CHECKS, "--xfail", "pickling_is_invisible"]}
     return checked(tmp_path_factory.mktemp("folder"), MODULES, {name: ["check", *each] for name, each in runs.items()})
 
@@ -93,7 +98,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize("target", UNLOADABLE)
 def test_what_cannot_be_loaded_or_made_is_one_sentence(results: Results, target: str) -> None:
     code, text = results[target]
-    assert code == 2
+    assert code == (3 if "cannot be judged" in text else 2)
     assert UNLOADABLE[target] in text
     assert text.count("\n") == 1, text
 
@@ -110,6 +115,14 @@ def test_a_check_that_hangs_is_named_with_its_place_and_history_and_the_others_g
     assert [line for line in text.splitlines() if "1 passed, 1 failed of 2 checks" in line] == [
         f"{target}: 1 passed, 1 failed of 2 checks" for target in HANGS
     ]
+
+
+def test_a_second_law_that_hangs_ends_the_judging_without_a_verdict(results: Results) -> None:
+    code, text = results["waits"]
+    assert code == 3
+    assert "scalers:Waits: 1 failed, 1 refused of 2 checks" in text
+    (said,) = [line for line in text.splitlines() if "did not end" in line]
+    assert said.startswith("scalers:Waits cannot be judged: clean_step_is_taken: did not end within 5 s; ")
 
 
 def test_a_check_that_ends_its_process_is_named_and_the_others_go_on(results: Results) -> None:

@@ -162,6 +162,20 @@ class SavesAnObject(TorchScaler):
         return {**super().state_dict(), "saved_by": Path()}
 
 
+class TicketsThatSayNothing(TorchScaler):
+    def begin(self):
+        return None
+
+    def scale(self, outputs, ticket):
+        return super().scale(outputs)
+
+    def step(self, optimizer, ticket):
+        return super().step(optimizer)
+
+    def update(self, ticket):
+        super().update()
+
+
 # check -> the planted bugs that it names, where no stranger's small change is named by it.
 # What torch itself fails is in `known.TORCH`, and test_kit.py sees it fail.
 KILLS = {
@@ -201,6 +215,7 @@ KILLS = {
     "finite_gradients_are_never_skipped": [FiniteBySum],
     "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed, DividesWhatIsUnscaledInAFusedStep],
     "fused_steps_follow_strides": [RefusesGapsInGradients],
+    "gradients_keep_their_scale_behind_a_queue": [TicketsThatSayNothing],
 }
 CHECKS = {check.name: check for check in judge.chosen()}
 

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 
 from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.laws import LAWS
-from ampsim.testing.law import Result
+from ampsim.testing.law import Result, without_findings
 from ampsim.testing.report import FORMATS, SIGNS, Report
 
 chosen()
@@ -99,6 +100,59 @@ def test_html_is_one_page_that_loads_nothing():
     assert "<pre>scale_stays_normal: the scale fell to &lt;0&gt;" in text  # a message is text, not markup
 
 
+def test_xml_is_what_a_ci_server_reads_of_junit():
+    told = Report(
+        [
+            *REPORT.results,
+            Result(BUDGET, "hung", "refused", "late \x1b[31m<&>"),
+            Result(NORMAL, "hung", "not applicable", "no floor"),
+        ]
+    )
+    suites = {suite.get("name"): suite for suite in ET.fromstring(told.to_xml())}  # noqa: S314  our own
+    counts = {
+        name: [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for name, suite in suites.items()
+    }
+    assert counts == {"theirs": ["2", "1", "0", "0"], "ours": ["2", "1", "0", "1"], "hung": ["2", "0", "1", "1"]}
+    failed, passed = suites["theirs"]
+    assert (failed.get("name"), passed.get("name")) == ("scale_stays_normal", "skip_budget")
+    assert [(each.tag, each.text) for each in failed] == [("failure", REPORT.results[0].text)]
+    assert not len(passed)
+    assert [case[0].get("message") for case in suites["hung"]] == ["late \\x1b[31m<&>", "no floor"]
+
+
 def test_every_outcome_has_a_sign_of_its_own_and_every_format_a_function():
     assert len(set(SIGNS.values())) == len(SIGNS) == 6
-    assert set(FORMATS) == {"md", "json", "html"}
+    assert set(FORMATS) == {"md", "json", "html", "xml"}
+
+
+def test_findings_of_one_cause_are_told_as_one():
+    def found(law, seen, history, outcome="failed", target="theirs"):
+        story = f"\n  law      {law.law}\n  scaler   init_scale=1.0\n  history  {history}\n  scale    1.0 -> 2.0"
+        return Result(law, target, outcome, f"{law.name}: {seen}{story}")
+
+    first, same = found(BUDGET, "1.0 -> 2.0", "inf"), found(NORMAL, "did not fall", "inf")
+    report = Report([first, same, found(NORMAL, "did not fall", "inf", target="ours")])
+    assert [(each.target, each.law.name) for each, _ in report.told()] == [
+        ("theirs", "skip_budget"),
+        ("ours", "scale_stays_normal"),
+    ]
+    assert report.told()[0][1] == f"{first.text}\n  also     scale_stays_normal"
+    assert len(report.findings) == 3
+    for raised, count in (("raised OSError: 5", 1), ("raised", 2)):
+        other = [found(BUDGET, raised, "inf"), found(NORMAL, raised, "clean")]
+        assert len(Report(other).told()) == count
+    text = report.to_markdown()
+    assert text.count("###") == 2
+    with pytest.raises(AssertionError) as failure:
+        without_findings([first, same])
+    assert str(failure.value) == report.told()[0][1]
+
+
+def test_what_is_refused_is_told_beside_findings_and_of_what_was_given_up_nothing_else():
+    late = Result(BUDGET, "theirs", "failed", "skip_budget: did not end", is_overdue=True)
+    given_up = Result(NORMAL, "theirs", "refused", "theirs cannot be judged: ...", is_overdue=True)
+    other = Result(NORMAL, "theirs", "failed", "scale_stays_normal: fell")
+    assert [each.law for each in Report([late]).findings] == [BUDGET]
+    assert Report([late, given_up]).findings == []
+    assert [text for _, text in Report([late, other, given_up]).told()] == [other.text, given_up.text]
+    assert "### theirs: `scale_stays_normal`" in Report([late, given_up]).to_markdown()

@@ -9,7 +9,8 @@ LONGEST = 1 << 14
 """Characters of a line that are looked at; the patterns take more than linear time on some lines."""
 PARTS = 12
 """Lines that a terminal makes of one, at most."""
-_BAR = re.compile(r"\s*\d{1,3}%\|")
+_BEGIN = re.compile(r"\s*(?:\d{1,3}%\||\d{4}[-/]\d\d[-/]\d\d)")
+_NINES = str.maketrans("012345678", "9" * 9)
 CUT = next(each for each in PROGRAMS if "tail" in each)
 """The program whose lines are put together."""
 
@@ -21,13 +22,10 @@ class Width:
         self.longest = self.times = self.lines = self.joined = 0
 
     def see(self, text: str, following: str) -> None:
-        """Take a line, and the one after it."""
-        self.lines += 1
-        if len(text) < self.longest:
-            return
+        """Take a line that none before it is longer than, and the one after it."""
         if len(text) > self.longest:
             self.longest, self.times = len(text), 0
-        self.times += text[-1] not in "|})]." and _shape(text) != _shape(following)
+        self.times += text[-1] not in "|})]." and _differ(text, following)
 
     @property
     def cut(self) -> bool:
@@ -43,9 +41,13 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
         if parts:
             if len(parts) == 1 and not _goes_on(parts[0][0]):
                 last, at = parts[0]
-                width.see(last, text)
-                yield last, at, len(last) >= width.longest and _may_go_on(last, text)
-                parts = [(text, number)]
+                width.lines += 1
+                torn = False
+                if len(last) >= width.longest:
+                    width.see(last, text)
+                    torn = _may_go_on(last, text)
+                yield last, at, torn
+                parts[0] = text, number
                 continue
             begun = parts[0][0] + "".join(part.strip() for part, _ in parts[1:])
             if len(parts) < PARTS and _goes_on(begun) and not _begins(text):
@@ -56,7 +58,9 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
                 continue
             following = [part for part, _ in parts[1:]] + [text]
             wide = len(parts[-1][0]) >= width.longest  # a terminal cuts at one width, the greatest of all
-            width.see(parts[-1][0], text)
+            width.lines += 1
+            if wide:
+                width.see(parts[-1][0], text)
             yield from (
                 (part, at, wide and _may_go_on(part, after)) for (part, at), after in zip(parts, following, strict=True)
             )
@@ -68,10 +72,12 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
 def _lines(lines: Iterable[str]) -> Iterator[tuple[str, int, bool]]:
     """Yield what is no empty line, with its number, and whether it has an end."""
     for number, line in enumerate(lines, 1):
-        ended = line.endswith("\n")
-        for text in line.split("\r") if "\r" in line else (line,):
-            if text := text.rstrip("\n")[:LONGEST]:
-                yield text, number, ended
+        ended = line[-1:] == "\n"
+        text = line[:-1] if ended else line
+        if "\r" not in text and 0 < len(text) <= LONGEST:
+            yield text, number, ended
+            continue
+        yield from ((part[:LONGEST], number, ended) for part in text.split("\r") if part)
 
 
 def _goes_on(text: str) -> bool:
@@ -89,13 +95,17 @@ def _may_go_on(text: str, following: str) -> bool:
     """Return whether the number at a line's end may go on in the next line, which begins like no line before it."""
     if not (text[-1].isdigit() or text[-1] in ".-+e"):
         return False
-    if _BAR.match(following):
+    if _BEGIN.match(following):
         return False
     following = following.lstrip()
     if not following or not (following[0].isdigit() or following[0] in ".eE+-n"):
         return False
-    return _shape(text) != _shape(following)
+    return _differ(text, following)
 
 
-def _shape(text: str) -> str:
-    return re.sub(r"\d+", "9", text.lstrip()[:24])[:8]
+def _differ(text: str, following: str) -> bool:
+    """Return whether two lines begin otherwise, whatever their digits are."""
+    if text[:24].translate(_NINES) == following[:24].translate(_NINES):  # as most do
+        return False
+    first, second = (re.sub(r"\d+", "9", each.lstrip()[:24])[:8] for each in (text, following))
+    return first != second

@@ -1,17 +1,42 @@
-"""Lines that differ in their digits alone are read alike: a pattern of the first one reads the others at once."""
+"""Named numbers of a line. Lines that differ in their digits alone are read alike, by a pattern of the first."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from ampsim.diagnose.readers.fields import LOGARITHM, MEAN, Entry, as_number, field_of, settled
+from ampsim.diagnose.formats import NUMBER, pattern
+from ampsim.diagnose.readers.fields import LOGARITHM, MEAN, Entry, as_number, entry_of, field_of, in_company, settled
+from ampsim.diagnose.readers.lines import CUT
 
 Token = tuple[str, str, int]
 """A name, the number behind it as it is written, and where in its line that begins."""
 PLANS = 8
 """Forms of lines that are kept; the last one used is tried first."""
+_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
+_NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
+_LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
+_STEP, _SPACED = pattern("step"), pattern("spaced")
+_ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _PARTS = re.compile(r"\d+|\D+")
 _FLOAT = re.compile(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
+
+
+class Form(NamedTuple):
+    """What the words of a line say of its numbers."""
+
+    total: bool
+    """Its skips are DeepSpeed's, of the whole run."""
+    megatron: bool
+    loss: bool
+    """There is a loss, be it under a name that is not known."""
+    epochs: bool
+
+
+def form_of(text: str) -> Form:
+    """Return the form of a line."""
+    megatron = "iteration" in text and bool(CUT["mark"].search(text))
+    return Form("log_dist" in text, megatron, bool(_ANY_LOSS.search(text)), "epoch" in text.lower())
 
 
 class Plan(NamedTuple):
@@ -24,10 +49,48 @@ class Plan(NamedTuple):
     """Fields that are no digits, such as a NaN."""
     key: str
     """The rank or engine that prints it."""
+    form: Form
+    settles: bool
+    """Whether what its program leaves out is put back."""
 
     def read(self, numbers: Sequence[str]) -> Entry:
         """Return what a line says in named numbers."""
-        return settled({**self.fixed, **dict(zip(self.fields, map(float, numbers), strict=True))})
+        entry = dict(zip(self.fields, map(float, numbers), strict=True))
+        if self.fixed:
+            entry |= self.fixed
+        return settled(entry) if self.settles else entry
+
+
+def numbers_of(text: str, torn: bool) -> tuple[Entry, list[Token]]:
+    """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
+    tokens = list(_pairs(text))
+    entry = entry_of((name, number) for name, number, _ in tokens)
+    if not {"scale", "loss"} <= entry.keys():
+        tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
+        entry = entry_of((name, number) for name, number, _ in tokens)
+    if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
+        tokens.append(("step", found[1], found.start(1)))
+        entry["step"] = float(found[1])
+    entry = in_company(entry)
+    if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
+        entry = {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
+    return entry, [token for token in tokens if field_of(token[0])[0]] if entry else []
+
+
+def _pairs(text: str) -> Iterator[Token]:
+    """Yield names, the numbers behind them, and where these begin."""
+    end = 0
+    for found in _VALUE.finditer(text):
+        name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
+        end = found.end()
+        if name:
+            yield name, found[1], found.start(1)
+
+
+@lru_cache(1_000)  # what stands between two numbers is the same in many lines
+def _name(text: str) -> str:
+    found = _NAME.search(text)
+    return found[1] if found else ""
 
 
 def plan_of(text: str, tokens: Sequence[Token], key: str, tag: int) -> Plan | None:
@@ -48,11 +111,13 @@ def plan_of(text: str, tokens: Sequence[Token], key: str, tag: int) -> Plan | No
     for _, number, begin in (best[field][1] for field in fields):
         parts += [_loose(text[at:begin]), "(", _number(number), ")"]
         at = begin + len(number)
-    return Plan(re.compile("".join([*parts, _loose(text[at:])])), tuple(fields), fixed, key)
+    settles = not {"nans", "loss"}.isdisjoint([*best, *fixed])
+    whole = re.compile("".join([*parts, _loose(text[at:])]))
+    return Plan(whole, tuple(fields), fixed, key, form_of(text), settles)
 
 
 def _number(text: str) -> str:
-    return r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?" if _FLOAT.fullmatch(text) else _loose(text)
+    return r"\d+\.?\d*(?:[eE][-+]?\d+)?" if _FLOAT.fullmatch(text) else _loose(text)
 
 
 def _loose(text: str) -> str:

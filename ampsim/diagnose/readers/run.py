@@ -1,10 +1,10 @@
 """The file of a run that `ampsim.watch` recorded."""
 
-import math
 from pathlib import Path
 
 from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.history import EVENTS, History, HistoryBuilder, Sample
+from ampsim.diagnose.readers.fields import as_number
 from ampsim.run_file import read_run, records, unpack_counts
 
 SAMPLES = 512
@@ -22,17 +22,11 @@ def read_own(path: Path) -> History:
         builder.notes.append("watch() was given no scaler: if the run has one, its skips are not known.")
     every = 1
     for number, record in enumerate(records(path)):
-        step, norm, loss = record.get("step"), record.get("norm"), record.get("loss")
+        step = record.get("step")
         if not isinstance(step, int) or not 0 <= step < 2**53:
             raise DamagedFileError(path, number + 2, f"step {step!r}", "a record with its step; remove the line")
-        builder.add(
-            float(step),
-            line=number + 2,
-            scale=_number(record.get("scale")),
-            skipped=_number(record.get("skipped")),
-            norm=_number(norm) if isinstance(norm, int | float) else None,
-            loss=_number(loss) if isinstance(loss, int | float) else None,
-        )
+        values = {name: as_number(record.get(name)) for name in ("scale", "skipped", "norm", "loss")}
+        builder.add(float(step), line=number + 2, **values)
         if record.get("bad") and len(builder.bad) < EVENTS:
             builder.bad[step] = record["bad"]
         if record.get("alarm") and len(builder.alarms) < EVENTS:
@@ -44,10 +38,3 @@ def read_own(path: Path) -> History:
                 builder.samples[:] = builder.samples[::2]
                 every *= 2
     return builder.finish()
-
-
-def _number(value: object) -> float:
-    try:
-        return float(value) if isinstance(value, bool | int | float) else math.nan
-    except OverflowError:
-        return math.inf

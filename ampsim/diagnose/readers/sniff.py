@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import io
 import itertools
 import json
 import zlib
@@ -19,6 +20,8 @@ from ampsim.run_file import read_run
 
 LINE = 1 << 20
 """Characters of a line that are looked at: a log of one line must not fill the memory."""
+BLOCK = 1 << 16
+"""Bytes that are read at once."""
 
 
 SEPARATORS = ",;\t"
@@ -100,16 +103,18 @@ def _lines(compressed: BinaryIO, progress: Callable[[int], object], torn: list[s
     An archive that is torn is read up to there, and `torn` says so.
     """
     rest, read, file = b"", 0, _decoded(compressed)
-    while line := _line(file, torn):
-        read += len(line)
-        if read >> 22 != (read - len(line)) >> 22 and progress(compressed.tell()) is True:  # every 4 MiB
+    while block := _block(file, torn):
+        read += len(block)
+        if read >> 22 != (read - len(block)) >> 22 and progress(compressed.tell()) is True:  # every 4 MiB
             torn[:] = [f"Interrupted: the log was read up to there, {read:,} bytes of its text."]
             return
-        line, rest = rest + line, b""
-        if len(line) >= LINE and not line.endswith(b"\n"):
-            cut = max(line.rfind(mark) for mark in (b"\r", b" ", b","))
-            line, rest = line[: cut + 1], line[cut + 1 :][:LINE]
-        yield line.decode(errors="replace")
+        lines, end, rest = (rest + block).rpartition(b"\n")
+        if end:
+            yield from [line + "\n" for line in lines.decode(errors="replace").split("\n")]
+        if len(rest) >= LINE:
+            cut = max(rest.rfind(mark) for mark in (b"\r", b" ", b","))
+            yield rest[: cut + 1].decode(errors="replace")
+            rest = rest[cut + 1 :][:LINE]
     yield rest.decode(errors="replace")
 
 
@@ -122,10 +127,12 @@ def _decoded(file: BinaryIO) -> BinaryIO:
     return cast("BinaryIO", codecs.EncodedFile(file, "utf-8", "utf-16", "replace")) if begin in UTF16 else file
 
 
-def _line(file: BinaryIO, torn: list[str]) -> bytes:
-    """Return the next line, or its first `LINE` characters."""
+def _block(file: BinaryIO, torn: list[str]) -> bytes:
+    """Return the next bytes; none at the end."""
     try:
-        return file.readline(LINE)
+        if isinstance(file, io.BufferedIOBase):
+            return file.read1(BLOCK)  # what there is before a tear is not lost
+        return file.read(BLOCK)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         torn[:] = [f"The compressed file is torn, and was read up to there ({error})."]
         return b""

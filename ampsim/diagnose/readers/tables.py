@@ -81,10 +81,9 @@ def _add(builder: HistoryBuilder, line: int, row: Mapping[str, object]) -> None:
     step = entry.pop("step", math.nan)
     if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
         step, builder.unit = entry["epoch"], "epoch"
-    if entry.pop("mean", 0):
+    if "mean" in entry:
         builder.settings["means"] = True
     if "skipped" in entry:
         builder.settings["count"] = "unsaid"
     if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-        entry.pop("epoch", None)
-        builder.add(step if 0 <= step < 2**53 else math.nan, line=line, **entry)
+        builder.put(step if 0 <= step < 2**53 else math.nan, entry | {"line": line})

@@ -6,30 +6,27 @@ the next one is there, which tells whether a terminal has cut it.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable
 
 from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, field_of, in_company
-from ampsim.diagnose.readers.lines import CUT, Width, whole
-from ampsim.diagnose.readers.plan import PLANS, Plan, Token, plan_of
+from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
+from ampsim.diagnose.readers.lines import Width, whole
+from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
-_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
-_NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
 _LAST = re.compile(r"\S+$")
-_STEP, _EPOCH, _SPACED, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "spaced", "batch", "bar", "aside"))
+_STEP, _EPOCH, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "batch", "bar", "aside"))
 _CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
 _GAP = " " * 20
 _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
-_ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
 """In lower case; a line without one of them says nothing of a run."""
 
+SHOWN = frozenset({"scale", "norm", "loss"})
+"""One of them makes a line a record of the run."""
 MOST_STEPS = 2**53
 """What is numbered beyond it is no step."""
 LONG = 2_000
@@ -82,7 +79,7 @@ class TextReader:
         for stream in self.streams.values():
             if stream.cells:
                 self.number = stream.row_line
-                self.entry(stream, stream.cells, "", None)
+                self.entry(stream, stream.cells, "", None, form_of(""))
         main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
         builder = main.builder
         builder.notes.extend(
@@ -98,14 +95,17 @@ class TextReader:
 
     def part(self, text: str, torn: bool) -> None:
         """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
-        for at, plan in enumerate(() if torn else self.plans):
+        for plan in () if torn else self.plans:
             if found := plan.pattern.fullmatch(text):
-                if at:
-                    self.plans.insert(0, self.plans.pop(at))
                 stream = self.streams[plan.key]
                 if stream.cells:
                     break
-                return self.entry(stream, plan.read(found.groups()), text, None) if plan.fields or plan.fixed else None
+                if plan.fields or plan.fixed:
+                    self.entry(stream, plan.read(found.groups()), text, None, plan.form)
+                if plan is not self.plans[0]:
+                    self.plans.remove(plan)
+                    self.plans.insert(0, plan)
+                return None
         return self.other(text, torn)
 
     def other(self, text: str, torn: bool) -> None:
@@ -128,10 +128,10 @@ class TextReader:
         if stream.builder.program == "a training log":
             stream.recognize(text)
         if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
-            entry, tokens = _numbers(text, torn)
+            entry, tokens = numbers_of(text, torn)
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
-            self.entry(stream, entry, text, done)
+            self.entry(stream, entry, text, done, form_of(text))
 
     def _plan(self, stream: Stream, text: str, tokens: list[Token]) -> None:
         """Keep what a line is like; of one that says nothing, that it says nothing."""
@@ -170,7 +170,7 @@ class TextReader:
         """Take what a program says of an overflow; False if the line says something else."""
         for each in SENTENCES:
             if each["word"] in text and (found := each["pattern"].search(text)):
-                if stream.builder.program == "a training log":
+                if stream.builder.program == "a training log" and each["program"]:
                     stream.builder.program = each["program"]
                     stream.row = NAMED.get(each["program"], stream.row)
                 if "says" in each:
@@ -212,17 +212,16 @@ class TextReader:
         if stream.cells and (not found or stream.cells.keys() & new.keys()):
             cells, stream.cells, number = in_company(stream.cells), {}, self.number
             self.number = stream.row_line
-            self.entry(stream, cells, "", None)
+            self.entry(stream, cells, "", None, form_of(""))
             self.number = number
         stream.row_line = stream.row_line if stream.cells else self.number
         stream.cells |= new
         return found is not None
 
-    def entry(self, stream: Stream, entry: Entry, text: str, done: int | None) -> None:
+    def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
-        counts = stream.row.get("counts")
-        total = "skipped" in entry and "log_dist" in text
-        if not total and not entry.keys() & {"scale", "norm", "loss"}:
+        total = form.total and "skipped" in entry
+        if not total and SHOWN.isdisjoint(entry):
             return
         if total and self._other_rank(stream, text):
             return
@@ -230,39 +229,42 @@ class TextReader:
             stream = self.engine(stream, entry["step"])
             stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
             entry["total"] = entry.pop("skipped")
-        if "iteration" in text and CUT["mark"].search(text):
-            self._megatron(stream, entry, text)
-        step = self.step_of(stream, entry.pop("step", None), done, text)
-        if stream.row.get("scale") == "mean" or entry.pop("mean", 0):
+        if form.megatron and entry.get("skipped") == 0:
+            self._megatron(stream, entry, form)
+        step = self.step_of(stream, entry.pop("step", None), done, text, form)
+        if stream.row.get("scale") == "mean" or "mean" in entry:
             stream.builder.settings["means"] = True
-        if (least := stream.row.get("least")) and entry.get("scale") == 0:
+        if entry.get("scale") == 0 and (least := stream.row.get("least")):
             stream.builder.settings["printed_as_zero"] = least
             del entry["scale"]
         if "skipped" in entry:
-            self._counts(stream, entry, counts)
-        names = ("scale", "skipped", "total", "norm", "loss", "rate")
-        stream.step = stream.step if math.isnan(step) else step
-        stream.builder.add(step, line=self.number, **{name: entry[name] for name in names if name in entry})
+            self._counts(stream, entry)
+        stream.step = stream.step if step != step else step
+        entry["line"] = self.number
+        stream.builder.put(step, entry)
 
-    def _megatron(self, stream: Stream, entry: Entry, text: str) -> None:
-        """Take what a line leaves out: a loss that is not above 0; and no count of 0 where DeepSpeed steps."""
-        fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
-        if entry.get("skipped") == 0 and not fine and "loss" not in entry and not _ANY_LOSS.search(text):
-            entry["loss"] = math.inf
-        if stream.row["name"] == "DeepSpeed" and entry.get("skipped") == 0:
+    def _megatron(self, stream: Stream, entry: Entry, form: Form) -> None:
+        """Take what a line without skips leaves out: a loss that is not above 0; and its 0 where DeepSpeed steps."""
+        if "loss" not in entry and not form.loss:
+            fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
+            entry |= {} if fine else {"loss": math.inf}
+        if stream.row["name"] == "DeepSpeed":
             del entry["skipped"]
 
-    def _counts(self, stream: Stream, entry: Entry, counts: object) -> None:
+    def _counts(self, stream: Stream, entry: Entry) -> None:
         """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
+        counts = stream.row.get("counts")
         if counts == "since":
             entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
             stream.counted = 0.0
         elif counts != "each":
             stream.builder.settings["count"] = "unsaid"
 
-    def step_of(self, stream: Stream, step: float | None, done: int | None, text: str) -> float:
+    def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
-        epochs = "epoch" in text.lower()
+        if step is not None and not form.epochs and not stream.epoch[1]:
+            return step if 0 <= step < MOST_STEPS else math.nan
+        epochs = form.epochs
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
         if step is None and epochs and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
@@ -281,38 +283,6 @@ class TextReader:
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
             stream.builder.settings |= {"composed": True} if restarted else {}
         return step + stream.epoch[1]
-
-
-def _numbers(text: str, torn: bool) -> tuple[Entry, list[Token]]:
-    """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
-    tokens = list(_pairs(text))
-    entry = entry_of((name, number) for name, number, _ in tokens)
-    if not {"scale", "loss"} <= entry.keys():
-        tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
-        entry = entry_of((name, number) for name, number, _ in tokens)
-    if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
-        tokens.append(("step", found[1], found.start(1)))
-        entry["step"] = float(found[1])
-    entry = in_company(entry)
-    if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
-        entry = {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
-    return entry, [token for token in tokens if field_of(token[0])[0]] if entry else []
-
-
-def _pairs(text: str) -> Iterator[Token]:
-    """Yield names, the numbers behind them, and where these begin."""
-    end = 0
-    for found in _VALUE.finditer(text):
-        name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
-        end = found.end()
-        if name:
-            yield name, found[1], found.start(1)
-
-
-@lru_cache(1_000)  # what stands between two numbers is the same in many lines
-def _name(text: str) -> str:
-    found = _NAME.search(text)
-    return found[1] if found else ""
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:

@@ -86,7 +86,7 @@ def _history(source: str, program: str, rows: Iterable[Row]) -> History:
         step = entry.pop("step", float(number))
         if entry.keys() & {"scale", "norm", "loss", "skipped"}:
             builder.settings |= {"values": True} if any(name.startswith("ampsim/") for name in values) else {}
-            builder.add(step, **{name: value for name, value in entry.items() if name not in {"epoch", "mean"}})
+            builder.put(step, entry)
         if isinstance(bad := values.get("ampsim/bad"), str):  # as ampsim.watch logs it
             names = (each.rpartition(" has ") for each in bad.split(", "))
             builder.bad[int(step)] = {name: f"has {what}" for name, _, what in names}

@@ -135,6 +135,9 @@ def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
     lines = [f"def {name}(**constants):"]
     if name == "make" and "factors" in traits.without:
         lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
+    if name == "make" and traits.powers_of_two:
+        lines += ['    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:']
+        lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
     bounds = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
     if name == "make" and bounds != (2.0**127, 0.0):
         top, low = map(value, bounds)

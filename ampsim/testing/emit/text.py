@@ -78,7 +78,8 @@ def value(each: object) -> str:
         return number(each)
     if isinstance(each, Mapping):
         return f"dict({', '.join(f'{name}={value(one)}' for name, one in each.items())})"
-    if isinstance(each, list) and len(each) > 3 and all(isinstance(one, float) for one in each):
+    floats = isinstance(each, list) and all(isinstance(one, float) for one in each)
+    if isinstance(each, list) and floats and 3 < len(each) < 9 * len({*each}):
         return hexadecimal(each)
     if isinstance(each, list):
         runs = [(value(one), len(list(run))) for one, run in groupby(each)]

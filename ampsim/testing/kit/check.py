@@ -1,8 +1,10 @@
 """A law of scalers: asked of any of them on examples that hypothesis draws, always the same, and shrinks."""
 
+import gc
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any
@@ -11,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ampsim.testing import examples as drawing
 from ampsim.testing.alarm import OverdueError, alarm, place
-from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.judge import NotApplicableError, given_up
 from ampsim.testing.kit.example import Example, readable
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.law import BrokenError, Law, RaisedError, described, stating
@@ -42,8 +44,11 @@ class ScalerLaw(Law):
             target: as `check_scaler` takes it.
             examples: histories, at most.
             schedule: of threads: the one to run; then the text has every step. None is all.
-            limit: seconds; None is `time_limit(examples)`; 0 is no limit, as a debugger wants it. It is kept where
-                there are alarms, see `ampsim.testing.alarm`.
+            limit: seconds of CPU time; None is `time_limit(examples)`; 0 is no limit, as a debugger wants it. It is
+                kept where there are alarms, see `ampsim.testing.alarm`.
+
+        Raises:
+            CannotJudgeError: a second law of this scaler did not end, or an import in it.
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
@@ -51,8 +56,14 @@ class ScalerLaw(Law):
             raise NotApplicableError(f"without {missing}")
         if not __debug__:
             raise RuntimeError("python -O leaves out the asserts that laws are made of; run without it")
+        if len(subject.overdue) > 1:
+            raise given_up(subject.name, subject.overdue)
         failed, seen = self.shortest(subject, examples, schedule, limit)
         if failed is not None:
+            if isinstance(seen, OverdueError):
+                subject.overdue.append(f"{self.name}: {seen}, in {place(seen)}")
+                if seen.imports or len(subject.overdue) > 1:
+                    raise given_up(subject.name, subject.overdue) from None
             message = self.message(failed, seen)
             if isinstance(seen, BrokenError):
                 raise BrokenError(message) from None
@@ -63,25 +74,28 @@ class ScalerLaw(Law):
         self, subject: Subject, examples: int, schedule: Mapping[int, int] | None = None, limit: float | None = None
     ) -> "tuple[Example | None, BaseException]":
         """Return the shortest example that breaks this law, and what it raised; None if the law holds."""
-        last = Example(subject, self, schedule)
+        warm_up()
+        last, seen = Example(subject, self, schedule), None
 
         def example(**drawn: Any) -> None:
-            nonlocal last
+            nonlocal last, seen
             each = Example(subject, self, schedule)
             try:
                 broken = _broken(each, drawn)
-            except BaseException:
-                last = each  # the last example that fails is the shortest
+            except BaseException as error:
+                if seen is None or not isinstance(error, OverdueError):
+                    last, seen = each, error  # the last example that fails is the shortest
                 raise
             if broken:
-                last = each
-                raise BrokenError(broken)  # always here, so that hypothesis takes all for one failure
+                last, seen = each, BrokenError(broken)
+                raise seen  # always here, so that hypothesis takes all for one failure
 
         try:
             with alarm(time_limit(examples) if limit is None else limit):
-                drawing.run(example, tuple(self.draws.items()), self.found, examples)
+                last_ones = self.last if examples >= EXAMPLES else ()
+                drawing.run(example, tuple(self.draws.items()), self.found, examples, last_ones)
         except (Exception, SystemExit, OverdueError) as error:
-            return last, error
+            return last, (seen or error) if isinstance(error, OverdueError) else error
         return None, BrokenError()
 
     def lacks(self, subject: Subject) -> str:
@@ -135,12 +149,41 @@ def _theirs(calls: TracebackType | None) -> TracebackType | None:
 LAWS: dict[str, ScalerLaw] = {}  # by name, in the order of levels
 
 
+@cache
+def warm_up() -> None:
+    """Do what takes seconds in a process when it is first done, and is no scaler's fault.
+
+    Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
+    """
+    collects, law = gc.isenabled(), LAWS["clean_step_is_taken"]
+    gc.disable()
+    try:
+        drawing.run(Example(Subject(lambda rule: Still()), law).judge, tuple(law.draws.items()), (), 1)
+    finally:
+        if collects:
+            gc.enable()
+
+
+class Still:
+    """A scaler that scales nothing."""
+
+    def scale(self, loss: Any) -> Any:
+        return loss
+
+    def step(self, optimizer: Any) -> None:
+        optimizer.step()
+
+    def update(self) -> None:
+        pass
+
+
 def law(
     level: int,
     *,
     issue: str = "",
     needs: str = "",
     found: Sequence[Mapping[str, object]] = (),
+    last: Sequence[Mapping[str, object]] = (),
     proof: Callable[..., None] | None = None,
     since: str = "",
     **given: "SearchStrategy[object] | Callable[..., object]",
@@ -152,6 +195,7 @@ def law(
         issue: ``owner/repository#number`` on GitHub, or an address.
         needs: features, separated by spaces.
         found: examples that are always run, by the function's parameters.
+        last: examples that are run behind those that are drawn, and not where fewer than `EXAMPLES` are.
         proof: printed in the function's place.
         since: the version of the laws that it is new in.
         given: by parameter, a strategy, or a function of `Traits` and of what is drawn.
@@ -160,5 +204,5 @@ def law(
         ScalerLaw, LAWS, issue=issue, level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()),
         draws={key: each for key, each in given.items() if isinstance(each, SearchStrategy)},
         derives={key: each for key, each in given.items() if isinstance(each, FunctionType)},
-        found=found, proof=proof, since=since,
+        found=found, last=last, proof=proof, since=since,
     )  # fmt: skip

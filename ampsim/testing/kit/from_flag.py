@@ -34,7 +34,8 @@ class FromFlag:
     """
 
     without = frozenset(
-        {*FEATURES} - {"fused", "gradients", "optimizers", "step_value", "steps", "unscale_", *Traits().declares}
+        {*FEATURES}
+        - {"fused", "gradients", "growth", "optimizers", "step_value", "steps", "unscale_", *Traits().declares}
     )
     """The features that a scaler with this adapter lacks: the kit reads them here."""
 

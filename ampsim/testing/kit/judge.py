@@ -6,15 +6,14 @@ finding, and so is an exception where a broken law was expected. A reason that b
 does, expects the exception.
 """
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from ampsim.core.arguments import as_int
 from ampsim.testing import law
 from ampsim.testing.judge import judged
 from ampsim.testing.kit.check import EXAMPLES, LEVELS, ScalerLaw
+from ampsim.testing.kit.check import warm_up as warm_up
 from ampsim.testing.kit.laws import LAWS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 from ampsim.testing.law import Result, without_findings
@@ -47,34 +46,10 @@ def judge(
     subject.try_out()
     for each in laws:
         ask = partial(each, subject, examples=examples, limit=limit)
-        yield judged(each, subject.name, ask, (expected or {}).get(each.name))
-
-
-def warm_up() -> None:
-    """Do what takes seconds in a process when it is first done, and is no scaler's fault.
-
-    Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        LAWS["clean_step_is_taken"].shortest(Subject(lambda rule: Still()), 1)
-    finally:
-        if collects:
-            gc.enable()
-
-
-class Still:
-    """A scaler that scales nothing."""
-
-    def scale(self, loss: Any) -> Any:
-        return loss
-
-    def step(self, optimizer: Any) -> None:
-        optimizer.step()
-
-    def update(self) -> None:
-        pass
+        result = judged(each, subject.name, ask, (expected or {}).get(each.name))
+        yield result
+        if result.outcome == "refused":
+            return
 
 
 def begin_judging(
@@ -107,9 +82,12 @@ def check_scaler(
         expected_failures: name of a law -> reason, with a link. Strict. The law is expected to be broken; where
             the reason begins with ``raised``, the scaler to raise.
         expected_failed_checks: what `expected_failures` was called until 2026.11.
-        limit: seconds per law; None is a minute, or a second per example if that is more; 0 is no limit, as a
-            debugger wants it. What lasts longer is a finding. Kept on Unix, in the main thread, where Python code
-            runs or a lock is waited for, unless an alarm is set already.
+        limit: seconds of CPU time per law; None is a minute, or a second per example if that is more; 0 is no limit,
+            as a debugger wants it. What lasts longer, or five times as long by the clock, is a finding. Kept on Unix,
+            in the main thread, where Python code runs or a lock is waited for, unless an alarm is set already.
+
+    Raises:
+        CannotJudgeError: a second law did not end, or an import in one.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failures or expected_failed_checks or {}

@@ -26,7 +26,7 @@ def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, float]]:
         init_scale=st.sampled_from(scales),
         growth_factor=st.sampled_from([2.0, 4.0, 1.5, 3.0]),
         backoff_factor=st.sampled_from([0.5, 0.25, 0.7]),
-        growth_interval=st.sampled_from([1, 2, 3, 5]),
+        growth_interval=st.sampled_from([1, 2, 3, 5, 10]),
     )
 
 

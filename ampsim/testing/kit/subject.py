@@ -25,6 +25,7 @@ FEATURES = {
     "gives_up": "an exception of update() in place of a scale below the floor: `Traits.gives_up`",
     "hysteresis": "a backoff that takes several overflows: `Traits.hysteresis`",
     "min_scale": "a floor: `Traits.min_scale`",
+    "growth": "a scale that moves; a trait says that it is static",
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
@@ -35,8 +36,9 @@ FEATURES = {
     "steps": "calling the optimizer, or not: others leave that to their caller",
     "state_dict": "state_dict() and load_state_dict()",
     "step_value": "step() returns what the optimizer's step returned",
-    "strided": "fused steps with gradients that lie in memory otherwise than their parameters",
+    "strided": "fused steps, its scale in their kernel, with gradients that lie in memory otherwise than parameters",
     "threads": "calls from more than one thread",
+    "tickets": "begin(), whose ticket says to which iteration a call belongs",
     "unscale_": "unscale_() apart from step()",
 }
 
@@ -56,6 +58,10 @@ class Traits:
         scale_dtype: in which the scale is kept from update to update.
         drop_in: errors have torch's types and texts, and gradients torch's bits: asked to the letter.
         hysteresis: overflows that a backoff takes.
+        hysteresis_refill: after which of "clean", "growth" and "backoff" the next backoff takes as many again; one of
+            them or several.
+        powers_of_two: it knows no other scales, and no other factors.
+        static: the scale stays as it is.
         delay: updates between computing a scale and using it.
         skips: an overflow skips the optimizer that has it, or every one.
         gives_up: what `update` raises instead of going below the floor.
@@ -67,6 +73,9 @@ class Traits:
     scale_dtype: Literal["float32", "float64"] = "float32"
     drop_in: bool = False
     hysteresis: int = 1
+    hysteresis_refill: str | frozenset[str] = frozenset({"growth"})
+    powers_of_two: bool = False
+    static: bool = False
     delay: int = 0
     skips: Literal["each", "all"] = "each"
     gives_up: tuple[type[Exception], ...] = ()
@@ -75,6 +84,10 @@ class Traits:
     def __post_init__(self) -> None:
         check_choice("skips", self.skips, ("each", "all"))
         check_choice("scale_dtype", self.scale_dtype, ("float32", "float64"))
+        refill = {self.hysteresis_refill} if isinstance(self.hysteresis_refill, str) else self.hysteresis_refill
+        object.__setattr__(self, "hysteresis_refill", frozenset(refill))
+        for each in refill:
+            check_choice("hysteresis_refill", each, ("clean", "growth", "backoff"))
         object.__setattr__(self, "without", frozenset(self.without))
         for name in sorted(self.without - {*FEATURES}):
             raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
@@ -91,7 +104,8 @@ class Traits:
     def as_options(self) -> list[str]:
         """Return the options of ``ampsim check`` that declare these traits; `gives_up` has none."""
         changed = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name not in NO_OPTION]
-        traits = [f"{name}={value}" for name, value in changed if value != getattr(Traits(), name)]
+        changed = [(name, value) for name, value in changed if value != getattr(Traits(), name)]
+        traits = [f"{name}={min(value) if isinstance(value, frozenset) else value}" for name, value in changed]
         return [word for text in traits for word in ("--trait", text)] + [
             word for name in sorted(self.without) for word in ("--without", name)
         ]
@@ -100,12 +114,22 @@ class Traits:
         """Return `rule` as the scaler can follow it: a scale within its bounds, a double's below float32's top."""
         top = self.max_scale or (math.inf if self.scale_dtype == "float32" else 2.0**64)
         within = max(self.min_scale or 0.0, min(top, rule.init_scale))
-        fixed = {"growth_factor": 2.0, "backoff_factor": 0.5} if "factors" in self.without else {}
-        return rule.replace(init_scale=within, **fixed)
+        factors = (2.0, 0.5) if "factors" in self.without else (rule.growth_factor, rule.backoff_factor)
+        scale, growth, backoff = self.fitted((within, *factors))
+        return rule.replace(init_scale=scale, growth_factor=growth, backoff_factor=backoff)
+
+    def fitted(self, value: Any) -> Any:
+        """Return a scale or a factor, or a tuple that has some, as the scaler knows it: the nearest power of two."""
+        if isinstance(value, tuple):
+            return tuple(map(self.fitted, value))
+        return 2.0 ** round(math.log2(value)) if self.powers_of_two and isinstance(value, float) else value
 
     def follows(self, rule: Rule) -> Rule:
         """Return the rule that a scaler with these traits follows when it is asked for `rule`."""
+        still = {"growth_factor": 1.0, "backoff_factor": 1.0} if self.static else {}
         return self.possible(rule).replace(
+            **still,
+            hysteresis_refill=self.hysteresis_refill,
             min_scale=self.min_scale,
             max_scale=self.max_scale,
             hysteresis=self.hysteresis,
@@ -126,7 +150,8 @@ class Subject:
         traits: what it does differently on purpose.
         name: what reports call it.
         words: of its driver; None: torch's.
-        lives: the runs that laws of histories have seen of it, see `Example.observe`.
+        lives: what `Example.observe` has seen of it.
+        overdue: which laws did not end.
     """
 
     make: Maker
@@ -134,6 +159,7 @@ class Subject:
     name: str = ""
     words: Words | None = field(default=None, repr=False, compare=False)
     lives: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    overdue: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         target = self.make
@@ -146,15 +172,14 @@ class Subject:
     @cached_property
     def lacking(self) -> frozenset[str]:
         """The features that no check may ask for: what is declared, and what the scaler says in its own ``without``."""
-        said: object = None
+        made: object = None
         with suppress(Exception):  # a maker that raises is a finding of each check
-            said = getattr(self.make(self.traits.possible(Rule())), "without", None)
-        unasked = {"enabled": "enabled" in _parameters(self.make)[0], **self.traits.declares}
-        return (
-            self.traits.without
-            | {name for name, has in unasked.items() if not has}
-            | (said if isinstance(said, frozenset) else frozenset())
-        )
+            made = self.make(self.traits.possible(Rule()))
+        said = getattr(made, "without", None)
+        has = {"enabled": "enabled" in _parameters(self.make)[0], "growth": not self.traits.static}
+        has |= {"tickets": callable(getattr(made, "begin", None)), **self.traits.declares}
+        unasked = {name for name, there in has.items() if not there}
+        return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
 
     @cached_property
     def kind(self) -> type:

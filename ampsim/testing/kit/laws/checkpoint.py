@@ -20,6 +20,9 @@ def others(traits: Traits, rule: dict[str, Any], **_: object) -> dict[str, Any]:
     return {"init_scale": 512.0, "growth_factor": 2.5, "backoff_factor": 0.3, "growth_interval": 7}
 
 
+NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
+
+
 @law(
     4,
     issue="huggingface/accelerate#4289",
@@ -29,18 +32,39 @@ def others(traits: Traits, rule: dict[str, Any], **_: object) -> dict[str, Any]:
     after=histories(longest=8),
     used=st.booleans(),
     other=others,
+    again=st.booleans(),
+    overrides=st.booleans(),
+    sets=st.booleans(),
+    last=[  # a streak that neither 8 bits hold nor bfloat16 does
+        {"rule": {"growth_interval": 300}, "before": [False] * 299, "after": [False], **NOTHING_ELSE}
+    ],
 )
-def a_state_dict_continues_the_run(make, iterate, delay, rule, before, after, used, other):
-    """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit."""
+def a_state_dict_continues_the_run(
+    make, iterate, loss_scale, delay, rule, before, after, used, again, overrides, sets, other
+):
+    """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit.
+
+    So does one behind others and behind what was set by hand, and one that is passed on without an iteration.
+    """
     scaler, after = make(**rule), after + [False] * (delay + 1)
     for overflows in before:
         iterate(scaler, overflows)
-    saved = copy.deepcopy(scaler.state_dict())
+        scaler.state_dict()
+    if overrides:
+        loss_scale(scaler)
+        scaler.update(8.0)
+    if sets:
+        scaler.set_growth_interval(4)
+    saved, shown = copy.deepcopy(scaler.state_dict()), scaler.get_scale()
     expected = [iterate(scaler, overflows) for overflows in after]
     resumed = make(**other)
     if used:
         iterate(resumed, False)
     resumed.load_state_dict(saved)
+    assert resumed.get_scale() == shown, f"get_scale() is {resumed.get_scale()} after loading, and was {shown}"
+    if again:
+        saved, resumed = resumed.state_dict(), make(**{**other, "init_scale": 64.0})
+        resumed.load_state_dict(saved)
     scales = [iterate(resumed, overflows) for overflows in after]
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
 
@@ -70,16 +94,20 @@ def pickling_is_invisible(make, iterate, delay, rule, before, after):
     assert scales == expected, f"after pickling the scales are {scales}, without it {expected}"
 
 
-@law(4, needs="state_dict", before=histories(longest=4), after=histories(longest=4))
-def a_state_dict_is_a_snapshot(make, iterate, before, after):
-    """A state dict does not change when the run goes on."""
+@law(4, needs="state_dict", before=histories(longest=4), after=histories(longest=4), loads=st.booleans())
+def a_state_dict_is_a_snapshot(make, iterate, before, after, loads):
+    """A state dict does not change when the run goes on, and another one is taken, nor when it has been loaded."""
     scaler = make(growth_interval=3)
     for overflows in before:
         iterate(scaler, overflows)
     saved = scaler.state_dict()
     then = repr(saved)
+    if loads:
+        scaler = make(growth_interval=3)
+        scaler.load_state_dict(saved)
     for overflows in after:
         iterate(scaler, overflows)
+        scaler.state_dict()
     assert repr(saved) == then, f"{then} became {saved!r}"
 
 

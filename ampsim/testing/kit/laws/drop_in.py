@@ -22,14 +22,17 @@ SCALES = st.sampled_from([2.0, 1024.0, 1700.3, 2.0**100])
     shape=st.sampled_from([(), (3,)]),
 )
 def loss_is_multiplied_by_the_scale(make, scale_dtype, rule, dtype, shape):
-    """scale() returns loss times scale, promoted as torch promotes, in the container that it was given."""
-    scaler, loss = make(**rule), torch.full(shape, 0.3, dtype=dtype)
-    expected = loss * torch.tensor(scaler.get_scale())
-    first, (second,) = scaler.scale([loss, (loss,)])
+    """scale() returns loss times scale, promoted as torch promotes, in its container, and leaves the loss as it was."""
+    scaler, leaf = make(**rule), torch.full(shape, 0.3, dtype=dtype, requires_grad=True)
+    loss = leaf * 1.0
+    expected = loss.detach() * torch.tensor(scaler.get_scale())
+    first, inner = both = scaler.scale([loss, (loss,)])
+    assert (type(both), type(inner)) == (list, tuple), f"a list of a loss and a tuple became {both!r}"
     exact = scale_dtype == "float32" or dtype != torch.float64  # a double times a double has more bits
-    for got in (scaler.scale(loss), first, second):
+    for got in (scaler.scale(loss), first, *inner):
         same = torch.equal(got, expected) if exact else torch.allclose(got, expected)
-        assert same and got.dtype == expected.dtype, f"{loss!r} became {got!r}, expected {expected!r}"
+        assert same and got.dtype == expected.dtype, f"{leaf!r} became {got!r}, expected {expected!r}"
+    assert torch.equal(loss, leaf), f"the loss itself became {loss!r}"
 
 
 @law(1, issue="pytorch/pytorch#67590", needs="skip_report", found_inf=histories(longest=6), kernel=st.booleans())
@@ -46,28 +49,33 @@ def skip_is_reported(make, found_inf, kernel):
         assert bool(scaler.last_step.skipped) == overflows, f"last_step.skipped is {scaler.last_step.skipped!r}"
 
 
-@law(1, needs="step_value", overflows=st.booleans())
-def step_returns_what_the_optimizer_returns(make, loss_scale, overflows):
-    """step() returns the value of the optimizer's step, and None when it is skipped."""
+@law(1, needs="step_value", overflows=st.booleans(), given=st.booleans())
+def step_returns_what_the_optimizer_returns(make, loss_scale, overflows, given):
+    """step() returns the value of the optimizer's step, None when it is skipped; arguments reach it or are refused."""
 
     class Returns(torch.optim.SGD):
-        def step(self, closure=None):
+        def step(self, factor=1.0, times=1.0):
             super().step()
-            return 5.0
+            return 5.0 * factor * times
 
     scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
     scale = loss_scale(scaler)
     param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
-    got, expected = scaler.step(Returns([param], lr=0.1)), None if overflows else 5.0
+    expected = None if overflows else 30.0 if given else 5.0
+    try:
+        got = scaler.step(Returns([param], lr=0.1), *[2.0] * given, **{"times": 3.0} if given else {})
+    except Exception:
+        assert given, "the step was refused"
+        return
     assert got == expected, f"step() returned {got!r}, expected {expected!r}"
 
 
 def after_setting(traits: Traits, found_inf: list[bool], name: str, value: float) -> list[float]:
-    """Return the scales at an interval of 1 and with this factor."""
+    """Return the scales at an interval of 1 and with this factor, or at this interval."""
     return scales(traits, Rule(**{"growth_interval": 1, name: value}), found_inf)  # type: ignore[arg-type]
 
 
-FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7)])
+FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7), ("growth_interval", 2)])
 
 
 @law(
@@ -78,7 +86,7 @@ FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7)])
     expected=lambda traits, found_inf, factor: after_setting(traits, found_inf, *factor),
 )
 def setters_take_effect(make, iterate, delay, found_inf, factor, expected):
-    """A factor that is set is the one that is got, and the next growth or backoff uses it."""
+    """A factor, or an interval, that is set is the one that is got, and the next growth or backoff uses it."""
     scaler, (name, value) = make(growth_interval=1), factor
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
@@ -99,15 +107,26 @@ def overridden(traits: Traits, before: list[bool], new_scale: float, after: list
     before=histories(longest=4),
     new_scale=SCALES,
     after=histories(longest=4),
-    expected=lambda traits, **drawn: overridden(traits, **drawn),
+    tensor=st.booleans(),
+    expected=lambda traits, tensor, **drawn: overridden(traits, **drawn),
 )
-def override_keeps_the_streak(make, iterate, loss_scale, before, new_scale, after, expected):
-    """update(new_scale) makes the scale float32(new_scale), and the streak goes on as if nothing had been."""
+def override_keeps_the_streak(make, iterate, loss_scale, before, new_scale, after, tensor, expected):
+    """update(new_scale) makes the scale float32(new_scale), and the streak goes on as if nothing had been.
+
+    What becomes of a tensor that it was given afterwards, or that it refuses, is the caller's.
+    """
     scaler = make(growth_interval=3)
     for overflows in before:
         iterate(scaler, overflows)
     loss_scale(scaler)
-    scaler.update(new_scale)
+    given = torch.tensor(new_scale)
+    try:
+        scaler.update(given if tensor else new_scale)
+    except Exception:
+        if not tensor:
+            raise
+        scaler.update(new_scale)
+    given.zero_()
     for overflows, due in zip([*after, False], expected):
         scale = iterate(scaler, overflows)
         assert scale == due, f"the scale is {scale}, expected {due}"
@@ -119,9 +138,10 @@ def override_keeps_the_streak(make, iterate, loss_scale, before, new_scale, afte
     rule=rules(growth=False),
     found_inf=st.lists(st.booleans(), min_size=1, max_size=4),
     unscales=st.just(True),
+    loads=st.just(True),
 )
-def disabled_passes_everything_through(make, params, optimizers, rule, found_inf, unscales):
-    """A scaler that is not enabled scales nothing, divides nothing and skips nothing."""
+def disabled_passes_everything_through(make, params, optimizers, rule, found_inf, unscales, loads):
+    """A scaler that is not enabled scales nothing, divides nothing, skips nothing, and loads what it saves."""
     scaler, (param, alone, _), (optimizer, other, _) = make(**rule, enabled=False), params, optimizers
     for overflows in found_inf:
         scale = float(scaler.scale(torch.ones(())))
@@ -133,6 +153,8 @@ def disabled_passes_everything_through(make, params, optimizers, rule, found_inf
         scaler.step(optimizer)
         other.step()
         scaler.update()
+        if loads:
+            scaler.load_state_dict(scaler.state_dict())
         assert repr(param.tolist()) == repr(alone.tolist()), "the optimizer stepped otherwise than alone"
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ampsim.testing.kit.check import law
 from ampsim.testing.kit.expected import backed_off
-from ampsim.testing.kit.strategies import FLAGS
+from ampsim.testing.kit.strategies import BAD, FLAGS
 
 
 @law(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
@@ -22,18 +22,30 @@ def skip_is_per_optimizer(make, iterate_all, params, skips, found_inf):
             assert stepped != overflow, f"found_inf={overflow}, stepped={stepped}"
 
 
-@law(2, group=st.integers(0, 2), bad=st.sampled_from([math.inf, -math.inf, math.nan]))
-def overflow_in_any_parameter_group_skips(make, loss_scale, group, bad):
-    """A gradient that is inf or NaN is found in whichever parameter group it is."""
-    params = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3,), (2,), ())]
-    optimizer = torch.optim.SGD([{"params": [param]} for param in params], lr=0.125, momentum=0.9)
-    scaler = make(growth_interval=3)
-    scale = loss_scale(scaler)
+@law(
+    2,
+    group=st.integers(0, 2),
+    bad=st.sampled_from([None, *BAD]),
+    late=st.sampled_from(["", "add_param_group", "unfrozen"]),
+)
+def overflow_in_any_parameter_group_skips(make, loss_scale, group, bad, late):
+    """A gradient is divided, and found if it is inf or NaN, in whichever parameter group it is, also in a late one."""
+    params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2,), ())]
+    groups, scaler = [{"params": [param]} for param in params], make(growth_interval=3)
+    optimizer = torch.optim.SGD(groups[:1] if late == "add_param_group" else groups, lr=1.0)
+    if late:
+        params[0].grad = torch.zeros(3) * loss_scale(scaler)
+        scaler.step(optimizer)
+        scaler.update()
+        for each in groups[len(optimizer.param_groups) :]:
+            optimizer.add_param_group(each)
     for param in params:
-        param.grad = torch.full_like(param, scale)
-    params[group].grad.view(-1)[0] = bad
+        param.grad = torch.full_like(param, 3 * loss_scale(scaler))
+    if bad is not None:
+        params[group].grad.view(-1)[0] = bad
     scaler.step(optimizer)
-    assert all((param == 1.0).all() for param in params) and not optimizer.state, "the optimizer stepped"
+    true, seen = 3.0 if bad is None else 0.0, [-param.sum().item() / param.numel() for param in params]
+    assert seen == [true] * 3, f"the optimizer stepped by {seen}, expected {true}"
 
 
 @law(2, issue="huggingface/accelerate#641", micro=st.lists(st.booleans(), min_size=2, max_size=4))
@@ -69,7 +81,7 @@ def overflow_that_is_unscaled_backs_off(make, loss_scale, params, optimizers, st
 
 
 @law(2, needs="optimizers", overflows=st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def optimizers_of_one_loss_see_one_scale(make, skips, overflows):
+def optimizers_of_one_loss_see_one_scale(make, loss_scale, skips, delay, overflows):
     """The scale stands from scale() to update(): each optimizer's gradients are divided by what the loss had."""
     scaler, params = make(init_scale=1024.0, growth_interval=1), [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
     gradients = [math.inf if each else 3.0 for each in overflows]
@@ -77,6 +89,7 @@ def optimizers_of_one_loss_see_one_scale(make, skips, overflows):
     optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
     for optimizer in optimizers:
         scaler.step(optimizer)
+        assert delay or loss_scale(scaler) == 1024.0, f"step() led the scale to {loss_scale(scaler)}"
     scaler.update()
     for i, (param, own) in enumerate(zip(params, overflows)):
         seen, true = (1.0 - param)[0].item(), 0.0 if own or (skips == "all" and any(overflows)) else 3.0
@@ -110,12 +123,13 @@ def an_update_between_two_steps_divides_nothing_wrong(make, overflows, unscales)
 @law(2, needs="optimizers refusals")
 def optimizers_are_told_apart(make, loss_scale):
     """An optimizer that takes the place of a deleted one is another optimizer, although Python gives it the same id."""
-    scaler = make(growth_interval=3)
+    scaler, raised = make(growth_interval=3), []
     loss_scale(scaler)
-    for _ in range(64):  # the second or third gets the id of the one before
+    for _ in range(64):  # many get the id of the one before, and which ones differs from process to process
         param = torch.nn.Parameter(torch.ones(2))
         param.grad = torch.ones(2)
         try:
             scaler.step(torch.optim.SGD([param], lr=0.125))
         except Exception as error:
-            raise AssertionError(f"the step of a new optimizer raised {error!r}") from error
+            raised.append(repr(error))
+    assert not raised, f"the step of a new optimizer raised {raised[0]}"

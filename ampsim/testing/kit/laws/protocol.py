@@ -100,7 +100,7 @@ def modelled(traits: Traits, rule: Mapping[str, Any], calls: Sequence[tuple[str,
 @law(
     1,
     issue="redai-studio/Relax#44",
-    needs="refusals unscale_ override",
+    needs="refusals unscale_ override growth",
     rule=rules(growth=False),
     calls=CALLS,
     expected=modelled,

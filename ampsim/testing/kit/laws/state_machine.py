@@ -18,6 +18,14 @@ FOUND = {
         {"rule": {"init_scale": 1.0, "growth_interval": 3}, "found_inf": [*[True] * 2, *[False] * 2, True, False]}
     ],
 }
+LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the last step of torch's own interval
+    "growth_waits_for_the_interval": [
+        {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},
+        {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
+        {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]},
+    ],
+    "overflow_backs_off_once": [{"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]}],
+}
 ISSUES = {"overflow_backs_off_once": "redai-studio/Relax#44", "scale_stays_finite": "pytorch/pytorch#98828"}
 STREAK = ("overflow_restarts_the_streak", "clean_step_counts_once")  # seen in the scale once it grows
 
@@ -68,8 +76,9 @@ def _register(
 
     name = predicate.__name__
     make = law(
-        0, issue=ISSUES.get(name, ""), found=FOUND.get(name, ()), rule=rules(), found_inf=histories(),
-        more=more, expected=expected, proof=is_finite if name == "scale_stays_finite" else follows_the_machine,
+        0, issue=ISSUES.get(name, ""), found=FOUND.get(name, ()), last=LAST.get(name, ()), rule=rules(),
+        found_inf=histories(), more=more, expected=expected,
+        proof=is_finite if name == "scale_stays_finite" else follows_the_machine,
     )  # fmt: skip
     make(holds, name=name, text=sentence(predicate))
 

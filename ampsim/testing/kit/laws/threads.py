@@ -15,11 +15,11 @@ from typing import cast
 
 import torch
 
-from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.testing import conductor
 from ampsim.testing.kit.check import law
 from ampsim.testing.kit.example import Example
+from ampsim.testing.kit.expected import scales
 from ampsim.testing.kit.subject import Scaler, Subject
 
 STEPS = 3000  # of one run, at most
@@ -35,7 +35,7 @@ def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
     for owner in subject.kind.__mro__[:-1]:
         c.patch(cast("ModuleType", owner))  # a class is a namespace too
         c.patch(sys.modules[owner.__module__])
-    scaler = subject.make(RULE)
+    scaler = subject.make(subject.traits.possible(RULE))
     shared = [name for name in vars(scaler) if not callable(getattr(subject.kind, name, None))]
     if shared:
         c.watch(subject.kind, *shared)
@@ -96,22 +96,19 @@ def two_threads_step_two_optimizers(example: Example) -> None:
         scaler.update()
         for param, overflows in zip(params, PLAN, strict=False):
             _moved(param, overflows)
-        scale, expected = scaler.get_scale(), pipeline.trajectory(RULE, example.traits.delay, PLAN[:1])[-1]
+        scale, expected = scaler.get_scale(), scales(example.traits, RULE, PLAN[:1])[-1]
         assert scale == expected, f"the scale is {scale}, expected {expected}"
 
     _explore(example, program)
 
 
-@law(3, issue=ROUNDPIPE, needs="threads")
+@law(3, issue=ROUNDPIPE, needs="threads tickets")
 def gradients_keep_their_scale_behind_a_queue(example: Example) -> None:
-    """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by.
-
-    The loop passes tickets if the scaler has ``begin()``.
-    """
+    """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by."""
 
     def program(c: conductor.Conductor) -> None:
         scaler, queue = instrumented(c, example.subject), c.sync.Queue()
-        tickets, params = hasattr(scaler, "begin"), [_gradient(overflows) for overflows in PLAN]
+        params = [_gradient(overflows) for overflows in PLAN]
 
         def optimizer() -> None:
             for param in params:
@@ -121,7 +118,7 @@ def gradients_keep_their_scale_behind_a_queue(example: Example) -> None:
 
         thread = c.spawn("optimizer", optimizer)
         for param in params:
-            options = {"ticket": scaler.begin()} if tickets else {}
+            options = {"ticket": scaler.begin()}
             scaler.scale((3 * param).sum(), **options).backward()
             queue.put(options)
         thread.join()

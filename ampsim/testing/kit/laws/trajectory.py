@@ -42,7 +42,7 @@ def micro_batches_are_one_step(make, iterate, loss_scale, micro, found_inf):
     assert often == once, f"{micro} losses per step were multiplied by {often}, one loss by {once}"
 
 
-@law(2, needs="setters", lowered=st.integers(1, 4), streak=st.integers(1, 8))
+@law(2, needs="setters growth", lowered=st.integers(1, 4), streak=st.integers(1, 8))
 def growth_goes_on_when_the_interval_is_lowered(make, iterate, max_scale, delay, lowered, streak):
     """An interval set to what the streak has reached or passed: the scale grows within that many clean steps."""
     scaler = make(growth_interval=9)
@@ -63,6 +63,7 @@ def scale_stays_normal(make, run, repeats, overflows):
 @law(
     5,
     issue="google/flax#2547",
+    needs="growth",
     found=[{"overflows": 10, "growths": 0}, {"overflows": 0, "growths": 7}],  # the shortest ways to 0 and to inf
     overflows=st.integers(0, 12),
     growths=st.integers(0, 12),

@@ -1,0 +1,154 @@
+"""No verdict comes from the clock: what is slow is not accused, and an alarm leaves nothing behind for the next."""
+
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from ampsim.testing import alarm as alarms  # noqa: E402
+from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm  # noqa: E402
+from ampsim.testing.kit import check, judge  # noqa: E402
+from ampsim.testing.kit.subject import as_subject  # noqa: E402
+from ampsim.testing.law import without_findings  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
+TORCH = torch.amp.GradScaler
+THREE = judge.chosen(names=["skipped_step_changes_nothing", "clean_step_is_taken", "unscaling_twice_is_refused"])
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(alarms, "AGAIN", 0.05)
+    check.warm_up()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Make a package of one module below it and this text, and return its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name, text):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "below.py").write_text("whole = True")
+        (tmp_path / name / "__init__.py").write_text(f"from {name} import below\n{text}\nwhole = True")
+        return name
+
+    return make
+
+
+def spin(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_what_waits_is_given_more_time_than_what_computes(monkeypatch):
+    monkeypatch.setattr(alarms, "WALL", 1e9)
+    with alarm(0.05):
+        threading.Event().wait(0.5)  # a busy machine
+    with pytest.raises(OverdueError, match=r"^did not end within 0.05 s of CPU time$"), alarm(0.05):
+        spin(60.0)
+    monkeypatch.setattr(alarms, "WALL", 2.0)
+    with pytest.raises(OverdueError, match=r"^did not end within 0.1 s$"), alarm(0.05):
+        threading.Event().wait()
+
+
+def test_an_alarm_that_rings_after_the_end_is_nobodys():
+    with alarm(60.0):
+        ring = signal.getsignal(signal.SIGALRM)
+    ring(signal.SIGALRM, None)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_import_is_not_torn_by_an_alarm(package, monkeypatch):
+    monkeypatch.setattr(alarms, "WALL", 1e9)
+    name = package("slowly", "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
+    with pytest.raises(OverdueError) as overdue, alarm(0.05):
+        spin(60.0 if __import__(name) else 0.0)
+    assert overdue.value.imports
+    assert sys.modules[name].whole
+
+
+def test_of_an_import_that_never_ends_nothing_is_left(package, monkeypatch):
+    monkeypatch.setattr(alarms, "WALL", 2.0)
+    name = package("never", "import sys, threading\nthreading.Event().wait() if 'again' not in sys.modules else 0")
+    with pytest.raises(OverdueError) as overdue, alarm(0.05):
+        __import__(name)
+    assert overdue.value.imports
+    assert not [each for each in sys.modules if each.startswith(name)]
+    monkeypatch.setitem(sys.modules, "again", sys)
+    assert __import__(name).below.whole
+
+
+def test_before_the_first_law_what_is_slow_once_is_done_and_no_alarm_is_set(monkeypatch):
+    seen = []
+    monkeypatch.setattr(check, "warm_up", lambda: seen.append("warm"))
+    monkeypatch.setattr(check, "alarm", lambda limit: seen.append("alarm") or alarm(0))
+    THREE[0](TORCH, examples=2)
+    assert seen == ["warm", "alarm"]
+
+
+class Spins(TORCH):
+    def step(self, optimizer, *args, **kwargs):
+        spin(60.0)
+
+
+class Deadlocks(TORCH):
+    def step(self, optimizer):
+        lock = threading.Lock()
+        with lock, lock:
+            pass
+
+
+@pytest.mark.parametrize("kind", [Spins, Deadlocks])
+def test_what_does_not_end_twice_cannot_be_judged_and_is_no_finding(kind):
+    results = [*judge.judge(kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"})]
+    assert [(each.outcome, each.is_overdue) for each in results] == [("failed", True), ("refused", True)]
+    with pytest.raises(CannotJudgeError, match=r" cannot be judged: skipped_step_changes_nothing: did not end"):
+        without_findings(results)
+    assert {each.outcome for each in judge.judge(TORCH, THREE)} == {"passed"}
+
+
+def test_pytest_is_told_the_same_and_no_third_law_is_waited_for():
+    subject = as_subject(Deadlocks)
+    with pytest.raises(AssertionError, match="did not end"):
+        THREE[0](subject, limit=0.1)
+    for law in THREE[1:]:
+        with pytest.raises(CannotJudgeError):
+            law(subject, limit=0.1 if law is THREE[1] else 0)
+
+
+def test_an_import_that_is_overdue_ends_the_judging_and_the_next_scaler_finds_it_whole(package, monkeypatch):
+    monkeypatch.setattr(alarms, "WALL", 1e9)
+    name = package("lazily", "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
+
+    class Imports(TORCH):
+        def step(self, optimizer, *args, **kwargs):
+            first = name not in sys.modules
+            assert __import__(name).below.whole
+            spin(60.0 if first else 0.0)
+            return super().step(optimizer, *args, **kwargs)
+
+    (refused,) = judge.judge(Imports, THREE, limit=0.1)
+    assert (refused.outcome, refused.is_overdue) == ("refused", True)
+    assert {each.outcome for each in judge.judge(Imports, THREE)} == {"passed"}
+
+
+def test_a_failure_that_is_being_shortened_is_told_although_the_time_is_up(monkeypatch):
+    monkeypatch.setattr(alarms, "WALL", 1e9)
+    made = []
+
+    class Falls(TORCH):
+        def update(self, new_scale=None):
+            super().update(new_scale)
+            self._scale.mul_(0.5)
+            made.append(1)
+            spin(60.0 * (len(made) > 15))
+
+    (result,) = judge.judge(Falls, judge.chosen(names=["clean_step_keeps_the_scale"]), limit=1)
+    assert (result.outcome, result.is_overdue) == ("failed", False)
+    assert len(made) == 16
