@@ -27,6 +27,7 @@ FLOOR = 0.25  # asked of a peer that takes one; where it ends the run, a run may
 HAS = {
     "factors",
     "gradients",
+    "growth",
     "refusals",
     "steps",
     "state_dict",
