@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import Any
 
-from ampsim.peers.laws.subject import FLOOR, HAS, Driven, GaveUpError, UnaskableError, subject_of
+from ampsim.peers.laws.subject import FLOOR, HAS, Driven, GaveUpError, RefusedError, UnaskableError, subject_of
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError
 from ampsim.testing.judge import NotApplicableError, judged
@@ -190,9 +190,9 @@ class _Asking:
             except Exception as error:
                 if isinstance(error, PeerLostError):
                     self.lost = error
-                if not isinstance(error, GaveUpError):
+                if not isinstance(error, GaveUpError | RefusedError):
                     raise
-                self.why_not = f"it gives up: {error}"
+                self.why_not = str(error)
                 return
             self.has_judged = True
 

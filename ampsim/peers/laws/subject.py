@@ -40,6 +40,10 @@ class UnaskableError(BaseException):
     """The example ends without a verdict; no law catches it."""
 
 
+class RefusedError(Exception):
+    """The peer takes no such constants."""
+
+
 class GaveUpError(Exception):
     """The peer raised where its dialect does."""
 
@@ -75,7 +79,12 @@ class Driven:
         self.peer, self.rule, self.without = peer, rule, without
         self.steps: list[tuple[Sequence[float], Step]] = []
         self.fed: list[bool] = []
-        self._ask("start", **given)
+        try:
+            self._ask("start", **given)
+        except PeerLostError:
+            raise
+        except Exception as error:
+            raise named(type(error).__name__, RefusedError)(str(error)) from error
 
     def get_scale(self) -> float:
         return float(self._ask("get_scale"))
