@@ -28,7 +28,7 @@ LOOKS = {  # outcome -> colour, sign, word
     "not applicable": ("#F4F4F4", "", "not asked"),
     "not run": ("#FFFFFF", "", "not run"),
 }
-ROW = 0.135  # inches
+ROW = 0.126  # inches
 GAP = 0.6  # of a row or column, between groups
 SAME = "equals its dialect"
 OURS = "ampsim"
