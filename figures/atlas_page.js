@@ -2,13 +2,14 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const laws = Object.keys(data.laws), peers = data.peers;
 const LOOKS = {
-  passed: ["", "keeps it"], deviation: ["~", "does otherwise, by choice"], defect: ["×", "breaks it"],
-  trouble: ["!", "hangs or crashes"], "not applicable": ["", "not asked"], "not run": ["", "not run"],
+  passed: ["", "keeps it"], "expected failure": ["~", "does otherwise, by choice"], failed: ["×", "breaks it"],
+  refused: ["!", "hangs or crashes"], "not applicable": ["", "not asked"], "not run": ["", "not run"],
 };
 const $ = (id) => document.getElementById(id);
 const words = (law) => law.replaceAll("_", " ");
-const look = (outcome) => (outcome.startsWith("not ") ? "silent" : outcome);
-const isBroken = (found) => found.outcome === "defect" || found.outcome === "trouble";
+const look = (outcome) => (outcome.startsWith("not ") ? "silent" : outcome.split(" ")[0]);
+const promise = (law) => `Whose promise: ${data.promises[law]}${data.ends.includes(law) ? "; at the ends of float32" : ""}.`;
+const isBroken = (found) => found.outcome === "failed" || found.outcome === "refused";
 
 function make(tag, given = {}, ...children) {
   const node = document.createElement(tag);
@@ -55,7 +56,7 @@ function draw() {
     grid.replaceChildren(make("thead", {}, make("tr", {}, make("td"), ...names)), make("tbody", {}, ...shownLaws.map((law) =>
       make("tr", {}, make("th", { scope: "row", title: data.laws[law] }, words(law)), ...shownPeers.map((peer) => make("td", {}, button(peer, law)))))));
   }
-  $("about").replaceChildren(...(oneLaw ? [make("p", {}, data.laws[oneLaw])] : []), ...(onePeer ? [about(onePeer)] : []));
+  $("about").replaceChildren(...(oneLaw ? [make("p", {}, data.laws[oneLaw]), make("p", { className: "faint" }, promise(oneLaw))] : []), ...(onePeer ? [about(onePeer)] : []));
   drawDrift(shownPeers);
 }
 
@@ -72,7 +73,7 @@ function drawDrift(shown) {
     groups.set(said, [...(groups.get(said) || []), peer]);
   }
   const rows = [...groups].map(([said, peers]) => make("tr", {},
-    make("th", { scope: "row", className: peers.some((peer) => peer.drift && peer.drift.differing) ? "defect" : "" }, said),
+    make("th", { scope: "row", className: peers.some((peer) => peer.drift && peer.drift.differing) ? "failed" : "" }, said),
     make("td", {}, peers.map((peer) => `${peer.arm} ${peer.version}${peer.dialect ? ` (${peer.dialect})` : ""}`).join(", "))));
   $("drift").replaceChildren(make("tbody", {}, ...rows));
 }
@@ -80,7 +81,7 @@ function drawDrift(shown) {
 function show(peer, law) {
   const cell = found(peer, law), dialog = $("cell");
   const close = make("button", { className: "close", ariaLabel: "Close", onclick: () => dialog.close() }, "×");
-  const parts = [close, make("h2", { id: "cell-title" }, words(law)), make("p", {}, data.laws[law]), about(peer),
+  const parts = [close, make("h2", { id: "cell-title" }, words(law)), make("p", {}, data.laws[law]), make("p", { className: "faint" }, promise(law)), about(peer),
     make("p", {}, make("span", { className: "seen" }, `${LOOKS[cell.outcome][1]}${cell.seen ? ": " : "."}`), cell.seen)];
   if (cell.reason) parts.push(make("p", {}, "Declared: ", ...linked(cell.reason)));
   for (const history of cell.history || []) if (history.bad.length) parts.push(picture(history));
@@ -138,7 +139,7 @@ function begin() {
   $("law").append(option("", "all"), ...laws.map((law) => option(law, words(law))));
   const all = peers.flatMap((peer) => Object.values(peer.laws)), count = (outcome) => all.filter((each) => each.outcome === outcome).length;
   const run = peers.filter((peer) => peer.version).length;
-  $("said").textContent = `${laws.length} laws asked of ${run} scalers as their frameworks ship them. Of the cells, ${count("passed")} keep a law, ${count("deviation")} do otherwise by choice, ${count("defect") + count("trouble")} break one${run < peers.length ? `; ${peers.length - run} could not be run` : ""}.`;
+  $("said").textContent = `${laws.length} laws asked of ${new Set(peers.filter((peer) => peer.version).map((peer) => peer.class)).size} classes of scalers, in ${run} ways to drive them, as their frameworks ship them. Of the cells, ${count("passed")} keep a law, ${count("expected failure")} do otherwise by choice, ${count("failed") + count("refused")} break one${run < peers.length ? `; ${peers.length - run} could not be run` : ""}.`;
   $("key").replaceChildren(...Object.entries(LOOKS).map(([outcome, [sign, word]]) => make("span", {}, make("i", { className: look(outcome) }, sign || "\u00a0"), word)));
   for (const id of ["peer", "law", "broken"]) $(id).addEventListener("change", draw);
   $("pick").addEventListener("submit", (event) => event.preventDefault());

@@ -12,8 +12,8 @@ from figures.results import Result
 HERE = Path(__file__).parent
 TITLE = "Atlas of loss scalers: which laws each framework's own keeps"
 KEPT = (
-    "arm", "requirement", "target", "source", "patched", "dialect", "version", "pinned", "date", "drift", "laws",
-    "not_run",
+    "arm", "class", "requirement", "target", "source", "patched", "dialect", "version", "pinned", "date", "drift",
+    "laws", "not_run",
 )  # fmt: skip
 
 
@@ -26,7 +26,13 @@ def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:
 def page(run: Result) -> str:
     """Return the page."""
     laws, peers = parts(run)
-    data = {"laws": laws, "peers": [{name: plain(in_words(peer).get(name)) for name in KEPT} for peer in peers]}
+    first = run.arm("laws").first
+    promises = {"promises": first["promises"], "ends": first["ends"]}
+    data = {
+        "laws": laws,
+        **promises,
+        "peers": [{name: plain(in_words(peer).get(name)) for name in KEPT} for peer in peers],
+    }
     body = f"<style>{_text('atlas_page.css')}</style>\n{_text('atlas_page.html')}"
     return assemble(TITLE, [_text("atlas_page.js")], data, body, plots=False)
 

@@ -300,11 +300,12 @@ def fp8_in_keras(run: Result) -> Finding:
     )
 
 
-@claim("kit", "conformance", "Our scaler passes every check of the kit")
+@claim("kit", "conformance", "Our scaler passes every check of the kit that it is asked")
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")
-    passed, checks = ours.the("counts")["passed"], len(ours.the("checks"))
-    return Finding(f"{passed} of {checks}", passed == checks)
+    counts = ours.the("counts")
+    asked = len(ours.the("checks")) - counts.get("not applicable", 0)  # it has no floor, patience or giving up to ask of
+    return Finding(f"{counts['passed']} of {asked}", counts["passed"] == asked)
 
 
 @claim("loops.bugs", "loops", "Each bug of a public thread that is planted in a loop is caught by the law that should")

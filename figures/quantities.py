@@ -21,11 +21,7 @@ EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
 STUDENT = dict(zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True))
 # by sample: the 97.5 % quantile of Student's t
-BROKEN = ("defect", "trouble")  # of the atlas's outcomes
-ENDS = (  # the atlas's laws about the ends of float32
-    "scale_below_one_hides_no_overflow", "subnormal_scales_apply_nothing_infinite", "scale_never_becomes_inf",
-    "scale_never_becomes_zero", "scale_comes_back",
-)  # fmt: skip
+BROKEN = ("failed", "refused")  # of the atlas's outcomes
 
 
 def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
@@ -138,14 +134,14 @@ def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, r
     return float(skipped[1:].std(ddof=1)), float(levels[1:].std(ddof=1))  # the first run settles
 
 
-def outcome(law: str, found: Mapping[str, Any]) -> str:
-    """Return what the atlas found of a law; at the ends of float32 a choice that is documented is a defect as well."""
-    return "defect" if law in ENDS and found["outcome"] == "deviation" else str(found["outcome"])
-
-
 def broken_laws(peer: Mapping[str, Any]) -> set[str]:
     """Return the laws that a scaler of the atlas breaks."""
-    return {law for law, found in peer["laws"].items() if outcome(law, found) in BROKEN}
+    return {law for law, found in peer["laws"].items() if found["outcome"] in BROKEN}
+
+
+def ends(run: Result) -> set[str]:
+    """Return the atlas's laws about the ends of float32."""
+    return set(run.arm("laws").first["ends"])
 
 
 def race_costs(run: Result) -> dict[int, NDArray[np.float64]]:

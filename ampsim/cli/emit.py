@@ -41,7 +41,7 @@ def emit_test(
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        from ampsim.testing.emit.proof import emit
+        from ampsim.testing.emit.run_emitted import emit
 
         declared = declared_traits(trait or (), without or ())
         source = emit(target, law, ranks=ranks, limit=time_limit, examples=examples, **declared)

@@ -47,7 +47,9 @@ class Peer(ABC):
     options: ClassVar[Mapping[str, object]] = {}
     """Parameters of the dialect that the way of driving the peer fixes, such as ``{"jit": True}``."""
     deviations: ClassVar[Mapping[str, str]] = {}
-    """Law -> why the peer does otherwise on purpose, and where it says so: a policy, no defect."""
+    """Law -> why the peer does otherwise on purpose, and where it says so: no excuse at the ends of float32."""
+    same_class: ClassVar[str] = ""
+    """The peer that drives the same class in another way; "" where there is none, or this one comes first."""
     patched: ClassVar[str] = ""
     """What was changed around the scaler so that it runs on a CPU, and why; never the scaler itself."""
 
@@ -60,7 +62,7 @@ class Peer(ABC):
         """Make a fresh scaler of these `constants`; what is not given takes the peer's default."""
 
     @abstractmethod
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         """Return the scale by which the next loss is multiplied."""
 
     @abstractmethod
@@ -85,15 +87,15 @@ class Peer(ABC):
         used: list[float | None] = []
         try:
             used.extend(self.step(each).used for each in scaled)
-            return [*used, self.scale()]
+            return [*used, self.get_scale()]
         except Exception:
             return [*used, None]
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         """Return what the peer itself saves in a checkpoint, as JSON can hold it."""
         raise NotImplementedError(f"{self.name} saves nothing of its scaler")
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         """Restore what `state` returned into the scaler that is running."""
         raise NotImplementedError(f"{self.name} loads nothing into its scaler")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ampsim.peers import load
 
-CALLS = frozenset({"version", "start", "scale", "scale_loss", "step", "state", "load", "history"})
+CALLS = frozenset({"version", "start", "get_scale", "scale_loss", "step", "state_dict", "load_state_dict", "history"})
 
 
 def answer(peer: Any, request: dict[str, Any]) -> dict[str, Any]:

@@ -51,8 +51,8 @@ class Remote(Peer):
     def start(self, **constants: Any) -> None:
         self._ask("start", **constants)
 
-    def scale(self) -> float:
-        return float(self._ask("scale"))
+    def get_scale(self) -> float:
+        return float(self._ask("get_scale"))
 
     def scale_loss(self, loss: float) -> float:
         return float(self._ask("scale_loss", loss))
@@ -65,11 +65,11 @@ class Remote(Peer):
     def history(self, constants: Mapping[str, Any], scaled: Sequence[Sequence[float]]) -> list[float | None]:
         return list(self._ask("history", dict(constants), [list(each) for each in scaled]))
 
-    def state(self) -> object:
-        return self._ask("state")
+    def state_dict(self) -> object:
+        return self._ask("state_dict")
 
-    def load(self, state: object) -> None:
-        self._ask("load", state)
+    def load_state_dict(self, state: object) -> None:
+        self._ask("load_state_dict", state)
 
     def close(self) -> None:
         """End the process, if one runs."""

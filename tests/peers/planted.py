@@ -19,11 +19,13 @@ class Right(Peer):
     rule = Rule(min_scale=1.0, hysteresis_refill=frozenset({"clean", "backoff"}))
 
     def start(self, **constants: Any) -> None:
+        if constants.get("growth_factor", 2.0) <= 1 or constants.get("backoff_factor", 0.5) >= 1:
+            raise ValueError("it would never grow")
         least = min(constants.get("min_scale", 1.0), constants.get("init_scale", 1.0))
         self.following = self.rule.replace(**{"min_scale": least, **constants})
         self.now = init(self.following)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return self.now.scale
 
     def scale_loss(self, loss: float) -> float:
@@ -45,16 +47,11 @@ class Right(Peer):
     def after(self, found_inf: bool) -> State:
         return update(self.following, self.now, found_inf)
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return [self.now.scale, self.now.growth_tracker, self.now.overflow_tracker]
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.now = State(*state)
-
-
-class StartsElsewhere(Right):
-    def start(self, **constants: Any) -> None:
-        super().start(**{**constants, "init_scale": min(constants.get("init_scale", 2.0**16), 2.0**24)})  # apex
 
 
 class IgnoresFactors(Right):
@@ -199,17 +196,17 @@ class Saturates(Right):
 
 
 class SavesTheDefault(Right):
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.now = State(1024.0 if state[0] > 1024.0 else state[0], *state[1:])
 
 
 class SavesNoStreak(Right):
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return [self.now.scale]  # fairseq, ColossalAI
 
 
 class SavesNoPatience(Right):
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.now = State(*state[:2])  # NeMo
 
 
@@ -240,29 +237,84 @@ class StartsLowAfterAnOverflow(Right):
         return super().after(found_inf)
 
 
+class GrowsOnOverflow(Right):
+    def after(self, found_inf: bool) -> State:
+        return State(self.now.scale * 2) if found_inf else super().after(found_inf)
+
+
+class LooksBeforeItDividesByNothing(LooksBeforeItDivides, BecomesZero):
+    pass
+
+
+class Decays(Right):
+    def after(self, found_inf: bool) -> State:
+        after = super().after(found_inf)
+        return after if found_inf else State(after.scale * 0.99, after.growth_tracker)
+
+
+class CountsLosses(Right):
+    losses = 0
+
+    def scale_loss(self, loss: float) -> float:
+        self.losses += 1
+        if self.losses > 1:  # of one iteration
+            self.now = State(self.now.scale, min(self.now.growth_tracker + 1, self.following.growth_interval - 1))
+        return super().scale_loss(loss)
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        self.losses = 0
+        return super().step(scaled)
+
+
+class NeverBacksOff(Right):
+    def after(self, found_inf: bool) -> State:
+        return State(self.now.scale) if found_inf else super().after(found_inf)
+
+
+class SavesAfterAnUpdate(Right):
+    updates = 0
+
+    def start(self, **constants: Any) -> None:
+        super().start(**constants)
+        self.updates = 0
+
+    def after(self, found_inf: bool) -> State:
+        self.updates += 1
+        return super().after(found_inf)
+
+    def state_dict(self) -> object:
+        return super().state_dict() if self.updates else None
+
+    def load_state_dict(self, state: Any) -> None:
+        if state is not None:
+            super().load_state_dict(state)
+
+
 PLANTED: dict[str, tuple[type[Right], ...]] = {
-    "initial_scale_is_honoured": (StartsElsewhere,),
-    "factors_are_honoured": (IgnoresFactors,),
-    "nonsense_is_refused": (TakesAnything,),
-    "overflows_end_at_the_minimum": (LosesItsMinimum, PassesItsMinimum),
-    "loss_is_multiplied_by_the_scale": (ScalesByWhatCame,),
-    "unscaling_gives_the_gradient_back": (DividesByTheNew,),
-    "unscaling_rounds_once": (DividesByHalfPrecision,),
-    "overflow_is_never_stepped_into": (PassesMinusInf, LooksAtTheFirst),
-    "nan_is_an_overflow": (PassesNaN, SeesNaNInTheFirst),
-    "finite_gradients_are_never_skipped": (SumsFirst,),
-    "scale_below_one_hides_no_overflow": (LooksBeforeItDivides,),
-    "subnormal_scales_apply_nothing_infinite": (LooksBeforeItDivides,),
-    "overflow_lowers_the_next_scale": (IsLate, IsPatient),
-    "overflow_never_raises_the_scale": (LiftsToOne,),
-    "overflows_apart_are_not_added_up": (AddsUp,),
-    "growth_comes_after_the_interval": (GrowsLate, GrowsOnce),
-    "overflow_restarts_the_streak": (KeepsTheStreak,),
-    "scale_never_becomes_inf": (BecomesInf,),
-    "scale_never_becomes_zero": (BecomesZero,),
+    "overflow_backs_off_once": (IsLate, IsPatient, LosesItsMinimum, LiftsToOne, PassesItsMinimum, IgnoresFactors),
+    "overflow_never_raises_the_scale": (GrowsOnOverflow,),
+    "clean_step_keeps_the_scale": (Decays,),
+    "growth_waits_for_the_interval": (GrowsLate, GrowsOnce, KeepsTheStreak),
+    "growth_multiplies_by_the_growth_factor": (IgnoresFactors,),
+    "scale_stays_finite": (BecomesInf,),
+    "scale_stays_within_bounds": (PassesItsMinimum,),
+    "skip_budget": (NeverBacksOff,),
+    "descends_only_by_skipping": (Decays,),
+    "get_scale_is_what_scale_multiplies_by": (ScalesByWhatCame,),
+    "micro_batches_are_one_step": (CountsLosses,),
+    "scale_stays_normal": (BecomesZero,),
     "scale_comes_back": (StaysDown,),
     "powers_of_two_stay_powers_of_two": (Saturates,),
-    "saved_state_has_the_scale": (SavesTheDefault,),
-    "saved_state_goes_on_alike": (SavesNoStreak, SavesNoPatience),
     "new_scaler_is_fresh": (SharesItsStreak, StartsLowAfterAnOverflow),
+    "overflows_apart_are_not_added_up": (AddsUp,),
+    "overflows_end_at_the_minimum": (LosesItsMinimum, PassesItsMinimum),
+    "a_state_dict_continues_the_run": (SavesTheDefault, SavesNoStreak, SavesNoPatience),
+    "resume_before_first_use_is_invisible": (SavesAfterAnUpdate,),
+    "factors_that_do_not_move_the_scale_are_refused": (TakesAnything,),
+    "constants_that_no_run_could_want_are_refused": (TakesAnything,),
+    "never_steps_on_nonfinite": (PassesMinusInf, LooksAtTheFirst, PassesNaN, SeesNaNInTheFirst),
+    "never_steps_on_nonfinite_below_scale_one": (LooksBeforeItDivides,),
+    "never_steps_on_nonfinite_at_subnormal_scales": (LooksBeforeItDividesByNothing,),
+    "unscale_divides_by_the_scale_of_the_loss": (DividesByTheNew, DividesByHalfPrecision),
+    "finite_gradients_are_never_skipped": (SumsFirst,),
 }

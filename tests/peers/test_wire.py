@@ -20,7 +20,7 @@ from ampsim.peers.peer import Peer, Step
 class Planted(Peer):
     name = "planted"
     def start(self, **constants): self.factor = constants.get("factor", 2.0)
-    def scale(self): print("a line on stdout"); return self.factor
+    def get_scale(self): print("a line on stdout"); return self.factor
     def step(self, scaled): return Step(self.factor, None, tuple(scaled), float("inf"))
     def scale_loss(self, loss):
         print("last words", flush=True)
@@ -43,7 +43,7 @@ serve.main()
 class Described(Peer):
     name = "planted"
     environment = "main"
-    start = scale = scale_loss = step = lambda self: None  # type: ignore[assignment]
+    start = get_scale = scale_loss = step = lambda self: None  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def remote(tmp_path: Path) -> Iterator[Remote]:
 
 def test_floats_cross_with_their_bits_and_what_is_printed_does_no_harm(remote: Remote) -> None:
     remote.start(factor=0.1)
-    assert remote.scale() == 0.1
+    assert remote.get_scale() == 0.1
     step = remote.step([5e-324, -INF, NAN])
     assert step.unscaled is not None
     assert step.unscaled[:2] == (5e-324, -INF)
@@ -68,14 +68,14 @@ def test_floats_cross_with_their_bits_and_what_is_printed_does_no_harm(remote: R
 def test_a_peer_without_a_state_says_so(remote: Remote) -> None:
     remote.start()
     with pytest.raises(NotImplementedError, match="planted saves nothing"):
-        remote.state()
+        remote.state_dict()
 
 
 def raised(remote: Remote, loss: float) -> PeerRaisedError:
     remote.start()
     with pytest.raises(PeerRaisedError) as caught:
         remote.scale_loss(loss)
-    assert remote.scale() == 2.0, "the peer lives on"
+    assert remote.get_scale() == 2.0, "the peer lives on"
     return caught.value
 
 
@@ -97,15 +97,15 @@ ENDS = {
 def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> None:
     for loss, message in ENDS.items():
         remote.start()
-        remote.scale()
+        remote.get_scale()
         remote.limit = 0.1 if loss == 1.0 else 60.0
         with pytest.raises(PeerLostError) as caught:
             remote.scale_loss(loss)
         assert str(caught.value).startswith(message)
-        with pytest.raises(PeerLostError, match=r"no process to ask for scale; expected start\(\) before"):
-            remote.scale()
+        with pytest.raises(PeerLostError, match=r"no process to ask for get_scale; expected start\(\) before"):
+            remote.get_scale()
     remote.start(factor=3.0)
-    assert remote.scale() == 3.0
+    assert remote.get_scale() == 3.0
     remote.limit = 0.0  # which is of calls: a start has the first one's
     remote.start(factor=4.0)
 

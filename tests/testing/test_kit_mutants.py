@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim import init, update  # noqa: E402
+from ampsim import State, init, update  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from tests.core.test_laws import decays_when_clean, never_backs_off  # noqa: E402
-from tests.testing.strangers import WRONG  # noqa: E402
+from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
 
 TorchScaler = torch.amp.GradScaler
@@ -43,7 +43,41 @@ def ignores_its_floor(rule, before, flag, after):
     return update(rule.replace(min_scale=None), before, flag)
 
 
+def stays_below_halfs_largest(rule, before, flag, after):
+    return State(min(after.scale, max(65504.0, rule.init_scale)), after.growth_tracker)
+
+
+def goes_past_its_floor_once(rule, before, flag, after):
+    return ignores_its_floor(rule, before, flag, after) if before.scale > rule.min_scale else after
+
+
+def adds_up_overflows_that_are_apart(rule, before, flag, after):
+    return update(rule.replace(hysteresis_refill=frozenset({"growth"})), before, flag)
+
+
 # -------------------------------------------------------------------------------- bugs of what is around it
+
+
+class GivesUpInAnotherWay(TorchScaler):
+    raises = (FloatingPointError,)
+
+    def update(self, new_scale=None):
+        if self.get_scale() <= 2.0**-100:
+            (kind,), self.raises = self.raises, (ZeroDivisionError,)
+            raise kind
+        super().update(new_scale)
+
+
+class SharesItsStreak(Stranger):
+    streak = 0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.now = (self.now[0], min(type(self).streak, self.interval - 1))
+
+    def advance(self, found):
+        super().advance(found)
+        type(self).streak = self.now[1]
 
 
 class UnscalesAfterStep(TorchScaler):
@@ -171,6 +205,14 @@ KILLS = {
     "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed],
     "a_state_dict_loads_without_running_code": [SavesAnObject],
     "never_steps_on_nonfinite": [theirs.FusedStepsAlthoughItOverflowed, theirs.StepsAlthoughItOverflowed],
+    "powers_of_two_stay_powers_of_two": [flagged(stays_below_halfs_largest)],
+    "new_scaler_is_fresh": [SharesItsStreak],
+    "giving_up_is_said_again": [
+        Subject(GivesUpInAnotherWay, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,)))
+    ],
+    "overflows_apart_are_not_added_up": [flagged(adds_up_overflows_that_are_apart, hysteresis=2)],
+    "overflows_end_at_the_minimum": [flagged(goes_past_its_floor_once, min_scale=1.0)],
+    "finite_gradients_are_never_skipped": [FiniteBySum],
     "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed, DividesWhatIsUnscaledInAFusedStep],
     "fused_steps_follow_strides": [RefusesGapsInGradients],
     "gradients_keep_their_scale_behind_a_queue": [TicketsThatSayNothing],

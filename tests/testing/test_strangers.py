@@ -264,7 +264,7 @@ class RaisesInStateDict(Stranger):
 
 
 def test_an_expected_failure_is_expected_by_its_kind():
-    check = CHECKS["resume_is_invisible"]
+    check = CHECKS["a_state_dict_continues_the_run"]
     with pytest.raises(RaisedError):
         check(RaisesInStateDict, examples=FEW)
 

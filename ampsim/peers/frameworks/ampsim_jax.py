@@ -22,11 +22,6 @@ class AmpsimJax(Peer):
         "backoff_factor": "backoff",
         "growth_interval": "interval",
     }
-    deviations = dict.fromkeys(
-        ("scale_never_becomes_zero", "scale_comes_back"),
-        "Its default rule is torch's; Rule(min_scale=2.0**-126) keeps the scale above zero, as its DEVIATIONS say: "
-        "ampsim/jax/loss_scale.py",
-    )
 
     def start(self, **constants: Any) -> None:
         from ampsim import Rule
@@ -34,21 +29,21 @@ class AmpsimJax(Peer):
 
         self.scaler: Any = LossScale.create(Rule(**constants))
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return self.scaler.state.scale  # type: ignore[no-any-return]
 
     def scale_loss(self, loss: float) -> float:
         return float(self.scaler.scale(float32([loss])[0]))
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         params, finite, self.scaler = compiled(_step)(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
-        return Step(used, bool(finite), floats(-params) if finite else None, self.scale())
+        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return dataclasses.asdict(self.scaler.state)
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         from ampsim import State
         from ampsim.jax import LossScale
 

@@ -58,7 +58,7 @@ class BMTrain(Peer):
         self.manager, self.optimized = OptimManager(**given), Optimized(dtype="float16")
         self.manager.add_optimizer(self.optimized.optimizer)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.manager.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -67,16 +67,16 @@ class BMTrain(Peer):
         return float(self.manager.scale_loss(torch.tensor(loss, dtype=torch.float32)))
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.optimized.give(scaled)
         with cuda_is_cpu(), patch("torch.cuda.current_stream"):
             self.manager.step()
-        return self.optimized.step(used, self.scale())
+        return self.optimized.step(used, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return {"loss_scale": self.manager.loss_scale}  # what its state_dict has of the scale
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.manager.loss_scale = state["loss_scale"]
 
 

@@ -19,7 +19,12 @@ class Chainer(Peer):
     constants = {"_loss_scale": "init", "interval": "interval"}
     patched = "the initial scale is set as an attribute; Chainer's is always 1"
     deviations = dict.fromkeys(
-        ("growth_comes_after_the_interval", "overflow_restarts_the_streak", "powers_of_two_stay_powers_of_two"),
+        (
+            "growth_waits_for_the_interval",
+            "growth_multiplies_by_the_growth_factor",
+            "skip_budget",
+            "powers_of_two_stay_powers_of_two",
+        ),
         "It has no streak: it grows a little after each clean iteration, so that an interval of them doubles it: "
         "https://github.com/chainer/chainer/blob/v7.8.1/chainer/optimizer.py#L740",
     )
@@ -36,7 +41,7 @@ class Chainer(Peer):
         self.scaler.loss_scaling(**constants)
         self.scaler._loss_scale = initial  # noqa: SLF001
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler._loss_scale)  # noqa: SLF001  no other way to read it
 
     def scale_loss(self, loss: float) -> float:
@@ -51,22 +56,22 @@ class Chainer(Peer):
         import chainer
         import numpy as np
 
-        used, link = self.scale(), chainer.Link()
+        used, link = self.get_scale(), chainer.Link()
         with link.init_scope():
             link.weight = chainer.Parameter(np.zeros(len(scaled), np.float32))
         self.scaler.setup(link)
         self.scaler.update(lambda: _loss(link.weight, scaled))
         stepped = link.weight.update_rule.t > 0
-        return Step(used, stepped, tuple((-link.weight.array).tolist()) if stepped else None, self.scale())
+        return Step(used, stepped, tuple((-link.weight.array).tolist()) if stepped else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         import chainer
 
         saved = chainer.serializers.DictionarySerializer()
         self.scaler.serialize(saved)
         return {name: int(value) for name, value in saved.target.items() if value.ndim == 0}
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         import chainer
         import numpy as np
 

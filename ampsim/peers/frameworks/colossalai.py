@@ -41,7 +41,7 @@ class ColossalAI(Peer):
         with patch.object(CpuAccelerator, "device_count", return_value=1):
             self.wrapped = MixedPrecisionOptimizer(self.optimized.optimizer, **given)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.wrapped.mixed_precision.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -50,17 +50,17 @@ class ColossalAI(Peer):
         return float(self.wrapped.mixed_precision.pre_backward(torch.tensor(loss, dtype=torch.float32)))
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.scale_loss(0.0)  # it notes that a backward pass came before
         self.optimized.give(scaled)
         self.wrapped.step()
-        return self.optimized.step(used, self.scale())
+        return self.optimized.step(used, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         saved = self.wrapped.mixed_precision.grad_scaler.state_dict()
         return {**saved, "scale": saved["scale"].tolist()}
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         import torch
 
         scale = torch.tensor(state["scale"])

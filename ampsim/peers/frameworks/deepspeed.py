@@ -45,16 +45,16 @@ class DeepSpeedScaler(Peer):
         given = {_NAMES.get(name, name): value for name, value in constants.items()}
         self.scaler = DynamicLossScaler(**{**defaults, "consecutive_hysteresis": False, **given})
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
-        return loss * self.scale()
+        return loss * self.get_scale()
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.scaler.update_scale(overflowed(scaled))
-        return Step(used, None, None, self.scale())
+        return Step(used, None, None, self.get_scale())
 
 
 class _Optimizer(Peer):
@@ -82,23 +82,23 @@ class _Optimizer(Peer):
 
     floor = 1.0
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.wrapped.loss_scale_config.cur_scale)
 
     def scale_loss(self, loss: float) -> float:
-        return loss * self.scale()  # inside backward(), which it calls itself
+        return loss * self.get_scale()  # inside backward(), which it calls itself
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.optimized.give(scaled)
         self.wrapped.step()
-        return self.optimized.step(used, self.scale())
+        return self.optimized.step(used, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         saved = self.wrapped.state_dict()
         return {name: value for name, value in saved.items() if isinstance(value, int | float) and math.isfinite(value)}
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.wrapped.load_state_dict({**self.wrapped.state_dict(), **state})  # type: ignore[dict-item]
 
 

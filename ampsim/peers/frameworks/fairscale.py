@@ -47,7 +47,7 @@ class FairscaleLayerwise(Peer):
     constants = {**TORCH_CONSTANTS, "min_scale": "min_scale", "max_scale": "max_scale"}
 
     deviations = dict.fromkeys(
-        ("loss_is_multiplied_by_the_scale", "unscaling_gives_the_gradient_back", "unscaling_rounds_once"),
+        ("unscale_divides_by_the_scale_of_the_loss",),
         "It scales what enters a layer in backward, not the loss: " + source,
     )
 
@@ -58,7 +58,7 @@ class FairscaleLayerwise(Peer):
         self._model: Any = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(2)))
         self.scaler: Any = LayerwiseGradientScaler(self._model, {"0": init_scale}, **constants)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.layer_info[0].scaling_factor)
 
     def scale_loss(self, loss: float) -> float:
@@ -73,11 +73,11 @@ class FairscaleLayerwise(Peer):
         return scaled
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         optimized = Optimized()
         optimized.give(scaled)
         self._model[0].weight = optimized.param
         self.scaler.scale()
         self.scaler.unscale()
         self.scaler.step(optimized.optimizer)
-        return optimized.step(used, self.scale())
+        return optimized.step(used, self.get_scale())

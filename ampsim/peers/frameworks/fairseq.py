@@ -34,7 +34,7 @@ class Fairseq(Peer):
 
         self.scaler = DynamicLossScaler(**{_NAMES.get(name, name): value for name, value in constants.items()})
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -43,16 +43,16 @@ class Fairseq(Peer):
     def step(self, scaled: Sequence[float]) -> Step:
         import torch
 
-        used = self.scale()
+        used = self.get_scale()
         try:  # as fp16_optimizer.py does: the norm of the scaled gradients, times 1 / scale
             self.scaler.check_overflow(float(torch.tensor(scaled).norm() * (1.0 / used)))
             self.scaler.update()
         except OverflowError:
             pass  # the trainer's signal to skip
-        return Step(used, None, None, self.scale())
+        return Step(used, None, None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return {"loss_scale": self.scaler.loss_scale}  # what fp16_optimizer.py saves of it
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.scaler.loss_scale = state["loss_scale"]

@@ -28,23 +28,23 @@ class Flax(Peer):
 
         self.scaler: Any = DynamicScale(**constants)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(float32([self.scaler.scale])[0])
 
     def scale_loss(self, loss: float) -> float:
         return float(self.scaler.scale * float32([loss])[0])  # as value_and_grad does inside
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used, gradients = self.scale(), float32(scaled)
+        used, gradients = self.get_scale(), float32(scaled)
         self.scaler, finite, _, unscaled = compiled(_step)(self.scaler, float32([0.0] * len(scaled)), gradients)
-        return Step(used, bool(finite), floats(unscaled) if finite else None, self.scale())
+        return Step(used, bool(finite), floats(unscaled) if finite else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         from flax.serialization import to_state_dict
 
         return {name: float(value) for name, value in to_state_dict(self.scaler).items()}
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         from flax.serialization import from_state_dict
 
         self.scaler = from_state_dict(self.scaler, state)

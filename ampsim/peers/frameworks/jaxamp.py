@@ -27,7 +27,7 @@ class Jaxamp(Peer):
         self.scaler: Any = jaxamp.DynamicScalerState(**constants)
         self._gradients_of = jaxamp.dynamic_scale_grad(prescribed(), filter=False)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(float32([self.scaler.scaler])[0])
 
     def scale_loss(self, loss: float) -> float:
@@ -36,12 +36,12 @@ class Jaxamp(Peer):
         return float(default_scale_fn(float32([loss])[0], set_scaler_types(self.scaler)))
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used, params = self.scale(), float32([0.0] * len(scaled))
+        used, params = self.get_scale(), float32([0.0] * len(scaled))
         self.scaler, unscaled = self._gradients_of(params, float32(scaled), dynamic_scaler_state=self.scaler)
-        return Step(used, None, floats(unscaled), self.scale())
+        return Step(used, None, floats(unscaled), self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return leaves(self.scaler)
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.scaler = with_leaves(self.scaler, state)

@@ -26,21 +26,21 @@ class Jmp(Peer):
         self.scaler: Any = jmp.DynamicLossScale(**{"loss_scale": jnp.float32(2.0**15), **constants})
         self._step = _step
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
         return float(self.scaler.scale(float32([loss])[0]))
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         params, finite, self.scaler = self._step(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
-        return Step(used, bool(finite), floats(-params) if finite else None, self.scale())
+        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return leaves(self.scaler)
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.scaler = with_leaves(self.scaler, state)
 
 
@@ -48,6 +48,7 @@ class JmpJit(Jmp):
     """jmp's scaler as its README uses it: an argument and a result of a compiled step."""
 
     name = "jmp-jit"
+    same_class = "jmp"
     options = {"jit": True}
 
     def start(self, **constants: Any) -> None:

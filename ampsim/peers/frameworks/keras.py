@@ -16,6 +16,7 @@ class KerasTorch(Peer):
     target = "keras.optimizers.LossScaleOptimizer"
     source = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/loss_scale_optimizer.py#L16"
     dialect = "keras.LossScaleOptimizer[torch]"
+    same_class = "keras-jax"
     constants = {"initial_scale": "init", "dynamic_growth_steps": "interval"}
     backend = "torch"
 
@@ -31,7 +32,7 @@ class KerasTorch(Peer):
         self.scaler: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), **self._given)
         self.scaler.build([self._param])
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.dynamic_scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -41,25 +42,25 @@ class KerasTorch(Peer):
         import keras
 
         if len(scaled) != self._param.shape[0]:  # an optimizer is built for parameters of one shape
-            state = self.state()
+            state = self.state_dict()
             self._make(len(scaled))
-            self.load(state)
-        used, before = self.scale(), int(self.scaler.iterations)
+            self.load_state_dict(state)
+        used, before = self.get_scale(), int(self.scaler.iterations)
         self._param.assign(keras.ops.zeros(len(scaled)))
         self._apply(keras.ops.convert_to_tensor(list(scaled), "float32"))
         stepped = int(self.scaler.iterations) > before
         unscaled = tuple(map(float, -keras.ops.convert_to_numpy(self._param))) if stepped else None
-        return Step(used, stepped, unscaled, self.scale())
+        return Step(used, stepped, unscaled, self.get_scale())
 
     def _apply(self, gradients: Any) -> None:
         self.scaler.apply([gradients], [self._param])
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         store: dict[str, Any] = {}
         self.scaler.save_own_variables(store)
         return {name: float(value) for name, value in store.items()}
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.scaler.load_own_variables(state)
 
 
@@ -76,6 +77,7 @@ class KerasJax(KerasTorch):
 
     name = "keras-jax"
     dialect = "keras.LossScaleOptimizer[jax]"
+    same_class = ""
     backend = "jax"
 
     def _make(self, size: int) -> None:

@@ -13,6 +13,7 @@ class Lightning(TorchLike):
     target = "lightning.pytorch.plugins.precision.MixedPrecision"
     source = "https://github.com/Lightning-AI/pytorch-lightning/blob/2.6.6/src/lightning/pytorch/plugins/precision/amp.py#L29"
     dialect = "torch.amp.GradScaler"
+    same_class = "torch"
 
     def make(self, **constants: Any) -> Any:
         import torch
@@ -31,8 +32,8 @@ class Lightning(TorchLike):
 
         self.plugin.optimizer_step(self.optimized.optimizer, self.module, lambda: torch.zeros(()))
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return self.plugin.state_dict()
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.plugin.load_state_dict(state)

@@ -49,7 +49,7 @@ class Megatron(Peer):
         wrapped.grad_stats_parallel_group = torch.distributed.group.WORLD
         return optimized, wrapped
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.wrapped.get_loss_scale())
 
     def scale_loss(self, loss: float) -> float:
@@ -58,18 +58,18 @@ class Megatron(Peer):
         return float(self.wrapped.scale_loss(torch.tensor(loss, dtype=torch.float32)))
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.optimized.give(scaled)
         self.optimized.param.main_grad = self.optimized.param.grad
         with cuda_is_cpu():
             self.wrapped.step()
-        return self.optimized.step(used, self.scale())
+        return self.optimized.step(used, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         saved = self.wrapped.grad_scaler.state_dict()
         return {**saved, "scale": saved["scale"].tolist()}
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         import torch
 
         with cuda_is_cpu():
@@ -96,18 +96,18 @@ class Chained(Megatron):
             self.wrapped = ChainedOptimizer([wrapped for _, wrapped in pairs])
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         for optimized, share in zip(self.both, (scaled[:1], scaled[1:]), strict=True):
             optimized.give(share)
             optimized.param.main_grad = optimized.param.grad
         with cuda_is_cpu():
             self.wrapped.step()
-        dense, expert = (each.step(used, self.scale()) for each in self.both)
+        dense, expert = (each.step(used, self.get_scale()) for each in self.both)
         seen = (*(dense.unscaled or ()), *(expert.unscaled or ())) if dense.stepped else None
-        return Step(used, dense.stepped, seen, self.scale())
+        return Step(used, dense.stepped, seen, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         raise NotImplementedError("megatron-chained: each of the two saves its own")
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         raise NotImplementedError("megatron-chained: each of the two loads its own")

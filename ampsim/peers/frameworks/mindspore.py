@@ -24,7 +24,7 @@ class MindsporeAmp(Peer):
             **{"scale_value": 2.0**16, "scale_factor": 2, "scale_window": 2000, **_whole(constants)}
         )
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.scale_value.asnumpy())
 
     def scale_loss(self, loss: float) -> float:
@@ -33,16 +33,16 @@ class MindsporeAmp(Peer):
     def step(self, scaled: Sequence[float]) -> Step:
         from mindspore import amp
 
-        used = self.scale()
+        used = self.get_scale()
         (gradients,) = self.scaler.unscale((_tensor(scaled),))
         finite = amp.all_finite((gradients,))
         self.scaler.adjust(finite)
-        return Step(used, None, tuple(gradients.asnumpy().tolist()) if finite else None, self.scale())
+        return Step(used, None, tuple(gradients.asnumpy().tolist()) if finite else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return {name: getattr(self.scaler, name).asnumpy().item() for name in ("scale_value", "counter")}
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         for name, value in state.items():
             parameter = getattr(self.scaler, name)
             parameter.set_data(_tensor(value, parameter.dtype))
@@ -67,7 +67,7 @@ class MindsporeCell(Peer):
         )
         self._scale = Parameter(_tensor(self.scaler.get_loss_scale()), name="scale_sense")
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self._scale.asnumpy())
 
     def scale_loss(self, loss: float) -> float:
@@ -76,9 +76,9 @@ class MindsporeCell(Peer):
     def step(self, scaled: Sequence[float]) -> Step:
         from mindspore import Tensor, amp
 
-        used, finite = self.scale(), bool(amp.all_finite((_tensor(scaled),)))
+        used, finite = self.get_scale(), bool(amp.all_finite((_tensor(scaled),)))
         self.scaler(self._scale, Tensor(not finite))
-        return Step(used, None, None, self.scale())
+        return Step(used, None, None, self.get_scale())
 
 
 class MindsporeManager(Peer):
@@ -99,18 +99,18 @@ class MindsporeManager(Peer):
 
         self.scaler: Any = amp.DynamicLossScaleManager(**_whole(constants))
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.get_loss_scale())
 
     def scale_loss(self, loss: float) -> float:
-        return float((_tensor([loss]) * _tensor(self.scale())).asnumpy()[0])
+        return float((_tensor([loss]) * _tensor(self.get_scale())).asnumpy()[0])
 
     def step(self, scaled: Sequence[float]) -> Step:
         from mindspore import amp
 
-        used, finite = self.scale(), bool(amp.all_finite((_tensor(scaled),)))
+        used, finite = self.get_scale(), bool(amp.all_finite((_tensor(scaled),)))
         self.scaler.update_loss_scale(not finite)
-        return Step(used, None, None, self.scale())
+        return Step(used, None, None, self.get_scale())
 
 
 def _tensor(numbers: Any, dtype: Any = None) -> Any:

@@ -29,24 +29,24 @@ class MMCV(Peer):
         self.optimized = Optimized()
         self.scaler = LossScaler(**{_NAMES.get(name, name): value for name, value in constants.items()})
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
-        return loss * self.scale()
+        return loss * self.get_scale()
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.optimized.give(scaled)
         found = self.scaler.has_overflow([self.optimized.param])
         if not found:  # as hooks/optimizer.py does
             self.optimized.param.grad.div_(used)
             self.optimized.optimizer.step()
         self.scaler.update_scale(found)
-        return self.optimized.step(used, self.scale())
+        return self.optimized.step(used, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return self.scaler.state_dict()
 
-    def load(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.scaler.load_state_dict(state)

@@ -41,7 +41,7 @@ class Mpx(Peer):
         self.scaler: Any = mpx.DynamicLossScaling(**{**given, **arrays})
         self._loss = prescribed()
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scaling)
 
     def scale_loss(self, loss: float) -> float:
@@ -51,18 +51,18 @@ class Mpx(Peer):
         import mpx
         import optax
 
-        used, params, descent = self.scale(), float32([0.0] * len(scaled)), optax.sgd(1.0)
+        used, params, descent = self.get_scale(), float32([0.0] * len(scaled)), optax.sgd(1.0)
         gradients_of = mpx.filter_grad(self._loss, self.scaler)
         self.scaler, finite, gradients = gradients_of(params, float32(scaled))
         params, _ = mpx.optimizer_update(params, descent, descent.init(params), gradients, finite)
-        return Step(used, bool(finite), floats(-params) if finite else None, self.scale())
+        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         import equinox
 
         return leaves(equinox.filter(self.scaler, equinox.is_array))
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         import equinox
 
         arrays, rest = equinox.partition(self.scaler, equinox.is_array)

@@ -25,10 +25,10 @@ class Mxnet(Peer):
         if "_loss_scale" in constants:
             constants["_next_loss_scale"] = constants["_loss_scale"]
         vars(self.scaler).update(constants)
-        if self.scale() > self.scaler._max_loss_scale:  # noqa: SLF001
+        if self.get_scale() > self.scaler._max_loss_scale:  # noqa: SLF001
             raise NotImplementedError("MXNet keeps its scale at its largest or below")
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -41,13 +41,13 @@ class Mxnet(Peer):
     def step(self, scaled: Sequence[float]) -> Step:
         import mxnet
 
-        used = self.scale()
+        used = self.get_scale()
         trainer, param = self._trainer(scaled)
         with mxnet.contrib.amp.scale_loss(mxnet.nd.array([0.0]), trainer):
             pass  # notes the scale that the gradients will be divided by
         trainer.update(1)
         stepped = trainer._optimizer.num_update > 0  # noqa: SLF001
-        return Step(used, stepped, tuple((-param.data().asnumpy()).tolist()) if stepped else None, self.scale())
+        return Step(used, stepped, tuple((-param.data().asnumpy()).tolist()) if stepped else None, self.get_scale())
 
     def _trainer(self, gradients: Sequence[float]) -> tuple[Any, Any]:
         """Return a Trainer of SGD over one parameter with these gradients, as amp.init_trainer leaves it."""

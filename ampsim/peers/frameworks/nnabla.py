@@ -39,7 +39,7 @@ class Nnabla(Peer):
         if self._attempts > 1:
             raise _NextAttemptError
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -80,7 +80,7 @@ class Nnabla(Peer):
             def grad_depends_input_data(self, i: int, j: int) -> bool:
                 return False
 
-        used, self._attempts = self.scale(), 0
+        used, self._attempts = self.get_scale(), 0
         param = nn.Variable.from_numpy_array(np.zeros(len(scaled), np.float32)).apply(need_grad=True)
         self.scaler.solver = solvers.Sgd(lr=1.0)
         self.scaler.solver.set_parameters({"param": param})
@@ -88,4 +88,4 @@ class Nnabla(Peer):
         with contextlib.suppress(_NextAttemptError):
             self.scaler.update()
         stepped = self.scaler.solver.get_states()["param"].t > 0
-        return Step(used, stepped, tuple((-param.d).tolist()) if stepped else None, self.scale())
+        return Step(used, stepped, tuple((-param.d).tolist()) if stepped else None, self.get_scale())

@@ -38,7 +38,7 @@ class Paddle(Peer):
         grad_scaler.amp_global_state().amp_dtype = "float16"
         self.scaler: Any = paddle.amp.GradScaler(**constants)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.state_dict()["scale"][0])
 
     def scale_loss(self, loss: float) -> float:
@@ -47,17 +47,17 @@ class Paddle(Peer):
         return float(self.scaler.scale(paddle.to_tensor(loss, "float32")).item())
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         optimizer, seen = _noting_sgd(scaled)
         self.scaler.step(optimizer)
         self.scaler.update()
-        return Step(used, bool(seen), seen[0] if seen else None, self.scale())
+        return Step(used, bool(seen), seen[0] if seen else None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         state = self.scaler.state_dict()
         return {**state, "scale": state["scale"].tolist()}
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.scaler.load_state_dict(state)
 
 
@@ -80,7 +80,7 @@ class PaddleKernel(Peer):
         self._counts = [paddle.to_tensor([0], "int32") for _ in range(2)]
         self._given = {**given, **constants}
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self._scale.item())
 
     def scale_loss(self, loss: float) -> float:
@@ -92,11 +92,11 @@ class PaddleKernel(Peer):
         import paddle
         from paddle.static.amp.amp_nn import check_finite_and_unscale, update_loss_scaling
 
-        used, gradients = self.scale(), [paddle.to_tensor(list(scaled), "float32")]
+        used, gradients = self.get_scale(), [paddle.to_tensor(list(scaled), "float32")]
         _, found_inf = check_finite_and_unscale(gradients, self._scale)
         unscaled = tuple(gradients[0].tolist())
         update_loss_scaling(gradients, found_inf, self._scale, *self._counts, **self._given)
-        return Step(used, None, None if bool(found_inf) else unscaled, self.scale())
+        return Step(used, None, None if bool(found_inf) else unscaled, self.get_scale())
 
 
 def _noting_sgd(gradients: Sequence[float]) -> tuple[Any, list[tuple[float, ...]]]:

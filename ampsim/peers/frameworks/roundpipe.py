@@ -17,7 +17,7 @@ class RoundPipe(TorchLike):
     source = "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L14"
     dialect = "roundpipe.GradScaler[async]"
     deviations = dict.fromkeys(
-        ("overflow_lowers_the_next_scale", "growth_comes_after_the_interval"),
+        ("overflow_backs_off_once", "clean_step_keeps_the_scale", "growth_waits_for_the_interval", "skip_budget"),
         "asynchronous: an update's scale is in force one update later, "
         "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L164",
     )
@@ -40,8 +40,8 @@ class RoundPipe(TorchLike):
         self.scaler.update()
         synchronize_optim()
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         raise NotImplementedError("roundpipe's scaler has no state_dict")
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         raise NotImplementedError("roundpipe's scaler has no load_state_dict")

@@ -35,7 +35,7 @@ class TfKeras(Peer):
 
         self.scaler: Any = tf_keras.mixed_precision.LossScaleOptimizer(Noting(1.0), **constants)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
 
     def scale_loss(self, loss: float) -> float:
@@ -46,18 +46,18 @@ class TfKeras(Peer):
     def step(self, scaled: Sequence[float]) -> Step:
         import tensorflow as tf
 
-        used = self.scale()
+        used = self.get_scale()
         self.scale_loss(0.0)  # else it warns that the loss was not scaled
         self._seen.clear()
         gradients = self.scaler.get_unscaled_gradients([tf.constant(scaled, tf.float32)])
         self.scaler.apply_gradients(zip(gradients, [tf.Variable([0.0] * len(scaled))], strict=True))
         unscaled = tuple(self._seen[0].numpy().tolist()) if self._seen else None
-        return Step(used, bool(self._seen), unscaled, self.scale())
+        return Step(used, bool(self._seen), unscaled, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return _saved(self.scaler)
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self._kept = _restore(self.scaler, state)
 
 
@@ -80,7 +80,7 @@ class TensorflowV1(Peer):
 
         self.scaler: Any = tf.compat.v1.mixed_precision.DynamicLossScale(**constants)
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler())
 
     def scale_loss(self, loss: float) -> float:
@@ -91,14 +91,14 @@ class TensorflowV1(Peer):
     def step(self, scaled: Sequence[float]) -> Step:
         import tensorflow as tf
 
-        used = self.scale()
+        used = self.get_scale()
         _, should_apply = self.scaler.update([tf.constant(scaled, tf.float32)])
-        return Step(used, bool(should_apply), None, self.scale())
+        return Step(used, bool(should_apply), None, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return _saved(self.scaler)
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self._kept = _restore(self.scaler, state)
 
 

@@ -60,7 +60,7 @@ class TorchLike(Peer):
     def start(self, **constants: Any) -> None:
         self.scaler, self.optimized = self.make(**constants), Optimized()
 
-    def scale(self) -> float:
+    def get_scale(self) -> float:
         return float(self.scaler.get_scale())
 
     def scale_loss(self, loss: float) -> float:
@@ -74,14 +74,14 @@ class TorchLike(Peer):
         self.scaler.update()
 
     def step(self, scaled: Sequence[float]) -> Step:
-        used = self.scale()
+        used = self.get_scale()
         self.scale_loss(0.0)  # the scaler makes its tensors when it first scales
         self.optimized.give(scaled)
         self.iterate()
-        return self.optimized.step(used, self.scale())
+        return self.optimized.step(used, self.get_scale())
 
-    def state(self) -> object:
+    def state_dict(self) -> object:
         return self.scaler.state_dict()
 
-    def load(self, state: object) -> None:
+    def load_state_dict(self, state: object) -> None:
         self.scaler.load_state_dict(state)

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampsim.core.machine import Rule, update
+from ampsim.core.machine import Rule
 from ampsim.core.machine import init as first_state
-from ampsim.peers.laws.trial import EndedError, NotApplicableError, RaisedError, Trial
+from ampsim.core.replay.fold import states
+from ampsim.peers.laws.subject import FACTORS, UnaskableError, constants, fields, followed
 from ampsim.peers.peer import Peer
+from ampsim.peers.wire import PeerLostError
 
 HISTORIES = 2000
 PER_SETTING = 50  # histories: where a setting is compiled, that costs more than all of its histories
@@ -24,6 +26,10 @@ GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "hysteresis": (1, 2, 3),
     "min_scale": (1.0, 0.25),
 }
+
+
+class RefusedError(Exception):
+    """The peer or its dialect takes no such constants."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def drift(peer: Peer, *, histories: int = HISTORIES, seed: int = 0) -> Drift:
         flags = drawn_flags(draw)
         try:
             used, followed = run(peer, setting, flags)
-        except (EndedError, NotApplicableError):
+        except (UnaskableError, RefusedError):
             refused += 1
             continue
         iterations += len(flags)
@@ -79,7 +85,7 @@ def taken_setting(peer: Peer, draw: random.Random) -> Mapping[str, Any]:
         setting = drawn_setting(peer, draw)
         try:
             run(peer, setting, ())
-        except (EndedError, NotApplicableError):
+        except (UnaskableError, RefusedError):
             continue
         break
     return setting
@@ -87,10 +93,11 @@ def taken_setting(peer: Peer, draw: random.Random) -> Mapping[str, Any]:
 
 def drawn_setting(peer: Peer, draw: random.Random) -> Mapping[str, Any]:
     """Return fields of `Rule` that the peer can be started with."""
-    trial = Trial(peer)
+    known = fields(peer)
+    has_one = "factor" in known
     setting = {field: draw.choice(values) for field, values in GRID.items()}
-    setting = {field: value for field, value in setting.items() if trial.takes(field)}
-    if trial.has_one_factor:
+    setting = {each: value for each, value in setting.items() if each in known or (has_one and each in FACTORS)}
+    if has_one:
         setting["backoff_factor"] = 1 / setting["growth_factor"]
     return setting
 
@@ -105,30 +112,27 @@ def drawn_flags(draw: random.Random) -> list[bool]:
 
 def run(peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]) -> tuple[list[Any], list[Any]]:
     """Return the scales that a peer used, then its last, and those of its dialect; None where one gave up."""
-    trial = Trial(peer)
-    given = trial.constants(setting)
-    if (rule := trial.followed(given)) is None:
-        raise EndedError("the dialect takes no such constants")
+    given = constants(peer, setting)
+    if (rule := followed(peer, given)) is None:
+        raise RefusedError("the dialect takes no such constants")
     gradients = [(0.0, float("inf") if flag else 0.0) for flag in flags]
     try:
-        used = trial.ask(lambda: peer.history(given, gradients))
-    except RaisedError as error:
-        raise EndedError(str(error)) from error
+        used = peer.history(given, gradients)
+    except PeerLostError:
+        raise
+    except Exception as error:
+        raise RefusedError(str(error)) from error
     return used, expected(rule, flags)
 
 
 def expected(rule: Rule, flags: Sequence[bool]) -> list[Any]:
     """Return the scale before each update and after the last; None for the update at which the rule gives up."""
-    state = first_state(rule)
-    scales: list[Any] = []
-    for flag in flags:
-        used = state.scale
-        try:
-            state = update(rule, state, flag)
-        except Exception:
-            return [*scales, None]
-        scales.append(used)
-    return [*scales, state.scale]
+    scales: list[Any] = [first_state(rule).scale]
+    try:
+        scales.extend(state.scale for state in states(rule, flags))
+    except Exception:
+        scales[-1] = None
+    return scales
 
 
 def _shown(scales: Sequence[Any]) -> str:

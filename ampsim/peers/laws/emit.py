@@ -7,45 +7,26 @@ does what the law did.
 import ast
 import importlib
 import inspect
-import json
 import os
 import re
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
+from ampsim.core.machine import Rule
 from ampsim.peers import environments
 from ampsim.peers.laws.judging import Verdict
-from ampsim.peers.laws.trial import Driver
+from ampsim.peers.laws.subject import FACTORS, WORDS, PeerTraits, fields
 from ampsim.peers.peer import Peer
+from ampsim.testing.emit.run_emitted import run_apart
+from ampsim.testing.emit.scaler import printed
+from ampsim.testing.emit.text import WIDTH, number, value
+from ampsim.testing.kit.laws import LAWS as KIT
+from ampsim.testing.kit.subject import CONSTANTS
 
-WIDTH = 100
 LIMIT = 600.0  # s per test, most of which its framework takes to load
 _ABOUT = {*inspect.get_annotations(Peer)}  # what describes a peer
 _STEP = 'Step = namedtuple("Step", "used stepped unscaled scale")'
-_SCALER = """class Scaler:
-    def __init__(self, **constants):
-        self.steps, self.peer = [], {}()
-        self.peer.start(**constants)
-
-    def __getattr__(self, name):  # a peer may have an iterate, too
-        return getattr(self.peer, name)
-"""
-_RUN = """
-import json, sys
-for source in json.load(sys.stdin):
-    names = {}
-    exec(compile(source, "emitted test", "exec"), names)
-    (test,) = [value for name, value in names.items() if name.startswith("test_")]
-    try:
-        test()
-    except Exception as error:
-        print("ATLAS", type(error).__name__, flush=True)
-    else:
-        print("ATLAS", flush=True)
-"""
 
 
 def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
@@ -53,21 +34,43 @@ def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
 
     Args:
         peer: its class, not a `Remote`.
-        verdict: of the law, with the trial that broke it.
+        verdict: of the law, with the example that broke it.
         version: of the peer that was judged.
     """
-    if verdict.trial is None:
-        raise ValueError(f"{verdict.law.name} {verdict.outcome} on {peer.name}: there is nothing to emit")
-    law, trial = verdict.law, verdict.trial
-    words = f"{law.name}: {verdict.seen}"
-    about = [words, "", law.sentence, f"Seen with {peer.requirement.partition('==')[0]} {version}."]
-    text = "\n".join(textwrap.fill(line, WIDTH, break_on_hyphens=False) for line in about).replace("\\", "\\\\")
-    lines = [*trial.lines, *([f"assert {trial.claim}"] if trial.claim else [])]
-    pieces = pruned([*pieces_of(peer), _driver(peer)], "\n".join(lines).replace("return", "pass"))
-    body = "\n\n\n".join([*pieces, f"def test_{law.name}():\n" + textwrap.indent("\n".join(lines), "    ")])
-    imports = [*_imports(peer, body), *(["import math"] if "math." in body else [])]
-    head = "\n".join(sorted({*imports, "from collections import namedtuple"}, key=_order))
-    return f'"""{text}\n"""\n\n{head}\n\n{_STEP}\n\n\n{body}\n'
+    law, example = KIT[verdict.result.law.name], verdict.example
+    if example is None or verdict.subject is None:
+        raise ValueError(f"{law.name} {verdict.result.outcome} on {peer.name}: there is nothing to emit")
+
+    def write(front: Sequence[str], imports: Sequence[str]) -> str:
+        return printed(
+            law, example, verdict.seen, WORDS, imports, lambda name: _maker(name, peer, verdict), front=front,
+            version=f"{peer.requirement.partition('==')[0]} {version}", gives_up="(Exception,)",
+        )  # fmt: skip
+
+    bare = write((), ())
+    pieces = [_STEP, *pruned(pieces_of(peer), bare)]
+    return write(pieces, [*_imports(peer, "\n".join([*pieces, bare]))])
+
+
+def _maker(name: str, peer: type[Peer], verdict: Verdict) -> str:
+    """Write the function of torch's constants that starts the peer, as `subject_of` does: within its bounds."""
+    traits = verdict.subject.traits if verdict.subject else PeerTraits()
+    known, makes = fields(peer), name == "make"  # type: ignore[arg-type]  # a class has what is asked of it
+    top, low = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
+    texts = {each: f'rule["{each}"]' for each in CONSTANTS}
+    if makes and (top, low) != (2.0**127, 0.0):
+        texts["init_scale"] = f"min({number(top)}, max({number(low)}, {texts['init_scale']}))"
+    if "factors" in traits.without and makes:
+        texts |= {"growth_factor": "2.0", "backoff_factor": "0.5"}
+    growth, backoff = (texts[each] for each in FACTORS)
+    texts["factor"] = f"max({growth}, 1 / {backoff})" if makes else growth
+    texts |= {"min_scale": number(traits.min_scale or 0.0), "hysteresis": str(traits.hysteresis)}
+    given = [f"{known[each]}={text}" for each, text in texts.items() if each in known]
+    rule = value({each: getattr(Rule(), each) for each in CONSTANTS})
+    lines = [f"rule = {rule} | constants", f"scaler = {peer.__name__}()", f"scaler.start({', '.join(given)})"]
+    if len(lines[-1]) > WIDTH - 10:
+        lines[-1:] = ["scaler.start(", *(f"    {each}," for each in given), ")"]
+    return "\n    ".join([f"def {name}(**constants):", *lines, "return scaler"])
 
 
 def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
@@ -80,16 +83,13 @@ def prove(peer: Peer, sources: Sequence[str]) -> list[str]:
         RuntimeError: the process ended before the last.
     """
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(  # noqa: S603  our own text
-        [environments.python(peer.environment), "-c", _RUN],
-        input=json.dumps(sources), capture_output=True, text=True, timeout=LIMIT * len(sources), check=False, cwd="/",
+    ended, last = run_apart(
+        sources, limit=LIMIT * len(sources), python=environments.python(peer.environment), cwd="/",
         env={**kept, **environments.variables(peer.environment), "PYTHONNOUSERSITE": "1"},
     )  # fmt: skip
-    ended = [line.removeprefix("ATLAS").strip() for line in done.stdout.splitlines() if line.startswith("ATLAS")]
     if len(ended) != len(sources):
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise RuntimeError(f"{peer.name}: {len(ended)} of {len(sources)} tests ended; the process said last: {last}")
-    return ended
+    return [each.partition(" ")[0] for each in ended]
 
 
 def pieces_of(peer: type[Peer]) -> list[str]:
@@ -193,13 +193,6 @@ def _imports(peer: type[Peer], body: str) -> Iterator[str]:
             node.names = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
             if node.names:
                 yield ast.unparse(node)
-
-
-def _driver(peer: type[Peer]) -> str:
-    """Return the class of the test: the peer's, and what the law does with it."""
-    wanted = [inspect.getsource(getattr(Driver, name)) for name in ("iterate", "train", "feed", "take")]
-    tree = ast.parse("\n".join([_SCALER.format(peer.__name__), *wanted]))
-    return ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
 
 
 def pruned(pieces: Sequence[str], test: str) -> list[str]:

@@ -1,39 +1,106 @@
-"""What a law comes to on one peer."""
+"""Which of the kit's laws a peer is asked, whose promise each is, and what came of it.
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+One rule for all, ours too: what a package documents that it does otherwise is an expected failure, with the address;
+but at the ends of float32, where the laws say what a run survives, it is a failure, documented or not. Whether
+nonsense is refused is left to each package: one that takes it does so by choice.
+"""
 
-from ampsim.peers.laws.law import EXAMPLES, Law
-from ampsim.peers.laws.trial import EndedError, NotApplicableError, RaisedError, Trial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial, wraps
+from typing import Any
+
+from ampsim.peers.laws.subject import FLOOR, HAS, Driven, GaveUpError, RefusedError, UnaskableError, subject_of
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError
-from ampsim.testing import examples as drawing
-from ampsim.testing.law import BrokenError
+from ampsim.testing.judge import NotApplicableError, judged
+from ampsim.testing.kit.check import ScalerLaw
+from ampsim.testing.kit.example import TRAITS, Example
+from ampsim.testing.kit.laws import LAWS as KIT
+from ampsim.testing.kit.subject import Subject
+from ampsim.testing.law import BrokenError, RaisedError, Result
 
-Outcome = Literal["passed", "deviation", "defect", "not applicable", "trouble"]
+EXAMPLES = 12
+CALLS_DRAWN = {"a_state_dict_continues_the_run"}  # which are drawn where a scaler has them
+OF_TENSORS = {"torch", "scale", "step", "unscale_", "update"}  # what a law that reads these names asks of torch's alone
+UNASKED = {  # laws that a peer could be asked, and is not: why
+    "overflow_restarts_the_streak": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
+    "clean_step_counts_once": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
+    "scale_is_exact_float32": "torch's kernel to the last bit; `drift` compares each peer with its own dialect",
+    "a_state_dict_is_a_snapshot": "what a peer saves has come through JSON, and is a copy whatever it was",
+    "a_refused_state_dict_changes_nothing": "of torch's keys",
+}
+CHOICE = dict.fromkeys(  # laws that anybody may break by choice
+    ("factors_that_do_not_move_the_scale_are_refused", "constants_that_no_run_could_want_are_refused"),
+    "it checks no such constants; nonsense that is passed is taken",
+)
+ENDS = frozenset(  # laws about the ends of float32
+    (
+        "scale_stays_finite", "scale_stays_normal", "scale_comes_back", "never_steps_on_nonfinite_below_scale_one",
+        "never_steps_on_nonfinite_at_subnormal_scales",
+    )
+)  # fmt: skip
+TORCH = {  # law -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow it
+    "overflow_backs_off_once": "backoff_factor: by which the scale is multiplied if gradients are inf or NaN",
+    "factors_that_do_not_move_the_scale_are_refused": "an assertion of the constructor",
+    "overflow_never_raises_the_scale": "update(): if a step was skipped the scale is multiplied to reduce it",
+    "growth_waits_for_the_interval": "growth_interval: consecutive iterations that must occur for the scale to grow",
+    "growth_multiplies_by_the_growth_factor": "growth_factor: by which the scale is multiplied then",
+    "get_scale_is_what_scale_multiplies_by": "get_scale(): the current scale; scale(): multiplies by it",
+    "micro_batches_are_one_step": "examples, gradient accumulation: the scale stays constant within a batch",
+    "a_state_dict_continues_the_run": "state_dict(): the scale, the constants and the number of unskipped steps",
+    "resume_before_first_use_is_invisible": "state_dict(): the scale, the constants and the number of unskipped steps",
+    "never_steps_on_nonfinite": "step(): skipped if gradients are inf or NaN, to avoid corrupting the params",
+    "never_steps_on_nonfinite_below_scale_one": "step(): uses the unscaled gradients, skipped if those are inf or NaN",
+    "never_steps_on_nonfinite_at_subnormal_scales": "step(): uses the unscaled gradients, skipped if those are inf",
+    "unscale_divides_by_the_scale_of_the_loss": "step(): invokes the optimizer using the unscaled gradients",
+    "finite_gradients_are_never_skipped": "step(): if no inf or NaN is found, invokes the optimizer",
+}
+OWN = {  # law -> what the package itself promises by a parameter
+    "scale_stays_within_bounds": "its parameter of the smallest or the largest scale, or its documentation of one",
+    "overflows_end_at_the_minimum": "its parameter of the smallest scale, or its documentation of one",
+}
+
+
+def asked(law: ScalerLaw) -> bool:
+    """Return whether a law of the kit can be asked of a peer: by its words, and with no tensor of torch."""
+    words = {"make", "construct", "observe", "repeats", *TRAITS, "loss_scale", "iterate", "applied", "run", "falls"}
+    reads = set() if law.name in CALLS_DRAWN else {*law.function.__code__.co_names}
+    return {*law.words} <= words and {*law.needs} <= HAS and not OF_TENSORS & reads and law.name not in UNASKED
+
+
+LAWS = {name: law for name, law in KIT.items() if asked(law)}
+"""The laws of the kit that peers are asked, by name."""
+
+
+def promise(law: str) -> str:
+    """Return whose promise a law is, and in what words."""
+    if law in TORCH:
+        return f"torch: {TORCH[law]}"
+    return f"the package: {OWN[law]}" if law in OWN else "ours"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one law on one peer.
+    """The outcome of a law on a peer.
 
     Attributes:
-        law: the one that was asked.
-        outcome: deviation: broken, and declared, or a choice that any peer has; defect: broken, and not declared;
-            trouble: the peer hung, ended its process or answered in the wrong form.
-        seen: what broke it, or why it was not asked.
-        reason: of a deviation, with a link.
-        trial: the shortest example that broke it.
+        result: the kit's.
+        subject: that was asked; None where the law was not asked.
+        example: the shortest that broke it; None if none did.
+        seen: what that showed, without its story.
+        scalers: that the example made.
     """
 
-    law: Law
-    outcome: Outcome
+    result: Result
+    subject: Subject | None = None
+    example: Example | None = None
     seen: str = ""
-    reason: str = ""
-    trial: Trial | None = field(default=None, repr=False)
+    scalers: tuple[Driven, ...] = ()
 
 
-def judge(peer: Peer, law: Law, *, examples: int = EXAMPLES) -> Verdict:
+def judge(peer: Peer, law: ScalerLaw, *, examples: int = EXAMPLES) -> Verdict:
     """Ask a law of a peer, on histories that hypothesis draws, always the same, and shrinks.
 
     Args:
@@ -41,42 +108,92 @@ def judge(peer: Peer, law: Law, *, examples: int = EXAMPLES) -> Verdict:
         law: one of `LAWS`.
         examples: histories, at most.
     """
-    asked = _Asked(peer, law)
-    try:
-        drawing.run(asked.example, tuple(law.draws.items()), law.found, examples)
-    except PeerLostError as error:
-        return Verdict(law, "trouble", str(error), trial=asked.last)
-    except (BrokenError, RaisedError) as error:
-        reason = peer.deviations.get(law.name) or law.choice
-        return Verdict(law, "deviation" if reason else "defect", str(error), reason, asked.last)
-    if not asked.judged:
-        return Verdict(law, "not applicable", asked.why_not)
-    return Verdict(law, "passed")
+    return next(judge_all(peer, [law], examples=examples))
 
 
-class _Asked:
-    """A law that is asked: which example was last, and whether any could be judged."""
+def judge_all(peer: Peer, laws: Iterable[ScalerLaw], *, examples: int = EXAMPLES) -> Iterator[Verdict]:
+    """Ask laws of a peer one after the other; those of histories share the runs that they look at."""
+    subjects = cache(partial(subject_of, peer))
+    for law in laws:
+        yield _Asking(peer, law, examples, subjects).verdict()
 
-    def __init__(self, peer: Peer, law: Law) -> None:
-        self.peer, self.law = peer, law
-        self.judged, self.why_not = False, "no example could be judged"
-        self.last = Trial(peer)
+
+class _Asking:
+    """A law that is asked of a peer: whether any example could be judged, and the shortest that broke it."""
+
+    def __init__(self, peer: Peer, law: ScalerLaw, examples: int, subjects: Callable[..., Subject]) -> None:
+        self.peer, self.law, self.examples, self.subjects = peer, law, examples, subjects
+        self.example: Example | None = None
+        self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
         self.lost: PeerLostError | None = None
+        self.scalers: list[Driven] = []
+        self.subject: Subject | None = None
 
-    def example(self, **drawn: Any) -> None:
-        """Run one example; nothing more is asked of a peer that was lost."""
+    def verdict(self) -> Verdict:
+        """Ask, and return what came of it."""
+        name, documented = self.law.name, {} if self.law.name in ENDS else self.peer.deviations
+        try:
+            result = judged(self.law, self.peer.name, self.ask, documented.get(name))
+        except PeerLostError as error:
+            return Verdict(Result(self.law, self.peer.name, "refused", str(error)), self.subject, seen=str(error))
+        if result.outcome == "failed" and name in CHOICE:
+            result = replace(result, outcome="expected failure", text=CHOICE[name])
+        if self.example is None or self.subject is None:
+            return Verdict(result, self.subject, seen=result.text)
+        return Verdict(result, self.subject, self.example, self.seen, self.replayed(self.example, self.subject))
+
+    def ask(self) -> None:
+        """Raise BrokenError or RaisedError where the law is broken, NotApplicableError where it says nothing."""
+        law = self.law
+        patience = 2 if law.level == 4 or "hysteresis" in law.needs else 1  # a count that has to be saved
+        subject = self.subjects(patience=patience, floor=None if "gives_up" in law.needs else FLOOR)
+        self.subject = replace(subject, make=self._noted(subject))
+        if missing := law.lacks(subject):
+            raise NotApplicableError(f"it is without {missing}")
+        example, error = replace(law, function=self._judged()).shortest(subject, self.examples, limit=0)
         if self.lost is not None:
             raise self.lost
-        trial = Trial(self.peer)
-        try:
-            self.law.function(trial, **drawn)
-        except (NotApplicableError, EndedError) as error:
-            self.why_not = str(error)
-            return
-        except PeerLostError as error:
-            self.lost, self.last = error, trial
-            raise
-        except BaseException:
-            self.last = trial  # the last example that fails is the shortest
-            raise
-        self.judged = True
+        if example is not None:
+            ours = isinstance(error, BrokenError)
+            self.example = example
+            self.seen = str(error) if ours else f"raised {type(error).__name__}: {error}"
+            raise (BrokenError if ours else RaisedError)(law.message(example, error))
+        if not self.has_judged:
+            raise NotApplicableError(self.why_not)
+
+    def replayed(self, example: Example, subject: Subject) -> tuple[Driven, ...]:
+        """Return the scalers of the shortest example, driven once more."""
+        self.scalers.clear()
+        with suppress(Exception, UnaskableError):
+            Example(subject, self.law).judge(**example.drawn)
+        return tuple(self.scalers)
+
+    def _noted(self, subject: Subject) -> Any:
+        def make(rule: Any) -> Driven:
+            self.scalers.append(subject.make(rule))
+            return self.scalers[-1]
+
+        return make
+
+    def _judged(self) -> Any:
+        """Return the law's function, which says nothing where the peer cannot be asked, or was lost."""
+
+        @wraps(self.law.function)
+        def function(**given: Any) -> None:
+            if self.lost is not None:
+                raise self.lost
+            try:
+                self.law.function(**given)
+            except UnaskableError as error:
+                self.why_not = str(error)
+                return
+            except Exception as error:
+                if isinstance(error, PeerLostError):
+                    self.lost = error
+                if not isinstance(error, GaveUpError | RefusedError):
+                    raise
+                self.why_not = str(error)
+                return
+            self.has_judged = True
+
+        return function

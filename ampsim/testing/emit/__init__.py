@@ -4,6 +4,6 @@ scaler, loop, ranks
     To find the shortest failure and write it: of a scaler the law itself, of the others what it comes to.
 text
     The file that is written, and values as Python reads them back.
-proof
+run_emitted
     To emit a law's failure: it is run in a process without ampsim, and what does not fail there is not given out.
 """

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -50,7 +50,15 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
         raise ValueError(f"{law}: {error}: nor would a short test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
     seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{law}: ")
-    return _printed(asked, example, seen, target, words), raised
+    if words is not None:
+        return printed(asked, example, seen, words, words.imports, lambda _: ""), raised
+    module, _, path = target.partition(":")
+    imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
+
+    def maker(name: str) -> str:
+        return _maker(name, path, load(target), example.traits)
+
+    return printed(asked, example, seen, Words(*TORCH), imports, maker), raised
 
 
 def _adapted(words: Words, name: str) -> Subject:
@@ -66,34 +74,52 @@ def _adapted(words: Words, name: str) -> Subject:
     return Subject(make, name=name)
 
 
-def _printed(law: ScalerLaw, example: Example, seen: str, target: str, words: Words | None) -> str:
-    """Write a law with the words that it asks for, and the values of the example that breaks it."""
-    module, _, path = target.partition(":")
+def printed(
+    law: ScalerLaw,
+    example: Example,
+    seen: str,
+    words: Words,
+    imports: Sequence[str],
+    makers: Callable[[str], str],
+    *,
+    front: Sequence[str] = (),
+    version: str = "",
+    **traits: str,
+) -> str:
+    """Write a law with the words that it asks for, and the values of the example that breaks it.
+
+    Args:
+        law: the one that is broken.
+        example: the shortest that breaks it.
+        seen: what that showed.
+        words: of the driver.
+        imports: lines, of what is no part of Python.
+        makers: returns the function that makes a scaler, of the name `make` or `construct`; "" if words have it.
+        front: definitions that stand before all others.
+        version: that it was seen with; "" reads it from the packages that are imported.
+        traits: written otherwise than they are.
+    """
     function = law.proof or law.function
     values = {**example.drawn} | {name: derive(example.traits, **example.drawn) for name, derive in law.derives.items()}
     asked = inspect.signature(function).parameters
-    defined = (words or Words(*TORCH)).asked(asked)
+    defined = words.asked(asked)
     read = {*asked, *(name for each in defined.values() for name in each.names)}
     settings = {name: getattr(example.traits, name) for name in TRAITS} | {"repeats": example.repeats}
-    head = ["\n".join(_assigned({name: each for name, each in settings.items() if name in read}))]
-    if words is None:
-        imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
-        head += [_maker(name, path, load(target), example.traits) for name in ("make", "construct") if name in read]
-    else:
-        imports = [*words.imports]
-    lines = _assigned({name: each for name, each in values.items() if name in asked})
+    texts = {name: value(each) for name, each in settings.items()} | traits
+    head = [*front, "\n".join(_assigned({name: each for name, each in texts.items() if name in read}))]
+    head += [makers(name) for name in ("make", "construct") if name in read]
+    lines = _assigned({name: value(each) for name, each in values.items() if name in asked})
     head += ["\n".join("\n".join(each.lines) for each in group) for group in _together([*defined.values()])]
     return written(
-        Text(law.name, seen, law.law, law.issue),
+        Text(law.name, seen, law.law, law.issue, version=version),
         imports,
         [*lines, textwrap.dedent("\n".join(body(function)))],
         ["\n\n\n".join(text for text in head if text)],
     )
 
 
-def _assigned(values: Mapping[str, object]) -> list[str]:
+def _assigned(texts: Mapping[str, str]) -> list[str]:
     """Return lines that give names their values, in one line where they are short."""
-    texts = {name: value(each) for name, each in values.items()}
     short = [name for name, text in texts.items() if len(text) <= 10]
     long = [f"{name} = {text}" for name, text in texts.items() if name not in short]
     return [f"{', '.join(short)} = {', '.join(texts[name] for name in short)}"] * bool(short) + long

@@ -18,19 +18,21 @@ NAMES = {  # a name that code uses -> the line that imports it
     "namedtuple": "from collections import namedtuple",
     "contextmanager": "from contextlib import contextmanager",
     "suppress": "from contextlib import suppress",
+    "cache": "from functools import cache",
     "partial": "from functools import partial",
     "timedelta": "from datetime import timedelta",
 }
 
 
 class Text(NamedTuple):
-    """The words for a failure: the law's name, what was seen, the law, a public report, and the usual cause."""
+    """The words for a failure: the law's name, what was seen, the law, a report, the cause, what it was seen with."""
 
     law: str
     seen: str
     statement: str
     issue: str = ""
     cause: str = ""
+    version: str = ""
 
 
 def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequence[str] = ()) -> str:
@@ -47,7 +49,7 @@ def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequ
     every = f"{front}\n{code}"
     used = [f"import {name}" for name in STANDARD if re.search(rf"\b{name}\.", every)]
     used += sorted(line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every))
-    lines = sorted(imports, key=lambda line: (line.startswith("from"), line))
+    lines = sorted({*imports} - {*used}, key=lambda line: (line.startswith("from"), line))
     body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
     parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
     parts += [*[""] * front.startswith("def "), front, "", ""] if front else [""]
@@ -59,7 +61,8 @@ def _docstring(about: Text, imports: Sequence[str]) -> str:
     head = textwrap.fill(textwrap.shorten(f"{about.law}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH)
     rest = [about.statement, about.cause, f"Reported before: {about.issue}" if about.issue else ""]
     lines = [textwrap.fill(line, WIDTH) for line in rest if line]
-    return "\n".join([f'"""{head}', "", *lines, f"Seen with {versions(imports)}.", '"""'])
+    seen_with = about.version or versions(imports)
+    return "\n".join([f'"""{head}', "", *lines, f"Seen with {seen_with}.", '"""'])
 
 
 def versions(imports: Sequence[str]) -> str:

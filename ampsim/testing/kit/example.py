@@ -71,8 +71,10 @@ class Example:
         own = {name: getattr(self.traits, name) for name in TRAITS}
         own |= {"make": self.make, "construct": self.construct, "observe": self.observe, "example": self}
         own |= {"repeats": self.repeats}
-        self._words.update({**WORDS.modules, **own})
-        for code in WORDS.code([*names, "run", "iterate"] if "observe" in names else names):
+        driver = self.subject.words or WORDS
+        self._words.update({**driver.modules, **own})
+        runs = ["run", "iterate", "loss_scale"] if {"observe", "run"} & {*names} else []
+        for code in driver.code([*names, *runs]):
             exec(code, self._words)  # noqa: S102  our own file
         for name, told in TOLD.items():
             if name in self._words:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ampsim.testing.kit.subject import FEATURES
+from ampsim.testing.kit.subject import FEATURES, Traits
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,10 @@ class FromFlag:
     tensor(8.)
     """
 
-    without = frozenset({*FEATURES} - {"fused", "growth", "optimizers", "step_value", "unscale_"})
+    without = frozenset(
+        {*FEATURES}
+        - {"fused", "gradients", "growth", "optimizers", "step_value", "steps", "unscale_", *Traits().declares}
+    )
     """The features that a scaler with this adapter lacks: the kit reads them here."""
 
     def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ampsim.core.arguments import check_choice, nearest
 from ampsim.core.machine import Arithmetic, Rule
+from ampsim.testing.source import Words
 
 Scaler = Any  # anyone's object with torch's GradScaler methods: that it lacks one is a finding, not a type error
 Maker = Callable[..., Scaler]
@@ -19,14 +20,20 @@ CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 FEATURES = {
     "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
     "factors": "a growth factor and a backoff factor other than 2 and 1/2",
+    "gradients": "dividing gradients: others leave that to their caller",
     "fused": "fused optimizers, which check and divide in their own kernel",
+    "gives_up": "an exception of update() in place of a scale below the floor: `Traits.gives_up`",
+    "hysteresis": "a backoff that takes several overflows: `Traits.hysteresis`",
+    "min_scale": "a floor: `Traits.min_scale`",
     "growth": "a scale that moves; a trait says that it is static",
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
     "refusals": "misuse raises, at once and where it is made, and the scaler lives on",
+    "saved_constants": "a state dict that holds the constants, and not the run's state alone",
     "setters": "get_growth_factor() and set_growth_factor(), and so for backoff_factor and growth_interval",
     "skip_report": "last_step.skipped",
+    "steps": "calling the optimizer, or not: others leave that to their caller",
     "state_dict": "state_dict() and load_state_dict()",
     "step_value": "step() returns what the optimizer's step returned",
     "strided": "fused steps, its scale in their kernel, with gradients that lie in memory otherwise than parameters",
@@ -85,6 +92,15 @@ class Traits:
         for name in sorted(self.without - {*FEATURES}):
             raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
 
+    @property
+    def declares(self) -> dict[str, bool]:
+        """Which features these traits are, by name."""
+        return {
+            "gives_up": bool(self.gives_up),
+            "hysteresis": self.hysteresis > 1,
+            "min_scale": self.min_scale is not None,
+        }
+
     def as_options(self) -> list[str]:
         """Return the options of ``ampsim check`` that declare these traits; `gives_up` has none."""
         changed = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name not in NO_OPTION]
@@ -133,6 +149,7 @@ class Subject:
             anything else with torch's arguments, becomes such a function.
         traits: what it does differently on purpose.
         name: what reports call it.
+        words: of its driver; None: torch's.
         lives: what `Example.observe` has seen of it.
         overdue: which laws did not end.
     """
@@ -140,6 +157,7 @@ class Subject:
     make: Maker
     traits: Traits = field(default_factory=Traits)
     name: str = ""
+    words: Words | None = field(default=None, repr=False, compare=False)
     lives: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     overdue: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -158,8 +176,9 @@ class Subject:
         with suppress(Exception):  # a maker that raises is a finding of each check
             made = self.make(self.traits.possible(Rule()))
         said = getattr(made, "without", None)
-        unasked = {"enabled"} - {*_parameters(self.make)[0]} | ({"growth"} if self.traits.static else set())
-        unasked |= set() if callable(getattr(made, "begin", None)) else {"tickets"}
+        has = {"enabled": "enabled" in _parameters(self.make)[0], "growth": not self.traits.static}
+        has |= {"tickets": callable(getattr(made, "begin", None)), **self.traits.declares}
+        unasked = {name for name, there in has.items() if not there}
         return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
 
     @cached_property

@@ -32,6 +32,18 @@ def run(scaler, found_inf):  # returns the scale before each update, and after t
     return [*used, loss_scale(scaler)][delay:]
 
 
+def applied(scaler, gradients, fused=False, unscales=False):  # these are scaled; returns by what parameters move
+    weights = torch.nn.Parameter(torch.zeros(len(gradients)))
+    optimizer = torch.optim.SGD([weights], lr=1.0, fused=fused)
+    scaler.scale(torch.ones(()))
+    weights.grad = torch.tensor(gradients)
+    if unscales:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    return (-weights).tolist()
+
+
 def held():  # every bit of the parameter and of the optimizer's state
     return repr([param.tolist(), *(each.tolist() for each in optimizer.state.get(param, {}).values())])
 

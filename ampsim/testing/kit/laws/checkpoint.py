@@ -3,15 +3,22 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
 from ampsim.testing.kit.check import law
 from ampsim.testing.kit.strategies import histories, rules
-from ampsim.testing.kit.subject import CONSTANTS
+from ampsim.testing.kit.subject import CONSTANTS, Traits
 
-# The constants of the scaler that resumes are others, which the checkpoint overrides.
+
+def others(traits: Traits, rule: dict[str, Any], **_: object) -> dict[str, Any]:
+    """Return other constants for the scaler that resumes, which the checkpoint overrides: those that it holds."""
+    if "saved_constants" in traits.without:
+        return {**rule, "init_scale": 512.0}
+    return {"init_scale": 512.0, "growth_factor": 2.5, "backoff_factor": 0.3, "growth_interval": 7}
+
 
 NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
 
@@ -24,6 +31,7 @@ NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
     before=histories(longest=8),
     after=histories(longest=8),
     used=st.booleans(),
+    other=others,
     again=st.booleans(),
     overrides=st.booleans(),
     sets=st.booleans(),
@@ -31,7 +39,9 @@ NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
         {"rule": {"growth_interval": 300}, "before": [False] * 299, "after": [False], **NOTHING_ELSE}
     ],
 )
-def resume_is_invisible(make, iterate, loss_scale, delay, rule, before, after, used, again, overrides, sets):
+def a_state_dict_continues_the_run(
+    make, iterate, loss_scale, delay, rule, before, after, used, again, overrides, sets, other
+):
     """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit.
 
     So does one behind others and behind what was set by hand, and one that is passed on without an iteration.
@@ -47,25 +57,25 @@ def resume_is_invisible(make, iterate, loss_scale, delay, rule, before, after, u
         scaler.set_growth_interval(4)
     saved, shown = copy.deepcopy(scaler.state_dict()), scaler.get_scale()
     expected = [iterate(scaler, overflows) for overflows in after]
-    resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    resumed = make(**other)
     if used:
         iterate(resumed, False)
     resumed.load_state_dict(saved)
     assert resumed.get_scale() == shown, f"get_scale() is {resumed.get_scale()} after loading, and was {shown}"
     if again:
-        saved, resumed = resumed.state_dict(), make(init_scale=64.0, growth_factor=3.0, growth_interval=9)
+        saved, resumed = resumed.state_dict(), make(**{**other, "init_scale": 64.0})
         resumed.load_state_dict(saved)
     scales = [iterate(resumed, overflows) for overflows in after]
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
 
 
-@law(4, issue="mosaicml/composer#1376", needs="state_dict", rule=rules(), after=histories(longest=4))
-def resume_before_first_use_is_invisible(make, iterate, delay, rule, after):
+@law(4, issue="mosaicml/composer#1376", needs="state_dict", rule=rules(), after=histories(longest=4), other=others)
+def resume_before_first_use_is_invisible(make, iterate, delay, rule, after, other):
     """A scaler saved before its first scale() is resumed as it would have begun."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     saved = copy.deepcopy(scaler.state_dict())
     expected = [iterate(scaler, overflows) for overflows in after]
-    resumed = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
+    resumed = make(**other)
     resumed.load_state_dict(saved)
     scales = [iterate(resumed, overflows) for overflows in after]
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ampsim.testing.kit.check import law
 from ampsim.testing.kit.expected import backed_off
 from ampsim.testing.kit.strategies import BAD, histories
+from ampsim.testing.law import LAWS_VERSION
 
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 MIXED = (torch.float32, torch.bfloat16, torch.float64)
@@ -19,44 +20,43 @@ SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of
 @law(
     5,
     issue="pytorch/pytorch#95781",
+    needs="gradients steps",
     scale=st.sampled_from([2.0**16, 1.0, 1700.0, 2.0**127]),
     size=SIZES,
     kernel=st.booleans(),
     bad=st.sampled_from([None, *BAD]),
 )
-def never_steps_on_nonfinite(make, scale, size, kernel, bad):
+def never_steps_on_nonfinite(make, applied, scale, size, kernel, bad):
     """No optimizer steps with a gradient that is inf or NaN once unscaled, at scales from 1."""
-    scaler, param = make(init_scale=scale, backoff_factor=2.0**-16), torch.nn.Parameter(torch.ones(3))
-    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)([param], lr=2.0**-10, fused=kernel)
-    scaler.scale(torch.ones(()))
-    param.grad = torch.tensor([size, size, size if bad is None else bad])
-    scaler.step(optimizer)
-    assert param.isfinite().all(), "stepped with a non-finite unscaled gradient"
-    assert bad is None or (param == 1.0).all(), f"a step with a gradient of {bad} was not skipped"
+    scaler = make(init_scale=scale, backoff_factor=2.0**-16)
+    moved = applied(scaler, [size, size, size if bad is None else bad], kernel)
+    assert all(map(math.isfinite, moved)), "stepped with a non-finite unscaled gradient"
+    assert bad is None or not any(moved), f"a step with a gradient of {bad} was not skipped"
 
 
-@law(5, issue="pytorch/pytorch#96755", scale=st.sampled_from([2.0**-16, 2.0**-64]), size=SIZES, kernel=st.booleans())
-def never_steps_on_nonfinite_below_scale_one(falls, scale, size, kernel):
+@law(
+    5,
+    issue="pytorch/pytorch#96755",
+    needs="gradients steps",
+    scale=st.sampled_from([2.0**-16, 2.0**-64]),
+    size=SIZES,
+    kernel=st.booleans(),
+)
+def never_steps_on_nonfinite_below_scale_one(falls, applied, scale, size, kernel):
     """No optimizer steps with a gradient that is finite while scaled and inf once divided by a scale below 1."""
-    param = torch.nn.Parameter(torch.ones(3))
-    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)([param], lr=2.0**-10, fused=kernel)
-    scaler = falls(scale)
-    scaler.scale(torch.ones(()))
-    param.grad = torch.full((3,), size)
-    scaler.step(optimizer)
-    assert param.isfinite().all(), "stepped with a non-finite unscaled gradient"
+    assert all(map(math.isfinite, applied(falls(scale), [size] * 3, kernel))), "stepped with a non-finite gradient"
 
 
-@law(5, issue="pytorch/pytorch#99640", scale=st.sampled_from([2.0**-128, 2.0**-144, 0.0]), kernel=st.booleans())
-def never_steps_on_nonfinite_at_subnormal_scales(falls, scale, kernel):
+@law(
+    5,
+    issue="pytorch/pytorch#99640",
+    needs="gradients steps",
+    scale=st.sampled_from([2.0**-128, 2.0**-144, 0.0]),
+    kernel=st.booleans(),
+)
+def never_steps_on_nonfinite_at_subnormal_scales(falls, applied, scale, kernel):
     """However many overflows came before, a clean step leaves finite parameters: 1/S is inf for S <= 2^-128."""
-    param = torch.nn.Parameter(torch.ones(3))
-    optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)([param], lr=2.0**-10, fused=kernel)
-    scaler = falls(scale)
-    scaler.scale(torch.ones(()))
-    param.grad = torch.full((3,), 2.0**-149)
-    scaler.step(optimizer)
-    assert param.isfinite().all(), "stepped with a non-finite unscaled gradient"
+    assert all(map(math.isfinite, applied(falls(scale), [2.0**-149] * 3, kernel))), "stepped with a non-finite gradient"
 
 
 @law(
@@ -136,13 +136,30 @@ def unscaling_by_a_power_of_two_is_exact(make, loss_scale, scale, size, dtype, t
 @law(
     5,
     issue="redai-studio/Relax#44",
+    needs="gradients",
+    scale=st.sampled_from([1700.0, 2.0**16, 0.1]),
+    found_inf=histories(longest=6),
+    unscales=st.booleans(),
+)
+def unscale_divides_by_the_scale_of_the_loss(make, iterate, loss_scale, applied, scale, found_inf, unscales):
+    """From loss to optimizer the gradient is multiplied and divided once: it is the true one, up to rounding."""
+    scaler = make(init_scale=scale, growth_interval=2)
+    for overflows in found_inf:
+        iterate(scaler, overflows)
+    seen = applied(scaler, [3.0 * loss_scale(scaler)] * 2, unscales=unscales)
+    assert all(math.isclose(each, 3.0, rel_tol=1e-5) for each in seen), f"the optimizer saw {seen}, expected [3.0, 3.0]"
+
+
+@law(
+    5,
+    issue="redai-studio/Relax#44",
     scale=st.sampled_from([1700.0, 2.0**16, 0.1]),
     found_inf=histories(longest=6),
     true=st.sampled_from([3.0, 0.0, -1e-30, 1e30]),
     unscales=st.booleans(),
     loads=st.booleans(),
 )
-def unscale_divides_by_the_scale_of_the_loss(make, iterate, loss_scale, delay, scale, found_inf, true, unscales, loads):
+def gradients_are_divided_where_they_lie(make, iterate, loss_scale, delay, scale, found_inf, true, unscales, loads):
     """From loss to optimizer a gradient is multiplied and divided once, where it lies, right after loading too.
 
     Up to rounding it is the true one, large or 0, and no overflow.
@@ -212,3 +229,12 @@ def fused_steps_follow_strides(make, loss_scale, wide, unscales):
         true = torch.zeros(2, 3)
     moved = (1.0 - param).tolist()
     assert handed == [None] or torch.equal(param, 1.0 - true), f"parameters moved by {moved}, expected {true.tolist()}"
+
+
+@law(5, since=LAWS_VERSION, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
+def finite_gradients_are_never_skipped(make, iterate, applied, delay, size):
+    """Gradients that are all finite, however large, are no overflow: the scale does not fall."""
+    scaler = make(init_scale=1024.0)
+    applied(scaler, [size] * 3)
+    scales = [iterate(scaler, False) for _ in range(1 + delay)]
+    assert min(scales) >= 1024.0, f"three gradients of {size!r} led the scale to {min(scales)}"

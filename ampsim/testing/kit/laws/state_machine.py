@@ -12,7 +12,12 @@ from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.subject import Traits
 from ampsim.testing.law import sentence
 
-FOUND = {"scale_stays_finite": [{"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}]}
+FOUND = {
+    "scale_stays_finite": [{"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}],
+    "growth_waits_for_the_interval": [  # an overflow at the floor, which does not move the scale
+        {"rule": {"init_scale": 1.0, "growth_interval": 3}, "found_inf": [*[True] * 2, *[False] * 2, True, False]}
+    ],
+}
 LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the last step of torch's own interval
     "growth_waits_for_the_interval": [
         {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},

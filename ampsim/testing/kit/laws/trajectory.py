@@ -1,10 +1,13 @@
 """Laws of several levels that need the scale only: with level 0 all that is asked where torch is not installed."""
 
+import math
+
 from hypothesis import strategies as st
 
 from ampsim.testing.kit.check import law
 from ampsim.testing.kit.expected import trajectory
 from ampsim.testing.kit.strategies import FLAGS, histories, rules
+from ampsim.testing.law import LAWS_VERSION
 
 
 @law(1, rule=rules(growth=False), found_inf=histories(), expected=trajectory)
@@ -70,7 +73,64 @@ def scale_comes_back(make, run, repeats, hysteresis, min_scale, max_scale, overf
     scaler = make(growth_factor=2.0**16, backoff_factor=2.0**-16, init_scale=1.0, growth_interval=1)
     backoff = [True] * hysteresis
     run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
-    before, after = run(scaler, [False])
-    assert after > before or before >= (max_scale or 2.0**112), f"a clean step led from {before} to {after}"
+    before, *_, after = run(scaler, [False] * 3)
+    assert after > before or before >= (max_scale or 2.0**112), f"clean steps led from {before} to {after}"
     before, *_, after = run(scaler, backoff)
     assert after < before or before <= (min_scale or 0.0), f"an overflow led from {before} to {after}"
+
+
+@law(
+    5,
+    since=LAWS_VERSION,
+    found=[{"scale": 2.0**14, "found_inf": [False] * 3}],  # past the largest number of float16
+    scale=st.sampled_from([1.0, 2.0**14, 2.0**100]),
+    found_inf=histories(longest=8),
+)
+def powers_of_two_stay_powers_of_two(make, iterate, loss_scale, scale, found_inf):
+    """With factors of 2 and 1/2 a scale that is a power of two stays one: to scale and to divide rounds nothing."""
+    scaler = make(init_scale=scale, growth_interval=1)
+    for overflows in found_inf:
+        iterate(scaler, overflows)
+        now = loss_scale(scaler)
+        assert now in (0.0, math.inf) or math.frexp(now)[0] == 0.5, f"the scale is {now!r}"
+
+
+@law(0, since=LAWS_VERSION, found_inf=histories(longest=6))
+def new_scaler_is_fresh(make, iterate, found_inf):
+    """A second scaler of the process begins at its own initial scale, with a streak of its own."""
+    runs: list[list[float]] = []
+    for before in (found_inf, [False] * 0):
+        scaler = make(init_scale=1024.0, growth_interval=3)
+        for overflows in before:
+            iterate(scaler, overflows)
+        second = make(init_scale=1024.0, growth_interval=3)
+        runs.append([iterate(second, False) for _ in range(5)])
+    after, alone = runs
+    assert after == alone, f"after another scaler's run the scales are {after}, without it {alone}"
+
+
+@law(5, since=LAWS_VERSION, needs="gives_up")
+def giving_up_is_said_again(make, iterate):
+    """A scaler that gave up by an exception gives up by the same one if it is asked again."""
+    scaler, kinds = make(init_scale=2.0, growth_interval=2), []
+    for _ in range(200):
+        try:
+            iterate(scaler, True)
+        except Exception as error:
+            kinds.append(type(error).__name__)
+    assert len({*kinds}) < 2, f"it raised {kinds[0]}, then {next(each for each in kinds if each != kinds[0])}"
+
+
+@law(0, since=LAWS_VERSION, needs="hysteresis", clean=st.integers(1, 3))
+def overflows_apart_are_not_added_up(make, run, hysteresis, clean):
+    """Where a backoff takes several overflows in a row, clean steps between them begin the count anew."""
+    few = [True] * (hysteresis - 1)
+    scales = run(make(init_scale=1024.0, growth_interval=2000), few + [False] * clean + few)
+    assert min(scales) == scales[0], f"never {hysteresis} overflows in a row, and the scale fell to {min(scales)}"
+
+
+@law(0, since=LAWS_VERSION, needs="min_scale", above=st.sampled_from([1.5, 4.0]), overflows=st.integers(1, 12))
+def overflows_end_at_the_minimum(make, run, min_scale, hysteresis, above, overflows):
+    """Under overflows without end the scale comes down to the declared minimum, and stays there."""
+    scales = run(make(init_scale=above * min_scale), [True] * (2 + overflows) * hysteresis)
+    assert min(scales) == scales[-1] == min_scale, f"the scale went to {scales[-3:]}, the minimum is {min_scale}"
