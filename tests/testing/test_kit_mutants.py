@@ -210,7 +210,9 @@ KILLS = {
     "giving_up_is_said_again": [
         Subject(GivesUpInAnotherWay, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,)))
     ],
-    "overflows_apart_are_not_added_up": [flagged(adds_up_overflows_that_are_apart, hysteresis=2)],
+    "overflows_apart_are_not_added_up": [
+        flagged(adds_up_overflows_that_are_apart, hysteresis=2, hysteresis_refill="clean")
+    ],
     "overflows_end_at_the_minimum": [flagged(goes_past_its_floor_once, min_scale=1.0)],
     "finite_gradients_are_never_skipped": [FiniteBySum],
     "fused_agrees_with_unfused": [theirs.FusedStepsAlthoughItOverflowed, DividesWhatIsUnscaledInAFusedStep],

@@ -28,7 +28,6 @@ class ColossalAI(Peer):
         "hysteresis": "hysteresis",
     }
 
-    deviations = {"overflows_apart_are_not_added_up": f"'the number of overflows', not of those in a row: {source}"}
     patched = "its CPU accelerator says that there is one device; the scaler asks and has no use for the answer"
 
     def start(self, **constants: Any) -> None:

@@ -31,10 +31,6 @@ class DeepSpeedScaler(Peer):
     target = "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler"
     source = f"{_FP16}/loss_scaler.py#L187"
     dialect = "deepspeed.DynamicLossScaler"
-    deviations = {
-        "overflows_apart_are_not_added_up": "consecutive_hysteresis, off by default, would refill: "
-        "https://www.deepspeed.ai/docs/config-json/#fp16-training-options",
-    }
     constants = {**_CONSTANTS, "hysteresis": "delayed_shift", "consecutive_hysteresis": "consecutive_hysteresis"}
 
     def start(self, **constants: Any) -> None:

@@ -35,10 +35,10 @@ CHOICE = dict.fromkeys(  # laws that anybody may break by choice
     ("factors_that_do_not_move_the_scale_are_refused", "constants_that_no_run_could_want_are_refused"),
     "it checks no such constants; nonsense that is passed is taken",
 )
-ENDS = frozenset(  # laws about the ends of float32
+ENDS = frozenset(  # laws about the ends of float32, which the sum or norm of finite gradients passes too
     (
         "scale_stays_finite", "scale_stays_normal", "scale_comes_back", "never_steps_on_nonfinite_below_scale_one",
-        "never_steps_on_nonfinite_at_subnormal_scales",
+        "never_steps_on_nonfinite_at_subnormal_scales", "finite_gradients_are_never_skipped",
     )
 )  # fmt: skip
 TORCH = {  # law -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow it
@@ -145,7 +145,7 @@ class _Asking:
     def ask(self) -> None:
         """Raise BrokenError or RaisedError where the law is broken, NotApplicableError where it says nothing."""
         law = self.law
-        patience = 2 if law.level == 4 or "hysteresis" in law.needs else 1  # a count that has to be saved
+        patience = 2 if law.level == 4 or "refill" in law.needs else 1  # a count that has to be saved
         subject = self.subjects(patience=patience, floor=None if "gives_up" in law.needs else FLOOR)
         self.subject = replace(subject, make=self._noted(subject))
         if missing := law.lacks(subject):

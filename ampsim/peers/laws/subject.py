@@ -166,6 +166,7 @@ def subject_of(peer: Peer, *, patience: int = 1, floor: float | None = FLOOR) ->
         max_scale=ceiling(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
+        hysteresis_refill=follows.hysteresis_refill,
         gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
         without=frozenset(lacks),
         fixed=fixed,

@@ -23,12 +23,12 @@ FEATURES = {
     "gradients": "dividing gradients: others leave that to their caller",
     "fused": "fused optimizers, which check and divide in their own kernel",
     "gives_up": "an exception of update() in place of a scale below the floor: `Traits.gives_up`",
-    "hysteresis": "a backoff that takes several overflows: `Traits.hysteresis`",
     "min_scale": "a floor: `Traits.min_scale`",
     "growth": "a scale that moves; a trait says that it is static",
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
+    "refill": "clean steps that begin the count of a backoff's overflows anew: `Traits.hysteresis_refill`",
     "refusals": "misuse raises, at once and where it is made, and the scaler lives on",
     "saved_constants": "a state dict that holds the constants, and not the run's state alone",
     "setters": "get_growth_factor() and set_growth_factor(), and so for backoff_factor and growth_interval",
@@ -97,8 +97,8 @@ class Traits:
         """Which features these traits are, by name."""
         return {
             "gives_up": bool(self.gives_up),
-            "hysteresis": self.hysteresis > 1,
             "min_scale": self.min_scale is not None,
+            "refill": self.hysteresis > 1 and "clean" in self.hysteresis_refill,
         }
 
     def as_options(self) -> list[str]:

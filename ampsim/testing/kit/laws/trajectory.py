@@ -121,9 +121,9 @@ def giving_up_is_said_again(make, iterate):
     assert len({*kinds}) < 2, f"it raised {kinds[0]}, then {next(each for each in kinds if each != kinds[0])}"
 
 
-@law(0, since=LAWS_VERSION, needs="hysteresis", clean=st.integers(1, 3))
+@law(0, since=LAWS_VERSION, needs="refill", clean=st.integers(1, 3))
 def overflows_apart_are_not_added_up(make, run, hysteresis, clean):
-    """Where a backoff takes several overflows in a row, clean steps between them begin the count anew."""
+    """Where a backoff takes several overflows and a clean step begins their count anew, those apart never back off."""
     few = [True] * (hysteresis - 1)
     scales = run(make(init_scale=1024.0, growth_interval=2000), few + [False] * clean + few)
     assert min(scales) == scales[0], f"never {hysteresis} overflows in a row, and the scale fell to {min(scales)}"
