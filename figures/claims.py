@@ -304,9 +304,7 @@ def fp8_in_keras(run: Result) -> Finding:
 def ours_passes_the_kit(run: Result) -> Finding:
     ours = run.arm("ampsim")
     counts = ours.the("counts")
-    asked = len(ours.the("checks")) - counts.get(
-        "not applicable", 0
-    )  # it has no floor, patience or giving up to ask of
+    asked = len(ours.the("checks")) - counts.get("not applicable", 0)  # what it does not have
     return Finding(f"{counts['passed']} of {asked}", counts["passed"] == asked)
 
 

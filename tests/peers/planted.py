@@ -16,7 +16,8 @@ class Right(Peer):
 
     name, requirement, target, source = "right", "ampsim==0", "ampsim.core.machine", "https://example.org/machine"
     constants = MappingProxyType(dict(zip(CONSTANTS, CONSTANTS, strict=True)))
-    rule = Rule(min_scale=1.0, hysteresis_refill=frozenset({"clean", "backoff"}))
+    options = MappingProxyType({"hysteresis_refill": frozenset({"clean", "backoff"})})
+    rule = Rule(min_scale=1.0, **options)
 
     def start(self, **constants: Any) -> None:
         if constants.get("growth_factor", 2.0) <= 1 or constants.get("backoff_factor", 0.5) >= 1:

@@ -96,7 +96,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.deep) for name in BUGS if name no
 def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops: ModuleType) -> None:
     loops.make = BUGS[name].make
     source, raises = write(BUGS[name].law, "loops:make")
-    assert len(source.splitlines()) <= 50, source
+    assert len(source.splitlines()) <= 55, source
     assert not raises
     assert "import ampsim" not in source
     assert outcome(source) == "failed", source

@@ -25,7 +25,10 @@ def test_a_right_loop_is_not_accused(name):
 
 def test_every_law_has_its_bugs():
     assert len(BUGS) >= 20
-    assert {bug.law for bug in BUGS.values()} == {*LAWS} - {"ranks_are_invisible"}  # asked of torch's loops
+    assert {bug.law for bug in BUGS.values()} == {*LAWS} - {
+        "ranks_are_invisible",
+        "scaler_changes_by_update_only",
+    }  # of torch
 
 
 @pytest.mark.parametrize("name", BUGS)

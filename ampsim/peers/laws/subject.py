@@ -210,7 +210,8 @@ def followed(peer: Peer, given: Mapping[str, Any]) -> Rule | None:
     """
     asked = {peer.constants[key]: value for key, value in given.items()}
     try:
-        return dialects.get(peer.dialect, **{**peer.options, **asked}) if peer.dialect else Rule(**asked)
+        asked = {**peer.options, **asked}
+        return dialects.get(peer.dialect, **asked) if peer.dialect else Rule(**asked)
     except (TypeError, ValueError):
         return None
 
