@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ampsim.core.machine import Arithmetic, Rule, State, init, round_to_float32, update
+from ampsim.peers.laws.subject import REFILL
 from ampsim.peers.peer import Peer, Step
 
 CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "hysteresis")
@@ -16,8 +17,7 @@ class Right(Peer):
 
     name, requirement, target, source = "right", "ampsim==0", "ampsim.core.machine", "https://example.org/machine"
     constants = MappingProxyType(dict(zip(CONSTANTS, CONSTANTS, strict=True)))
-    options = MappingProxyType({"hysteresis_refill": frozenset({"clean", "backoff"})})
-    rule = Rule(min_scale=1.0, **options)
+    rule = Rule(min_scale=1.0, hysteresis_refill=REFILL)
 
     def start(self, **constants: Any) -> None:
         if constants.get("growth_factor", 2.0) <= 1 or constants.get("backoff_factor", 0.5) >= 1:

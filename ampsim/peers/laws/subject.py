@@ -24,6 +24,7 @@ FIELDS = {"hysteresis": "hysteresis", "max_loss_scale": "max_scale", "factor": "
 MINIMUM = {"bmtrain.OptimManager": "min_loss_scale"}  # an option there; fairseq's of this name ends the run
 FACTORS = ("growth_factor", "backoff_factor")
 FLOOR = 0.25  # asked of a peer that takes one; where it ends the run, a run may be short
+REFILL = frozenset({"clean", "backoff"})  # of a peer without a dialect
 HAS = {
     "factors",
     "gradients",
@@ -166,7 +167,7 @@ def subject_of(peer: Peer, *, patience: int = 1, floor: float | None = FLOOR) ->
         max_scale=ceiling(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
-        hysteresis_refill=follows.hysteresis_refill,
+        hysteresis_refill=follows.hysteresis_refill if peer.dialect else REFILL,
         gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
         without=frozenset(lacks),
         fixed=fixed,
@@ -210,8 +211,7 @@ def followed(peer: Peer, given: Mapping[str, Any]) -> Rule | None:
     """
     asked = {peer.constants[key]: value for key, value in given.items()}
     try:
-        asked = {**peer.options, **asked}
-        return dialects.get(peer.dialect, **asked) if peer.dialect else Rule(**asked)
+        return dialects.get(peer.dialect, **{**peer.options, **asked}) if peer.dialect else Rule(**asked)
     except (TypeError, ValueError):
         return None
 
