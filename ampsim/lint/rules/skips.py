@@ -92,13 +92,13 @@ def hidden_overflow(source: Source) -> Found:
     """Yield what replaces inf and NaN in gradients after the backward pass and before the scaler looks."""
     for trace, each in source.events("grad"):
         start = trace.scaled(each)
-        hides = {called(call) for call in ast.walk(each.node) if isinstance(call, ast.Call)} & _HIDES
+        calls = {called(call) for call in ast.walk(each.node) if isinstance(call, ast.Call)}
+        written = [*getattr(each.node, "targets", ())]
+        kept = "copy_" in calls or any(isinstance(to, ast.Attribute) and to.attr in ("grad", "data") for to in written)
+        hides = "nan_to_num_" in calls or ("nan_to_num" in calls and kept)
         looked = start and trace.between(start, each, "unscale", "step")
         if start and hides and not looked and trace.between(each, None, "step", "bare"):
             yield each.node, "the scaler sees no overflow: inf and NaN are replaced before it looks"
-
-
-_HIDES = {"nan_to_num_", "nan_to_num"}
 
 
 @finds("AMP124")

@@ -63,7 +63,7 @@ FRAMEWORKS = {
     "accelerate": Framework("accelerate"),
     "accelerate, fused": Framework("accelerate", expected={SKIPPED: _FUSED}, function="make_fused"),
     "accelerate, two optimizers": Framework(
-        "accelerate", expected=dict.fromkeys((SCALE, SKIPPED, SPLIT), _TWO), function="make_two"
+        "accelerate", expected=dict.fromkeys((SCALE, SPLIT), _TWO), function="make_two"
     ),
     "lightning": Framework(
         "lightning",

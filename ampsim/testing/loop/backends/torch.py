@@ -3,9 +3,10 @@
 import copy
 import inspect
 import math
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -49,6 +50,37 @@ class Scaler(torch.amp.GradScaler):
         self.left = self.state_dict()
 
 
+_LOCK = threading.Lock()
+_WATCHING: dict[int, Callable[[object], None]] = {}  # thread -> what is told of the scalers that scale a loss in it
+
+
+@contextmanager
+def _watching(saw: Callable[[object], None]) -> Iterator[None]:
+    """Tell of each scaler of torch's class that scales a loss in this thread; ranks are threads that do so at once."""
+    theirs: Any = torch.amp.GradScaler
+    with _LOCK:
+        if not _WATCHING:
+            theirs.scale = _telling(theirs.scale)
+        _WATCHING[threading.get_ident()] = saw
+    try:
+        yield
+    finally:
+        with _LOCK:
+            del _WATCHING[threading.get_ident()]
+            if not _WATCHING:
+                theirs.scale = theirs.scale.__wrapped__
+
+
+def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def scale(scaler: object, outputs: Any) -> Any:
+        if saw := _WATCHING.get(threading.get_ident()):
+            saw(scaler)
+        return original(scaler, outputs)
+
+    return scale
+
+
 class TorchRun(Run):
     """A run of a loop that was given torch's scaler."""
 
@@ -65,24 +97,21 @@ class TorchRun(Run):
         self.steps: list[int] = []
 
     def step(self, data: Any) -> None:
-        theirs: Any = torch.amp.GradScaler
-        original, calls = theirs.scale, 0
+        calls = 0
 
-        def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+        def saw(scaler: object) -> None:
             if scaler is not self.scaler and all(scaler is not other for _, other in self.others):
                 self.others.append((len(self.steps), scaler))
-            return original(scaler, outputs)
 
         def called(*_: object) -> None:
             nonlocal calls
             calls += 1
 
         hook = register_optimizer_step_pre_hook(called)
-        theirs.scale = scale
         try:
-            super().step(data)
+            with _watching(saw):
+                super().step(data)
         finally:
-            theirs.scale = original
             hook.remove()
         self.steps.append(calls)
 

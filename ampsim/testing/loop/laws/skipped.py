@@ -117,7 +117,7 @@ class Skip:
         inputs = {name for name, is_input in excused.items() if is_input}
         inputs |= {each.name for each in differences(self.start, end) if each.name.startswith(DATA)}
         taken = {name.partition(".")[0] for name in inputs}
-        if not all(run.loads(run.loop.state[key]) for key in taken):
+        if not all(key in run.loop.state and run.loads(run.loop.state[key]) for key in taken):
             return None  # the next batch is another one than without this one
         return self._hidden(run, taken, {*excused})
 
