@@ -83,16 +83,20 @@ def sharded(t, group, batch):
     finish(t)
 
 
-@looping(ADAM)
-def skipped_by_hand(t, group, batch):
-    backward(t, batch)
-    found = torch.stack(flags(t)).amax()
+def finish_unless(t, group, found):
+    """Back off by hand where any rank found an overflow, else finish."""
     if group:
         dist.all_reduce(found, dist.ReduceOp.MAX, group)
     if found:
         t.scaler.update(t.scaler.get_scale() / 2)
     else:
         finish(t)
+
+
+@looping(ADAM)
+def skipped_by_hand(t, group, batch):
+    backward(t, batch)
+    finish_unless(t, group, torch.stack(flags(t)).amax())
 
 
 def ours(scaler: GradScaler, group=None):
@@ -232,10 +236,4 @@ def clipped_by_each_rank(t, group, batch):
 def looks_for_infs_alone(t, group, batch):
     """A NaN is no inf: it is not told to the others."""
     backward(t, batch)
-    found = torch.tensor(float(any(param.grad.isinf().any() for param in t.params())))
-    if group:
-        dist.all_reduce(found, dist.ReduceOp.MAX, group)
-    if found:
-        t.scaler.update(t.scaler.get_scale() / 2)
-    else:
-        finish(t)
+    finish_unless(t, group, torch.tensor(float(any(param.grad.isinf().any() for param in t.params()))))

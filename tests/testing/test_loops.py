@@ -1,5 +1,7 @@
 """A right loop keeps every law, and each planted bug is caught by the law that should."""
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
@@ -7,6 +9,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop, LoopError, check_loop  # noqa: E402
+from ampsim.testing.loop.backends.torch_scaler import watching  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
@@ -327,3 +330,25 @@ def test_a_refusal_of_one_law_leaves_the_findings_of_the_others():
 def test_what_no_thread_has_shown_is_caught_too(wrong, law, said):
     outcome, text = judged(looping(wrong, split=cut), law)
     assert (outcome, said in text) == ("failed", True), text
+
+
+def test_who_scales_is_watched_per_thread_and_torchs_class_is_left_as_it_was() -> None:
+    original, scaler, seen = torch.amp.GradScaler.scale, torch.amp.GradScaler("cpu"), []
+    entered, leave = threading.Event(), threading.Event()
+
+    def other_rank() -> None:
+        with watching(lambda it: seen.append(("other", it))):
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other_rank)
+    with watching(lambda it: seen.append(("this", it))):
+        thread.start()
+        entered.wait()  # ranks come and go in any order: this one leaves first
+        scaler.scale(torch.ones(()))
+    scaler.scale(torch.ones(()))  # nobody watches this thread any more
+    leave.set()
+    thread.join()
+    assert torch.amp.GradScaler.scale is original
+    scaler.scale(torch.ones(()))
+    assert seen == [("this", scaler)]

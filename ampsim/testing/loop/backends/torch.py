@@ -3,10 +3,9 @@
 import copy
 import inspect
 import math
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -15,70 +14,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_map
 
 from ampsim.testing.loop.backends.torch_exact import Inexact
+from ampsim.testing.loop.backends.torch_scaler import Scaler, watching
 from ampsim.testing.loop.loop import Loop
 from ampsim.testing.loop.run import Fault, Planted, Run
 from ampsim.testing.loop.state import Array, snapshot
-
-
-class Scaler(torch.amp.GradScaler):
-    """torch's scaler, which also notes whether it was used, which updates found an inf, and what changed it besides."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.found: list[bool] = []
-        self.used = False
-        self.fault: Fault | None = None  # in the scaled loss
-        self.left: dict[str, Any] | None = None  # by the last update
-        self.jumps: list[str] = []  # between two updates
-
-    def scale(self, outputs: Any) -> Any:
-        self.used = True
-        scaled = super().scale(outputs)
-        return scaled if self.fault is None else tree_map(partial(torch.mul, other=self.fault.value), scaled)
-
-    def update(self, new_scale: float | Tensor | None = None) -> None:
-        self.used = True
-        found = [inf for each in self._per_optimizer_states.values() for inf in each["found_inf_per_device"].values()]
-        self.found.append(any(bool(inf) for inf in found))
-        now = self.state_dict()
-        changed = [name for name, value in (self.left or {}).items() if now[name] != value]
-        self.jumps += [f"{name} was {(self.left or {})[name]}, and {now[name]} in the next update" for name in changed]
-        super().update(new_scale)
-        self.left = self.state_dict()
-
-
-_LOCK = threading.Lock()
-_WATCHING: dict[int, Callable[[object], None]] = {}  # thread -> what is told of the scalers that scale a loss in it
-
-
-@contextmanager
-def _watching(saw: Callable[[object], None]) -> Iterator[None]:
-    """Tell of each scaler of torch's class that scales a loss in this thread; ranks are threads that do so at once."""
-    theirs: Any = torch.amp.GradScaler
-    with _LOCK:
-        if not _WATCHING:
-            theirs.scale = _telling(theirs.scale)
-        _WATCHING[threading.get_ident()] = saw
-    try:
-        yield
-    finally:
-        with _LOCK:
-            del _WATCHING[threading.get_ident()]
-            if not _WATCHING:
-                theirs.scale = theirs.scale.__wrapped__
-
-
-def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def scale(scaler: object, outputs: Any) -> Any:
-        if saw := _WATCHING.get(threading.get_ident()):
-            saw(scaler)
-        return original(scaler, outputs)
-
-    return scale
 
 
 class TorchRun(Run):
@@ -109,7 +50,7 @@ class TorchRun(Run):
 
         hook = register_optimizer_step_pre_hook(called)
         try:
-            with _watching(saw):
+            with watching(saw):
                 super().step(data)
         finally:
             hook.remove()
