@@ -65,6 +65,17 @@ def test_a_right_scaler_is_not_accused_by_threads_or_by_gloo(make, ranks):
     assert {each.outcome for each in check_ranks(make, ranks)} == {"passed"}
 
 
+@pytest.mark.parametrize("parted", [each for each in scenarios(2) if each.parts], ids=lambda each: each.parts)
+def test_where_a_rank_parts_ours_raises_on_every_rank_or_waits_for_the_one_that_ended(parted):
+    program = threads.Play(ours, parted, 2, "sharded")
+    conductor.attempt(program)
+    if parted.parts.startswith("ends"):
+        assert [bool(life.waits) for life in program.lives] == [True, False]
+    else:
+        assert all("did not agree on found_inf" in life.error for life in program.lives)
+    assert [len(life.seen) for life in program.lives] == [1, 1]
+
+
 def test_torchs_scaler_is_right_where_all_ranks_have_the_mean():
     assert not broken(torchs, gradients="replicated", processes=False)
 
@@ -80,7 +91,7 @@ def test_sharded_grad_scaler_leaves_inf_in_parameters():
     asked = ["parameters_stay_finite", "no_rank_steps_on_an_overflow"]
     said = broken(sharded, processes=False, laws=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
-    assert not broken(sharded, processes=False, without={"fused"})
+    assert [*broken(sharded, processes=False, without={"fused"})] == ["a_rank_that_parts_misleads_nobody"]
 
 
 def test_where_all_ranks_have_the_mean_every_overflow_is_one_on_all_and_sharded_grad_scaler_steps_into_it():

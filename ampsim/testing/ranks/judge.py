@@ -102,6 +102,7 @@ def judge_ranks(
         if not (each.unscales and "unscale_" in lacks)
         and not (each.resumes and "state_dict" in lacks)
         and not (each.optimizers > 1 and "optimizers" in lacks)
+        and not (each.parts and gradients != "sharded")  # a wrapper's collectives would meet the scaler's
     ]
     failures: dict[str, str] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, wait if processes else 0.0):

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 
-from ampsim.testing.law import Law, stating
+from ampsim.testing.law import LAWS_VERSION, Law, stating
 from ampsim.testing.ranks.scenario import Life, Scenario, Seen
 
 Lives = Sequence[Life]  # by rank
@@ -14,9 +15,24 @@ Function = Callable[[Scenario, Lives, Played], str | None]
 LAWS: dict[str, Law] = {}
 
 
-def law(issue: str = "") -> Callable[[Function], Law]:
-    """Register a law of ranks, whose function returns what breaks it in a scenario, or None."""
-    return stating(Law, LAWS, issue=issue, group="ranks")
+def law(issue: str = "", *, of_parting: bool = False, since: str = "") -> Callable[[Function], Law]:
+    """Register a law of ranks, whose function returns what breaks it in a scenario, or None.
+
+    Args:
+        issue: as `stating` takes it.
+        of_parting: whether the law is asked where a rank parts from the others; it is asked nowhere else then.
+        since: the version of the laws that it is new in.
+    """
+    state = stating(Law, LAWS, issue=issue, group="ranks", since=since)
+
+    def register(function: Function) -> Law:
+        @wraps(function)
+        def ask(scenario: Scenario, lives: Lives, played: Played) -> str | None:
+            return function(scenario, lives, played) if bool(scenario.parts) == of_parting else None
+
+        return state(ask)
+
+    return register
 
 
 def _iterations(lives: Lives) -> Iterator[tuple[int, Sequence[Seen]]]:
@@ -64,6 +80,17 @@ def no_rank_steps_on_an_overflow(scenario: Scenario, lives: Lives, _: Played) ->
         for i in sorted({i for _, i in scenario.overflows[number]}):
             if stepped := [rank for rank, moved in _moved(seen, i).items() if moved]:
                 return f"rank {stepped[0]} stepped optimizer {i} (iteration {number})"
+    return None
+
+
+@law(of_parting=True, since=LAWS_VERSION)
+def a_rank_that_parts_misleads_nobody(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+    """Where a rank leaves out a step, steps in another order, or ends, still no rank steps on an overflow."""
+    for rank, life in enumerate(lives):
+        for number, (seen, overflows) in enumerate(zip(life.seen, scenario.overflows, strict=False)):
+            for i in sorted({i for _, i in overflows}):
+                if seen.moved[i]:
+                    return f"rank {rank} stepped optimizer {i} (iteration {number})"
     return None
 
 

@@ -13,6 +13,7 @@ from ampsim.testing.ranks.gradients import Gradients, Sharded, World, bench_of
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
 Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
+Parts = Literal["", "leaves out optimizer 0", "steps in another order", "ends before it steps"]
 NONE: Overflows = frozenset()
 KINDS: dict[str, Optimizer] = {
     "": sgd,
@@ -32,6 +33,7 @@ class Scenario:
         unscales: whether `unscale_` is called before `step`.
         empty: ranks whose parameters get no gradients.
         resumes: iterations after which every rank goes on with a new scaler, from what rank 0 saved; 0 is never.
+        parts: what the last rank does in iteration 1, otherwise than the others.
     """
 
     overflows: tuple[Overflows, ...]
@@ -40,6 +42,7 @@ class Scenario:
     unscales: bool = False
     empty: frozenset[int] = frozenset()
     resumes: int = 0
+    parts: Parts = ""
 
     def joined(self, ranks: int) -> "Scenario":
         """Return the same in which an overflow is on every rank and in every optimizer, and nothing is resumed."""
@@ -57,6 +60,8 @@ class Scenario:
         events = [_event(each, self.optimizers) for each in self.overflows]
         if self.resumes:
             events.insert(self.resumes, "all resume from rank 0's state dict")
+        if self.parts:
+            yield "parts", f"rank {ranks - 1} {self.parts} (iteration 1)"
         yield "history", ", ".join(events)
 
 
@@ -125,6 +130,11 @@ def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
         yield make(_around(alone[0]), empty=frozenset({ranks - 1}))
     once = Scenario(_around(alone[0]))
     yield from (replace(once, resumes=resumes) for resumes in range(1, len(once.overflows)))
+    parting: dict[Parts, tuple[int, int]] = {  # and who overflows
+        "leaves out optimizer 0": (0, 1), "steps in another order": (0, 0), "ends before it steps": (ranks - 1, 0),
+    }  # fmt: skip
+    for parts, who in parting.items():
+        yield Scenario(_around(frozenset({who})), optimizers=2, parts=parts)
 
 
 def _around(which: Overflows) -> tuple[Overflows, ...]:
@@ -141,15 +151,22 @@ def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, lif
             saved = world.first(scaler.state_dict())
             scaler = make(world.group)
             scaler.load_state_dict(saved)
-        life.seen.append(_iterate(scaler, benches, world.rank, scenario, overflows))
+        parts = scenario.parts if (number, world.rank) == (1, world.size - 1) else ""
+        used, empty = float(scaler.scale(loss())), world.rank in scenario.empty
+        for i, bench in enumerate(benches):
+            bench.give(used, bad=(world.rank, i) in overflows, empty=empty)
+        if parts == "ends before it steps":
+            return
+        order = {"leaves out optimizer 0": benches[1:], "steps in another order": benches[::-1]}.get(parts, benches)
+        life.seen.append(_step(scaler, benches, order, scenario, used, empty=empty))
 
 
-def _iterate(scaler: Any, benches: list[Sharded], rank: int, scenario: Scenario, overflows: Overflows) -> Seen:
-    used, empty = float(scaler.scale(loss())), rank in scenario.empty
-    for i, bench in enumerate(benches):
-        bench.give(used, bad=(rank, i) in overflows, empty=empty)
+def _step(
+    scaler: Any, benches: list[Sharded], order: list[Sharded], scenario: Scenario, used: float, *, empty: bool
+) -> Seen:
+    """Step and update, and return what was seen of it."""
     before = [bench.held() for bench in benches]
-    for bench in benches:
+    for bench in order:
         if scenario.unscales:
             scaler.unscale_(bench.optimizer)
         scaler.step(bench.optimizer)
