@@ -42,7 +42,7 @@ _FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: 
 _SHAPE = f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514"
 _ADDED = f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}"
 _NO_KEY = f"the n-th flag of one rank is added to the n-th of the others, whatever they are of: {_SHARDED}"
-SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers it breaks the one of a rank that parts
+SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers only the law of a rank that parts
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
     "no_rank_steps_on_an_overflow": _FUSED_ALONE,

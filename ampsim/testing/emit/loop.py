@@ -75,7 +75,7 @@ class Case:
         return f'loop.state["{owner}"].get_parameter("{rest}")'
 
     def equal(self, seen: str, expected: str) -> str:
-        """Return the line that holds an array, or what is no array, against another one."""
+        """Return the line that compares two arrays, or two values that are not arrays."""
         arrays = (self.shown.left, self.shown.right) if self.shown else ()
         if all(array is not None and array.dtype.kind in "biuf" for array in arrays):
             return f"torch.testing.assert_close({seen}, {expected}, {EXACT})"

@@ -157,7 +157,7 @@ def step_counts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None
 
 @law("NVIDIA/Megatron-LM#5331")
 def one_overflow_on_ranks_is_one_overflow(scenario: Scenario, lives: Lives, played: Played) -> str | None:
-    """However many ranks and optimizers overflow, and with whomever without gradients, the scale is the same."""
+    """However many ranks and optimizers overflow, and whether or not a rank has gradients, the scale is the same."""
     return _same_scales(lives, played.get(scenario.joined(len(lives))), "where all overflow") if any(
         scenario.overflows
     ) and not scenario.resumes else None  # fmt: skip
