@@ -8,8 +8,8 @@ from ampsim.testing import conductor
 from ampsim.testing.emit.text import Text, written
 from ampsim.testing.law import Law
 from ampsim.testing.ranks.judge import STEPS, chosen, find
-from ampsim.testing.ranks.scenario import Life, Make, Overflows, Scenario, scenarios
-from ampsim.testing.ranks.threads import Play
+from ampsim.testing.ranks.scenario import Make, Overflows, RankRecord, Scenario, scenarios
+from ampsim.testing.ranks.threads import ThreadRun
 
 IMPORTS = ("import torch", "import torch.distributed as dist", "import torch.multiprocessing as mp")
 OPTIMIZERS = {
@@ -157,14 +157,14 @@ def _shortened(scenario: Scenario) -> Iterator[Scenario]:
 
 def _broken(law: Law, make: Make, ranks: int, scenario: Scenario) -> str:
     """Return how a scenario breaks the law, which may ask for others beside it."""
-    played: dict[Scenario, Sequence[Life]] = {}
+    played: dict[Scenario, Sequence[RankRecord]] = {}
     for each in (
         scenario.joined(ranks), replace(scenario, resumes=0), replace(scenario, empty=frozenset()), scenario
     ):  # fmt: skip
         if each not in played:
-            program = Play(make, each, ranks, "sharded")
+            program = ThreadRun(make, each, ranks, "sharded")
             conductor.attempt(program, max_steps=STEPS)
-            played[each] = program.lives
+            played[each] = program.records
     return law.function(scenario, played[scenario], played) or ""
 
 
