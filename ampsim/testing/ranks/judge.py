@@ -96,14 +96,8 @@ def judge_ranks(
     asked, expected, lacks = chosen(laws), expected or {}, {*without}
     chosen(expected)
     Traits(without=frozenset(lacks))  # refuses an unknown name
-    todo = [
-        each
-        for each in scenarios(ranks, [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST)
-        if not (each.unscales and "unscale_" in lacks)
-        and not (each.resumes and "state_dict" in lacks)
-        and not (each.optimizers > 1 and "optimizers" in lacks)
-        and not (each.parts and gradients != "sharded")  # a wrapper's collectives would meet the scaler's
-    ]
+    fast = [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
+    todo = [each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)]
     failures: dict[str, str] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, wait if processes else 0.0):
         for law in asked:
@@ -114,6 +108,14 @@ def judge_ranks(
     name = getattr(make, "__qualname__", "scaler")
     for law in asked:
         yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
+
+
+def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) -> bool:
+    """Return whether a scenario needs nothing that the scaler lacks, and no wrapper where a rank parts."""
+    needs = {"unscale_": scenario.unscales, "state_dict": scenario.resumes, "optimizers": scenario.optimizers > 1}
+    if scenario.parts and gradients != "sharded":
+        return False  # the wrapper's collectives would meet the scaler's
+    return not any(needed and name in lacks for name, needed in needs.items())
 
 
 def chosen(names: Collection[str] | None) -> list[Law]:
