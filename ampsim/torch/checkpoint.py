@@ -5,6 +5,8 @@ import os
 import weakref
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, State
 from ampsim.core.policies.base import Policy, PolicyState, flatten, unflatten
@@ -26,6 +28,13 @@ def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:
         "_growth_tracker": states[-1].growth_tracker,
     }
     return saved | ({"pending": [state.scale for state in states[1:]]} if depth else {})
+
+
+def as_torch_has_it(rule: Rule | Policy, states: States) -> Dict:
+    """Return under the names of torch's attributes what a pickled scaler of torch's holds."""
+    constants = {f"_{name}": getattr(rule, name) for name in FIELDS if hasattr(rule, name)}
+    starts = {"_init_scale": states[0].scale, "_init_growth_tracker": states[-1].growth_tracker}
+    return {"_scale": None, "_growth_tracker": None, **starts, **constants}
 
 
 class MissingKeyError(KeyError):
@@ -52,6 +61,7 @@ def from_dict(saved: Dict, rule: Rule | Policy, options: config.Options) -> tupl
             f"the state dict has no {', '.join(map(repr, missing))}, only {sorted(saved)}: expected all five keys of a "
             "GradScaler's state_dict(); load what it returned"
         )
+    saved = {name: value.item() if isinstance(value, Tensor) else value for name, value in saved.items()}
     rule = config.changed(rule, options, **{name: saved[name] for name in FIELDS})
     scales, tracker = [saved["scale"], *saved.get("pending", ())][-(options.depth + 1) :], saved["_growth_tracker"]
     if not options.exact_torch:

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from ampsim.core.machine import State, init
 from ampsim.core.policies.base import Policy
 from ampsim.core.torch_model import refusals
-from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import checkpoint, config
 from ampsim.torch.gradients.collect import every_gradient
 from ampsim.torch.observer import Observer
@@ -79,7 +78,7 @@ class GradScaler(TorchNames):
            they are written between iterations, or in a subclass's own `update`, and refused within an iteration, as
            numpy's writing of them always is; in ``_per_optimizer_states`` all may be written, with `group` the stages;
            of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``
-           may be overridden.
+           may be overridden, the first two in torch's class itself too, where no other change reaches ours.
         15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
            where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
 
@@ -221,7 +220,7 @@ class GradScaler(TorchNames):
         if isinstance(outputs, Tensor):
             return self._scale_one(outputs, ticket)
         if isinstance(outputs, Iterable):
-            scaled = map(partial(self.scale, ticket=ticket), outputs)
+            scaled = map(partial(GradScaler.scale, self, ticket=ticket), outputs)  # a subclass counts one call
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise refusals.NOT_A_LOSS.error()
 
@@ -294,7 +293,7 @@ class GradScaler(TorchNames):
         if "closure" in kwargs or (not self._options.exact_torch and args and callable(args[0])):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
-        overridden = type(self).unscale_ is not GradScaler.unscale_  # then it is called, as torch calls it
+        overridden = getattr(self.unscale_, "__func__", None) is not GradScaler.unscale_
         if overridden and not is_fused(optimizer) and self._records.stage(ticket.index, optimizer) is Stage.READY:
             self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
         result = self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs))
@@ -486,7 +485,8 @@ class GradScaler(TorchNames):
         if not self._enabled:
             return {}
         self.synchronize()
-        return checkpoint.to_dict(self._rule, self._states(), self._options.depth)
+        own = {} if self._is_ours("get_scale") or isinstance(self._rule, Policy) else {"scale": self.get_scale()}
+        return checkpoint.to_dict(self._rule, self._states(), self._options.depth) | own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
@@ -513,19 +513,25 @@ class GradScaler(TorchNames):
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks:
             raise TypeError("a scaler with a group cannot be pickled: expected its state_dict(); save that")
-        kept = {name: value for name, value in vars(self).items() if name in _PICKLED}
+        kept = {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
         if self._enabled:
             self.synchronize()
             register = self._iterations.register
             if register is not None and self._records.any_from(register.applied):
                 raise refusals.PICKLED_LATE.error()
             kept["_first"] = self._states()
+            kept |= checkpoint.as_torch_has_it(self._rule, kept["_first"])
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._ranks = None
         self._reset(launch=None)  # a thread does not travel: the copy works on its caller's
+        if self._enabled:  # what a subclass has changed among torch's names is obeyed
+            for name in checkpoint.as_torch_has_it(self._rule, self._first):
+                value = vars(self).pop(name, None)
+                if value is not None and value != getattr(self, name):
+                    setattr(self, name, value)
 
     def after_fork(self) -> None:
         """Make the locks anew in a child; the optimizer's thread stayed with the parent."""
@@ -539,4 +545,7 @@ class GradScaler(TorchNames):
 
 
 _NO_TICKET: ScaleTicket = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
-_PICKLED = {f"_{name}" for name in ("device", "enabled", "options", "rule", "first", *FIELDS)}
+_MADE_ANEW = {
+    "_by_hand", "_fused_step", "_iterations", "_launcher", "_lock", "_observers", "_owners", "_ranks", "_records",
+    "_report", "_scaled",
+}  # fmt: skip

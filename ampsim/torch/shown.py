@@ -55,7 +55,8 @@ class _Number:
     def __init__(self, read: Callable[[], Tensor | None], written: Callable[[Tensor], None], seen: Tensor) -> None:
         self.read, self.written = read, written
         self.seen: Tensor | None = seen  # what `read` returned last
-        self.tensor = seen.clone()
+        with torch.inference_mode(mode=False):  # in which writes are not counted
+            self.tensor = seen.clone()
 
     def shown(self, view: Tensor | None = None) -> ShownTensor:
         """Return a view of it, all of it unless one is given, as a shown tensor."""

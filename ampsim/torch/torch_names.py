@@ -22,7 +22,6 @@ What is read is in force. What is written is obeyed, or refused with the call th
 where torch calls it, or refused when the scaler is constructed.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -36,47 +35,13 @@ from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
 from ampsim.torch import checkpoint, config
+from ampsim.torch.attributes import Name, NotMade, constant
 from ampsim.torch.shown import OptimizerStates, ShownTensor
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.optimizer_step import OptimizerStep, Overrides
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, StepRecords
 from ampsim.torch.threads.iterations import Iterations
-
-
-class Name:
-    """One of torch's attributes, read and written by methods; of a disabled scaler a plain one, as torch's is."""
-
-    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
-        self._read, self._write = read, write
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, scaler: Any, owner: type) -> Any:
-        if scaler is None:
-            return self
-        if scaler.is_enabled():
-            return self._read(scaler)
-        if self._name in vars(scaler):
-            return vars(scaler)[self._name]
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}")
-
-    def __set__(self, scaler: Any, value: Any) -> None:
-        if scaler.is_enabled():
-            self._write(scaler, value)
-        else:
-            vars(scaler)[self._name] = value
-
-
-def _constant(name: str) -> Any:
-    def read(scaler: "TorchNames") -> Any:
-        return getattr(scaler._rule, name)  # noqa: SLF001
-
-    def write(scaler: "TorchNames", value: Any) -> None:
-        scaler._set_constant(name, value)  # noqa: SLF001
-
-    return Name(read, write)
 
 
 class TorchNames(TorchScaler):
@@ -86,11 +51,11 @@ class TorchNames(TorchScaler):
     like, are torch's own.
     """
 
-    _iterations: Iterations[AnyVersion]
+    _iterations: Iterations[AnyVersion] = NotMade()  # type: ignore[assignment]
     _records: StepRecords
     _rule: Any
     _first: checkpoint.States
-    _options: config.Options
+    _options: config.Options = NotMade()  # type: ignore[assignment]
     _ranks: Ranks | None
     _start: Callable[..., Any]
     _holding: Callable[..., Any]
@@ -110,7 +75,11 @@ class TorchNames(TorchScaler):
         return self._scale_now() if self._options.capturable else ShownTensor.of(self._scale_now, self._write_scale)
 
     def _write_scale(self, new_scale: Any) -> None:
-        """Do what ``update(new_scale)`` does in an iteration of nothing else; within one only the same is taken."""
+        """Do what ``update(new_scale)`` does in an iteration of nothing else; within one only the same is taken.
+
+        None begins anew, as in torch.
+        """
+        new_scale = self._init_scale if new_scale is None else new_scale
         if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
             new_scale = float(new_scale)
         new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
@@ -151,6 +120,7 @@ class TorchNames(TorchScaler):
                 f"_growth_tracker set to {tracker!r} with a policy, which has none: expected a rule; call "
                 "load_state_dict() with the policy's state"
             )
+        tracker = self._init_growth_tracker if tracker is None else tracker
         if isinstance(tracker, Tensor) and tracker.numel() == 1:
             tracker = tracker.item()
         tracker = as_int("_growth_tracker", tracker, 0, "to start counting again set 0")
@@ -215,9 +185,9 @@ class TorchNames(TorchScaler):
         lambda self: self._first[-1].growth_tracker, lambda self, tracker: self._write_first(_growth_tracker=tracker)
     )
     _per_optimizer_states = Name(_read_states, _write_states)
-    _growth_factor: float = _constant("growth_factor")
-    _backoff_factor: float = _constant("backoff_factor")
-    _growth_interval: int = _constant("growth_interval")
+    _growth_factor: float = constant("growth_factor")
+    _backoff_factor: float = constant("backoff_factor")
+    _growth_interval: int = constant("growth_interval")
 
     def _get_growth_tracker(self) -> int:
         if not self._enabled:
@@ -246,23 +216,27 @@ class TorchNames(TorchScaler):
         for name in _NEVER_CALLED:
             if not self._is_ours(name):
                 raise TypeError(
-                    f"{_owner(type(self), name).__name__} overrides {name}, which would never be called: expected "
+                    f"{type(self).__name__} overrides {name}, which would never be called: expected "
                     "public methods, _unscale_grads_ or _maybe_opt_step; override those, or derive from "
                     "torch.amp.GradScaler"
                 )
 
     def _is_ours(self, name: str) -> bool:
-        """Tell whether a method is one of this package or of torch's scaler, and of no subclass."""
-        return _owner(type(self), name).__module__.startswith(("ampsim.torch.", "torch.amp."))
+        """Tell whether a method is one of this package or of torch's scaler, and of no subclass or instance."""
+        return not callable(vars(self).get(name)) and _owner(type(self), name).__module__.startswith(
+            ("ampsim.torch.", "torch.amp.")
+        )
 
     def _overridden(self, name: str) -> Any:
         """Return this scaler's method if it is not torch's, else None."""
         method = getattr(self, name)
-        return None if getattr(method, "__func__", None) is getattr(TorchScaler, name) else method
+        return None if getattr(method, "__func__", None) is _CALLED[name] else method
 
     def _overrides(self) -> Overrides:
         kind: Any = type(self)
-        if not (_overrides_of(kind) or _CALLED & vars(self).keys()):
+        if vars(self).keys() & _NEVER_CALLED:
+            self._check_overrides()
+        if not any(name in vars(self) or getattr(kind, name) is not torchs for name, torchs in _CALLED.items()):
             return _NO_OVERRIDES
         maybe_opt_step = self._overridden("_maybe_opt_step")
 
@@ -276,15 +250,20 @@ def _owner(kind: type[TorchScaler], name: str) -> type:
     return next(cls for cls in kind.__mro__ if name in vars(cls))
 
 
-@functools.cache
-def _overrides_of(kind: type[TorchScaler]) -> bool:
-    return any(getattr(kind, name) is not getattr(TorchScaler, name) for name in _CALLED)
+def _torchs(name: str) -> Any:
+    """Return a method of torch's scaler, None if somebody has put another in its place."""
+    method = getattr(TorchScaler, name)
+    return (
+        method
+        if getattr(getattr(method, "__code__", None), "co_filename", None) == torch.amp.grad_scaler.__file__
+        else None
+    )
 
 
 _NO_OVERRIDES = Overrides()
-_CALLED = {"_unscale_grads_", "_maybe_opt_step"}
-_NEVER_CALLED = (
+_CALLED = {name: _torchs(name) for name in ("_unscale_grads_", "_maybe_opt_step")}
+_NEVER_CALLED = {
     "_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_growth_factor", "_backoff_factor",
     "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_check_inf_per_device",
     "_get_scale_async", "_get_growth_tracker",
-)  # fmt: skip
+}  # fmt: skip

@@ -107,7 +107,7 @@ def test_an_optimizer_of_others_is_told_of_no_overflow_where_torchs_own_need_no_
         pass
 
     record = Record(None)
-    record.found_inf[CPU]  # is made by the look
+    record.found_inf.on(CPU)  # is made by the look
     assert _flag(an_optimizer(fused=True)[1], record) is None
     assert _flag(an_optimizer(kind=Theirs)[1], record) == 0.0
 

@@ -62,10 +62,10 @@ def _any_kind(optimizer: Optimizer, *, sums: bool, uncoalesced: list[Tensor] | N
 
 def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
     """Group gradients that are plain without a look at each in Python; None of others, or of few."""
-    first = optimizer.param_groups[0]["params"] if len(optimizer.param_groups) == 1 else None
-    if first is not None and len(first) < FEW:
+    lists = [group["params"] for group in optimizer.param_groups]
+    if len(lists) == 1 and len(lists[0]) < FEW:
         return None
-    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    params = chain.from_iterable(lists)
     grads = [grad for param in params if (grad := param.grad) is not None]
     try:
         if {*map(type, grads)} != {Tensor} or not all(map(Tensor.is_contiguous, grads)):  # as no sparse COO one is

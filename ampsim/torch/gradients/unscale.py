@@ -29,11 +29,13 @@ SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from f
 
 
 class FoundInf(dict[torch.device, Tensor]):
-    """The flags of gradients by device, 1.0 if any was inf or NaN, else 0.0; (), float32, made when first asked for."""
+    """The flags of gradients by device, 1.0 if any was inf or NaN, else 0.0; (), float32."""
 
-    def __missing__(self, device: torch.device) -> Tensor:
-        self[device] = flag = torch.zeros((), dtype=torch.float32, device=device)
-        return flag
+    def on(self, device: torch.device) -> Tensor:
+        """Return the flag of a device, made when first asked for."""
+        if device not in self:
+            self[device] = torch.zeros((), dtype=torch.float32, device=device)
+        return self[device]
 
     def join(self, flag: Tensor) -> None:
         """Set the flag of a device to 1 if this one is; where there is none yet, this one becomes it."""
@@ -49,7 +51,7 @@ def check_and_multiply_(groups: Groups, inverse_on: OnDevice, found: FoundInf) -
     float32 for inf, and no bfloat16.
     """
     for (device, _), grads in groups.items():
-        torch._amp_foreach_non_finite_check_and_unscale_(grads, found[device], inverse_on(device))
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found.on(device), inverse_on(device))
 
 
 @torch.no_grad()
@@ -60,11 +62,11 @@ def multiply_and_check_(groups: Groups, inverse_on: OnDevice, found: FoundInf, *
     more read where the scale may be below one, so that a finite gradient may have left its format.
     """
     for (device, dtype), grads in groups.items():
-        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse_on(device), found[device]):
+        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse_on(device), found.on(device)):
             continue
         exact = device.type in EXACT_CHECK
         if exact:
-            torch._amp_foreach_non_finite_check_and_unscale_(grads, found[device], inverse_on(device))
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found.on(device), inverse_on(device))
         else:
             multiply_({(device, dtype): grads}, inverse_on)
         if below_one or not exact:

@@ -73,6 +73,7 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         return float(self.scale.item())
 
+    @torch.inference_mode(mode=False)  # what is made here is multiplied by where gradients are wanted
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         self._wait()
         for successor in outcome.successors:
@@ -92,6 +93,7 @@ class DeviceVersion(Version[Rule, State]):
             scale = scale.masked_fill(grows & leaves, rule.max_scale)
         return self._made(rule, scale, tracker)
 
+    @torch.inference_mode(mode=False)
     def override(self, rule: Rule, new_scale: float | Tensor) -> "DeviceVersion":
         self._wait()
         device = self.scale.device
@@ -174,6 +176,7 @@ def event_on(device: torch.device) -> torch.cuda.Event | None:
     return event
 
 
+@torch.inference_mode(mode=False)
 def _filled(state: State, device: torch.device) -> tuple[Tensor, Tensor]:
     scale = torch.full((), state.scale, dtype=torch.float32, device=device)
     return scale, torch.full((), state.growth_tracker, dtype=torch.int32, device=device)

@@ -29,17 +29,19 @@ class HostScale(Version[M, S]):
             return _filled(self.state.scale, device)
         tensor = self._tensors.get(device)
         if tensor is None:  # two threads may both make it; the first one stored is kept
-            made = torch.tensor(self.state.scale, dtype=torch.float32, device=device)
-            tensor = self._tensors.setdefault(device, made)
+            tensor = torch.tensor(self.state.scale, dtype=torch.float32, device=device)
+            if _is_ordinary(tensor):
+                tensor = self._tensors.setdefault(device, tensor)
         return tensor
 
     def inverse_on(self, device: torch.device) -> Tensor:
-        if not self._inverse:
-            scale = self.state.scale
-            inverse = 1.0 / scale if scale != 0 else math.copysign(math.inf, scale)
-            self._inverse.append(_filled(inverse, torch.device("cpu")))
-        (made,) = self._inverse
-        return made if device.type == "cpu" else _filled(made.item(), device)
+        if self._inverse and device.type == "cpu":
+            return self._inverse[0]
+        scale = self.state.scale
+        inverse = _filled(1.0 / scale if scale != 0 else math.copysign(math.inf, scale), device)
+        if device.type == "cpu" and _is_ordinary(inverse):
+            self._inverse.append(inverse)
+        return inverse
 
     @property
     def device(self) -> torch.device:
@@ -51,6 +53,11 @@ class HostScale(Version[M, S]):
 
     def read(self) -> State:
         return self.state
+
+
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Tell whether a tensor can be used when the mode in which it was made has ended: inference, or fake tensors."""
+    return type(tensor) is Tensor and not tensor.is_inference()
 
 
 def _filled(number: float, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ampsim.core.machine import Rule
 from ampsim.core.policies.base import Policy
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Checked
 
 T = TypeVar("T")
+_HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 Args = tuple[Any, ...]  # of the optimizer's own step
 Kwargs = dict[str, Any]
 
@@ -311,13 +313,22 @@ def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args
     return result
 
 
+def _is_read_by_torch_alone(optimizer: Any) -> bool:
+    """Tell whether no hook and no step of a client's sees the flag that an optimizer is handed."""
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return False
+    step = vars(optimizer).get("step")  # torch's schedules count calls by one of theirs
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_HOOKS_OF_ALL)  # noqa: SLF001
+    return not any(hooks) and (step is None or hasattr(step, "_wrapped_by_lr_sched"))
+
+
 def _flag(optimizer: Optimizer, record: Record) -> Tensor | None:
     """Return one flag for the kernel, shape (), float32; or None where it is known to be 0 and None will do.
 
     torch's own optimizers take None, and then do not subtract the flag from the step count of every parameter.
     """
     home, flags = record.home, list(record.found_inf.values())
-    if home.type == "cpu" and type(optimizer).__module__.startswith("torch.optim.") and not any(flags):
+    if home.type == "cpu" and _is_read_by_torch_alone(optimizer) and not any(flags):
         return None
     if len(flags) == 1:
         return flags[0]
