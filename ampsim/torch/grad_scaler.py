@@ -314,16 +314,14 @@ class GradScaler(TorchNames):
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
         self._check_by_hand(name)
+        return self._launcher.call(self._held, name, optimizer, ticket, work)
 
-        def hold() -> T:
-            if self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer):
-                self._owners.check_owner(optimizer, ticket)
-            check = partial(self._iterations.stepping, name, ticket)
-            return self._records.holding(
-                ticket.index, optimizer, check, lambda record: work(self._step_of(ticket, record))
-            )
-
-        return self._launcher.call(hold)
+    def _held(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
+        owned = self._owners.may_refuse
+        if owned and (self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer)):
+            self._owners.check_owner(optimizer, ticket)
+        check = partial(self._iterations.stepping, name, ticket)
+        return self._records.holding(ticket.index, optimizer, check, lambda record: work(self._step_of(ticket, record)))
 
     def _step_of(self, ticket: ScaleTicket, record: Record) -> OptimizerStep:
         return OptimizerStep(
@@ -333,7 +331,7 @@ class GradScaler(TorchNames):
             exact_torch=self._options.exact_torch,
             allow_fp16=self._options.allow_fp16,
             overrides=self._overrides(),
-            show=partial(self._show, ticket, record.optimizer),
+            show=partial(self._show, ticket, record.optimizer) if self._observers else None,
             ticket=ticket.index,
             ranks=self._ranks,
             fused_step=self._fused_step,

@@ -233,10 +233,11 @@ class TorchNames(TorchScaler):
         return None if getattr(method, "__func__", None) is _CALLED[name] else method
 
     def _overrides(self) -> Overrides:
-        kind: Any = type(self)
-        if vars(self).keys() & _NEVER_CALLED:
+        kind, own = type(self), vars(self)
+        if not own.keys().isdisjoint(_NEVER_CALLED):
             self._check_overrides()
-        if not any(name in vars(self) or getattr(kind, name) is not torchs for name, torchs in _CALLED.items()):
+        plain = kind._unscale_grads_ is _UNSCALE and kind._maybe_opt_step is _STEP  # noqa: SLF001 - of this class
+        if plain and own.keys().isdisjoint(_CALLED):
             return _NO_OVERRIDES
         maybe_opt_step = self._overridden("_maybe_opt_step")
 
@@ -262,6 +263,7 @@ def _torchs(name: str) -> Any:
 
 _NO_OVERRIDES = Overrides()
 _CALLED = {name: _torchs(name) for name in ("_unscale_grads_", "_maybe_opt_step")}
+_UNSCALE, _STEP = _CALLED.values()
 _NEVER_CALLED = {
     "_scale", "_growth_tracker", "_init_scale", "_init_growth_tracker", "_growth_factor", "_backoff_factor",
     "_growth_interval", "_per_optimizer_states", "_check_scale_growth_tracker", "_check_inf_per_device",

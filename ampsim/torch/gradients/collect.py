@@ -33,8 +33,9 @@ def gradients(
     see the sum. Those that are not go into `uncoalesced` too.
     """
     groups = _all_plain(optimizer) or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
-    if not allow_fp16 and any(dtype is torch.float16 for _, dtype in groups):
-        raise refusals.FLOAT16.error()
+    for _, dtype in () if allow_fp16 else groups:
+        if dtype is torch.float16:
+            raise refusals.FLOAT16.error()
     return groups
 
 

@@ -29,6 +29,8 @@ _TAG = "_ampsim_ticket"  # the note on a gradient of its ticket
 class Owners:
     """Knows whose gradients an optimizer has. This one knows nothing and refuses nothing, as torch."""
 
+    may_refuse = False  # whether `check_owner` has anything to look at
+
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
         """Note an output that a ticket has scaled, before its backward pass."""
 
@@ -47,6 +49,8 @@ class GradientOwners(Owners):
 
     The parameters it looks at are the leaves of the first scaled output's graph and those of optimizers seen.
     """
+
+    may_refuse = True
 
     def __init__(self, is_outstanding: Callable[[ScaleTicket], bool]) -> None:
         self._is_outstanding = is_outstanding
@@ -173,7 +177,7 @@ class LeftGradients(Owners):
             known[key] = WeakIdRef(params[key], lambda _, key=key: known.pop(key, None))
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
-        for key, param in _parameters_of(optimizer).items() if self._left else ():
+        for key, param in _parameters_of(optimizer).items():
             left, grad = self._left.get(key), param.grad
             if left is not None and grad is not None and left.ticket is not ticket and left.is_still(grad):
                 left.check_divisor(ticket)
@@ -196,7 +200,7 @@ class LeftGradients(Owners):
             if before is None or key in unscaled or not before.is_still(grad):
                 before = _Left(TensorWeakRef(grad), grad._version, ticket, key in unscaled)  # noqa: SLF001
             left[key] = before
-        self._left = left
+        self._left, self.may_refuse = left, bool(left)
 
     def _unstepped(self) -> set[int]:
         """Return the parameters whose optimizer has not stepped; if the others are as before, so are these."""

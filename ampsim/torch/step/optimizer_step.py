@@ -70,7 +70,7 @@ class OptimizerStep:
     exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
     allow_fp16: bool
     overrides: Overrides
-    show: Callable[[], None]  # the gradients to observers, before they are divided or checked
+    show: Callable[[], None] | None  # the gradients to observers, before they are divided or checked
     ticket: int = 0  # its number
     ranks: Ranks | None = None  # that must know what was found before any steps
     fused_step: FusedStep | None = None  # in the place of torch's kernels, where it can be
@@ -111,10 +111,12 @@ class OptimizerStep:
         self.record.check_unscalable()
         if self.record.found_inf:  # by `check`, or by hand
             self.record.found_inf = FoundInf()
-        self.show()
+        if self.show:
+            self.show()
         try:
             result = work()
-            self._tell_ranks()
+            if self.ranks:
+                self._tell_ranks()
             self.record.stage = Stage.UNSCALED
         except BaseException:
             self.record.forget()
@@ -232,7 +234,8 @@ class OptimizerStep:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
         record, scale = self.record, self.record.folded
         if record.stage is Stage.READY:
-            self.show()
+            if self.show:
+                self.show()
             groups = self._gradients(allow_fp16=True)
             self._lay_out({device for device, _ in groups}, are_plain=isinstance(groups, PlainGroups))
             self._check(groups)

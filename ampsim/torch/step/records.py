@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ampsim.torch.threads.register import Sync
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
@@ -188,7 +188,8 @@ class StepRecords:
         self.lock = self._sync.Lock()
 
 
-class _Flag(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Flag:
     """A copy of what was found on one device, which any thread may read."""
 
     found_inf: Tensor | bool  # of the CPU a bool, which is had sooner than a copy
@@ -212,20 +213,20 @@ class _Flag(NamedTuple):
         return self.found_inf.item() != 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class StepReport:
-    """The outcome of one iteration's steps. Reading it waits for the device; making it does not.
+    """The outcome of one iteration's steps. Reading it waits for the device; making it does not. It never changes.
 
     True for fused optimizers too, whose ``step`` is called although their kernel skips. It keeps its optimizers alive.
     """
 
     ticket: int = -1  # of the iteration it is about
-    _all: list[tuple[Optimizer, tuple[_Flag, ...]]] = field(default_factory=list, repr=False)
+    _all: list[tuple[Optimizer, list[_Flag]]] = field(default_factory=list, repr=False)
     """Shared with later reports: a copy for each would take quadratic time."""
     _count: int = field(default=0, repr=False)  # those at the list's beginning are ours
 
     @property
-    def _steps(self) -> Iterator[tuple[Optimizer, tuple[_Flag, ...]]]:
+    def _steps(self) -> Iterator[tuple[Optimizer, list[_Flag]]]:
         return islice(self._all, self._count)
 
     def __iter__(self) -> Iterator[Optimizer]:
@@ -250,7 +251,7 @@ class StepReport:
     def adding(self, ticket: int, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""
         # The tensors are clones: a record's own may still be summed into.
-        flags = tuple(map(_Flag.of, record.found_inf.values()))
+        flags = [*map(_Flag.of, record.found_inf.values())]
         steps = self._all if ticket == self.ticket else []
         del steps[self._count :]  # left by a call that was interrupted
         steps.append((record.optimizer, flags))

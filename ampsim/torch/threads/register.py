@@ -162,7 +162,10 @@ class Register(Generic[V]):
 
     def known(self, first: int = 0) -> Ticket[V] | None:
         """Return the oldest outstanding ticket from number `first` on; None if there is none."""
-        return next(iter([ticket for ticket in self._book.tickets if ticket.index >= first]), None)
+        for ticket in self._book.tickets:
+            if ticket.index >= first:
+                return ticket
+        return None
 
     def coming(self) -> V:
         """Return what the next ticket will carry, or the newest version where that one does not exist yet."""
