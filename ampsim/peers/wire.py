@@ -9,16 +9,19 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import ampsim
 from ampsim.peers import environments
 from ampsim.peers.peer import Peer, Step
 
+T = TypeVar("T")
 LINES = 5  # of what the peer printed last, in an error
+LONGEST = 1 << 26  # bytes of an answer
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of wrong forms
 
 
 class PeerRaisedError(RuntimeError):
@@ -46,30 +49,28 @@ class Remote(Peer):
         self._process: _Process | None = None
 
     def version(self) -> str:
-        return str(self._ask("version"))
+        return self._ask("version", str)
 
     def start(self, **constants: Any) -> None:
-        self._ask("start", **constants)
+        self._ask("start", bool, **constants)
 
     def get_scale(self) -> float:
-        return float(self._ask("get_scale"))
+        return self._ask("get_scale", float)
 
     def scale_loss(self, loss: float) -> float:
-        return float(self._ask("scale_loss", loss))
+        return self._ask("scale_loss", float, loss)
 
     def step(self, scaled: Sequence[float]) -> Step:
-        given = self._ask("step", list(scaled))
-        seen = given.pop("unscaled")
-        return Step(**given, unscaled=None if seen is None else tuple(seen))
+        return self._ask("step", _step, list(scaled))
 
     def history(self, constants: Mapping[str, Any], scaled: Sequence[Sequence[float]]) -> list[float | None]:
-        return list(self._ask("history", dict(constants), [list(each) for each in scaled]))
+        return self._ask("history", list, dict(constants), [list(each) for each in scaled])
 
     def state_dict(self) -> object:
-        return self._ask("state_dict")
+        return self._ask("state_dict", lambda state: state)
 
     def load_state_dict(self, state: object) -> None:
-        self._ask("load_state_dict", state)
+        self._ask("load_state_dict", bool, state)
 
     def close(self) -> None:
         """End the process, if one runs."""
@@ -83,7 +84,7 @@ class Remote(Peer):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ask(self, call: str, *args: object, **kwargs: object) -> Any:
+    def _ask(self, call: str, form: Callable[[Any], T], *args: object, **kwargs: object) -> T:
         limit = self.limit
         if self._process is None:
             if call not in ("start", "version", "history"):
@@ -92,16 +93,21 @@ class Remote(Peer):
         elif call == "start":
             limit = self.first  # it may be the first call that loads the package
         try:
-            answer = self._process.ask({"call": call, "args": args, "kwargs": kwargs}, limit)
+            value, raised = self._process.ask({"call": call, "args": args, "kwargs": kwargs}, limit, form)
         except BaseException:
             self.close()
             raise
-        if "raised" not in answer:
-            return answer["value"]
-        kind, text = answer["raised"]
+        if not raised:
+            return cast("T", value)
+        kind, text = raised
         if kind == "NotImplementedError":
             raise NotImplementedError(text)
         raise PeerRaisedError(self.name, kind, text)
+
+
+def _step(given: dict[str, Any]) -> Step:
+    seen = given.pop("unscaled")
+    return Step(**given, unscaled=None if seen is None else tuple(map(float, seen)))
 
 
 class _Process:
@@ -133,25 +139,33 @@ class _Process:
                 start_new_session=True,  # so that what it starts ends with it
             )
 
-    def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
-        """Send one request and return the answer; raise PeerLostError if none of the right form comes in time."""
+    def ask(
+        self, request: dict[str, Any], limit: float, form: Callable[[Any], T]
+    ) -> tuple[T | None, tuple[str, str] | None]:
+        """Send one request; return the answer in a form, or the kind and text of what the peer raised.
+
+        Raises:
+            PeerLostError: none of the right form came in time.
+        """
         with contextlib.suppress(OSError):  # it has ended, which the reading tells better
             self.socket.sendall(json.dumps(request).encode() + b"\n")
         line = self._line(request["call"], limit)
-        try:
+        with contextlib.suppress(*MALFORMED):
             answer = json.loads(line)
-            if answer.keys() & {"value", "raised"}:
-                return dict(answer)
-        except (ValueError, AttributeError):
-            pass
+            if "raised" not in answer:
+                return form(answer["value"]), None
+            kind, text = answer["raised"]
+            return None, (str(kind), str(text))
         raise self._lost(f"answered {request['call']} by {line[:80]!r}; expected a JSON object with value or raised")
 
     def _line(self, call: str, limit: float) -> bytes:
-        line, until = b"", time.monotonic() + limit
-        while b"\n" not in line:
-            ready, _, _ = select.select([self.socket], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
+        line, piece, until = bytearray(), b"", time.monotonic() + limit
+        while b"\n" not in piece:
+            left = max(0.0, until - time.monotonic())
+            if not select.select([self.socket], [], [], left)[0] or (line and not left):
                 raise self._lost(f"did not answer {call} within {limit:g} s")
+            if len(line) > LONGEST:
+                raise self._lost(f"answered {call} by more than {LONGEST:,} bytes without a line feed")
             try:
                 piece = self.socket.recv(1 << 16)
             except OSError:
@@ -159,7 +173,7 @@ class _Process:
             if not piece:
                 raise self._lost(f"{self._ending()} in {call}")
             line += piece
-        return line.partition(b"\n")[0]
+        return bytes(line).partition(b"\n")[0]
 
     def _ending(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

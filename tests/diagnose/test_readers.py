@@ -1,5 +1,6 @@
 """Each kind of log gives the history that is in it. The lines are in the form that the programs print."""
 
+import functools
 import gzip
 import json
 import math
@@ -311,6 +312,17 @@ def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
         "The compressed file is torn, and was read up to there (Compressed file ended before the end-of-stream marker "
         "was reached)."
     ]
+
+
+def test_an_archive_that_is_damaged_at_once_or_packed_without_end_is_refused_in_words(tmp_path):
+    flipped = bytearray(gzip.compress(MEGATRON.encode()))
+    flipped[15] ^= 255
+    within = gzip.compress(b"\x1f\x8b" + b"no archive")
+    many = functools.reduce(lambda data, _: gzip.compress(data, 1), range(1200), MEGATRON.encode())
+    for data, what in ((flipped, "file is torn"), (within, "file is torn"), (many, "file is no text")):
+        (tmp_path / "log").write_bytes(data)
+        with pytest.raises(NothingReadError, match=what):
+            read_history(tmp_path / "log")
 
 
 def test_steps_in_no_order_and_a_run_started_often_are_told_apart_by_their_segments(tmp_path):

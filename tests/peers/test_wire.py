@@ -1,11 +1,13 @@
 """A peer in its own process: what comes back, and what is said of one that hangs, crashes, prints or talks nonsense."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ampsim.peers import wire
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote, _Process
 
@@ -13,7 +15,7 @@ INF, NAN = float("inf"), float("nan")
 
 # A peer that does in `scale_loss` what a loss tells, in a process that is otherwise as `serve` makes it.
 PLANTED = f"""#!{sys.executable}
-import os, signal, sys, time
+import json, os, signal, sys, time
 from ampsim.peers import serve
 from ampsim.peers.peer import Peer, Step
 
@@ -32,6 +34,9 @@ class Planted(Peer):
         if loss == 6.0: return {{1, 2}}
         if loss == 7.0: os.write(int(sys.argv[-1]), b"nonsense\\n"); time.sleep(1000)
         if loss == 8.0: return self.nothing
+        while loss == 9.0: os.write(int(sys.argv[-1]), b"x" * 4096)
+        if loss in range(10, 99): os.write(int(sys.argv[-1]), json.loads(os.environ["FORMS"])[int(loss) - 10].encode())
+        if loss in range(10, 99): os.write(int(sys.argv[-1]), b"\\n")
         return loss
 
 sys.argv = sys.argv[2:]
@@ -108,6 +113,32 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
     assert remote.get_scale() == 3.0
     remote.limit = 0.0  # which is of calls: a start has the first one's
     remote.start(factor=4.0)
+
+
+FORMS = [
+    '{"value": "x"}', '{"value": null}', '{"value": {}}', '{"value": ' + "1" * 400 + "}", "[]", "3", "{}", '"value"',
+    '{"raised": 1}', '{"raised": ["a"]}', '{"value": ' + "[" * 99999, "\udcff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(FORMS)))
+def test_an_answer_of_a_wrong_form_is_a_lost_peer(remote: Remote, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORMS", json.dumps([form.encode(errors="ignore").decode() for form in FORMS]))
+    remote.start()
+    with pytest.raises(PeerLostError, match="planted answered scale_loss by b"):
+        remote.scale_loss(10.0 + number)
+
+
+def test_a_peer_that_floods_is_lost_in_time_and_within_bounds(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote.start()
+    remote.limit = 0.1
+    with pytest.raises(PeerLostError, match=r"did not answer scale_loss within 0.1 s"):
+        remote.scale_loss(9.0)
+    monkeypatch.setattr(wire, "LONGEST", 1 << 20)
+    remote.start()
+    remote.limit = 60.0
+    with pytest.raises(PeerLostError, match="answered scale_loss by more than 1,048,576 bytes without a line feed"):
+        remote.scale_loss(9.0)
 
 
 def test_of_what_a_lost_peer_printed_the_last_lines_are_told(tmp_path: Path) -> None:

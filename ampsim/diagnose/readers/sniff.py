@@ -27,6 +27,7 @@ BLOCK = 1 << 16
 SEPARATORS = ",;\t"
 """Of the columns of a table."""
 UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+TORN = (EOFError, gzip.BadGzipFile, zlib.error)
 """How a log begins that PowerShell wrote."""
 
 
@@ -61,11 +62,12 @@ def _instead(path: Path) -> str:
     """Return in words what a file has that holds no run; nothing if it is text like any other."""
     if path.is_dir():
         return ": the folder has no *tfevents* file and no *.wandb"
+    torn: list[str] = []
     with path.open("rb") as file:
-        lines = list(itertools.islice(_lines(file, lambda _: None, []), 20))
+        lines = list(itertools.islice(_lines(file, lambda _: None, torn), 20))
     first = next((line for line in lines if line.strip()), "")
     if not first:
-        return ": the file is empty"
+        return ": the compressed file is torn" if torn else ": the file is empty"
     if "\0" in first or first.count("\ufffd") * 10 > len(first):
         return ": the file is no text"
     if any(first.count(each) and as_number(first.split(each)[-1]) is not None for each in SEPARATORS):
@@ -118,12 +120,15 @@ def _lines(compressed: BinaryIO, progress: Callable[[int], object], torn: list[s
     yield rest.decode(errors="replace")
 
 
-def _decoded(file: BinaryIO) -> BinaryIO:
-    """Return a log's text in UTF-8, or whatever it is if not compressed nor in UTF-16."""
-    begin = file.read(2)
-    file.seek(0)
-    if begin == b"\x1f\x8b":
-        return _decoded(cast("BinaryIO", gzip.open(file)))
+def _decoded(file: BinaryIO, layers: int = 3) -> BinaryIO:
+    """Return a log's text in UTF-8, or whatever it is if not compressed, in so many layers at most, nor in UTF-16."""
+    try:
+        begin = file.read(2)
+        file.seek(0)
+    except TORN:  # what reads on meets it again, and says so
+        return file
+    if begin == b"\x1f\x8b" and layers:
+        return _decoded(cast("BinaryIO", gzip.open(file)), layers - 1)
     return cast("BinaryIO", codecs.EncodedFile(file, "utf-8", "utf-16", "replace")) if begin in UTF16 else file
 
 
@@ -133,7 +138,7 @@ def _block(file: BinaryIO, torn: list[str]) -> bytes:
         if isinstance(file, io.BufferedIOBase):
             return file.read1(BLOCK)  # what there is before a tear is not lost
         return file.read(BLOCK)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except TORN as error:
         torn[:] = [f"The compressed file is torn, and was read up to there ({error})."]
         return b""
 

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +20,11 @@ def read_tensorboard(path: Path) -> History:
     Raises:
         ImportError: tensorboard is not installed.
     """
+    with _damage_told(path):
+        return _history(str(path), "TensorBoard", sorted(_tensorboard_rows(path).items()))
+
+
+def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
@@ -33,7 +39,7 @@ def read_tensorboard(path: Path) -> History:
                     item = array.item()
                     item = item.decode(errors="replace") if isinstance(item, bytes) else item
                     steps.setdefault(event.step, {})[value.tag.removesuffix("/text_summary")] = item
-    return _history(str(path), "TensorBoard", sorted(steps.items()))
+    return steps
 
 
 def read_wandb(path: Path) -> History:
@@ -42,7 +48,21 @@ def read_wandb(path: Path) -> History:
     Raises:
         ImportError: wandb is not installed.
     """
-    return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
+    with _damage_told(path):
+        return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """Tell in words what a tracker's package raises of a file that it has not written so: no two raise the same."""
+    try:
+        yield
+    except (ImportError, OSError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{path} is damaged: {type(error).__name__}: {error}; expected what the tracker wrote; copy it again"
+        ) from error
 
 
 def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
