@@ -50,7 +50,7 @@ def constant(name: str) -> Any:
 
 
 class NotMade:
-    """What only `__init__` makes, of a subclass that calls none of ours."""
+    """An attribute that only `__init__` makes, of a subclass that calls none of ours."""
 
     def __get__(self, scaler: Any, owner: type) -> Any:
         if scaler is None:
