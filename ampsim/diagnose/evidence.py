@@ -45,6 +45,11 @@ class Evidence:
         """By how much a scale that was printed with few decimals may be wrong."""
         return float(self.format.get("least", 0.0))
 
+    @cached_property
+    def averaged(self) -> Bools:
+        """Rows with a mean of norms beside a finite loss: not finite where one step of many was bad."""
+        return (self.format.get("norm") == "mean") & np.isfinite(self.history.loss)
+
     # ------------------------------------------------------------------------------------------------- the scale
 
     @cached_property
@@ -232,7 +237,7 @@ class Evidence:
         history, skipped = self.history, self.skipped
         counts = self.format.get("counts")
         total = ~np.isnan(history.total)
-        bad = (skipped > 0) | np.isinf(history.norm)
+        bad = (skipped > 0) | np.isinf(history.norm) & ~self.averaged
         taken = total & (self.risen < self.steps)
         if self.flags or (self.trusted and not self.unsaid and counts != "since" and "count" in history.settings):
             taken |= (skipped == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens

@@ -143,6 +143,7 @@ class Maker:
         values, rows = evidence.points
         if len(values):
             ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
+            ends["aside"] = ", where it is not printed as 0," if "printed_as_zero" in history.settings else ""
             yield self.make("scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
             if evidence.means:
                 yield self.make("means" if history.settings.get("means") else "no powers", rows)

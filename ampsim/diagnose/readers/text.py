@@ -121,7 +121,7 @@ class TextReader:
             text = _COLOUR.sub("", text)
         stream = self.stream(text)
         done = None
-        if bar and int(bar[2]) >= stream.bar[1]:
+        if bar and (int(bar[2]) >= stream.bar[1] or stream.bar[0] == stream.bar[1]):
             done, _ = stream.bar = int(bar[1]), int(bar[2])
         if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
             return
@@ -209,6 +209,8 @@ class TextReader:
         """Take a line of a table with a name and a number, such as guided-diffusion's; any other line ends a row."""
         found = _CELL.match(text)
         new = entry_of([(found[1], found[2])]) if found else {}
+        if found and "e" in found[2]:  # a step of three digits only is no step
+            new.pop("step", None)
         if stream.cells and (not found or stream.cells.keys() & new.keys()):
             cells, stream.cells, number = in_company(stream.cells), {}, self.number
             self.number = stream.row_line
@@ -272,7 +274,7 @@ class TextReader:
             return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
         if step is None and epochs:
             step = done
-        if step is None and stream.bar[0] >= 0 and stream.bar[0] > stream.step:
+        if step is None and max(stream.step, 0) < stream.bar[0] < stream.bar[1]:  # one at its end may be any loop's
             step = stream.bar[0]
         if step is None or not 0 <= step < MOST_STEPS:
             return math.nan
