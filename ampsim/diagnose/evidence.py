@@ -33,7 +33,7 @@ class Evidence:
     @property
     def format(self) -> dict[str, Any]:
         """The program's row of the table of formats."""
-        return dict(NAMED.get(self.history.program, {}))
+        return NAMED.get(self.history.program, {})
 
     @cached_property
     def own(self) -> bool:
@@ -286,6 +286,11 @@ def _held(values: Floats) -> Floats:
     """Return values with the last known one in the place of each NaN."""
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(len(values))))
     return np.where(last < 0, np.nan, values[last])
+
+
+def at_end(bad: Bools) -> int:
+    """Return how many true entries end an array."""
+    return int(len(bad) if bad.all() else np.argmin(bad[::-1]))
 
 
 def log2_of(scale: float) -> float:
