@@ -1,5 +1,6 @@
 """Lines as their program wrote them: put together where a terminal cut them, which the next line tells."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -48,8 +49,11 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
             width.lines += 1
             if wide := len(parts[-1][0]) >= width.longest:  # a terminal cuts at one width, the greatest of all
                 width.see(parts[-1][0], text)
-            for after, (part, at) in enumerate(parts, 1):
-                yield part, at, wide and _may_go_on(part, parts[after][0] if after < len(parts) else text)
+            if len(parts) == 1:  # as nearly always
+                yield begun, parts[0][1], wide and _may_go_on(begun, text)
+            else:
+                for (part, at), (after, _) in itertools.pairwise([*parts, (text, number)]):
+                    yield part, at, wide and _may_go_on(part, after)
         begun, parts = text, [(text, number)]
     for at, (part, number) in enumerate(parts):
         yield part, number, at + 1 == len(parts) and not ended and number > 1
