@@ -29,10 +29,10 @@ def norm(maker: Maker) -> Iterator[Statement]:
     finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
     if bad.all() and of_a_search(maker.evidence, rows, len(rows)):
         return
-    if (end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)) and not maker.evidence.averaged[rows[bad]].all():
-        yield maker.make("norm not finite", rows[bad], count=int(bad.sum()), of=str(len(rows)))
-    elif finite and (not end or maker.evidence.averaged[rows[-1]]) and "ampsim" not in history.program:
-        yield maker.make("some norms", rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    wrong = end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)
+    kind = ("mean norms" if maker.evidence.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
+    if wrong or (finite and not end and "ampsim" not in history.program):
+        yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
 def of_a_search(evidence: Evidence, rows: Ints, weight: int) -> bool:

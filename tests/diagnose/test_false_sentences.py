@@ -164,7 +164,7 @@ CASES = {
             f"2022-12-05 16:28:38,593 - mmdet - INFO - Epoch [12][{at}/3953]\t loss: 4.{at}, grad_norm: nan"
             for at in range(700, 900, 50)
         ],
-        ["cannot tell", "the loss stays finite"],
+        ["cannot tell", "a mean over several steps"],
         ["NO STEP SEEN", "NORM NOT FINITE"],
     ),
     "a program's name is what only it prints": (
