@@ -231,31 +231,33 @@ class TextReader:
                 entry["total"] = entry.pop("skipped")
         elif SHOWN.isdisjoint(entry):
             return
-        if form.megatron and entry.get("skipped") == 0:
-            self._megatron(stream, entry, form)
-        step = self.step_of(stream, entry.pop("step", None), done, text, form)
-        if stream.row.get("scale") == "mean" or "mean" in entry:
+        step = entry.pop("step", None)
+        if step is None or form.epochs or stream.epoch[1] or not 0 <= step < MOST_STEPS:
+            step = self.step_of(stream, step, done, text, form)
+        if "mean" in entry or stream.row.get("scale") == "mean":
             stream.builder.settings["means"] = True
         if entry.get("scale") == 0 and (least := stream.row.get("least")):
             stream.builder.settings["printed_as_zero"] = least
             del entry["scale"]
         if "skipped" in entry:
-            self._counts(stream, entry)
-        stream.step = stream.step if step != step else step
+            self._skips(stream, entry, form)
+        if step == step:
+            stream.step = step
         entry["line"] = self.number
         stream.builder.put(step, entry)
 
-    def _megatron(self, stream: Stream, entry: Entry, form: Form) -> None:
-        """Take what a line without skips leaves out: a loss that is not above 0; and its 0 where DeepSpeed steps."""
-        if "loss" not in entry and not form.loss:
-            fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
-            entry |= {} if fine else {"loss": math.inf}
-        if stream.row["name"] == "DeepSpeed":
-            del entry["skipped"]
+    def _skips(self, stream: Stream, entry: Entry, form: Form) -> None:
+        """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total.
 
-    def _counts(self, stream: Stream, entry: Entry) -> None:
-        """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
-        counts = stream.row.get("counts")
+        Megatron's line leaves out a loss that is not above 0, and its 0 skips mean nothing where DeepSpeed steps.
+        """
+        name, counts = stream.row["name"], stream.row.get("counts")
+        if form.megatron and not entry["skipped"]:
+            fine = form.loss or "loss" in entry or (name == "Megatron" and math.isfinite(entry.get("norm", math.nan)))
+            entry |= {} if fine else {"loss": math.inf}
+            if name == "DeepSpeed":
+                del entry["skipped"]
+                return
         if counts == "since":
             entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
             stream.counted = 0.0
@@ -264,8 +266,6 @@ class TextReader:
 
     def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
-        if step is not None and not form.epochs and not stream.epoch[1]:
-            return step if 0 <= step < MOST_STEPS else math.nan
         epochs = form.epochs
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
