@@ -33,7 +33,7 @@ class Evidence:
     @property
     def format(self) -> dict[str, Any]:
         """The program's row of the table of formats."""
-        return dict(NAMED.get(self.history.program, {}))
+        return NAMED.get(self.history.program, {})
 
     @cached_property
     def own(self) -> bool:
@@ -44,6 +44,11 @@ class Evidence:
     def least(self) -> float:
         """By how much a scale that was printed with few decimals may be wrong."""
         return float(self.format.get("least", 0.0))
+
+    @cached_property
+    def averaged(self) -> Bools:
+        """Rows with a mean of norms beside a finite loss: not finite where one step of many was bad."""
+        return (self.format.get("norm") == "mean") & np.isfinite(self.history.loss)
 
     # ------------------------------------------------------------------------------------------------- the scale
 
@@ -232,7 +237,7 @@ class Evidence:
         history, skipped = self.history, self.skipped
         counts = self.format.get("counts")
         total = ~np.isnan(history.total)
-        bad = (skipped > 0) | np.isinf(history.norm)
+        bad = (skipped > 0) | np.isinf(history.norm) & ~self.averaged
         taken = total & (self.risen < self.steps)
         if self.flags or (self.trusted and not self.unsaid and counts != "since" and "count" in history.settings):
             taken |= (skipped == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
@@ -281,6 +286,11 @@ def _held(values: Floats) -> Floats:
     """Return values with the last known one in the place of each NaN."""
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(len(values))))
     return np.where(last < 0, np.nan, values[last])
+
+
+def at_end(bad: Bools) -> int:
+    """Return how many true entries end an array."""
+    return int(len(bad) if bad.all() else np.argmin(bad[::-1]))
 
 
 def log2_of(scale: float) -> float:

@@ -66,18 +66,19 @@ def _verdict(evidence: Evidence, statements: list[Statement]) -> tuple[str, str]
     good, bad = evidence.status == 1, evidence.status == -1
     skips, steps, _ = share(evidence)
     shown = len(values) or (~np.isnan(evidence.skipped)).any() or len(norms) or good.any() or history.says
+    shown = shown or "printed_as_zero" in history.settings
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum()
     tiny = len(values) and values[-1] < 1 and values[-1] <= values[0] / 4
     late = good[-max(1, len(good) // 4) :]
     doubts = {
-        "nothing": not shown,
         "searching": any(each.kind == "searching" for each in statements),
         "ending": evidence.weight(evidence.tail) > 2 or (len(norms) and np.isinf(norms[-1])),
+        "rises": evidence.rises,
+        "nothing": not shown,
         "cut": history.settings.get("cut"),
         "often": many and (not steps or skips >= 3),
         "low": "printed_as_zero" in history.settings or tiny,
         "unguarded": "unguarded" in history.says,
-        "rises": evidence.rises,
         "short": 0 < good.sum() < JUDGED.short,
         "taken": not late.any() and (good.any() or not _loss_falls(history)),
     }

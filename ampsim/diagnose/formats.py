@@ -13,7 +13,7 @@ NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[n
 JUDGED = SimpleNamespace(**TABLE["judged"])
 """What is too many, too low, too short."""
 PROGRAMS: list[dict[str, Any]] = [each | {"mark": re.compile(each["mark"])} for each in TABLE["program"]]
-NAMED = {each["name"]: each for each in TABLE["program"]}
+NAMED: dict[str, dict[str, Any]] = {each["name"]: each for each in TABLE["program"]}
 """Program -> its row."""
 SENTENCES: list[dict[str, Any]] = [
     each | {"pattern": re.compile(each["pattern"].replace("NUMBER", NUMBER))} for each in TABLE["sentence"]

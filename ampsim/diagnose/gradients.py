@@ -1,4 +1,4 @@
-"""What norms and samples tell: gradients clipped while scaled, or layers that get none or lose them to float16."""
+"""What norms and samples tell: gradients not finite, clipped while scaled, or lost to float16."""
 
 import math
 from collections.abc import Iterator
@@ -6,57 +6,60 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.formats import FP16
-from ampsim.diagnose.history import Floats, History
+from ampsim.diagnose.evidence import Evidence, Ints, at_end
+from ampsim.diagnose.exponents import WINDOW
+from ampsim.diagnose.formats import JUDGED
+from ampsim.diagnose.history import Floats
+from ampsim.diagnose.statements import Maker, Statement
 from ampsim.diagnose.words import counted
 
-Found = Iterator[tuple[str, dict[str, float | str]]]
-FLUSHED_BELOW = math.log2(FP16.smallest_subnormal) - 1
-"""Binade below which float16 rounds to zero."""
 DEAD = 0.99
 """Share of a layer's nonzero gradients below fp16 at which it learns nothing."""
 
 
-def dead_layers(history: History) -> Found:
-    """Yield the kind of a statement and its numbers, with the names; nothing if there are none, or if all are dead."""
-    if len(history.samples) < 2:
+def norm(maker: Maker) -> Iterator[Statement]:
+    """Yield norms that are not finite, and what the loss says of these steps."""
+    history = maker.history
+    rows = np.flatnonzero(~np.isnan(history.norm))
+    bad = np.isinf(history.norm[rows])
+    if not bad.any() or history.settings.get("cut"):
         return
-    share: dict[str, list[float]] = {}
-    known = ~np.isnan(history.scale)
-    for sample in history.samples:
-        scale = float(np.interp(sample.step, history.step[known], history.scale[known])) if known.any() else np.nan
-        for name, counts in sample.counts.items():
-            share.setdefault(name, []).append(_flushed(counts, scale))
-    dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
-    if dead and len(dead) < len(share):
-        names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
-        yield "dead layer", {"count": str(len(dead)), "of": str(len(share)), "names": names}
+    end, later = at_end(bad), bad[at_end(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
+    after = history.loss[rows[bad][-1] :]
+    finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
+    if bad.all() and of_a_search(maker.evidence, rows, len(rows)):
+        return
+    wrong = end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)
+    kind = ("mean norms" if maker.evidence.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
+    if wrong or (finite and not end and "ampsim" not in history.program):
+        yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
-def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
-    """Return the share of the finite elements that float16 would make zero at a scale; zeros are counted too."""
-    finite = int(counts[:-2].sum())
-    if not finite or not scale > 0:
-        return 0.0
-    binades = np.arange(-149, 128)
-    below = int(counts[1:-2][binades + math.log2(scale) < FLUSHED_BELOW].sum())
-    return (int(counts[0]) + below) / finite
+def of_a_search(evidence: Evidence, rows: Ints, weight: int) -> bool:
+    """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
+    norms = bool(np.isinf(evidence.history.norm[rows]).any())
+    last = float(evidence.history.bounds[1, rows[-1]]) if evidence.history.unit == "step" else -math.inf
+    if norms:
+        return bool(max(weight, last) <= JUDGED.halved)
+    return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)
 
 
-def scaled_norm(history: History, means: bool) -> Found:
-    """Yield the kind of a statement, "scaled norm" or "scaled clip", and its numbers."""
+def scaled_norm(maker: Maker) -> Iterator[Statement]:
+    """Yield that a norm was taken before unscaling, or that gradients were clipped there."""
+    history = maker.history
     known = (history.scale > 0) & np.isfinite(history.scale)
     usable = known & np.isfinite(history.norm) & (history.norm > 0)
     norms, scales = history.norm[usable], history.scale[usable]
-    if means or len(norms) < 8:
+    if maker.evidence.means or len(norms) < 8:
         return
     slope, moves = _slope(np.log2(scales), np.log2(norms))
     low, high = np.quantile(norms * scales, [0.1, 0.9])
     typical = float(np.median(norms))
     if slope > 0.8 and moves >= 4 and typical > 100:
-        yield "scaled norm", {"moves": moves, "true": float(f"{np.median(norms / scales):.3g}")}
+        yield maker.make("scaled norm", maker.ends, moves=moves, true=float(f"{np.median(norms / scales):.3g}"))
     elif len(norms) >= 20 and high < 1.02 * low and typical < 1e-2:
-        yield "scaled clip", {"true": float(f"{low:.3g}"), "typical": float(f"{typical:.3g}")}
+        true, typical = float(f"{low:.3g}"), float(f"{typical:.3g}")
+        yield maker.make("scaled clip", maker.ends, true=true, typical=typical)
 
 
 def _slope(scales: Floats, norms: Floats) -> tuple[float, int]:
@@ -70,3 +73,30 @@ def _slope(scales: Floats, norms: Floats) -> tuple[float, int]:
         if moves := int((x != 0).sum()):
             found.append((float(x @ y / (x @ x)), moves))
     return max(found)
+
+
+def dead_layers(maker: Maker) -> Iterator[Statement]:
+    """Yield the layers that get no gradient, with their names; nothing if there are none, or if all are dead."""
+    history = maker.history
+    if len(history.samples) < 2:
+        return
+    share: dict[str, list[float]] = {}
+    known = ~np.isnan(history.scale)
+    for sample in history.samples:
+        scale = float(np.interp(sample.step, history.step[known], history.scale[known])) if known.any() else np.nan
+        for name, counts in sample.counts.items():
+            share.setdefault(name, []).append(_flushed(counts, scale))
+    dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
+    if dead and len(dead) < len(share):
+        names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
+        yield maker.make("dead layer", maker.ends, count=str(len(dead)), of=str(len(share)), names=names)
+
+
+def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
+    """Return the share of the finite elements that float16 would make zero at a scale; zeros are counted too."""
+    finite = int(counts[:-2].sum())
+    if not finite or not scale > 0:
+        return 0.0
+    binades = np.arange(-149, 128)
+    below = int(counts[1:-2][binades + math.log2(scale) < WINDOW["flushed"]].sum())
+    return (int(counts[0]) + below) / finite

@@ -27,7 +27,7 @@ COLUMNS = ("line", "step", "scale", "left", "skipped", "total", "norm", "loss", 
 LINE, STEP, SCALE, LEFT, SKIPPED, TOTAL, NORM, LOSS, RATE, SEGMENT = range(len(COLUMNS))
 WIDTH = len(COLUMNS)
 AT = {name: at for at, name in enumerate(COLUMNS)}
-BLANK = [math.nan] * WIDTH
+BLANK = [math.nan] * (WIDTH + 1)  # the last is for what is no column
 LARGEST = NORM, LOSS
 PLACE = LINE, STEP, SEGMENT
 
@@ -135,8 +135,8 @@ class HistoryBuilder:
         """Add a row, as `add`; a name of no column is passed over."""
         row = BLANK.copy()
         for name, value in given.items():
-            if name in AT:
-                row[AT[name]] = value
+            row[AT.get(name, WIDTH)] = value
+        row.pop()
         if row[SCALE] < 0:
             row[SCALE] = math.nan  # nobody's loss scale
         if not 0 <= row[SKIPPED] < 2**53:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.diagnose.evidence import Bools, Evidence, Ints
+from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.formats import ERRORS, JUDGED
-from ampsim.diagnose.gradients import dead_layers, scaled_norm
+from ampsim.diagnose.gradients import dead_layers, norm, of_a_search, scaled_norm
+from ampsim.diagnose.losses import loss, rate, rose
 from ampsim.diagnose.reconstruct import reconstruct
 from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
 from ampsim.diagnose.words import counted
@@ -51,7 +52,7 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
     elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
         return  # one scale shows no way, and no skip is known to have come while it stood
-    elif never and not len(inside) and _of_a_search(maker, rows, weight):
+    elif never and not len(inside) and of_a_search(maker.evidence, rows, weight):
         return  # where no scale is printed, its search shows no way either
     elif never:
         yield maker.make("no step seen", rows, since=True, bad=(weight, None))
@@ -59,15 +60,6 @@ def _tail(maker: Maker) -> Iterator[Statement]:
         yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
     elif fallen < JUDGED.descent and weight >= JUDGED.long:
         yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
-
-
-def _of_a_search(maker: Maker, rows: Ints, weight: int) -> bool:
-    """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
-    norms = bool(np.isinf(maker.history.norm[rows]).any())
-    last = float(maker.history.bounds[1, rows[-1]]) if maker.history.unit == "step" else -math.inf
-    if norms:
-        return bool(max(weight, last) <= JUDGED.halved)
-    return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)
 
 
 def _collapse(maker: Maker) -> Iterator[Statement]:
@@ -192,93 +184,6 @@ def _hidden(maker: Maker) -> Iterator[Statement]:
         yield maker.make("hidden skips", rows, since=True, said=told, skips=(extra + int(told), None))
 
 
-def _runs(bad: Bools) -> int:
-    """Return how many true entries end an array."""
-    return int(len(bad) if bad.all() else np.argmin(bad[::-1]))
-
-
-def _loss(maker: Maker) -> Iterator[Statement]:
-    """Yield losses that are not finite."""
-    rows = np.flatnonzero(~np.isnan(maker.history.loss))
-    bad = np.isinf(maker.history.loss[rows])
-    if not bad.any():
-        return
-    end, part = _runs(bad), float(bad.mean())
-    wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often)
-    kind = "forward overflow" if wrong else "last losses" if end else "some losses"
-    yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
-
-
-def _norm(maker: Maker) -> Iterator[Statement]:
-    """Yield norms that are not finite, and what the loss says of these steps."""
-    history = maker.history
-    rows = np.flatnonzero(~np.isnan(history.norm))
-    bad = np.isinf(history.norm[rows])
-    if not bad.any() or history.settings.get("cut"):
-        return
-    end, later = _runs(bad), bad[_runs(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
-    after = history.loss[rows[bad][-1] :]
-    finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
-    if bad.all() and _of_a_search(maker, rows, len(rows)):
-        return
-    if end >= 3 or (later.sum() >= 3 and later.mean() > 0.25):
-        yield maker.make("norm not finite", rows[bad], count=int(bad.sum()), of=str(len(rows)))
-    elif finite and not end and "ampsim" not in history.program:
-        yield maker.make("some norms", rows[bad], count=int(bad.sum()), of=str(len(rows)))
-
-
-def _rose(maker: Maker) -> Iterator[Statement]:
-    """Yield that the loss rose at once, so that each one after is far above those before."""
-    history, evidence = maker.history, maker.evidence
-    rows = np.flatnonzero(np.isfinite(history.loss) & (history.segment == history.segment[-1]))
-    losses = history.loss[rows]
-    if len(rows) < 4 or (losses <= 0).any():
-        return
-    padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
-    highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
-    lowest = np.minimum.accumulate(losses[::-1])[::-1]
-    seen = len(rows) - np.arange(len(rows))
-    shown = np.flatnonzero((lowest > JUDGED.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2))
-    if not len(shown):
-        return
-    at = int(shown[0])
-    fell = any(evidence.points[1][last] >= rows[at - 1] and evidence.halvings(first, last) >= 2
-               for first, last in evidence.descents)  # fmt: skip
-    if fell or min(at, seen[at]) >= 5:
-        numbers: dict[str, Any] = {
-            "from": f"{np.median(losses[max(0, at - JUDGED.before) : at]):.3g}",
-            "to": f"{np.median(losses[at:]):.3g}",
-        }
-        yield maker.make("loss rose", rows[[at - 1, -1]], **numbers)
-
-
-def _rate(maker: Maker) -> Iterator[Statement]:
-    """Yield what the learning rate tells of a run whose schedule waits while steps are skipped."""
-    history = maker.history
-    if history.program != "HF Trainer":
-        return
-    rows = np.flatnonzero(~np.isnan(history.rate))
-    rates, steps = history.rate[rows], history.step[rows]
-    if len(rows) >= 3 and (rates == 0).all():
-        yield maker.make("rate stands still", rows, count=len(rows))
-    gaps, rises = np.diff(steps), np.diff(rates)
-    if len(rises) < 4 or not history.numbered[rows].all() or (gaps <= 0).any():
-        return
-    slopes = rises / gaps
-    most = slopes.max()
-    full = np.flatnonzero(slopes > most * (1 - 1e-4))
-    if most <= 0 or len(full) < 3 or not (rises[: full[-1] + 1] >= 0).all():
-        return
-    lost = (gaps - rises / most)[: full[-1] + 1]
-    begin = max(0.0, steps[0] - rates[0] / most - 1)
-    whole = np.round(lost)
-    if (np.abs(lost - whole) > 0.05).any() or rates[0] / most > steps[0] + 1:
-        return
-    low = int(whole.sum() + math.floor(begin + 0.05))
-    if low:
-        yield maker.make("rate counts", rows[: full[-1] + 2], since=True, skips=(low, None))
-
-
 def _said(maker: Maker) -> Iterator[Statement]:
     """Yield what the program says itself."""
     history = maker.history
@@ -295,13 +200,6 @@ def _said(maker: Maker) -> Iterator[Statement]:
     for step, text in history.alarms:
         row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
         yield maker.make("alarm", row, text=text)
-
-
-def _gradients(maker: Maker) -> Iterator[Statement]:
-    """Yield what norms and samples tell: clipped while scaled, or layers that get no gradient."""
-    every = [0, len(maker.history.step) - 1]
-    for kind, numbers in (*scaled_norm(maker.history, maker.evidence.means), *dead_layers(maker.history)):
-        yield maker.make(kind, every, **numbers)
 
 
 def _reconstructed(maker: Maker) -> Iterator[Statement]:
@@ -321,7 +219,7 @@ def _runs_of_log(maker: Maker) -> Iterator[Statement]:
 
 
 REMARKS: tuple[Callable[[Maker], Iterator[Statement]], ...] = (
-    _said, _loss, _gradients, _tail, _collapse, _scale, _low, _norm, _rose, _rate, _often, _hidden, _start, _bursts,
-    _reconstructed, _runs_of_log,
+    _said, loss, scaled_norm, dead_layers, _tail, _collapse, _scale, _low, norm, rose, rate, _often, _hidden, _start,
+    _bursts, _reconstructed, _runs_of_log,
 )  # fmt: skip
 """In the order in which one goes before another."""

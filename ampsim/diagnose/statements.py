@@ -117,6 +117,8 @@ class Maker:
     def __init__(self, history: History) -> None:
         self.history = history
         self.evidence = Evidence(history)
+        self.ends = [0, len(history.step) - 1]
+        """The first row and the last."""
 
     def make(
         self, kind: str, rows: object, since: float | Bound | str = False, **numbers: float | Bound | str
@@ -138,11 +140,11 @@ class Maker:
     def facts(self) -> Iterator[Statement]:
         """Yield what is in the log."""
         history, evidence = self.history, self.evidence
-        every = [0, len(history.step) - 1]
-        yield self.make("read", every, lines=len(history.step) * history.merged, program=history.program)
+        yield self.make("read", self.ends, lines=len(history.step) * history.merged, program=history.program)
         values, rows = evidence.points
         if len(values):
             ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
+            ends["aside"] = ", where it is not printed as 0," if "printed_as_zero" in history.settings else ""
             yield self.make("scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
             if evidence.means:
                 yield self.make("means" if history.settings.get("means") else "no powers", rows)
@@ -151,8 +153,8 @@ class Maker:
         told = ~np.isnan(history.skipped) | ~np.isnan(history.total)
         if low or (high == 0 and told.any()):
             proving = np.flatnonzero(evidence.skipped > 0)
-            span = proving if len(proving) and np.isnan(history.total).all() else every
-            yield self.make("skips", [*every, *span], since=not evidence.own, skips=(low, high))
+            span = proving if len(proving) and np.isnan(history.total).all() else self.ends
+            yield self.make("skips", [*self.ends, *span], since=not evidence.own, skips=(low, high))
 
     def _falls(self) -> Iterator[Statement]:
         values, rows = self.evidence.points

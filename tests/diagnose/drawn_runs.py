@@ -261,8 +261,27 @@ def diffusion(run: Drawn, every: int) -> Iterator[Line]:
                 ("loss", step.loss),
                 ("step", number),
             ):
-                yield f"| {name:13s} | {value:<8.6g} |", number, number
+                yield f"| {name:13s} | {value:<8.3g} |", number, number
             yield "-" * 30, number, number
+
+
+def insightface(run: Drawn, every: int) -> Iterator[Line]:
+    """The scale without decimals: one below a half is printed as 0."""
+    for number in range(0, len(run.steps), every):
+        step = run.steps[number]
+        yield (
+            f"Training: Speed 931.38 samples/sec   Loss {step.loss:.4f}   LearningRate 0.1   Epoch: 0   "
+            f"Global Step: {number}   Fp16 Grad Scale: {step.scale:2.0f}   Required: 9 hours"
+        ), number, number  # fmt: skip
+
+
+def mmcv(run: Drawn, every: int) -> Iterator[Line]:
+    """Means over the interval, of norms that are not finite too."""
+    for end in range(every, len(run.steps) + 1, every):
+        part = run.steps[end - every : end]
+        loss, norm = (float(np.mean(column)) for column in ([s.loss for s in part], [s.norm for s in part]))
+        text = f"- mmdet - INFO - Epoch [1][{end}/9999]\tlr: 1.000e-03, loss: {loss:.4f}, grad_norm: {norm:.4f}"
+        yield f"2026-01-01 10:00:00,000 {text}", end - every, end - 1
 
 
 PRINTERS = {
@@ -271,6 +290,7 @@ PRINTERS = {
     "generic": (generic, "torch"), "bare": (bare, "torch"), "HF Trainer": (trainer, "torch"),
     "MindFormers": (mindformers, "torch"), "epochs": (epochs, "torch"), "apex": (apex, "apex"),
     "fairseq": (fairseq, "apex"), "diffusion": (diffusion, "torch"),
+    "insightface": (insightface, "torch"), "mmcv": (mmcv, "torch"),
 }  # fmt: skip
 
 

@@ -127,6 +127,68 @@ CASES = {
         ["TINY SCALE"],
         [],
     ),
+    "a 0 of no decimals is no scale of 0": (
+        [
+            f"Loss {2 - at / 9:.2f}   Global Step: {at}   Fp16 Grad Scale: {4 if at < 9 else ' 0'}   Required: 7 hours"
+            for at in range(12)
+        ],
+        ["where it is not printed as 0", "cannot tell"],
+        ["SCALE 0", "never comes back", "no loss scale"],
+    ),
+    "a bar at its end is of any loop": (
+        ["100%|███| 7/7 [00:00<00:00, 1809.34it/s]"]
+        + [
+            f"{{'loss': {2 - at / 9:.3f}, 'grad_norm': 1.{at}, 'learning_rate': 0.1, 'epoch': 0.{at}}}"
+            for at in range(1, 9)
+        ],
+        ["lines 2 to 9"],
+        ["step 7"],
+    ),
+    "a bar at its begin has done no step": (
+        [
+            "[train]: 100%|███| 5/5 [00:01<00:00,  3.76it/s]",
+            "[eval]:   0%|   | 0/3 [00:00<?, ?it/s]",
+            "train/loss : 6.1",
+        ]
+        * 2,
+        ["lines 3 to 6"],
+        ["step 0", "step 5"],
+    ),
+    "a step of three digits is no step": (
+        ["| lg_loss_scale | 17.9     |", "| loss | 0.4 |", "| step | 1.09e+04 |", "-----"] * 2,
+        ["lines 1 to 5"],
+        ["10900"],
+    ),
+    "a mean of norms tells of one step in many": (
+        [
+            f"2022-12-05 16:28:38,593 - mmdet - INFO - Epoch [12][{at}/3953]\t loss: 4.{at}, grad_norm: nan"
+            for at in range(700, 900, 50)
+        ],
+        ["cannot tell", "a mean over several steps"],
+        ["NO STEP SEEN", "NORM NOT FINITE"],
+    ),
+    "a program's name is what only it prints": (
+        ["2023-11-24 08:25:19,871 (build_trainer:733) INFO: 1epoch:train:1-50batch:50num_updates: loss=198.566"],
+        ["ESPnet"],
+        ["fairseq"],
+    ),
+    "a validation's loss is none of the training": (
+        [
+            "Iter 1: Val loss 9.086, Val took 17.177s",
+            *(f"Iter {at}: Train loss {2 - at / 99:.3f}, It/sec 0.999" for at in (25, 50)),
+        ],
+        ["Read 2 records", "steps 25 to 50"],
+        ["steps 1"],
+    ),
+    "few lines that show a step are no short log": (
+        [
+            f"{APEX} 32768.0",
+            *(f"iter: {at}  loss: {3 - at / 999:.4f} (0.7219)" for at in range(20, 900, 20)),
+            f"{APEX} 65536.0",
+        ],
+        ["too few of its lines show"],
+        ["too short"],
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.readers.fields import as_number
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.report import skip_rows
+from ampsim.diagnose.statements import Maker
 from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
 from tests.examples import examples
 
@@ -145,7 +146,7 @@ def test_a_norm_with_the_scale_in_it_is_told_whether_the_scale_is_the_steps_or_t
     scales = [2.0 ** (8 + number % 5) for number in range(21)]
     norms = [1000.0 * scale for scale in scales]
     told = a_history(scale=scales[late:], norm=norms[: 21 - late])
-    assert [kind for kind, _ in scaled_norm(told, means=False)] == ["scaled norm"]
+    assert [each.kind for each in scaled_norm(Maker(told))] == ["scaled norm"]
 
 
 def test_what_is_not_finite_learns_nothing():

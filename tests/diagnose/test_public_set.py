@@ -19,7 +19,7 @@ MANIFEST = Path(__file__).with_name("public_logs.jsonl")
 LOGS: list[dict[str, Any]] = [json.loads(line) for line in MANIFEST.read_text().splitlines()]
 FOLDER = Path(os.environ.get("AMPSIM_PUBLIC_LOGS", "/nowhere"))
 needs_logs = pytest.mark.skipif(not FOLDER.is_dir(), reason="AMPSIM_PUBLIC_LOGS names no folder with the public logs")
-RECOGNISED = 0.83
+RECOGNISED = 0.78
 """Share of the sick runs that are said to be wrong; the others' logs end too soon to tell, by our own account."""
 
 

@@ -161,6 +161,8 @@ const Reader = (() => {
     const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0 };
     let bar = [-1, 0]; // where the longest progress bar stands, and its end
 
+    const running = () => (bar[0] < bar[1] ? bar[0] : -1); // a bar at its end may be any loop's
+
     // Take what a program says of an overflow; false if the line says something else.
     function sentence(line) {
       const each = said.find(({ word, found }) => line.includes(word) && found.test(line));
@@ -171,7 +173,7 @@ const Reader = (() => {
       const again = rank === undefined ? seen.told === each.word + found[1] : rank !== seen.rank;
       seen.told = each.word + found[1];
       if (again) return true; // each rank prints the same overflow
-      seen.step = Math.max(seen.step + 1, bar[0]);
+      seen.step = Math.max(seen.step + 1, running());
       history.add(seen.step, { scale: each.before ? value(each.before) : NaN, skipped: each.skips ?? 1 });
       return true;
     }
@@ -180,7 +182,7 @@ const Reader = (() => {
       const epoch = EPOCH.exec(line), batch = epoch && BATCH.exec(line);
       step ??= STEP.exec(line)?.[1] ?? (batch ? Number(epoch[1]) * Number(batch[2]) + Number(batch[1]) : undefined);
       step = step === undefined ? -1 : Number(step);
-      if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, bar[0]);
+      if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, running());
       if (epoch && !batch && Number(epoch[1]) > seen.epoch) { // steps may be counted anew in each epoch
         seen.before = step + seen.before <= seen.step ? seen.step + 1 - step : seen.before;
         seen.epoch = Number(epoch[1]);
@@ -191,7 +193,7 @@ const Reader = (() => {
     function take(line) {
       line = line.slice(0, 16384);
       const found = BAR.exec(line);
-      if (found && Number(found[2]) >= bar[1]) bar = [Number(found[1]), Number(found[2])];
+      if (found && (Number(found[2]) >= bar[1] || bar[0] === bar[1])) bar = [Number(found[1]), Number(found[2])];
       if (!WORDS.test(line) || (ASIDE.test(line) && !line.includes("OVERFLOW"))) return;
       line = line.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, "");
       if (history.program === "a training log")

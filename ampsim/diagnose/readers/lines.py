@@ -1,5 +1,6 @@
 """Lines as their program wrote them: put together where a terminal cut them, which the next line tells."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -35,36 +36,25 @@ class Width:
 
 def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]:
     """Yield each line with its number, put together where a terminal cut it, and whether its end may be torn."""
-    parts: list[tuple[str, int]] = []
-    ended = True
+    begun, parts, ended = "", list[tuple[str, int]](), True
     for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
-        if parts:
-            if len(parts) == 1 and not _goes_on(parts[0][0]):
-                last, at = parts[0]
-                width.lines += 1
-                torn = False
-                if len(last) >= width.longest:
-                    width.see(last, text)
-                    torn = _may_go_on(last, text)
-                yield last, at, torn
-                parts[0] = text, number
-                continue
-            begun = parts[0][0] + "".join(part.strip() for part, _ in parts[1:])
-            if len(parts) < PARTS and _goes_on(begun) and not _begins(text):
-                parts.append((text, number))
-                if not _goes_on(begun + text.strip()):
-                    width.joined += len(parts)
-                    parts = [(begun + text.strip(), parts[0][1])]
-                continue
-            following = [part for part, _ in parts[1:]] + [text]
-            wide = len(parts[-1][0]) >= width.longest  # a terminal cuts at one width, the greatest of all
+        if begun and _goes_on(begun) and len(parts) < PARTS and not _begins(text):
+            parts.append((text, number))
+            begun += text.strip()
+            if not _goes_on(begun):
+                width.joined += len(parts)
+                parts = [(begun, parts[0][1])]
+            continue
+        if begun:
             width.lines += 1
-            if wide:
+            if wide := len(parts[-1][0]) >= width.longest:  # a terminal cuts at one width, the greatest of all
                 width.see(parts[-1][0], text)
-            yield from (
-                (part, at, wide and _may_go_on(part, after)) for (part, at), after in zip(parts, following, strict=True)
-            )
-        parts = [(text, number)]
+            if len(parts) == 1:  # as nearly always
+                yield begun, parts[0][1], wide and _may_go_on(begun, text)
+            else:
+                for (part, at), (after, _) in itertools.pairwise([*parts, (text, number)]):
+                    yield part, at, wide and _may_go_on(part, after)
+        begun, parts = text, [(text, number)]
     for at, (part, number) in enumerate(parts):
         yield part, number, at + 1 == len(parts) and not ended and number > 1
 

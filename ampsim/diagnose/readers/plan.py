@@ -58,7 +58,7 @@ class Plan(NamedTuple):
         entry = dict(zip(self.fields, map(float, numbers), strict=True))
         if self.fixed:
             entry |= self.fixed
-        return settled(entry) if self.settles else entry
+        return settled(entry) if self.settles and (entry.get("nans") or not entry.get("loss")) else entry
 
 
 def numbers_of(text: str, torn: bool) -> tuple[Entry, list[Token]]:

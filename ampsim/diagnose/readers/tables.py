@@ -26,7 +26,7 @@ def read_json_lines(source: str, lines: Iterable[str]) -> History:
             damaged += bool(line.strip())
             continue
         if isinstance(row, dict):
-            _add(builder, number + 1, row)
+            add_row(builder, row, line=number + 1)
     if damaged:
         builder.notes.append(f"Left out, for want of JSON: {counted(damaged, 'line')}.")
     return builder.finish()
@@ -50,7 +50,7 @@ def read_csv(source: str, lines: Iterable[str], separator: str = ",") -> History
             continue
         if row is None:
             break
-        _add(builder, rows.line_num, {name: value for name, value in row.items() if value})
+        add_row(builder, {name: value for name, value in row.items() if value}, line=rows.line_num)
     if damaged:
         builder.notes.append(f"Left out as damaged: {counted(damaged, 'row')}.")
     return builder.finish()
@@ -71,14 +71,18 @@ def read_objects(source: str, lines: Iterable[str]) -> History:
             continue
         for text in _OBJECT.findall(rest):
             with contextlib.suppress(ValueError, RecursionError):
-                _add(builder, number, json.loads(text))
+                add_row(builder, json.loads(text), line=number)
         rest = rest[rest.rfind("}") + 1 :]
     return builder.finish()
 
 
-def _add(builder: HistoryBuilder, line: int, row: Mapping[str, object]) -> None:
-    entry = in_company(entry_of((str(name), value) for name, value in row.items()))
-    step = entry.pop("step", math.nan)
+def add_row(builder: HistoryBuilder, row: Mapping[str, object], *, line: int = 0, step: float = math.nan) -> float:
+    """Add named values; return their step, which is the given one if they have none."""
+    entry = entry_of((str(name), value) for name, value in row.items())
+    if not math.isnan(step):
+        entry.setdefault("step", step)
+    step = entry.get("step", step)
+    entry = in_company(entry)
     if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
         step, builder.unit = entry["epoch"], "epoch"
     if "mean" in entry:
@@ -86,4 +90,5 @@ def _add(builder: HistoryBuilder, line: int, row: Mapping[str, object]) -> None:
     if "skipped" in entry:
         builder.settings["count"] = "unsaid"
     if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-        builder.put(step if 0 <= step < 2**53 else math.nan, entry | {"line": line})
+        builder.put(step if 0 <= step < 2**53 else math.nan, entry | ({"line": line} if line else {}))
+    return step

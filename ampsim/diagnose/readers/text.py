@@ -25,6 +25,8 @@ _RANK = re.compile(r"Rank (\d+)")
 _WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks")
 """In lower case; a line without one of them says nothing of a run."""
 
+UNKNOWN = "a training log"
+"""A program that the table does not name."""
 SHOWN = frozenset({"scale", "norm", "loss"})
 """One of them makes a line a record of the run."""
 MOST_STEPS = 2**53
@@ -39,8 +41,8 @@ class Stream:
     """One rank or engine of a log, and what it says."""
 
     def __init__(self, source: str) -> None:
-        self.builder = HistoryBuilder(source, "a training log")
-        self.row: dict[str, object] = {"name": "", "scale": "value"}
+        self.builder = HistoryBuilder(source, UNKNOWN)
+        self.row: dict[str, object] = {"name": ""}  # of the table of programs
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
@@ -51,13 +53,10 @@ class Stream:
         self.row_line = 0
         self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
 
-    def recognize(self, text: str) -> None:
-        """Find out whose lines these are."""
-        for program in PROGRAMS:
-            if program["mark"].search(text):
-                self.row, self.builder.program = program, program["name"]
-                self.builder.settings["format"] = program["name"]
-                return
+    def known(self, program: str) -> None:
+        """Take it that these are a program's lines."""
+        self.builder.program = program
+        self.row = NAMED.get(program, self.row)
 
 
 class TextReader:
@@ -77,15 +76,13 @@ class TextReader:
             self.number = number
             self.part(text, torn)
         for stream in self.streams.values():
-            if stream.cells:
-                self.number = stream.row_line
-                self.entry(stream, stream.cells, "", None, form_of(""))
+            self.end_row(stream, stream.cells)
         main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
         builder = main.builder
-        builder.notes.extend(
-            [f"{self.wide.joined} lines were cut by a terminal, and put together again."] if self.wide.joined else []
-        )
-        builder.settings |= {"cut": True} if self.wide.cut else {}
+        if self.wide.joined:
+            builder.notes.append(f"{self.wide.joined} lines were cut by a terminal, and put together again.")
+        if self.wide.cut:
+            builder.settings["cut"] = True
         if self.error and self.error[0] > max((each.builder.line for each in self.streams.values()), default=0):
             builder.says["error"] = [self.error[0]]
             builder.settings["error"] = self.error[1]
@@ -121,12 +118,12 @@ class TextReader:
             text = _COLOUR.sub("", text)
         stream = self.stream(text)
         done = None
-        if bar and int(bar[2]) >= stream.bar[1]:
+        if bar and (int(bar[2]) >= stream.bar[1] or stream.bar[0] == stream.bar[1]):
             done, _ = stream.bar = int(bar[1]), int(bar[2])
         if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
             return
-        if stream.builder.program == "a training log":
-            stream.recognize(text)
+        if not stream.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
+            stream.known(mine["name"])
         if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
             entry, tokens = numbers_of(text, torn)
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
@@ -170,9 +167,8 @@ class TextReader:
         """Take what a program says of an overflow; False if the line says something else."""
         for each in SENTENCES:
             if each["word"] in text and (found := each["pattern"].search(text)):
-                if stream.builder.program == "a training log" and each["program"]:
-                    stream.builder.program = each["program"]
-                    stream.row = NAMED.get(each["program"], stream.row)
+                if stream.builder.program == UNKNOWN and each["program"]:
+                    stream.known(each["program"])
                 if "says" in each:
                     stream.builder.say(each["says"], self.number)
                 elif not self._said_before(stream, each, text, found):
@@ -209,51 +205,59 @@ class TextReader:
         """Take a line of a table with a name and a number, such as guided-diffusion's; any other line ends a row."""
         found = _CELL.match(text)
         new = entry_of([(found[1], found[2])]) if found else {}
-        if stream.cells and (not found or stream.cells.keys() & new.keys()):
-            cells, stream.cells, number = in_company(stream.cells), {}, self.number
-            self.number = stream.row_line
-            self.entry(stream, cells, "", None, form_of(""))
-            self.number = number
+        if found and "e" in found[2]:  # a step of three digits only is no step
+            new.pop("step", None)
+        if not found or stream.cells.keys() & new.keys():
+            self.end_row(stream, in_company(stream.cells))
         stream.row_line = stream.row_line if stream.cells else self.number
         stream.cells |= new
         return found is not None
 
+    def end_row(self, stream: Stream, cells: Entry) -> None:
+        """Add the row of a table that has ended, at the line where it began; nothing if there is none."""
+        if stream.cells:
+            stream.cells, number, self.number = {}, self.number, stream.row_line
+            self.entry(stream, cells, "", None, form_of(""))
+            self.number = number
+
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
-        total = form.total and "skipped" in entry
-        if not total and SHOWN.isdisjoint(entry):
+        if form.total and "skipped" in entry:
+            if self._other_rank(stream, text):
+                return
+            if "step" in entry:
+                stream = self.engine(stream, entry["step"])
+                stream.known("DeepSpeed")
+                entry["total"] = entry.pop("skipped")
+        elif SHOWN.isdisjoint(entry):
             return
-        if total and self._other_rank(stream, text):
-            return
-        if total and "step" in entry:
-            stream = self.engine(stream, entry["step"])
-            stream.row, stream.builder.program = NAMED["DeepSpeed"], "DeepSpeed"
-            entry["total"] = entry.pop("skipped")
-        if form.megatron and entry.get("skipped") == 0:
-            self._megatron(stream, entry, form)
-        step = self.step_of(stream, entry.pop("step", None), done, text, form)
-        if stream.row.get("scale") == "mean" or "mean" in entry:
+        step = entry.pop("step", None)
+        if step is None or form.epochs or stream.epoch[1] or not 0 <= step < MOST_STEPS:
+            step = self.step_of(stream, step, done, text, form)
+        if "mean" in entry or stream.row.get("scale") == "mean":
             stream.builder.settings["means"] = True
         if entry.get("scale") == 0 and (least := stream.row.get("least")):
             stream.builder.settings["printed_as_zero"] = least
             del entry["scale"]
         if "skipped" in entry:
-            self._counts(stream, entry)
-        stream.step = stream.step if step != step else step
+            self._skips(stream, entry, form)
+        if step == step:
+            stream.step = step
         entry["line"] = self.number
         stream.builder.put(step, entry)
 
-    def _megatron(self, stream: Stream, entry: Entry, form: Form) -> None:
-        """Take what a line without skips leaves out: a loss that is not above 0; and its 0 where DeepSpeed steps."""
-        if "loss" not in entry and not form.loss:
-            fine = math.isfinite(entry.get("norm", math.nan)) and stream.row["name"] == "Megatron"
-            entry |= {} if fine else {"loss": math.inf}
-        if stream.row["name"] == "DeepSpeed":
-            del entry["skipped"]
+    def _skips(self, stream: Stream, entry: Entry, form: Form) -> None:
+        """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total.
 
-    def _counts(self, stream: Stream, entry: Entry) -> None:
-        """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total."""
-        counts = stream.row.get("counts")
+        Megatron's line leaves out a loss that is not above 0, and its 0 skips mean nothing where DeepSpeed steps.
+        """
+        name, counts = stream.row["name"], stream.row.get("counts")
+        if form.megatron and not entry["skipped"]:
+            fine = form.loss or "loss" in entry or (name == "Megatron" and math.isfinite(entry.get("norm", math.nan)))
+            entry |= {} if fine else {"loss": math.inf}
+            if name == "DeepSpeed":
+                del entry["skipped"]
+                return
         if counts == "since":
             entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
             stream.counted = 0.0
@@ -262,8 +266,6 @@ class TextReader:
 
     def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
-        if step is not None and not form.epochs and not stream.epoch[1]:
-            return step if 0 <= step < MOST_STEPS else math.nan
         epochs = form.epochs
         if step is None and (found := _STEP.search(text)):
             step = float(found[1])
@@ -272,7 +274,7 @@ class TextReader:
             return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
         if step is None and epochs:
             step = done
-        if step is None and stream.bar[0] >= 0 and stream.bar[0] > stream.step:
+        if step is None and max(stream.step, 0) < stream.bar[0] < stream.bar[1]:  # one at its end may be any loop's
             step = stream.bar[0]
         if step is None or not 0 <= step < MOST_STEPS:
             return math.nan

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from ampsim.core.extras import line_to_type
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import entry_of
+from ampsim.diagnose.readers.tables import add_row
 
 Row = tuple[int, Mapping[str, object]]
 
@@ -102,11 +102,9 @@ def _log_records(file: BinaryIO) -> Iterator[bytes]:
 def _history(source: str, program: str, rows: Iterable[Row]) -> History:
     builder = HistoryBuilder(source, program)
     for number, values in rows:
-        entry = entry_of(values.items())
-        step = entry.pop("step", float(number))
-        if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-            builder.settings |= {"values": True} if any(name.startswith("ampsim/") for name in values) else {}
-            builder.put(step, entry)
+        if any(name.startswith("ampsim/") for name in values):
+            builder.settings["values"] = True
+        step = add_row(builder, values, step=number)
         if isinstance(bad := values.get("ampsim/bad"), str):  # as ampsim.watch logs it
             names = (each.rpartition(" has ") for each in bad.split(", "))
             builder.bad[int(step)] = {name: f"has {what}" for name, _, what in names}
