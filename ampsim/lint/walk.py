@@ -18,7 +18,7 @@ _AVERAGES = re.compile(
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
-_PLACE = r"iter|step|index|idx|progress|^it?$|^n_?i$"  # of where training is
+_PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _FIXED = re.compile(r"""loss_scale\s*=\s*["']?[\d.]""")  # of apex: it skips nothing
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
@@ -64,8 +64,11 @@ class Walker:
     def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
         """Walk statements under conditions."""
         kept = self.guards
-        leave = Guard(f"{id(body)} leaves", holds=True, words=frozenset(), benign=True)
         away = bool(body) and isinstance(body[-1], _LEAVES | ast.Raise)
+        asked = [] if away and isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
+        text = " and ".join("not " * (not guard.holds) + guard.text for guard in asked) or f"{id(body)} leaves"
+        words = frozenset[str]().union(*(guard.words for guard in asked))
+        leave = Guard(text, holds=True, words=words, benign=not asked)
         self.guards += (*guards, *[leave] * away)
         self.block(body)
         self.guards = kept
@@ -231,7 +234,8 @@ class Walker:
             )
         if _CLIPS.match(attr) and not (base and _OWN_CLIP.search(leaf(base))):
             yield "clip", "", ""
-        asked = any(has(self.frame.words(each), _PLACE) for each in node.args)
+        given = (each for each in (*node.args, *(word.value for word in node.keywords)) if not self.frame.kind(each))
+        asked = any(has(self.frame.words(each), _PLACE) for each in given)
         if asked and (_RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE):
             yield "rate", "", ""
         if _AVERAGES.search(attr) or (kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)):
