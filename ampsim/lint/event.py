@@ -19,9 +19,9 @@ class Guard:
     """A condition that must hold, or must not; benign: it plainly asks for a setting, and not what came of the step."""
 
     text: str  # normalised: `x is not None` and `x` are one
-    holds: bool
-    words: frozenset[str]  # in it, and in what its names were assigned
-    benign: bool
+    holds: bool = True
+    words: frozenset[str] = frozenset()  # in it, and in what its names were assigned
+    benign: bool = True
 
     @property
     def asks(self) -> bool:
