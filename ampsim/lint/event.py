@@ -11,6 +11,7 @@ ASKS = re.compile(  # of a condition that asks whether the step was skipped, or 
     re.I,
 )
 _WINDOW = re.compile(r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync", re.I)
+_IS_ONE = re.compile("[>=] ?[01]$")
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,9 @@ class Guard:
     """A condition that must hold, or must not; benign: it plainly asks for a setting, and not what came of the step."""
 
     text: str  # normalised: `x is not None` and `x` are one
-    holds: bool
-    words: frozenset[str]  # in it, and in what its names were assigned
-    benign: bool
+    holds: bool = True
+    words: frozenset[str] = frozenset()  # in it, and in what its names were assigned
+    benign: bool = True
 
     @property
     def asks(self) -> bool:
@@ -30,7 +31,13 @@ class Guard:
     @property
     def window(self) -> bool:
         """Whether it asks for the end of an accumulation window, and not whether there is one."""
-        return "%" in self.words or (any(map(_WINDOW.search, self.words)) and not re.search("[>=] ?[01]$", self.text))
+        return "%" in self.words or (any(map(_WINDOW.search, self.words)) and not _IS_ONE.search(self.text))
+
+    @property
+    def no_window(self) -> bool:
+        """Whether it says that each window is one micro-batch."""
+        asks = any(map(_WINDOW.search, self.words)) and _IS_ONE.search(self.text)
+        return bool(asks) and self.holds == ("==" in self.text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +84,7 @@ class Event:
         inner = self.loops[len(step.loops) :]
         deeper = self.loops[: len(step.loops)] == step.loops and not {*inner} <= {*step.around}
         waits = step.loops == self.loops and any(guard.window for guard in step.beyond(self))
-        return deeper or (waits and not any(guard.window for guard in self.guards))
+        return deeper or (waits and not any(guard.window or guard.no_window for guard in self.guards))
 
 
 class Trace(list[Event]):
@@ -97,8 +104,9 @@ class Trace(list[Event]):
     def skippable(self) -> list[Event]:
         """Return the steps that may be skipped: those of scalers, and of optimizers that apex has patched."""
         apex = self.of("apex")
-        patched = [each for each in self.of("bare") if any(other.of == each.of for other in apex)]
-        return self.of("step") + [each for each in patched if not any(other.apart(each) for other in apex)]
+        return self.of("step") + [
+            each for each in self.of("bare") if any(other.of == each.of and not other.apart(each) for other in apex)
+        ]
 
     def scaled(self, before: Event) -> Event | None:
         """Return the last backward pass of a scaled loss before an event, on the way to it."""

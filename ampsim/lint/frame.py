@@ -3,7 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, Guard
 from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, has, kind_by_name, leaf, name_of, words_in
@@ -20,11 +20,17 @@ _MAKES = re.compile(r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argpar
 _ORDERED = ast.Gt | ast.GtE | ast.Lt | ast.LtE
 
 
+def is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    """Return whether a node is a name that is assigned."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
 @dataclass(frozen=True)
 class Value:
     """The meaning of a name: another name, the words of what it was assigned, the scaler by which it is scaled.
 
-    `computed` is what is no setting; `made` is the class of this file that it is an instance of.
+    `computed` is what is no setting; `made` is the class of this file that it is an instance of; `known` is whether it
+    is true, where that is written.
     """
 
     name: str
@@ -32,6 +38,7 @@ class Value:
     scaler: str = ""
     computed: bool = False
     made: str = ""
+    known: bool | None = None
 
 
 @dataclass
@@ -88,7 +95,8 @@ class Frame:
             made = self.values[name].made
         name = name if simple and "?" not in name else ""
         made = made if made in self.source.classes else ""
-        return Value(name, self.words(node), self.scaler(node), not self.is_setting(node), made)
+        known = node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
+        return Value(name, self.words(node), self.scaler(node), not self.is_setting(node), made, known)
 
     def bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note what a name stands for from here on; an attribute goes on standing for itself."""
@@ -101,7 +109,7 @@ class Frame:
                     self.bind(each, value)
             case ast.Name(id=name), _:
                 found = self.value(value)
-                self.values[name] = replace(found, name=found.name or name)
+                self.values[name] = replace(found, name=found.name or name, known=None)
             case _:
                 name, found = self.name(target), self.value(value)
                 self.values[name] = Value(name, scaler=found.scaler, made=found.made)
@@ -116,7 +124,7 @@ class Frame:
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
                 self.values[name] = Value(f"{self.name(iterated)}[]", self.words(iterated))
                 return frozenset({self.values[name].name})
-        names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        names = [each.id for each in ast.walk(target) if is_stored(each)]
         for name in names:
             self.values.pop(name, None)
         return frozenset(names)
@@ -136,6 +144,8 @@ class Frame:
         for name, argument in given:
             found = self.value(argument)
             frame.values[name] = replace(found, name=name if "()" in found.name else found.name or name)
+            if found.known is not None and name in {each.id for each in ast.walk(function) if is_stored(each)}:
+                frame.values[name] = replace(frame.values[name], known=None)
         return frame.annotated(function)
 
     def annotated(self, function: Function) -> Self:
@@ -146,6 +156,10 @@ class Frame:
                 name = self.values[arg.arg].name
                 self.values[name] = replace(self.values.get(name, Value(name)), made=said)
         return self
+
+    def known(self, test: ast.expr) -> bool | None:
+        """Return whether a condition holds, where a call says so in plain; None: it does not."""
+        return self.values[test.id].known if isinstance(test, ast.Name) and test.id in self.values else None
 
     def guards(self, test: ast.expr, *, holds: bool = True) -> tuple[Guard, ...]:
         """Return what must hold where a test does, or does not."""

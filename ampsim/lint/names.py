@@ -1,8 +1,8 @@
-"""What the names in a training loop stand for: scalers, optimizers, schedules, averages."""
+"""What the names in a training loop stand for: scalers, optimizers, schedules, averages; small questions of trees."""
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 SCALER, OPTIMIZER, SCHEDULE, AVERAGE = "scaler", "optimizer", "schedule", "average"
 
@@ -87,3 +87,23 @@ def is_module(node: ast.AST) -> bool:
 def has(words: Collection[str], pattern: str) -> bool:
     """Return whether a word is like a pattern, in upper or lower case."""
     return any(re.search(pattern, word, re.I) for word in words)
+
+
+def leaves(body: Sequence[ast.stmt]) -> bool:
+    """Return whether statements end by going on to the next iteration, or out; an exception ends the run instead."""
+    match body[-1] if body else None:
+        case ast.Continue() | ast.Break() | ast.Return():
+            return True
+        case ast.If(body=yes, orelse=no):
+            return leaves(yes) and leaves(no)
+    return False
+
+
+def mixes(node: ast.For | ast.AsyncFor) -> bool:
+    """Return whether a loop over pairs of parameters moves the one towards the other: an average by hand."""
+    pairs = isinstance(node.iter, ast.Call) and called(node.iter) == "zip" and len(node.iter.args) == 2
+    if not pairs or not re.search(r"param|state_dict", ast.unparse(node.iter)):
+        return False
+    text = "\n".join(ast.unparse(each) for each in node.body)
+    decays = re.search(r"\.(mul_|lerp_)\(|\.data = .*\*.*\+|\.copy_\(.*\*.*\+", text)
+    return bool(decays) and ".grad" not in text

@@ -79,7 +79,7 @@ class Source:
         """The names of what a class from another file of the same project makes."""
         imports = [each for each in self.nodes if isinstance(each, ast.ImportFrom)]
         theirs = [each for each in imports if each.level or (each.module or "").partition(".")[0] not in _LIBRARIES]
-        classes = {alias.asname or alias.name for each in theirs for alias in each.names}
+        classes = {alias.asname or alias.name for each in theirs for alias in each.names if alias.name[:1].isupper()}
         return frozenset(name for name, by in self.made.items() if by in classes)
 
     @cached_property

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ampsim.lint.event import Event, Guard, Trace
 from ampsim.lint.frame import Frame, Value
-from ampsim.lint.names import AVERAGE, OPTIMIZER, SCALER, SCHEDULE, called, has, leaf, name_of, words_in
+from ampsim.lint.names import AVERAGE, OPTIMIZER, SCALER, SCHEDULE, called, has, leaf, leaves, mixes, name_of, words_in
 from ampsim.lint.source import Function, Source
 
 DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
@@ -18,21 +18,11 @@ _AVERAGES = re.compile(
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
-_PLACE = r"iter|step|index|idx|progress|^it?$|^n_?i$"  # of where training is
+_PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _FIXED = re.compile(r"""loss_scale\s*=\s*["']?[\d.]""")  # of apex: it skips nothing
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
 Found = Iterator[tuple[str, str, str]]
-
-
-def leaves(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements end by going on to the next iteration, or out; an exception ends the run instead."""
-    match body[-1] if body else None:
-        case ast.Continue() | ast.Break() | ast.Return():
-            return True
-        case ast.If(body=yes, orelse=no):
-            return leaves(yes) and leaves(no)
-    return False
 
 
 class Walker:
@@ -64,8 +54,11 @@ class Walker:
     def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
         """Walk statements under conditions."""
         kept = self.guards
-        leave = Guard(f"{id(body)} leaves", holds=True, words=frozenset(), benign=True)
         away = bool(body) and isinstance(body[-1], _LEAVES | ast.Raise)
+        asked = [] if away and isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
+        text = " and ".join("not " * (not guard.holds) + guard.text for guard in asked) or f"{id(body)} leaves"
+        words = frozenset[str]().union(*(guard.words for guard in asked))
+        leave = Guard(text, words=words, benign=not asked)
         self.guards += (*guards, *[leave] * away)
         self.block(body)
         self.guards = kept
@@ -76,9 +69,11 @@ class Walker:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.frame.nested[node.name] = node
+            case ast.If(test=test) if (known := self.frame.known(test)) is not None:
+                self.block(node.body if known else node.orelse)
             case ast.If(test=test):
                 self.expression(test)
-                branch = Guard(f"{id(node)} branch", holds=True, words=frozenset(), benign=True)
+                branch = Guard(f"{id(node)} branch")
                 self.guarded((*self.frame.guards(test), branch), node.body)
                 self.guarded((*self.frame.guards(test, holds=False), replace(branch, holds=False)), node.orelse)
             case ast.For() | ast.AsyncFor():
@@ -108,11 +103,11 @@ class Walker:
             case ast.Match(subject=subject, cases=cases):
                 self.expression(subject)
                 for case in cases:
-                    self.guarded((Guard(f"{id(case)} case", True, frozenset(), False),), case.body)  # noqa: FBT003
+                    self.guarded((Guard(f"{id(case)} case", benign=False),), case.body)
             case ast.Try() | ast.TryStar():
                 self.guarded((), node.body)
                 for handler in node.handlers:
-                    self.guarded((Guard(f"{id(node)} raises", True, frozenset(), False),), handler.body)  # noqa: FBT003
+                    self.guarded((Guard(f"{id(node)} raises", benign=False),), handler.body)
                 self.block([*node.orelse, *node.finalbody])
 
     def loop(self, node: ast.For | ast.AsyncFor | ast.While, targets: frozenset[str]) -> None:
@@ -231,7 +226,8 @@ class Walker:
             )
         if _CLIPS.match(attr) and not (base and _OWN_CLIP.search(leaf(base))):
             yield "clip", "", ""
-        asked = any(has(self.frame.words(each), _PLACE) for each in node.args)
+        given = (each for each in (*node.args, *(word.value for word in node.keywords)) if not self.frame.kind(each))
+        asked = any(has(self.frame.words(each), _PLACE) for each in given)
         if asked and (_RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE):
             yield "rate", "", ""
         if _AVERAGES.search(attr) or (kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)):
@@ -273,16 +269,6 @@ class Walker:
         if scaler := self.frame.scaler(loss):
             return f"scaled {scaler}"
         return "other" if node.args or has(self.frame.words(loss), "scal|accel|fabric|amp") else "plain"
-
-
-def mixes(node: ast.For | ast.AsyncFor) -> bool:
-    """Return whether a loop over pairs of parameters moves the one towards the other: an average by hand."""
-    pairs = isinstance(node.iter, ast.Call) and called(node.iter) == "zip" and len(node.iter.args) == 2
-    if not pairs or not re.search(r"param|state_dict", ast.unparse(node.iter)):
-        return False
-    text = "\n".join(ast.unparse(each) for each in node.body)
-    decays = re.search(r"\.(mul_|lerp_)\(|\.data = .*\*.*\+|\.copy_\(.*\*.*\+", text)
-    return bool(decays) and ".grad" not in text
 
 
 def traces_of(source: Source) -> Iterator[Trace]:

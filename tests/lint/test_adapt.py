@@ -1,6 +1,7 @@
 """`ampsim adapt`: what it writes for a wrong loop is caught by the loop's law, and for a right one it is not."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from ampsim.lint.adapt.module import adapt
 from ampsim.lint.engine import RULES
+from ampsim.lint.source import UnreadableError
 from tests.lint.test_bugs import STEPS, TREE
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
@@ -109,6 +111,58 @@ def test_what_is_written_is_the_order_of_calls_with_what_it_stands_for() -> None
     assert "    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)  # line 9\n" in text
     assert "    window = 2  # self.window, 4 in line 12\n" in text
     assert "print" not in text
+
+
+STRANGE = """
+class Trainer:
+    def __init__(self, model, weights):
+        self.scaler, self.optimizer = GradScaler(), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(self, batch, train=True):
+        self.optimizer.zero_grad()
+        outputs = self.model(batch)
+        loss = outputs
+        mask = outputs.get("mask", None)
+        areas = [each.area for each in batch]
+        if mask is not None and self.weights[batch.kind]:
+            loss = loss + torch.stack(areas)
+        if train:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def fit(self, loader, held_out):
+        for batch in loader:
+            self.run(batch, True)
+        for batch in held_out:
+            self.run(batch, False)
+"""
+
+
+def test_no_number_stands_for_what_has_elements_or_becomes_a_loss() -> None:
+    assert broken(STRANGE) == ([], [])
+
+
+def test_a_loop_that_says_not_to_train_is_none() -> None:
+    line = STRANGE[: STRANGE.index("for batch in held_out")].count("\n") + 1
+    with pytest.raises(UnreadableError, match="around line"):
+        adapt(STRANGE, "train.py", line)
+
+
+def test_a_backward_pass_that_is_elsewhere_stands_before_the_step_of_a_loop() -> None:
+    loop = "scaler = GradScaler()\nfor batch in loader:\n    train.forward(batch)\n    scaler.step(optimizer)\n"
+    assert (
+        "\n        scaler.scale(loss_of(net, batch)).backward()  # which"
+        in adapt(loop + "    scaler.update()\n", "x")[0]
+    )
+
+
+def test_what_is_written_does_not_depend_on_the_hash_seed() -> None:
+    names = [f"last_{k}" for k in range(9)]
+    lines = [f"    if not {name}:\n        scaler.update()\n    {name} = len({name}_seen)" for name in names]
+    source = "scaler = GradScaler()\nfor batch in loader:\n    scaler.step(optimizer)\n" + "\n".join(lines)
+    text, _ = adapt(source, "train.py")
+    assert re.findall(r"nonlocal (.*)", text) == [", ".join(names)]
 
 
 @pytest.mark.parametrize("code", ["AMP101", "AMP102", "AMP103", "AMP110", "AMP111", "AMP123", "AMP124"])

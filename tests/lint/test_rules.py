@@ -149,6 +149,12 @@ scheduler.step()
         scaler.step(optimizer)
         scaler.update()
 """,
+    "a rate by epoch of a schedule that knows its steps": """\
+    scaler.step(optimizer)
+    scaler.update()
+    warmup = OneCycleLR(optimizer, steps_per_epoch=steps)
+    adjust_lr(optimizer, warmup, epoch)
+""",
     "a norm after the step": """\
     scaler.step(optimizer)
     print(max(param.grad.norm() for param in model.parameters()))
@@ -178,6 +184,12 @@ WRONG = {
         f"{END}    for slow, fast in zip(teacher.parameters(), model.parameters()):\n"
         "        slow.data.mul_(0.9).add_(0.1 * fast.data)\n",
     ),
+    "a schedule that is told it by name": ("AMP127", f"{END}    scheduler.step_update(num_updates=updates)\n"),
+    "guarded within another condition": (
+        "AMP110",
+        "    scaler.unscale_(optimizer)\n    if limit > 0:\n        norm = clip_grad_norm_(params, limit)\n"
+        f"        if not torch.isfinite(norm):\n            continue\n{END}",
+    ),
     "guarded by the norm": (
         "AMP110",
         "    scaler.unscale_(optimizer)\n    norm = clip_grad_norm_(params, 1)\n    if norm < 9:\n"
@@ -189,6 +201,39 @@ WRONG = {
 @pytest.mark.parametrize(("code", "body"), WRONG.values(), ids=WRONG)
 def test_a_bug_in_another_dress(code: str, body: str) -> None:
     assert {each.code for each in lint(MAKES + LOOP + body, codes=RULES)} == {code}
+
+
+OWN_PASSES = """\
+for index, batch in enumerate(loader):
+    if args.accumulate > 1:
+        with amp.scale_loss(model(batch) / args.accumulate, optimizer) as scaled:
+            scaled.backward()
+        if (index + 1) % args.accumulate == 0:
+            optimizer.step()
+            scheduler.step()
+    else:
+        with amp.scale_loss(model(batch), optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        ema.update(model)
+"""
+AS_ONE = """\
+scaler = NativeScaler()
+for index, batch in enumerate(loader):
+    ends = (index + 1) % args.accumulate == 0
+    if args.accumulate > 1:
+        scaler(model(batch) / args.accumulate, optimizer, update_grad=ends)
+        if ends:
+            scheduler.step()
+    else:
+        scaler(model(batch), optimizer, update_grad=ends)
+        ema.update(model)
+"""
+
+
+@pytest.mark.parametrize("text", [OWN_PASSES, AS_ONE], ids=["apex", "as one"])
+def test_a_loop_with_and_without_windows_is_two(text: str) -> None:
+    assert {each.code for each in lint(text, codes=RULES)} == {"AMP101", "AMP102"}
 
 
 METHODS = """\
@@ -260,6 +305,8 @@ def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is
     theirs = "from schedulers import Poly\nscheduler = Poly(optimizer)\n"
     torchs = "from torch.optim.lr_scheduler import StepLR\nscheduler = StepLR(optimizer, 1)\n"
     assert lint(theirs + MAKES + LOOP + body) == []
+    function = theirs.replace("Poly", "make_poly")  # which makes one of torch's, as a rule
+    assert [each.code for each in lint(function + MAKES + LOOP + body)] == ["AMP101"]
     assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
 
 

@@ -97,7 +97,7 @@ class Module(Statements):
             before = {*self.kept}
             self.todo, self.helpers, self.settings = [], {}, {}
             step = self.written(self.scope)
-            for name in lasting(step) - {*self.objects, "scaler"}:
+            for name in sorted(lasting(step) - {*self.objects, "scaler"}):
                 if not self.is_loss(name):
                     self.kept.setdefault(name, self.guess(name)[0])
             if before == {*self.kept}:
@@ -106,12 +106,10 @@ class Module(Statements):
     def elsewhere(self, step: str) -> str:
         """Return the step of a function that only steps, with what must have happened before it."""
         code = "\n".join([step, *(text for text, _ in self.helpers.values())])
-        if not isinstance(self.place, Function):
-            return step
         lines = []
-        if "zero_grad(" not in code:
+        if "zero_grad(" not in code and isinstance(self.place, Function):
             lines += [f"{each}.zero_grad()" for each in dict.fromkeys(self.stepped())]
-        if "backward(" not in code:
+        if not re.search(r"backward\(|iterate\(", code):
             nets = dict.fromkeys(map(self.net, self.stepped()))
             lines += [f"scaler.scale(loss_of({net}, batch)).backward()" for net in nets]
         return "\n".join([*(f"{each}  # which is done elsewhere" for each in lines), step])

@@ -37,6 +37,7 @@ class Scope:
     step: bool = False
     assigned: set[str] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)  # of what it assigns: what is not in the file, and no plain value
 
     def local(self) -> set[str]:
         """Return what it assigns, and its parameters."""
@@ -109,6 +110,20 @@ class Names:
             leaf(name_of(each)) for each in given if isinstance(each, ast.Name | ast.Attribute) and not self.kind(each)
         )
 
+    @cached_property
+    def opaque(self) -> frozenset[str]:
+        """The names for which no number can stand: of what has elements or attributes, or is a tensor."""
+        used: list[ast.AST] = []
+        for each in self.source.nodes:
+            match each:
+                case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.For(iter=value):
+                    used.append(value)
+                case ast.Call(func=func, args=args) if name_of(func).startswith("torch."):
+                    used += args
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if self.is_loss(name):
+                    used.append(value)
+        return frozenset(each.id for each in used if isinstance(each, ast.Name))
+
     def is_loss(self, name: str) -> bool:
         """Return whether a name is that of a loss."""
         return name in self.losses or bool(LOSS.search(name))
@@ -148,6 +163,39 @@ class Names:
             if func.attr in ("parameters", "named_parameters", "no_sync", "train")
         }
         return frozenset(each for each in found if not kind_by_name(each) and each not in ("self", "module", "?", ""))
+
+    def helper(self, node: ast.Call) -> Function | None:
+        """Return the function of this file that is called, if something that a rule looks at happens in it."""
+        return self.happening.get(self.own(node))
+
+    def own(self, node: ast.AST) -> str:
+        """Return the name of the function of this file that may be called, or ""."""
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name)):
+                return name
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=name)) if base in self.instances:
+                return name
+        return ""
+
+    @cached_property
+    def instances(self) -> frozenset[str]:
+        """The parameters that are said to be of a class of this file."""
+        args = (arg for each in self.source.functions for arg in (*each.args.args, *each.args.kwonlyargs))
+        return frozenset(a.arg for a in args if a.annotation and leaf(name_of(a.annotation)) in self.source.classes)
+
+    @cached_property
+    def happening(self) -> dict[str, Function]:
+        """The functions of the file in which something happens that a rule looks at, by name."""
+        inside = {each: [*ast.walk(each)] for each in self.source.functions}
+        functions = [each for each in self.source.functions if self.place not in inside[each]]
+        calls = {each: {*filter(None, map(self.own, inside[each]))} for each in functions}
+        found = {each.name: each for each in functions if any(self.events.get(n, set()) & KEPT for n in inside[each])}
+        while True:
+            touched = (each for each in functions if each.name in self.source.touched and each.name not in found)
+            more = {each.name: each for each in touched if calls[each] & found.keys()}
+            if not more:
+                return found
+            found |= more
 
     def object(self, node: ast.AST) -> ast.expr:
         """Return the name of an object in the written file."""

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import cast
 
-from ampsim.lint.adapt.expressions import Expressions
+from ampsim.lint.adapt.calls import Calls
 from ampsim.lint.adapt.names import KEPT, Scope, UnknownError
 from ampsim.lint.adapt.text import does, identifier, indented, lossy, names, read, short
 from ampsim.lint.event import ASKS
 from ampsim.lint.names import AVERAGE, OPTIMIZER, called, has, name_of, words_in
 
 
-class Statements(Expressions):
+class Statements(Calls):
     """The statements of a loop."""
 
     def written(self, scope: Scope) -> str:
@@ -68,9 +68,13 @@ class Statements(Expressions):
 
     def gradients(self, node: ast.Expr) -> Iterator[str]:
         """Yield a statement that does something with gradients, if all is known that it needs."""
-        if "grad" in self.events.get(node, ()) and ".grad" in words_in(node):
+        if self.of_gradients(node, node):
             with suppress(UnknownError):
                 yield self.line(self.value(node.value), node)
+
+    def of_gradients(self, node: ast.stmt, part: ast.AST) -> bool:
+        """Return whether a rule looks at what a statement does with the gradients in a part of it."""
+        return "grad" in self.events.get(node, ()) and ".grad" in words_in(part)
 
     def loop(self, node: ast.For) -> Iterator[str]:
         """Yield a loop in the step in which something happens; an average that is written by hand is one call."""
@@ -119,7 +123,7 @@ class Statements(Expressions):
             yield from self.unpack(target, value, node)
             return
         name, happens = self.stored(target), self.matters(value)
-        if "grad" in self.events.get(node, ()) and ".grad" in words_in(target):
+        if self.of_gradients(node, target):
             yield self.line(ast.Assign([self.value(target)], self.value(value)), node)
         elif (self.kind(target) and not happens) or ast.unparse(value) == ast.unparse(target):
             return  # an object that is made where make() makes it
@@ -127,7 +131,12 @@ class Statements(Expressions):
             self.kept.setdefault(name, self.literals.get(name, ("None", 0))[0])
             yield self.line(ast.Assign([ast.Name(name)], self.computed(name, value)), node)
         elif name in self.scope.needed or happens:
-            yield self.line(ast.Assign([ast.Name(name or "_")], self.computed(name, value)), node)
+            try:
+                yield self.line(ast.Assign([ast.Name(name or "_")], self.computed(name, value)), node)
+            except UnknownError:
+                self.scope.unknown |= {name} & self.opaque
+                if name not in self.opaque:
+                    raise
 
     def unpack(self, target: ast.Tuple, value: ast.expr, node: ast.stmt) -> Iterator[str]:
         """Yield an assignment to several names, each by itself."""
@@ -139,22 +148,20 @@ class Statements(Expressions):
             yield self.line(ast.Assign([ast.Name("_")], self.value(value)), node)
         for name in map(self.stored, target.elts):
             if name in self.scope.needed:
-                yield self.line(ast.Assign([ast.Name(name)], self.computed(name, value)), node)
+                yield from self.assign(ast.Name(name), value, node)
 
     def computed(self, name: str, value: ast.expr) -> ast.expr:
         """Return what a name is assigned: a loss, a value, or a stand-in for it."""
-        if self.matters(value) and not any("scale" in self.events.get(each, ()) for each in ast.walk(value)):
-            return self.value(value)
+        happens = self.matters(value)
+        plain = isinstance(value, ast.Constant | ast.Dict | ast.List) or ".item" in ast.unparse(value)
         scaled = any("scale" in self.events.get(each, ()) for each in ast.walk(value))
-        if scaled or (
-            self.is_loss(name)
-            and ".item" not in ast.unparse(value)
-            and not isinstance(value, ast.Constant | ast.Dict | ast.List)
-        ):
+        if scaled or (self.is_loss(name) and not happens and not plain):
             return self.loss(value)
         try:
             return self.value(value)
         except UnknownError:
+            if happens or name in self.opaque:
+                raise
             self.notes.append(ast.unparse(value))
             return read(self.guess(name)[0])
 
@@ -170,7 +177,7 @@ class Statements(Expressions):
     def augment(self, node: ast.AugAssign) -> Iterator[str]:
         """Yield ``+=`` and its kin where the name is needed; a counter of iterations outlives one."""
         name, value = self.stored(node.target), node.value
-        if "grad" in self.events.get(node, ()) and ".grad" in words_in(node.target):
+        if self.of_gradients(node, node.target):
             target = cast("ast.Attribute", self.value(node.target))
             yield self.line(ast.AugAssign(target, node.op, self.value(value)), node)
         elif name and (name in self.scope.needed or name in self.kept or name in self.settings):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ampsim.lint.names import leaf, name_of, words_in
 
 OWN = {"step", "make", "net", "batch", "batches", "draw", "loss_of", "iterate", "save", "load", "checkpoint", "Loop"}
-LOSS = re.compile(r"loss(?!.*(scale|weight|coef|lambda|lim|thresh|fn$|func|norm|meter|avg|log))|cost|^err", re.I)
+LOSS = re.compile(r"loss(?!.*(scale|weight|coef|lambda|lim|thresh|fn$|func|norm|meter|avg|log|dict))|cost|^err", re.I)
 
 
 def lossy(node: ast.AST) -> bool:
