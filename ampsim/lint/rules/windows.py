@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ampsim.lint.names import leaf
 from ampsim.lint.rule import Found, finds
@@ -40,9 +41,10 @@ def clip_per_micro_batch(source: Source) -> Found:
 def short_window(source: Source) -> Found:
     """Yield the divisions by the full window in loops whose last window may be short."""
     loops = {step.loops[-1] for _, step in source.events("step") if step.loops}
+    blocks = [getattr(node, name, None) for node in source.nodes for name in ("body", "orelse")]
     for loop in sorted(loops, key=lambda each: getattr(each, "lineno", 0)):
         tests = [each.test for each in ast.walk(loop) if isinstance(each, ast.If)]
-        ends = [window for test in (*map(_or_the_end, tests), *_left_over(source, loop)) for window in _windows(test)]
+        ends = [window for test in (*map(_or_the_end, tests), *_left_over(blocks, loop)) for window in _windows(test)]
         for window in ends:
             for node in ast.walk(loop):
                 if _divides(node, window):
@@ -66,9 +68,9 @@ def _or_the_end(test: ast.AST) -> ast.AST | None:
     return None
 
 
-def _left_over(source: Source, loop: ast.AST) -> Iterator[ast.AST]:
-    """Yield the conditions after a loop under which what is left over is stepped with."""
-    for block in (getattr(node, name, None) for node in source.nodes for name in ("body", "orelse")):
+def _left_over(blocks: list[Any], loop: ast.AST) -> Iterator[ast.AST]:
+    """Yield the conditions after a loop, in its block, under which what is left over is stepped with."""
+    for block in blocks:
         if isinstance(block, list) and loop in block:
             after = block[block.index(loop) + 1 :]
             yield from (each.test for each in after if isinstance(each, ast.If) and ".step(" in ast.unparse(each))
