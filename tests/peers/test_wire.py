@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ampsim.peers import environments
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote, _Process
 
@@ -108,6 +109,17 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
     assert remote.get_scale() == 3.0
     remote.limit = 0.0  # which is of calls: a start has the first one's
     remote.start(factor=4.0)
+
+
+def test_an_environments_variables_go_before_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\necho level $LEVEL, $OMP_NUM_THREADS threads\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(environments, "variables", lambda _: {"LEVEL": "2"})
+    monkeypatch.setenv("LEVEL", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with Remote(Described, python=str(path)) as peer, pytest.raises(PeerLostError, match="level 2, 3 threads"):
+        peer.start()
 
 
 def test_of_what_a_lost_peer_printed_the_last_lines_are_told(tmp_path: Path) -> None:
