@@ -137,7 +137,7 @@ def test_findings_of_one_cause_are_told_as_one():
         ("ours", "scale_stays_normal"),
     ]
     assert report.told()[0][1] == f"{first.text}\n  also     scale_stays_normal"
-    assert len(report.findings) == 3
+    assert len(report.findings) == json.loads(report.to_json())["findings"] == 3
     for raised, count in (("raised OSError: 5", 1), ("raised", 2)):
         other = [found(BUDGET, raised, "inf"), found(NORMAL, raised, "clean")]
         assert len(Report(other).told()) == count
