@@ -156,3 +156,5 @@ def test_what_is_refused_is_told_beside_findings_and_of_what_was_given_up_nothin
     assert Report([late, given_up]).findings == []
     assert [text for _, text in Report([late, other, given_up]).told()] == [other.text, given_up.text]
     assert "### theirs: `scale_stays_normal`" in Report([late, given_up]).to_markdown()
+    with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
+        without_findings([other, given_up])
