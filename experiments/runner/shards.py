@@ -123,7 +123,8 @@ def _merge(path: Path, group: Sequence[Part]) -> str:
 def _origin(origins: Sequence[Mapping[str, object]]) -> Record:
     """Return the provenance of the whole, as one machine would have written it."""
     seconds = math.fsum(origin["unit_seconds"] for origin in origins)  # type: ignore[misc]
-    date, dirty = max(str(origin["date"]) for origin in origins), any(origin["dirty"] for origin in origins)
+    date = max(str(origin["date"]) for origin in origins)
+    dirty = max((origin["dirty"] for origin in origins), key=(False, None, True).index)  # None: without git
     whole = dict(origins[0]) | {"date": date, "dirty": dirty, "unit_seconds": seconds}
     del whole["shard"]
     return whole

@@ -100,6 +100,7 @@ RECORD = TRACE.to_record()
         (json.dumps({**RECORD, "scale": [1.0, 2.0, 3.0]}), "line 2: scale 1.0: expected a hexadecimal float"),
         (json.dumps({**RECORD, "scale": ["0x1", "zz", "0x1"]}), "line 2: invalid hexadecimal"),
         (json.dumps({**RECORD, "is_async": [True]}), "line 2: is_async: expected 3 flags, found 1"),
+        (json.dumps({**RECORD, "is_async": [True] * 4}), "line 2: is_async: expected 3 flags, found 4"),
         (json.dumps({"system": "x"}), "line 2: found_inf, params, scale missing"),
         (json.dumps({**RECORD, "raised": {"step": 1}}), "line 2: "),
         (json.dumps({**RECORD, "system": 5}), "line 2: system 5: expected the name of a dialect"),

@@ -8,6 +8,7 @@ import pytest
 from ampsim import Rule, replay
 from ampsim.diagnose.explain import explain, findings, in_words
 from ampsim.diagnose.history import HistoryBuilder, Sample
+from ampsim.diagnose.readers.text import read_text
 
 
 def history(found_inf, rule=Rule(growth_interval=150), every=1, log_skips=True, norm=None, loss=None, settings=()):  # noqa: B008
@@ -48,6 +49,19 @@ def test_a_healthy_run_is_not_accused(name, every):
     run = history(HEALTHY_RUNS[name], every=every)
     assert kinds(run) == []
     assert explain(run).verdict == "healthy"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a search from the start", "spared"), ("a burst", "burst")])
+def test_the_search_for_the_first_scale_is_no_burst(name, kind):
+    assert {each.kind for each in explain(history(HEALTHY_RUNS[name])).statements} & {"spared", "burst"} == {kind}
+
+
+def test_of_two_ranks_the_one_that_leaves_a_doubt_decides():
+    norms = [*map(str, range(1, 99)), "inf"]
+    lines = [f"{rank}: step: {at}, loss: 2.0, loss_scale: 1024.0, grad_norm: {norm if rank else at + 1}\n"
+             for at, norm in enumerate(norms) for rank in (0, 1)]  # fmt: skip
+    assert explain(read_text("-", lines[::2])).verdict == "healthy"
+    assert explain(read_text("-", lines)).verdict == explain(read_text("-", lines[1::2])).verdict == "cannot tell"
 
 
 @pytest.mark.parametrize("begin", [0, 150, 250, 330])

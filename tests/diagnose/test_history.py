@@ -131,6 +131,10 @@ def test_one_halving_is_one_skip_also_where_few_digits_are_printed():
     assert [evidence.proved(k, k + 1) for k in range(2)] == [1, 2]
 
 
+def test_of_a_total_that_begins_again_every_skip_counts():
+    assert Evidence(a_history(step=[10, 20, 5, 10], total=[3, 5, 2, 4])).skipped.tolist() == [3, 2, 2, 2]
+
+
 def test_a_skip_and_its_norm_are_one_step():
     evidence = Evidence(a_history(skipped=[1, 0, 1], norm=[math.inf, 1.0, 2.0]))
     assert evidence.weight(np.arange(3)) == 2

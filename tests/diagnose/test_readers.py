@@ -290,7 +290,7 @@ PROGRAMS = [
      [nan] * 2]),
     ("nano.txt", "iter 3: loss 2.5, time 8.2ms\nscale: 8.0\n", [[3], [2.5], [nan], [nan]]),
     ("german.csv", "step;loss;scale\n3;2,5;8,0\n4;2,25;4,0\n", [[3, 4], [2.5, 2.25], [8, 4], [nan] * 2]),
-    ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t8\n", [[3], [2.5], [8], [nan]]),
+    ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t65,536\n", [[3], [2.5], [65536], [nan]]),
 ]  # fmt: skip
 
 
@@ -312,6 +312,10 @@ def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
         "The compressed file is torn, and was read up to there (Compressed file ended before the end-of-stream marker "
         "was reached)."
     ]
+    (tmp_path / "log").write_bytes(packed + packed[:10] + b"\xff")  # and a block of no kind
+    damaged = read_history(tmp_path / "log")
+    assert columns(damaged) == expected
+    assert damaged.notes[0].startswith("The compressed file is torn, and was read up to there (Error -3 while")
 
 
 def test_an_archive_that_is_damaged_at_once_or_packed_without_end_is_refused_in_words(tmp_path):

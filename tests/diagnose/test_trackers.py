@@ -117,7 +117,7 @@ def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, track
 
 @pytest.mark.peer("tensorboard", how=HOW)
 def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_path, writer):
-    for number in range(4):
+    for number in (1, 0, 2, 3):  # as two writers may leave them
         writer.add_scalar("train/loss", 2.0 - number / 4, 10 * number)
         writer.add_scalar("amp/loss_scale", 1024.0, 10 * number)
         writer.add_histogram("weights", torch.ones(3), 10 * number)

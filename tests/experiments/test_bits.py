@@ -54,8 +54,8 @@ def test_other_kernels_are_seen() -> None:
 
 def test_a_difference_is_counted_and_named(tmp_path: Path) -> None:
     known = tmp_path / "bits.jsonl"
-    known.write_text(records.encode({"cpu": "X", "settings": {}, "bits": {"exp": "a", "sum": "b"}}) + "\n")
-    assert bits.compare({"exp": "a", "sum": "c"}, known) == ["1 of 2 as on X with no settings; not sum"]
+    known.write_text(records.encode({"cpu": "X", "settings": {}, "bits": {"exp": "a", "sum": "b", "old": "d"}}) + "\n")
+    assert bits.compare({"exp": "a", "sum": "c", "new": "e"}, known) == ["1 of 2 as on X with no settings; not sum"]
 
 
 def test_the_command_compares_and_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:

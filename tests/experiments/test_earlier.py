@@ -29,6 +29,7 @@ def test_the_comparison_counts_equal_records_and_names_the_other_machine(tmp_pat
     equal = [{"settings": {"k": 1}, "a": 1.0}, {"settings": {"k": 1}, "a": 2.0}]
     assert before(path).compare(equal) == "equal to the data of aaaaaaaaaaaa to the last bit"
     assert before(path).compare([*equal, {"a": 3.0}]).startswith("differs: 2 of 2 records equal those of aaaaaaaaaaaa")
+    assert before(path).compare(equal[:1]).startswith("differs: 1 of 2 records equal")
     off = [{"a": 1.0}, {"a": 2.0000000000000004}]
     assert before(path).compare(off) == "differs: 1 of 2 records equal those of aaaaaaaaaaaa, made on a CPU"
 

@@ -467,6 +467,11 @@ def test_all_leaves_out_what_does_not_run_on_the_device(
     assert "left out: tiny, does not run on cuda" in capsys.readouterr().out
 
 
+def test_what_measures_time_is_not_expected_to_end_sooner_with_more_workers(three: Path) -> None:
+    options = execute.Options(jobs=4)
+    assert [everything.seconds(Experiment(stem), options) for stem in ("tiny", "clock")] == [15.0, 60.0]
+
+
 def test_what_measures_time_has_its_own_workers_and_kernels_and_leaves_no_environment(
     three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,3 +166,4 @@ def test_the_whole_is_as_late_and_as_dirty_as_its_last_part() -> None:
     second = {"date": "2026-01-03", "dirty": False, "unit_seconds": 2.0, "shard": [2, 2]}
     whole = {"date": "2026-01-03", "dirty": True, "unit_seconds": 3.0}
     assert runner.shards._origin([first, second]) == runner.shards._origin([second, first]) == whole
+    assert runner.shards._origin([second, {**first, "dirty": None}])["dirty"] is None  # made where there is no git

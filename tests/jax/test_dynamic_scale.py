@@ -142,6 +142,8 @@ def test_arguments_defaults_and_results_are_flaxs() -> None:
     assert dynamic_scale.DynamicScaleResult._fields == flax.DynamicScaleResult._fields
     result = ours.replace(scale=8.0).value_and_grad(lambda p, *, k: p * k, argnums=0)(2.0, k=3.0)
     assert (float(result.aux), float(result.grad), int(result.dynamic_scale.fin_steps)) == (6.0, 3.0, 1)
+    by_second = functools.partial(jax.value_and_grad, argnums=1)
+    assert float(ours.value_and_grad(lambda p, q: p * q, grad=by_second)(2.0, 3.0).grad) == 2.0
 
 
 def test_it_is_carried_by_a_scan_and_traced_once() -> None:

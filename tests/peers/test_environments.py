@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ampsim.peers import REGISTRY, connect, environments, load
-from ampsim.peers.build import build_all
+from ampsim.peers.build import _reason, build_all
 from ampsim.peers.environments import NoEnvironmentError
 from ampsim.peers.peer import is_pinned
 
@@ -55,12 +55,18 @@ def test_a_build_goes_on_where_it_ended_and_past_what_cannot_be_had(home: Path) 
     failed = build_all([*TABLES], Console(file=text, width=200))
     assert environments.state("good") == "ready"
     assert environments.state("broken") == "half built"
+    assert not (home / "good" / "bin" / "pip").stat().st_size, "what was there has stayed"
     assert failed["never"] == "its newest wheel is for Python 3.6"
     assert "ERROR: Could not find a version that satisfies the requirement no-such-package==1.0" in failed["broken"]
     assert "good: built" in text.getvalue()
     before = (home / "good.log").stat().st_mtime_ns
     assert build_all(["good"], Console(file=text)) == {}
     assert (home / "good.log").stat().st_mtime_ns == before, "what is ready is not built again"
+
+
+def test_the_reason_is_the_error_or_what_was_said_last() -> None:
+    assert _reason("collecting\nERROR: no such package\nERROR: nothing was installed\n") == "ERROR: no such package"
+    assert _reason("collecting\n killed \n\n") == "killed"
 
 
 def test_a_peer_without_its_environment_or_name_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

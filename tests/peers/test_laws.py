@@ -152,7 +152,7 @@ def test_a_dialect_that_differs_drifts() -> None:
     same, differs = (drift(peer(), histories=100) for peer in (Torch, GrowsEarly))
     assert (same.differing, same.refused, same.first) == (0, 0, "")
     assert differs.differing > 10
-    assert "the package" in differs.first
+    assert " x..: the package 3 1.5 3 3, the dialect 3 1.5 1.5 3" in differs.first, "the shortest"
 
 
 def test_of_who_gives_up_the_scales_before_are_compared() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.peers import wire
+from ampsim.peers import environments, wire
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote, _Process
 
@@ -139,6 +139,15 @@ def test_a_peer_that_floods_is_lost_in_time_and_within_bounds(remote: Remote, mo
     remote.limit = 60.0
     with pytest.raises(PeerLostError, match="answered scale_loss by more than 1,048,576 bytes without a line feed"):
         remote.scale_loss(9.0)
+def test_an_environments_variables_go_before_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\necho level $LEVEL, $OMP_NUM_THREADS threads\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(environments, "variables", lambda _: {"LEVEL": "2"})
+    monkeypatch.setenv("LEVEL", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with Remote(Described, python=str(path)) as peer, pytest.raises(PeerLostError, match="level 2, 3 threads"):
+        peer.start()
 
 
 def test_of_what_a_lost_peer_printed_the_last_lines_are_told(tmp_path: Path) -> None:

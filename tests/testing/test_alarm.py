@@ -13,7 +13,9 @@ from ampsim.testing import alarm as alarms  # noqa: E402
 from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm  # noqa: E402
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
-from ampsim.testing.law import without_findings  # noqa: E402
+from ampsim.testing.law import BrokenError, Result, without_findings  # noqa: E402
+from ampsim.testing.loop import judge as loops  # noqa: E402
+from ampsim.testing.parametrize import parametrize_with_laws  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
 TORCH = torch.amp.GradScaler
@@ -152,3 +154,12 @@ def test_a_failure_that_is_being_shortened_is_told_although_the_time_is_up(monke
     (result,) = judge.judge(Falls, judge.chosen(names=["clean_step_keeps_the_scale"]), limit=1)
     assert (result.outcome, result.is_overdue) == ("failed", False)
     assert len(made) == 16
+
+
+def test_a_hang_is_no_failure_that_pytest_may_expect(monkeypatch):
+    hangs = Result(loops.LAWS["it_learns"], "loop", "failed", "it_learns: did not end", is_overdue=True)
+    monkeypatch.setattr(loops, "judge_loop", lambda *_: [hangs])
+    [case] = parametrize_with_laws([lambda scaler: None], [], ["it_learns"]).args[1]
+    with pytest.raises(AssertionError, match="did not end") as failure:
+        case.values[1](None)
+    assert not isinstance(failure.value, BrokenError)

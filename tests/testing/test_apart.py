@@ -60,7 +60,7 @@ MODULES = {
     "scalers": SCALERS,
     "raising": "raise RuntimeError('not today')",
     "quitting": "import sys; sys.exit(3)",
-    "exiting": "import os; os._exit(4)",
+    "exiting": "import os; os._exit(0)",
     "misspelt": "def f(:",
     "endless": "import threading; threading.Event().wait()",
 }
@@ -79,7 +79,7 @@ UNLOADABLE = {
     "scalers:Deadlock": "scalers has no 'Deadlock'; did you mean 'Deadlocks'",
     "raising:X": "importing raising raised RuntimeError: not today (",
     "quitting:X": "importing quitting raised SystemExit: 3 (",
-    "exiting:X": "exiting:X: loading it ended the process with exit status 4",
+    "exiting:X": "exiting:X: loading it ended the process with exit status 0",
     "misspelt:X": "importing misspelt raised SyntaxError: invalid syntax (misspelt.py, line 1); expected",
     "endless:X": "endless:X cannot be judged: loading it did not end within 5 s",
 }

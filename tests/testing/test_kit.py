@@ -10,6 +10,7 @@ import traceback
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
+from ampsim.testing.kit.subject import FEATURES, as_subject, find, load  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
@@ -219,6 +220,12 @@ def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
 def test_a_feature_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"):
         Traits(without={"state_dicts"})
+
+
+def test_what_is_declared_comes_on_top_of_what_a_subject_says(monkeypatch):
+    mine = Subject(TORCH, Traits(without={"pickle"}))
+    monkeypatch.setitem(sys.modules, "somebodys", SimpleNamespace(scaler=mine))
+    assert find("somebodys:scaler", without=frozenset({"threads"})).traits.without == {"pickle", "threads"}
 
 
 # ------------------------------------------------------------------------------------------- what a failure says

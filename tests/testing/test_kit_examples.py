@@ -6,6 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from ampsim.testing import FromFlag, Subject, examples
+from ampsim.testing.kit.example import Example
 from ampsim.testing.kit.judge import judge
 from ampsim.testing.kit.laws import LAWS
 
@@ -63,3 +64,11 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
     (broken,) = judge(subject, [LAWS[laws[2]]])
     assert "history  inf\n" in broken.text
     assert "init_scale=65536.0," in broken.text
+
+
+def test_a_story_has_a_scale_again_that_comes_again():
+    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
+    used = example._noted(lambda scaler, scale: scale, lambda scale: "")
+    for scale in (2.0, 2.0, 1.0, 2.0):
+        used(None, scale)
+    assert dict(example.story())["scale"] == "2.0 -> 1.0 -> 2.0"

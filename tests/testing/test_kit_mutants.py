@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim import State, init, update  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from tests.core.test_laws import decays_when_clean, never_backs_off  # noqa: E402
 from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
@@ -157,6 +158,12 @@ class LoadsOnlyIfUsed(TorchScaler):
             super().load_state_dict(state_dict)
 
 
+class LoadsItsConstantsOnlyIfUsed(TorchScaler):
+    def load_state_dict(self, state_dict):
+        kept = {} if self._scale is not None else {name: self.state_dict()[name] for name in CONSTANTS[1:]}
+        super().load_state_dict({**state_dict, **kept})
+
+
 class SavesAnObject(TorchScaler):
     def state_dict(self):
         return {**super().state_dict(), "saved_by": Path()}
@@ -202,7 +209,7 @@ KILLS = {
         theirs.StepsTwice,
     ],
     "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew, ForgetsABadMicroBatch],
-    "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed],
+    "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed, LoadsItsConstantsOnlyIfUsed],
     "a_state_dict_loads_without_running_code": [SavesAnObject],
     "never_steps_on_nonfinite": [theirs.FusedStepsAlthoughItOverflowed, theirs.StepsAlthoughItOverflowed],
     "powers_of_two_stay_powers_of_two": [flagged(stays_below_halfs_largest)],

@@ -137,7 +137,7 @@ def test_findings_of_one_cause_are_told_as_one():
         ("ours", "scale_stays_normal"),
     ]
     assert report.told()[0][1] == f"{first.text}\n  also     scale_stays_normal"
-    assert len(report.findings) == 3
+    assert len(report.findings) == json.loads(report.to_json())["findings"] == 3
     for raised, count in (("raised OSError: 5", 1), ("raised", 2)):
         other = [found(BUDGET, raised, "inf"), found(NORMAL, raised, "clean")]
         assert len(Report(other).told()) == count
@@ -156,3 +156,5 @@ def test_what_is_refused_is_told_beside_findings_and_of_what_was_given_up_nothin
     assert Report([late, given_up]).findings == []
     assert [text for _, text in Report([late, other, given_up]).told()] == [other.text, given_up.text]
     assert "### theirs: `scale_stays_normal`" in Report([late, given_up]).to_markdown()
+    with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
+        without_findings([other, given_up])

@@ -103,15 +103,16 @@ def test_a_method_cannot_be_watched() -> None:
         run(lambda c: c.watch(Plain))
 
 
-def test_what_was_watched_is_put_back_after_a_failure() -> None:
-    before = dict(vars(Plain))
+@pytest.mark.parametrize("kind", [Plain, type("Child", (Plain,), {})])  # which inherits its default
+def test_what_was_watched_is_put_back_after_a_failure(kind: type) -> None:
+    before = dict(vars(kind))
 
     def program(c: Conductor) -> None:
-        c.watch(Plain, "n")
+        c.watch(kind, "n", "default")
         c.sync.Event().wait()
 
     assert attempt(program).stuck
-    assert dict(vars(Plain)) == before
+    assert dict(vars(kind)) == before
 
 
 # ---- modules ----------------------------------------------------------------------------------------------------

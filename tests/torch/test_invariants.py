@@ -908,6 +908,17 @@ def test_22_loading_into_a_scaler_at_work_on_its_thread_begins_anew(thread):
     assert used == [4.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
+def test_22_a_loop_that_passed_tickets_may_go_on_without_after_loading():
+    scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer()
+    ticket = scaler.begin()
+    scaler.scale(param.sum(), ticket=ticket).backward()
+    with pytest.raises(RuntimeError, match="scale without a ticket in a loop that passes tickets"):
+        scaler.scale(param.sum())
+    scaler.load_state_dict(scaler.state_dict())
+    param.grad = None
+    assert iteration(scaler, param, optimizer) == 4.0
+
+
 def test_22_resume_from_and_to_torch():
     theirs, param, optimizer = torch.amp.GradScaler("cpu", 1700.0, 3.0, 0.3, 4), *an_optimizer()
     for overflows in (True, False, False, False):

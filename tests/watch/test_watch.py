@@ -20,11 +20,11 @@ import ampsim.torch
 from ampsim import Rule, replay
 from ampsim.diagnose.explain import explain, in_words
 from ampsim.diagnose.readers.run import read_own
-from ampsim.run_file import RunFile, read_run, records, unpack_counts
+from ampsim.run_file import RunFile, pack_counts, read_run, records, unpack_counts
 from ampsim.watch import run as watch_run
 from ampsim.watch import watch
 from ampsim.watch.measure import exponents, fingerprint, norms
-from ampsim.watch.sinks import _scalars
+from ampsim.watch.sinks import _scalars, sink
 from ampsim.watch.step import Step, _record
 from ampsim.watch.writer import Writer
 from tests.examples import examples
@@ -140,12 +140,13 @@ def test_without_a_scaler_there_is_no_scale_to_skip_at(tmp_path, optimizer, scal
         assert record["loss"] > 0
 
 
-def test_an_optimizer_whose_step_was_skipped_is_told_from_the_other(tmp_path):
+@pytest.mark.parametrize("watched", [1, 2])
+def test_an_optimizer_whose_step_was_skipped_is_told_from_the_other(tmp_path, watched):
     one, two = make(1), make(2)
     model = nn.ModuleDict({"one": one, "two": two})
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
     scaler = torch.amp.GradScaler("cpu")
-    with watch(model, optimizers, scaler, to=tmp_path / "run.jsonl", every=1):
+    with watch(model, optimizers[:watched], scaler, to=tmp_path / "run.jsonl", every=1):
         scaler.scale(one(torch.ones(1, 3)).sum() + two(torch.ones(1, 3)).sum()).backward()
         two[0].bias.grad[0] = math.inf
         for optimizer in optimizers:
@@ -534,3 +535,13 @@ def test_a_record_that_was_logged_to_is_written_at_once_and_another_waits_for_th
 
 def test_a_tracker_hears_of_each_optimizer_that_stepped_too():
     assert _scalars({"step": 3, "optimizers": [True, False, None]}) == {"skipped/0": 1.0, "skipped/1": 0.0}
+
+
+@pytest.mark.peer("wandb", how="pip install -c constraints.txt -e '.[trackers]'")
+def test_a_trackers_histogram_has_zeros_below_all_binades_and_nothing_that_is_not_finite():
+    logged, ignore = [], lambda *_, **__: None
+    run = SimpleNamespace(log=logged.append, define_metric=ignore, config=SimpleNamespace(update=ignore))
+    [found] = exponents([("w", torch.tensor([0.0, 1.0, 1.5, math.inf]))], torch.ones(()))
+    sink(run, {}).append({"step": 0, "by_parameter": {"w": pack_counts(found.counts[0, :280].numpy())}})
+    shown = logged[0]["ampsim/exponents/w"]
+    assert [(edge, n) for edge, n in zip(shown.bins, shown.histogram, strict=False) if n] == [(-150, 1), (0, 2)]

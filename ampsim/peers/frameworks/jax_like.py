@@ -70,10 +70,8 @@ def leaves(tree: Any) -> list[float]:
 
 
 def with_leaves(tree: Any, numbers: Any) -> Any:
-    """Return a tree of the same structure and dtypes with these leaves."""
+    """Return a tree of the same structure with these leaves, which are of 32 bits."""
     import jax
     import jax.numpy as jnp
 
-    old, structure = jax.tree.flatten(tree)
-    new = [jnp.array(each, jnp.asarray(leaf).dtype) for leaf, each in zip(old, numbers, strict=True)]
-    return jax.tree.unflatten(structure, new)
+    return jax.tree.unflatten(jax.tree.structure(tree), map(jnp.array, numbers))

@@ -69,7 +69,7 @@ def drift(peer: Peer, *, histories: int = HISTORIES, seed: int = 0) -> Drift:
             refused += 1
             continue
         iterations += len(flags)
-        if repr(used) != repr(followed):
+        if used != followed:
             differing.append((len(flags), setting, flags, used, followed))
     first = ""
     if differing:
