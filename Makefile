@@ -98,29 +98,23 @@ $(VENV)/.trackers: $(VENV)/.peers
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
 	@touch $@
 
-# On a card: four parts, none over 9 minutes, the most valuable first: tests/on_card.py says what they do, and needs no
-# make: `python3 -m tests.on_card gpu-1` is `make gpu-1 GPU_PY=python3`. After each stage what there is so far is one
-# archive $(OUT)/gpu-N.tgz. `make gpu-kit` puts into .gpu-kit/ what a machine without a network needs, to be copied along.
+# On a card: four parts, none over 9 minutes: tests/on_card.py says what they do, and needs no make. `make gpu-kit` puts
+# into .gpu-kit/ what a machine without a network needs: pure Python, typer as it was before it needed pydantic.
 GPU_PY  ?= $(PY)
-GPU_DRY ?=
-GPU_PARTS = gpu-1 gpu-2 gpu-3 gpu-4
+PARTS    = gpu-1 gpu-2 gpu-3 gpu-4
+INTO_KIT = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile --target .gpu-kit
 
-.PHONY: $(GPU_PARTS) gpu-dry
-
-gpu: $(GPU_PARTS)
-
-$(GPU_PARTS):
+.PHONY: $(PARTS) gpu-dry
+gpu: $(PARTS)
+$(PARTS):
 	@$(GPU_PY) -m tests.on_card $@ $(GPU_DRY)
-
 gpu-dry:
 	$(MAKE) --keep-going gpu GPU_DRY=--dry
-
-# Pure Python, for whichever the machine has; so typer is one of before it needed pydantic, which is compiled.
 gpu-kit: $(STAMP)
 	@rm -rf .gpu-kit
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --target .gpu-kit -c constraints.txt tyro rich
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --target .gpu-kit --no-deps \
-	  typer==0.20.0 click==8.3.1 shellingham==1.5.4 roundpipe==0.1.1 beartype==0.23.1 py-cpuinfo==9.0.0 tqdm==4.70.1
+	@$(INTO_KIT) -c constraints.txt tyro rich
+	@$(INTO_KIT) --no-deps typer==0.20.0 click==8.3.1 shellingham==1.5.4 roundpipe==0.1.1 beartype==0.23.1 \
+	  py-cpuinfo==9.0.0 tqdm==4.70.1
 	@! find .gpu-kit -name '*.so' | grep .
 	@git rev-parse HEAD >.gpu-kit/commit
 

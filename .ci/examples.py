@@ -1,4 +1,4 @@
-"""Show the examples of docstrings, which stand between paragraphs, as code, and their lists as lists."""
+"""Show the examples and tables of docstrings as they stand there, and their lists as lists."""
 
 import re
 import textwrap
@@ -7,6 +7,7 @@ from typing import Any
 import griffe
 
 EXAMPLE = re.compile(r"^>>> (?:.|\n)*?(?=\n\n|\n?\Z)", re.MULTILINE)
+TABLE = re.compile(r"^=+ +=[= ]+\n(?:.+\n?)+", re.MULTILINE)
 LIST = re.compile(r"^(?!\w+:$)(?! |[*-] |\d+\. )(.*\S)\n(?=( *)(?:[*-]|1\.) )((?:.+\n?)+)", re.MULTILINE)
 """A list right below its paragraph, where Markdown would see none. What is below one word is a section of its own."""
 
@@ -17,10 +18,11 @@ def apart(found: re.Match[str]) -> str:
 
 
 class Fenced(griffe.Extension):
-    """Puts each example between fences, and a blank line above each list, when a docstring has been read."""
+    """Puts each example and table between fences, and a blank line above each list, when a docstring has been read."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring:
             text = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
+            text = TABLE.sub(lambda found: f"```text\n{found[0].rstrip()}\n```\n", text)
             obj.docstring.value = LIST.sub(apart, text)

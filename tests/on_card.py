@@ -86,18 +86,8 @@ class Here(NamedTuple):
 
 def rows(here: Here) -> list[list[list[Stage]]]:
     """Return the stages of a part."""
-    memcheck = [
-        "compute-sanitizer",
-        "--tool",
-        "memcheck",
-        "--error-exitcode",
-        "1",
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-    ]
-    memcheck += ["-m", "gpu", "-k", "inf_and_nan or tiny", "tests/torch/test_kernels.py"]
+    memcheck = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1", sys.executable, "-m", "pytest"]
+    memcheck += ["-q", "-m", "gpu", "-k", "inf_and_nan or tiny", "tests/torch/test_kernels.py"]
     ncu = ["ncu", "--target-processes", "all", "-k", "regex:^(check|adam|_multiply)$", "-c", "12", sys.executable, "-m"]
     ncu += ["experiments", "kernels", "--device", "cuda", "--force", "--trials", "1", "--steps", "1"]
     ncu += ["--sizes", "gpt2-12x768", "--out", str(here.logs / "ncu.jsonl")]
@@ -125,7 +115,7 @@ def rows(here: Here) -> list[list[list[Stage]]]:
         ],
         "gpu-4": [
             [[here.tool(60, "ncu", *ncu)]],
-            [[here.data_of(470, "growth_interval overflow_storm init_scale policies formats", "--jobs", "6")]],
+            [[here.data_of(470, "overflow_storm policies formats rules_trained", "--jobs", "6")]],
         ],
     }[here.part]  # fmt: skip
 

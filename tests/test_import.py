@@ -93,6 +93,8 @@ def test_an_extra_brings_what_it_is_named_for() -> None:
     ],
 )
 def test_a_package_that_is_missing_is_told_with_the_line_to_type(module: str, absent: str, extra: str) -> None:
+    if absent == "hypothesis":
+        pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")  # it is missed first
     code = f"import sys; sys.modules[{absent!r}] = None\nfrom {module} import *"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 1

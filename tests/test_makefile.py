@@ -1,5 +1,6 @@
 """`make gpu-1` to `gpu-4`: what a card is asked to do, within which time, and that what it finds comes home."""
 
+import itertools
 import re
 import shutil
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.runner.experiment import Experiment
 from tests import on_card
 from tests.on_card import Here, Stage
 
@@ -35,6 +37,16 @@ def test_what_an_experiment_writes_lies_in_the_folder_of_the_device(part: str) -
         if "experiments" in stage.command and "--out" in stage.command:
             out = stage.command[stage.command.index("--out") + 1]
             assert out.startswith((f"experiments/data/{PLANTED}/", f"build/{part}/"))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_asked_of_a_card_are_experiments_for_cuda(part: str) -> None:
+    for stage in stages(Here(part, PLANTED, dry=False)):
+        if "experiments" in stage.command:
+            asked = stage.command[stage.command.index("experiments") + 1 :]
+            stems = [*itertools.takewhile(lambda word: not word.startswith("-"), asked)]
+            assert stems
+            assert [stem for stem in stems if "cuda" not in Experiment(stem).devices] == []
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -9,15 +9,20 @@ import torch
 
 from ampsim.records import Record
 
-CLOCKS = ("driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit", "ecc.mode.current")
+ASKED = ("driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit", "ecc.mode.current")
+
+
+class Skipped(Exception):  # noqa: N818 - nothing is wrong
+    """A probe has nothing to look at here, and says why."""
 
 
 def chosen(device: str | None) -> str:
     """Return the device that was asked for, else a card where there is one; raise ValueError for one that is not."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    there = torch.cuda.is_available()
+    device = device or ("cuda" if there else "cpu")
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device={device}: expected cuda, or cpu to try it; pass --device cuda")
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not there:
         raise ValueError(
             f"device=cuda: expected a CUDA device, torch {torch.__version__} sees none; "
             "pass --device cpu to try it, or install a CUDA build of torch"
@@ -31,7 +36,7 @@ def slug(device: str) -> str:
 
 
 def describe(device: str) -> Record:
-    """Return what stays the same of a device from one start to the next."""
+    """Return what stays the same of a device from one start to the next; driver and clocks as nvidia-smi has them."""
     if device == "cpu":
         return {"type": "cpu", "name": platform.processor() or platform.machine()}
     it = torch.cuda.get_device_properties(0)
@@ -42,12 +47,12 @@ def describe(device: str) -> Record:
 
 
 def asked(uuid: str) -> dict[str, str]:
-    """Return driver and clocks as nvidia-smi has them; nothing where it is not there or does not say."""
-    tool = shutil.which("nvidia-smi")
-    command = [tool or "", f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader", "-i", uuid]
-    done = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None  # noqa: S603
-    said = done.stdout.strip().split(", ") if done and done.returncode == 0 else []
-    return dict(zip(CLOCKS, said, strict=True)) if len(said) == len(CLOCKS) else {}
+    """Return what nvidia-smi says of a card; nothing where it is not there or does not say."""
+    if not (tool := shutil.which("nvidia-smi")):
+        return {}
+    command = [tool, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader", "-i", uuid]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().split(", ")  # noqa: S603
+    return dict(zip(ASKED, said, strict=True)) if len(said) == len(ASKED) else {}
 
 
 def free_memory(device: str) -> int:

@@ -1,83 +1,59 @@
-"""The file of a card: JSON Lines, the first says what ran where, then one per probe, each sealed with all before it.
+"""The file of a card: JSON Lines, the first says what ran where, then one per probe, the last seals them all.
 
-Theory of operation
--------------------
 ::
 
-    {"card":1,"identity":{...},"begun":"...","digest":"2c26..."}
-    {"probe":"streams","seconds":71.2,...,"digest":"fcde..."}
+    {"card":1,"identity":{...},"begun":"..."}
+    {"probe":"streams","seconds":71.2,...}
+    {"sha256":"2c26..."}
 
-A digest is the sha256 of the digest before, as text, and of the line without its own. So every byte stands under a
-digest, and a line that is changed, taken out or moved shows. A line is on the disk before `append` returns; a kill can
-tear the last one only, which is dropped by the next start and refused by `read`.
+The last line holds the sha256 of all bytes before it, so a change of any byte shows. With each probe the file is
+written anew and renamed: whoever reads it, or is killed, has it with the probe or without.
 """
 
 import hashlib
-import os
 from pathlib import Path
 
-from ampsim.core.files import DamagedFileError
+from ampsim.core.files import DamagedFileError, write_atomically
 from ampsim.records import Record, decode, difference, encode
 
-MARK, END = b',"digest":"', b'"}'
 HEAD = b'{"card":1,"identity":{'
 
 
 class CardFile:
-    """The file of a card, open for appending; `records` is what an earlier start has left, the first line included.
+    """The file of a card; `records` is what an earlier start has left, the first line included.
 
     Raises ValueError for a file of anything else, or of another run; it stays as it is.
     """
 
     def __init__(self, path: Path, identity: Record, about: Record) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = path.read_bytes() if path.exists() else b""
-        if not data.startswith(HEAD[: len(data)]):
-            raise ValueError(f"{path}: expected a file of `ampsim card`, or none; pass another --out")
-        whole = data.rpartition(b"\n")[0]
-        self.records, self.digest = opened(path, whole) if whole else ([], b"")
-        if self.records and self.records[0]["identity"] != decode(encode(identity)):
-            changed = difference(self.records[0]["identity"], identity)
-            raise ValueError(f"{path} is of another run: {changed}; expected the same; pass another --out")
-        with path.open("ab") as file:
-            file.truncate(len(whole) + bool(whole))
-        if not self.records:
+        self.path, self.records = path, []
+        if not path.exists():
             self.append({"card": 1, "identity": identity, **about})
+            return
+        if not path.read_bytes().startswith(HEAD):
+            raise ValueError(f"{path}: expected a file of `ampsim card`, or none; pass another --out")
+        self.records = read(path)
+        then, now = self.records[0]["identity"], decode(encode(identity))
+        if then != now:
+            changed = difference(then, now)
+            raise ValueError(f"{path} is of another run: {changed}; expected the same; pass another --out")
 
     def append(self, record: Record) -> None:
-        """Put a record on the disk, sealed."""
-        body = encode(record).encode()[:-1]
-        self.digest = seal(self.digest, body)
-        with self.path.open("ab") as file:
-            file.write(body + MARK + self.digest + END + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Put a record on the disk, with those before it."""
         self.records.append(record)
+        body = "".join(f"{encode(each)}\n" for each in self.records).encode()
+        write_atomically(self.path, body + seal(body))
 
 
-def seal(before: bytes, body: bytes) -> bytes:
-    """Return the digest of a line's body, without its last brace, behind the digest before."""
-    return hashlib.sha256(before + body).hexdigest().encode()
+def seal(body: bytes) -> bytes:
+    """Return the last line of a file."""
+    return f"{encode({'sha256': hashlib.sha256(body).hexdigest()})}\n".encode()
 
 
 def read(path: Path) -> list[Record]:
     """Return the records of a file, the first line included; raise DamagedFileError for one that is not as written."""
-    data = path.read_bytes()
-    whole, feed, torn = data.rpartition(b"\n")
-    if torn or not feed:
-        lines = data.count(b"\n") + 1
-        raise DamagedFileError(path, lines, "it is cut short", "a line feed; the command that made it goes on")
-    return opened(path, whole)[0]
-
-
-def opened(path: Path, whole: bytes) -> tuple[list[Record], bytes]:
-    """Return the records of whole lines, and the last digest."""
-    records, digest = [], b""
-    for number, line in enumerate(whole.split(b"\n"), start=1):
-        body, _, told = line.rpartition(MARK)
-        digest = seal(digest, body)
-        if told != digest + END or not (body.startswith(HEAD) if number == 1 else body):
-            raise DamagedFileError(path, number, "its digest is another", "the sha256 of this line and those before")
-        records.append(decode((body + b"}").decode()))
-    return records, digest
+    *lines, told = path.read_bytes().splitlines(keepends=True) or [b""]
+    body = b"".join(lines)
+    if told != seal(body) or not body.startswith(HEAD):
+        raise DamagedFileError(path, len(lines) + 1, "its seal is another", "the sha256 of all lines before")
+    return [decode(line) for line in body.decode().splitlines()]

@@ -25,22 +25,23 @@ def verify(path: Path) -> list[Verdict]:
     """Judge a file; raise DamagedFileError for one that is not as it was written, OSError for none."""
     head, *records = read(path)
     try:
-        found = {each["probe"]: each for each in records}  # of a probe that was tried again, the last
-        return [*complete(head, found), *replayed(found), *judged(head, found)]
+        who, found = head["identity"], {each["probe"]: each for each in records}  # of a probe tried again, the last
+        return [*complete(who["probes"], found), *replayed(found), *judged(who, found)]
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise DamagedFileError(
             path, 1, f"{type(error).__name__}: {error}", "records as the probes write them"
         ) from error
 
 
-def complete(head: Record, found: Record) -> Iterator[Verdict]:
+def complete(probes: list[str], found: Record) -> Iterator[Verdict]:
     """Yield what is missing or went wrong, and what there was no time for."""
-    for probe in head["identity"]["probes"]:
-        if probe not in found:
+    for probe in probes:
+        record = found.get(probe, {})
+        if not record:
             yield Verdict("does not hold", f"{probe}: no record; the command that made the file goes on")
-        elif "error" in found[probe]:
-            yield Verdict("does not hold", f"{probe}: {found[probe]['error']}; the same command tries it again")
-        elif (of := found[probe].get("of", 0)) > (done := len(found[probe].get("checks", ()))):
+        elif "error" in record:
+            yield Verdict("does not hold", f"{probe}: {record['error']}; the same command tries it again")
+        elif (of := record.get("of", 0)) > (done := len(record.get("checks", ()))):
             yield Verdict("not looked at", f"{probe}: {of - done} of {of} checks, for want of time")
 
 
@@ -65,15 +66,15 @@ def mismatch(run: Record) -> str:
     return "; ".join(f"{law}: {seen}" for law, seen in laws.items())
 
 
-def judged(head: Record, found: Record) -> Iterator[Verdict]:
+def judged(who: Record, found: Record) -> Iterator[Verdict]:
     """Yield whether each frozen claim holds."""
-    frozen = head["identity"]["claims_sha256"] == claims.SHA256
+    late = "" if who["claims_sha256"] == claims.SHA256 else " (by claims of another version than the data's)"
     for claim in claims.CLAIMS:
         record = found.get(claim.probe, {"skipped": "no record"})
-        cpu = claim.cuda and head["identity"]["device"]["type"] == "cpu"
-        why = "claimed of a card" if cpu else record.get("skipped", record.get("error"))
+        why = record.get("skipped", record.get("error"))
+        if claim.cuda and who["device"]["type"] == "cpu":
+            why = "claimed of a card"
         if why:
             yield Verdict("not looked at", f"{claim.text} ({why})")
         else:
-            late = "" if frozen else " (by claims of another version than the data's)"
             yield Verdict("holds" if claim.holds(record) else "does not hold", claim.text + late)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ampsim.records import Record
 
 app = typer.Typer(help="Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.")
-Device = Annotated[
-    str | None, typer.Option(help="cuda, or cpu to try it; what there is by default.", show_default=False)
-]
 COLOURS = {"holds": "green", "does not hold": "bold red", "not looked at": "dim"}
 URL = "Repository"  # the label of the project's address in the package's metadata
 
@@ -32,7 +29,9 @@ URL = "Repository"  # the label of the project's address in the package's metada
 def probe_card(
     context: typer.Context,
     minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time for all probes.")] = 8.0,
-    device: Device = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, or cpu to try it; what there is by default.", show_default=False)
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="By default ampsim-card-DEVICE-DIGITS.jsonl, here."),
@@ -96,15 +95,6 @@ def verify_card(
     raise typer.Exit(1 if any(each.outcome == "does not hold" for each in verdicts) else 0)
 
 
-@app.command("slug")
-def print_slug(device: Device = None) -> None:
-    """Print the device's name as it stands in paths: the card's, or cpu."""
-    with refusing():
-        from ampsim.card.device import chosen, slug
-
-        out.print(slug(chosen(device)), markup=False)
-
-
 @contextmanager
 def refusing() -> Iterator[None]:
     """Turn what is wrong with what was asked for into status 2."""
@@ -123,24 +113,15 @@ def _found(record: "Record") -> str:
     for word in ("skipped", "error"):
         if word in record:
             return f"{word}: {record[word]}"
-    parts = [f"{len(each)} {name}" for name, each in record.items() if isinstance(each, list | dict)]
-    return ", ".join(parts)
+    return ", ".join(f"{len(each)} {name}" for name, each in record.items() if isinstance(each, list | dict))
 
 
 def _issue(file: Path, verdicts: "list[Verdict]") -> str:
     """Return the address of a new issue with what was found; or say that the project has told none."""
-    try:
-        told = metadata.metadata("ampsim").get_all("Project-URL") or []
-    except metadata.PackageNotFoundError:
-        told = []
-    urls = dict(each.split(", ", 1) for each in told)
+    told = metadata.metadata("ampsim").get_all("Project-URL") if any(metadata.distributions(name="ampsim")) else None
+    urls = dict(each.split(", ", 1) for each in told or [])
     if URL not in urls:
         return f"the package names no {URL} address, so there is no issue to link to; keep {file}"
-    body = "\n".join(
-        [
-            *(f"{each.outcome}: {each.text}" for each in verdicts),
-            "",
-            f"attach {file.name}, sha256 {sha256(file.read_bytes()).hexdigest()}",
-        ]
-    )
+    attached = f"\nattach {file.name}, sha256 {sha256(file.read_bytes()).hexdigest()}"
+    body = "\n".join([*(f"{each.outcome}: {each.text}" for each in verdicts), attached])
     return f"{urls[URL]}/issues/new?{urlencode({'title': f'card: {file.stem}', 'body': body[:4000]})}"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ampsim.card import file
 from ampsim.card.file import CardFile, read
 from ampsim.core.files import DamagedFileError
 
@@ -13,10 +14,10 @@ WHO = {"device": {"type": "cpu"}, "minutes": 1.0}
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    file = CardFile(tmp_path / "card.jsonl", WHO, {"begun": "now"})
-    file.append({"probe": "a", "seconds": 1.0, "worst": float("inf")})
-    file.append({"probe": "b", "seconds": 2.5})
-    return file.path
+    card = CardFile(tmp_path / "card.jsonl", WHO, {"begun": "now"})
+    card.append({"probe": "a", "seconds": 1.0, "worst": float("inf")})
+    card.append({"probe": "b", "seconds": 2.5})
+    return card.path
 
 
 def test_what_was_appended_is_read(path: Path) -> None:
@@ -38,40 +39,42 @@ def test_any_flipped_bit_is_refused(path: Path) -> None:
 
 
 def changed(lines: list[bytes]) -> dict[str, list[bytes]]:
-    head, a, b = lines
+    head, a, b, seal = lines
     return {
-        "a line is out": [head, b], "two are swapped": [head, b, a], "one stands twice": [head, a, a, b],
-        "the head is out": [a, b], "nothing": [], "an empty line": [head, a, b, b"\n"], "cut": [head, a, b[:-1]],
+        "a line is out": [head, b, seal], "two are swapped": [head, b, a, seal], "one is twice": [head, a, a, b, seal],
+        "the head is out": [a, b, seal], "nothing": [], "an empty line": [head, a, b, b"\n", seal],
+        "no seal": [head, a, b], "only a seal": [file.seal(b"")],
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", changed([b"", b"", b" "]))
+@pytest.mark.parametrize("how", changed([b""] * 4))
 def test_lines_that_are_moved_are_refused(path: Path, how: str) -> None:
     path.write_bytes(b"".join(changed(path.read_bytes().splitlines(keepends=True))[how]))
     with pytest.raises(DamagedFileError):
         read(path)
 
 
-def test_a_torn_line_is_dropped_by_the_next_start_wherever_it_is_torn(path: Path) -> None:
-    data, whole = path.read_bytes(), len(path.read_bytes().splitlines(keepends=True)[0])
-    for length in range(len(data) + 1):
+def test_a_file_that_is_cut_anywhere_is_refused_and_stays_as_it_is(path: Path) -> None:
+    data = path.read_bytes()
+    for length in range(len(data)):
         path.write_bytes(data[:length])
-        file = CardFile(path, WHO, {"begun": "later"})
-        assert len(file.records) == max(1, data[:length].count(b"\n"))
-        file.append({"probe": "c", "seconds": 0.0})
-        assert read(path)[-1]["probe"] == "c"
-        assert read(path)[0]["begun"] == ("now" if length >= whole else "later")
+        with pytest.raises(DamagedFileError):
+            read(path)
+        with pytest.raises(ValueError, match="expected"):
+            CardFile(path, WHO, {"begun": "later"})
+        assert path.read_bytes() == data[:length]
 
 
-def test_each_record_is_on_the_disk_when_append_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_any_moment_the_file_is_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a rename the name holds all of the old, behind it all of the new, and both are on the disk."""
     seen = []
-    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(path.stat().st_size))
-    file = CardFile(path, WHO, {})
-    file.append({"probe": "c", "seconds": 0.0})
-    assert seen == [path.stat().st_size]
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(len(read(path))))
+    CardFile(path, WHO, {}).append({"probe": "c", "seconds": 0.0})
+    assert seen == [3, 4]
+    assert read(path)[0]["begun"] == "now"
 
 
-@pytest.mark.parametrize("content", [b"my notes", b"{}\n", b'{"card":2', b"\x00"])
+@pytest.mark.parametrize("content", [b"", b"my notes", b"{}\n", b'{"card":2', b"\x00"])
 def test_a_file_of_anything_else_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes"
     path.write_bytes(content)

@@ -1,5 +1,7 @@
 """`ampsim card` as a process: killed at any point, it goes on; what it leaves verifies."""
 
+import itertools
+import math
 import os
 import random
 import subprocess
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 from ampsim.card import device, run
 from ampsim.card.file import read
+from ampsim.card.run import Probe
 from ampsim.card.verify import verify
 from ampsim.cli import app
 from experiments.runner import device as of_experiments
@@ -45,6 +48,19 @@ def records(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+def found(*records: dict[str, object]) -> tuple[int, Probe]:
+    """A probe that finds this, and this."""
+    return 1, lambda device: iter(records)
+
+
+def failing(error: BaseException) -> tuple[int, Probe]:
+    def look(device):
+        raise error
+        yield
+
+    return 1, look
+
+
 @pytest.mark.parametrize(("minutes", "kills"), [("0.05", 3), deep])
 def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes: str, kills: int) -> None:
     path, draw, kept = tmp_path / "card.jsonl", random.Random(33), []  # noqa: S311
@@ -56,7 +72,7 @@ def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes
         time.sleep(draw.uniform(0, 2))
         process.kill()
         process.communicate()
-        kept.append(path.read_bytes().rpartition(b"\n")[0])
+        kept.append(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     out, err = started(path, minutes).communicate(timeout=300)
     assert "done" in out, err
     data = path.read_bytes()
@@ -70,46 +86,41 @@ def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(device, left):
-        raise KeyboardInterrupt
-
     path = tmp_path / "card.jsonl"
-    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {"seen": 1}), "b": (1, interrupted)})
+    monkeypatch.setattr(run, "PROBES", {"a": found({"seen": 0}, {"seen": 1}), "b": failing(KeyboardInterrupt())})
     code, text = call("--device", "cpu", "--out", str(path))
     assert code == 130
     assert "stopped; what is done is in" in text
-    assert [each["probe"] for each in read(path)[1:]] == ["a"]
-    monkeypatch.setattr(run, "PROBES", {"a": (1, interrupted), "b": (1, lambda device, left: {"skipped": "why"})})
+    assert [(each["probe"], each["seen"]) for each in read(path)[1:]] == [("a", 1)]
+    monkeypatch.setattr(run, "PROBES", {"a": failing(KeyboardInterrupt()), "b": failing(device.Skipped("why"))})
     code, text = call("--device", "cpu", "--out", str(path))
     assert code == 0
     assert "b: skipped: why" in text
 
 
 def test_a_probe_that_raises_leaves_its_error_and_the_others_go_on(tmp_path: Path, monkeypatch) -> None:
-    def broken(device, left):
-        raise RuntimeError("an illegal memory access")
-
+    broken = failing(RuntimeError("an illegal memory access"))
     path = tmp_path / "card.jsonl"
-    monkeypatch.setattr(run, "PROBES", {"a": (1, broken), "b": (1, lambda device, left: {})})
+    monkeypatch.setattr(run, "PROBES", {"a": broken, "b": found({})})
     assert call("--device", "cpu", "--out", str(path))[0] == 0
     assert [each.get("error") for each in read(path)[1:]] == ["RuntimeError: an illegal memory access", None]
     assert "a: RuntimeError: an illegal memory access" in call("verify", str(path))[1]
-    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {}), "b": (1, broken)})
+    monkeypatch.setattr(run, "PROBES", {"a": found({}), "b": broken})
     assert call("--device", "cpu", "--out", str(path))[0] == 0  # what failed is tried again, what did not is not
     assert [each["probe"] for each in read(path)[1:]] == ["a", "b", "a"]
     assert call("verify", str(path))[0] == 0
 
 
 @settings(deadline=None, max_examples=30)
-@given(taken=st.lists(st.floats(0.0, 100.0), min_size=4, max_size=4), there=st.integers(0, 3))
-def test_each_probe_has_its_share_of_the_time_that_is_left(taken: list[float], there: int) -> None:
-    weights, clock, shares = [1, 3, 2, 2], [1000.0], []
+@given(paces=st.lists(st.floats(0.5, 100.0), min_size=4, max_size=4), there=st.integers(0, 3))
+def test_each_probe_has_its_share_of_the_time_that_is_left(paces: list[float], there: int) -> None:
+    weights, clock, asked = [1, 3, 2, 2], [1000.0], {}
 
-    def probe(seconds):
-        def look(device, left):
-            shares.append(left())
-            clock[0] += seconds
-            return {}
+    def probe(name, pace):
+        def look(device):
+            for asked[name] in itertools.count(1):
+                clock[0] += pace
+                yield {}
 
         return look
 
@@ -117,14 +128,16 @@ def test_each_probe_has_its_share_of_the_time_that_is_left(taken: list[float], t
     file.append = file.records.append
     names = ["p", "q", "r", "s"]
     with pytest.MonkeyPatch.context() as patch:
-        probes = {name: (weight, probe(t)) for name, weight, t in zip(names, weights, taken, strict=True)}
+        probes = {name: (weight, probe(name, pace)) for name, weight, pace in zip(names, weights, paces, strict=True)}
         patch.setattr(run, "PROBES", probes)
         patch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-        file.records += [{"probe": name, "seconds": t} for name, t in zip(names[:there], taken[:there], strict=True)]
+        file.records += [{"probe": name, "seconds": 10.0} for name in names[:there]]
         assert len([*run.missing(file, lambda probe, left: None)]) == 4 - there
+    left = 120.0 - 10.0 * there
     for place in range(there, 4):
-        left = max(0.0, 120.0 - sum(taken[:place]))
-        assert shares[place - there] == pytest.approx(left * weights[place] / sum(weights[place:]), abs=0.01)
+        share = max(0.0, left) * weights[place] / sum(weights[place:])
+        assert asked[names[place]] == pytest.approx(max(1, math.ceil(share / paces[place])), abs=1)
+        left -= asked[names[place]] * paces[place]
 
 
 # ------------------------------------------------------------------------------------------------------ the command
@@ -137,7 +150,7 @@ def test_each_probe_has_its_share_of_the_time_that_is_left(taken: list[float], t
         (["--minutes", "0"], "greater than or equal to 0.05"),
         (["verify", "nowhere.jsonl"], "nowhere.jsonl: No such file or directory; expected a file of `ampsim card`"),
         (["verify", "."], "expected a file of `ampsim card`"),
-        (["verify", "notes.txt"], "line 1: it is cut short; expected a line feed"),
+        (["verify", "notes.txt"], "line 1: its seal is another; expected the sha256 of all lines before"),
         (["--device", "cpu", "--out", "notes.txt"], "expected a file of `ampsim card`, or none; pass another --out"),
         pytest.param(
             ["--device", "cuda"], "sees none; pass --device cpu to try it, or install a CUDA build of torch",
@@ -156,8 +169,12 @@ def test_wrong_use_says_what_was_expected(arguments: list[str], said: str, tmp_p
 
 def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, codes = tmp_path / "card.jsonl", []
-    again = {"a": (1, lambda device, left: codes.append(call("--device", "cpu", "--out", str(path))) or {})}
-    monkeypatch.setattr(run, "PROBES", again)
+
+    def again(device):
+        codes.append(call("--device", "cpu", "--out", str(path)))
+        yield {}
+
+    monkeypatch.setattr(run, "PROBES", {"a": (1, again)})
     assert call("--device", "cpu", "--out", str(path))[0] == 0
     assert codes[0][0] == 2
     assert "is writing it" in codes[0][1]
@@ -168,13 +185,12 @@ def test_the_folder_of_the_experiments_and_the_file_of_a_card_have_one_name(name
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
     assert device.slug("cuda") == of_experiments.slug("cuda") != "cuda"
-    assert call("slug") == (0, f"{device.slug('cuda')}\n")
-    assert call("slug", "--device", "cpu") == (0, "cpu\n")
+    assert device.slug("cpu") == "cpu"
 
 
 def test_the_file_is_named_by_the_device_and_what_ran_on_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {})})
+    monkeypatch.setattr(run, "PROBES", {"a": found({})})
     assert call("--device", "cpu")[0] == call("--device", "cpu")[0] == call("--device", "cpu", "--minutes", "1")[0] == 0
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 2
@@ -193,7 +209,7 @@ def test_driver_and_clocks_are_noted_where_they_are_told(tmp_path: Path, monkeyp
 
 def test_submit_prints_a_link_and_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "card.jsonl"
-    monkeypatch.setattr(run, "PROBES", {"a": (1, lambda device, left: {})})
+    monkeypatch.setattr(run, "PROBES", {"a": found({})})
     call("--device", "cpu", "--out", str(path))
     told = SimpleNamespace(get_all=lambda key: None)
     monkeypatch.setattr(metadata, "metadata", lambda name: told)

@@ -1,13 +1,15 @@
 """What `verify` says of a file: each fault that is planted is named."""
 
 import copy
+import itertools
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from ampsim.card import claims, fused, streams, training
+from ampsim.card import claims, steps, streams, training
+from ampsim.card.device import Skipped
 from ampsim.card.file import CardFile
 from ampsim.card.run import PROBES
 from ampsim.card.verify import mismatch, verify
@@ -26,7 +28,7 @@ GOOD: dict[str, dict[str, object]] = {
     "streams": {"schedules": 1, "differing": [], "trajectories": [{**RUN, "name": "schedule 0"}]},
     "fused step": {"runs": 1, "differing": []},
     "gpt small": {"trajectories": [RUN]}, "gpt2-small": {"trajectories": [RUN]},
-    "arithmetic": {"facts": {name: {"cuda": value, "cpu": 0} for name, value in FACTS.items()}, "differing": []},
+    "arithmetic": {"facts": {name: [value, 0] for name, value in FACTS.items()}, "differing": []},
     "overhead": {"sizes": {"small": {}, "large": SIZE}},
 }  # fmt: skip
 
@@ -56,7 +58,7 @@ PLANTED = {
     "fused step": {"differing": [{"seed": 0}]},
     "gpt2-small": {"trajectories": [{**RUN, "loss": [1.0, 2.0, 2.0, 2.0, 3.0]}]},
     "gpt small": {"trajectories": [{**RUN, "scale": [16.0, 8.0, 8.0, 16.0, 8.000000953674316]}]},
-    "arithmetic": {"facts": {name: {"cuda": 0, "cpu": value} for name, value in FACTS.items()}},
+    "arithmetic": {"facts": {name: [0, value] for name, value in FACTS.items()}},
     "overhead": {"sizes": {"large": {**SIZE, "ratios": {"ours, fused step": 1.39}}}},
 }
 
@@ -138,46 +140,43 @@ def test_sealed_nonsense_is_refused(tmp_path: Path, record: dict[str, object]) -
 # ------------------------------------------------------------------------------------------- probes, dry, and broken
 
 
-def soon() -> float:
-    return 0.0
-
-
 def test_drawn_schedules_on_a_cpus_threads_leave_the_models_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "ITERATIONS", 12)
-    for seed in range(4):
-        plan = streams.draw(seed, (64,))
-        assert plan == streams.draw(seed, (64,))
-        assert streams.train("cpu", plan, threaded=True) == streams.train("cpu", plan)
-    assert len({streams.draw(seed, (64,)).depth for seed in range(20)}) == 4
+    monkeypatch.setattr(streams, "SIZES", (64,))
+    runs = [streams.train("cpu", seed) for seed in range(12)]
+    assert [streams.train("cpu", seed, threaded=True) for seed in range(4)] == runs[:4]
+    assert [mismatch(run) for run, _ in runs] == [""] * 12
+    assert len({run["depth"] for run, _ in runs}) == 4
 
 
 def test_a_schedule_that_changes_a_bit_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = streams.train
+    train, other = streams.train, []
 
-    def raced(device, plan, *, threaded=False):
-        scales, bits = train("cpu", plan, threaded=threaded)
-        return scales, bits[:-1] + b"!" if threaded else bits
+    def raced(device, seed, *, threaded=False):
+        run, bits = train("cpu", seed, threaded=threaded)
+        return run, bits[:-1] + b"!" if threaded and other else bits
 
+    monkeypatch.setattr(streams, "SIZES", (64,))
     monkeypatch.setattr(streams, "train", raced)
-    found = streams.run("cuda", soon, (64,))
-    assert found["differing"] == [0]
-    monkeypatch.setattr(streams, "train", lambda device, plan, *, threaded=False: train("cpu", plan, threaded=threaded))
-    found = streams.run("cuda", soon, (64,))
+    found = next(streams.race("cuda"))
     assert (found["schedules"], found["differing"]) == (1, [])
     assert mismatch(found["trajectories"][0]) == ""
+    other.append("bit")
+    assert next(streams.race("cuda"))["differing"] == [0]
 
 
 def test_where_the_kernels_do_not_run_the_fused_step_is_not_claimed_to_be_torchs() -> None:
-    assert "expected CUDA, with Triton" in fused.run("cpu", soon)["skipped"]
+    with pytest.raises(Skipped, match="expected CUDA, with Triton"):
+        next(steps.compare("cpu"))
 
 
 @pytest.mark.filterwarnings("ignore:fused_step=True:RuntimeWarning")
 def test_twins_agree_and_one_whose_step_is_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    twins = fused.twins("cpu", 0)
+    twins = steps.twins("cpu", 0)
     assert (twins["differing"], twins["first"]) == (0, None)
     assert twins["scales"][0] == twins["scales"][1] != 65536.0
-    monkeypatch.setattr(fused, "GradScaler", lambda *_, **__: Late())
-    assert fused.twins("cpu", 0)["first"] == 0
+    monkeypatch.setattr(steps, "GradScaler", lambda *_, **__: Late())
+    assert steps.twins("cpu", 0)["first"] == 0
 
 
 class Late:
@@ -190,10 +189,11 @@ class Late:
 
 
 def test_a_gpt_trains_in_fp16_and_its_scales_are_the_machines() -> None:
-    steps = iter(range(12))
-    run = training.train("torch", training.SIZES["small"], "cpu", lambda: next(steps, None) is not None)
-    assert len(run["scale"]) == 13
-    assert mismatch(run) == ""
+    found = [*itertools.islice(training.run("small", "cpu"), 13)][-1]
+    assert [(run["name"], len(run["scale"]), mismatch(run)) for run in found["trajectories"]] == [
+        ("torch", 13, ""), ("ampsim", 13, "")
+    ]  # fmt: skip
+    run = found["trajectories"][0]
     assert run["found_inf"][0]
     run["found_inf"][-1] = not run["found_inf"][-1]
     assert mismatch(run) != ""

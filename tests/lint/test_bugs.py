@@ -85,6 +85,7 @@ def test_every_step_of_the_corpus_is_said_to_be_seen_or_hidden() -> None:
 
 
 def test_the_laws_of_the_rules_are_those_that_catch_the_bugs() -> None:
+    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
     import experiments.bugs.loops as corpus
 
     laws = {name: corpus.BUGS[name].law for name in STATIC}
