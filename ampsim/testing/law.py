@@ -188,6 +188,7 @@ def _causes(result: Result) -> set[tuple[str, ...]]:
     _, _, seen = first.partition(": ")
     story = [line for line in lines if line.startswith(("  scaler  ", "  history ", "  scale   "))]
     causes = {(result.target, *story)} if len(story) > 2 else set()
+    causes |= {(result.target, line) for line in lines if line.startswith("  choice  ")}
     return causes | ({(result.target, seen)} if seen.startswith("raised ") else set())
 
 

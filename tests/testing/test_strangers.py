@@ -111,7 +111,7 @@ class KeepsDouble(Stranger):
 def test_a_scale_kept_in_double_is_a_declaration():
     check_scaler(KeepsDouble, traits=Traits(scale_dtype="float64"), examples=FEW)
     with pytest.raises(BrokenError, match="scale_is_exact_float32"):
-        CHECKS["scale_is_exact_float32"](KeepsDouble)
+        CHECKS["scale_is_exact_float32"](Subject(KeepsDouble, Traits(drop_in=True)))
 
 
 class ClampsAtTheTop(Stranger):
