@@ -234,6 +234,8 @@ def test_a_failure_says_law_history_scales_and_issue():
     assert message("scale_stays_normal") == [
         "scale_stays_normal: the scale fell to 2**-128",
         "  law      However many overflows come, the scale stays positive and normal: at least 2^-126.",
+        f"  known    torch's own: {known.TORCH['scale_stays_normal']}; expected_failures=known.TORCH, "
+        "in the shell --expect ampsim.testing.known:TORCH",
         f"  scaler   init_scale=1.0, growth_factor=2.0, backoff_factor={2.0**-16!r}, growth_interval=2000",
         "  history  inf x 8",
         f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128",
