@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.law import BrokenError, RaisedError  # noqa: E402
-from tests.testing.strangers import Stranger  # noqa: E402
+from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger  # noqa: E402
 
 torch.set_num_threads(1)
 FEW = 10
@@ -194,10 +195,66 @@ class Patient(Stranger):
         (Patient, Traits(hysteresis=2, hysteresis_refill="clean", without={"threads"}), "overflow_backs_off_once: "),
     ],
 )
-def test_a_right_scaler_of_another_kind_declares_it(scaler, declared, accused):
+def test_a_right_scaler_of_another_kind_declares_it_as_its_finding_says(scaler, declared, accused):
     check_scaler(scaler, traits=declared, examples=FEW)
-    with pytest.raises(AssertionError, match=f"^{accused}"):
+    with pytest.raises(AssertionError, match=f"^{accused}") as failure:
         CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
+    name, value = declared.as_options()[1].split("=")
+    assert f": Traits({name}={value}), in the shell --trait {name}={value}" in str(failure.value)
+
+
+class GivesUp(Stranger):
+    def lowered(self, scale):
+        if scale <= 1.0:
+            raise OverflowError("no scale is low enough")
+        return super().lowered(scale)
+
+
+class NoSetters(Stranger):
+    set_growth_factor = property()
+
+
+class TakesAgain(Stranger):
+    def unscale_(self, optimizer):
+        with suppress(Exception):
+            super().unscale_(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "law", "declared"),
+    [
+        (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
+        (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
+        (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
+        (NoSetters, "setters_take_effect", "without={'setters'}"),
+        (TakesAgain, "unscaling_twice_is_refused", "without={'refusals'}"),
+    ],
+)
+def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared):
+    with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
+        CHECKS[law](scaler, examples=FEW)
+    assert declared in str(failure.value).splitlines()[2]
+
+
+class NeverGrows(torch.amp.GradScaler):
+    def update(self, new_scale=None):
+        before = self._scale.clone()
+        super().update(new_scale)
+        self._scale.copy_(torch.minimum(before, self._scale))
+
+
+def test_no_choice_is_named_where_no_trait_lets_the_law_hold():
+    for law in ("growth_waits_for_the_interval", "any_optimizer_overflow_backs_off"):
+        with pytest.raises(BrokenError) as failure:
+            CHECKS[law](NeverGrows, examples=FEW)
+        assert "  choice " not in str(failure.value)
+
+
+def test_findings_with_one_choice_are_told_as_one():
+    with pytest.raises(AssertionError) as failure:
+        check_scaler(Static, levels=[0], examples=FEW)
+    assert str(failure.value).count("Traits(static=True)") == 1
+    assert "\n  also     growth_waits_for_the_interval, " in str(failure.value)
 
 
 def test_a_kernel_that_no_scale_is_handed_to_and_a_queue_without_tickets_are_nobodys_fault():

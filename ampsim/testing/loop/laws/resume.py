@@ -40,7 +40,7 @@ def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
         return None
     *before, last = chain(*groups[: place + 1])
     run, other = (begin(make, SCALE, GROWTH_INTERVAL) for _ in range(2))
-    with suppress(LoopError):  # who refuses to save there is right
+    with suppress(LoopError), told("save or load"):  # who refuses there is right
         other.load(copy.deepcopy(advance(run, before).save()))
         other.see(first=True)
         for each in (run, other) if not differences(_carried(run, -1), _carried(other, -1)) else ():
