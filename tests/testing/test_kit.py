@@ -21,8 +21,9 @@ from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import FEATURES, as_subject, load  # noqa: E402
+from ampsim.testing.kit.subject import FEATURES, as_subject  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
+from ampsim.testing.load import load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 from tests import warm  # noqa: E402

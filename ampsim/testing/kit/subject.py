@@ -1,9 +1,7 @@
 """The scaler under test: whatever has torch's GradScaler methods, and what it declares to do differently."""
 
-import importlib
 import inspect
 import math
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -12,6 +10,7 @@ from typing import Any, Literal
 
 from ampsim.core.arguments import check_choice, nearest
 from ampsim.core.machine import Arithmetic, Rule
+from ampsim.testing.load import load
 from ampsim.testing.source import Words
 
 Scaler = Any  # anyone's object with torch's GradScaler methods: that it lacks one is a finding, not a type error
@@ -281,33 +280,3 @@ def find(target: str, **declared: Any) -> Subject:
     subject = as_subject(load(target))
     without = subject.traits.without | declared.pop("without", frozenset())
     return Subject(subject.make, replace(subject.traits, **declared, without=without), target)
-
-
-def load(target: str) -> object:
-    """Return what ``module:attribute`` names; raise ValueError with the closest name for what is not there."""
-    module_name, colon, path = target.partition(":")
-    if not (module_name and colon and path):
-        raise ValueError(f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler")
-    found = _import(module_name)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            public = [each for each in dir(found) if not each.startswith("_")]
-            raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, public)}")
-        found = getattr(found, name)
-    return found
-
-
-def _import(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{name}: {error}; install what it needs") from error
-        cure = f"say {name[:-3]}:NAME" if error.name[-3:] == ".py" else "run from its folder, or install it"
-        raise ValueError(f"no module {error.name!r}; {cure}") from error
-    except (Exception, SystemExit) as error:
-        call = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"  # its text has one
-        raise ValueError(
-            f"importing {name} raised {type(error).__name__}: {error}{place}; expected a module that can be imported"
-        ) from error

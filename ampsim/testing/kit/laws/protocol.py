@@ -120,7 +120,8 @@ def any_calls_do_what_torchs_do(make, params, optimizers, drop_in, rule, calls, 
             params[i].grad = None if event == "none" else grad
             continue
         name, _, new_scale = event.partition("(")
-        arguments = {"scale": [torch.ones(())], "update": [8.0] * bool(new_scale)}.get(name, [optimizers[i]])
+        given = torch.ones(()) if name == "scale" else optimizers[i]
+        arguments = [8.0] * bool(new_scale) if name == "update" else [given]
         stepped.clear()
         try:
             raised = getattr(scaler, name)(*arguments) and None
