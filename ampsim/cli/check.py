@@ -50,7 +50,7 @@ def check_scalers(
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:attribute, e.g. torch.amp:GradScaler, of this folder or installed; several stand side by side.",
+            help="module:attribute, as torch.amp:GradScaler, of this folder or installed; several: side by side.",
             show_default=False,
         ),
     ],
@@ -120,8 +120,7 @@ def check_loops(
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:make, where make(scaler) returns a Loop; `batches` of the module, 3 or more in a list or returned "
-            "by a function, feed it.",
+            help="module:make, where make(scaler) returns a Loop; `batches` in the module, 3 or more, feed it.",
             show_default=False,
         ),
     ],

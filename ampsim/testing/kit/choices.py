@@ -22,7 +22,7 @@ CALLS = {
     "unscale_": "unscale_",
     "pickle": "pickle",
 }  # in an error's text
-EXPECTED = "--expect ampsim.testing.known:TORCH"
+EXPECTED = "expected_failures=known.TORCH, in the shell --expect ampsim.testing.known:TORCH"
 LACKING = (AttributeError, NotImplementedError, TypeError)
 Changes = Mapping[str, Any]  # of traits
 
@@ -36,8 +36,6 @@ def choice(law: Law, subject: Subject, seen: BaseException, examples: int) -> li
         seen: what was raised by the shortest example.
         examples: that the law is asked on again.
     """
-    if subject.is_torchs and law.name in TORCH:
-        return [("known", f"torch's own: {TORCH[law.name]}; expected_failures=known.TORCH, in the shell {EXPECTED}")]
     if "habits" not in subject.lives:
         subject.lives["habits"] = dict(_habits(partial(_used, subject, law)))
     found = subject.lives["habits"] | ({"skips": "all"} if "skips" in law.words else {})
@@ -48,7 +46,8 @@ def choice(law: Law, subject: Subject, seen: BaseException, examples: int) -> li
         if _holds(law, subject, each, examples):
             return [("choice", _told(subject, each))]
     if len(found) < 2 or not _holds(law, subject, found, examples):
-        return []
+        known = f"torch's own: {TORCH.get(law.name)}; {EXPECTED}"
+        return [("known", known)] if subject.is_torchs and law.name in TORCH else []
     for name in [*found]:
         fewer = {each: value for each, value in found.items() if each != name}
         found = fewer if _holds(law, subject, fewer, examples) else found
@@ -169,4 +168,4 @@ def _told(subject: Subject, changes: Changes) -> str:
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(each.__name__ for each in value)},)"
-    return repr({*value} if isinstance(value, frozenset) else value)
+    return f"{{{', '.join(map(repr, sorted(value)))}}}" if isinstance(value, frozenset) else repr(value)

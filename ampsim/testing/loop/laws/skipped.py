@@ -31,8 +31,8 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
     Planted is an inf in all gradients; then, in one element of the first, the last and a drawn one, an inf, a -inf and
     a NaN, also in one backward pass of several alone, and in the scaled loss. Exact because it compares states of one
     program, and each batch has its own seed, wherever it stands. What a forward pass moves it may move: see `Excuses`.
-    By how much the scale falls is its rule's affair. A loop that updates after each of two optimizers lets it fall twice;
-    what is wrong there, gradients that are divided twice or by another scale, `scale_is_invisible` sees in clean steps.
+    By how much the scale falls is its rule's affair. It falls twice where each of two optimizers is followed by an
+    update; what is wrong there, gradients divided twice or by another scale, `scale_is_invisible` sees in clean steps.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
