@@ -14,7 +14,7 @@ from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.known import TORCH
 from ampsim.testing.law import Law
 
-FAR = 2.0**112  # growths of 2^16 go on to here: where they end below there is a ceiling
+TOP = 2.0**127  # where growths end that have no ceiling below float32's
 ODD = 1700.0  # no power of two
 CALLS = {
     "setters": "set_",
@@ -109,9 +109,10 @@ def _patience(used: Callable[..., Seen], patience: int, down: Sequence[float]) -
     elif patience > 1:
         few = [True] * (patience - 1)
         clean, grown = (used([*few, *[False] * n, True], growth_interval=2).scales for n in (1, 2))
-        begins = {"clean": clean[-1] == clean[-2], "growth": grown[-1] == grown[-2], "backoff": down[-1] == down[-2]}
+        refill = {"clean"} if clean[-1] == clean[-2] else {"growth"} if grown[-1] == grown[-2] else set[str]()
         yield "hysteresis", patience
-        yield "hysteresis_refill", frozenset(each for each, is_one in begins.items() if is_one)
+        again = {"backoff"} if down[patience] == down[patience + 1] else set[str]()
+        yield "hysteresis_refill", frozenset(refill | again)
 
 
 def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]:
@@ -121,8 +122,8 @@ def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]
         yield "gives_up", (type(low.raised),)
     if low.raised is not None or low.scales[-1] == low.scales[-2] > 0:
         yield "min_scale", low.last
-    high = used([False] * 130, init_scale=1.0, growth_factor=2.0**16, growth_interval=1)
-    if high.scales[-1] == high.scales[-2] < FAR:
+    high = used([False] * 130, init_scale=1.0, growth_interval=1)
+    if high.scales[-1] == high.scales[-2] < TOP:
         yield "max_scale", high.last
 
 

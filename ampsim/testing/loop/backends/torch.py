@@ -94,6 +94,8 @@ class TorchRun(Run):
     def unpack(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return _array(value)
+        if isinstance(value, torch.amp.GradScaler):  # the given one's state is looked at apart, another's is its own
+            return {}
         return value.state_dict() if hasattr(value, "state_dict") else value
 
     def parameters(self) -> Mapping[str, Array]:

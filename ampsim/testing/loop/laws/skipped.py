@@ -225,6 +225,8 @@ class Skip:
         clean = self.excuses.clean
         if found and all(same(each.right, clean.get(each.name)) for each in found) and self._whole(found, clean):
             return None  # the fault was where nobody looks: a gradient that is cleared, of no optimizer
+        if fault.place == "loss" and len({*self.owners.values()}) > 1:  # losses of another scaler are as they were
+            found = [each for each in found if each.name not in self.owners or not same(each.right, clean[each.name])]
         owner = self.owners.get(fault.name, "")
         if found and len({*self.owners.values()}) > 1 and owner:  # others may step, as long as they stay finite
             found = [each for each in found if self.owners.get(each.name) == owner or _spread([each])]
