@@ -163,7 +163,8 @@ def _told(subject: Subject, changes: Changes) -> str:
     written = ", ".join(f"{name}={_written(value)}" for name, value in changes.items())
     options = " ".join(_declared(subject, changes).traits.as_options())
     text = f"if this is meant, declare it, and the law holds: Traits({written})"
-    return readable(text if "gives_up" in changes else f"{text}, in the shell {options}")
+    in_python_alone = "gives_up" in changes or len(changes.get("hysteresis_refill", ())) > 1
+    return readable(text if in_python_alone else f"{text}, in the shell {options}")
 
 
 def _written(value: Any) -> str:
