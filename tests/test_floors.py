@@ -62,6 +62,7 @@ FLOORS = {
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.arguments",
+        "ampsim.diagnose.formats",
         "ampsim.testing.alarm",
         "ampsim.testing.judge",
         "ampsim.testing.law",

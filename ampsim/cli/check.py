@@ -50,7 +50,7 @@ def check_scalers(
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:attribute, e.g. torch.amp:GradScaler; several stand side by side.",
+            help="module:attribute, as torch.amp:GradScaler, of this folder or installed; several: side by side.",
             show_default=False,
         ),
     ],
@@ -68,6 +68,7 @@ def check_scalers(
     """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
 
     Exit status 1 if a law is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
+    Where a finding has a line `choice`, the law holds once that is declared.
     A law in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
     A law may take 60 seconds of CPU time, or one per example.
     For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
@@ -78,7 +79,8 @@ def check_scalers(
     from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
     from ampsim.testing.kit.subject import find
 
-    declared, limit = declared_traits(trait or (), without or ()), _limit(time_limit, max(60.0, examples))
+    declared = declared_traits(trait or (), without or ())
+    limit = max(60.0, examples) if time_limit is None else time_limit
     if schedule is not None:
         raise typer.Exit(_replay(targets, law or [], schedule, declared))
     laws = chosen(level, expected, law)
@@ -118,7 +120,7 @@ def check_loops(
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:make, where make(scaler) makes a training loop and `batches` feeds it.",
+            help="module:make, where make(scaler) returns a Loop; `batches` in the module, 3 or more, feed it.",
             show_default=False,
         ),
     ],
@@ -135,7 +137,7 @@ def check_loops(
     """
     from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
 
-    limit = _limit(time_limit, LIMIT)
+    limit = LIMIT if time_limit is None else time_limit
     chosen(expected)  # refuses an unknown name
     begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
     return _judged(begins, chosen(law), limit)
@@ -207,13 +209,9 @@ def _report(
     raise typer.Exit(1 if judged.findings else CANNOT_JUDGE if judged.refused else 0)
 
 
-def _limit(given: float | None, default: float) -> float:
-    return default if given is None else given
-
-
 def _find_loop(target: str) -> tuple[Any, Any]:
     """Return a loop's maker, and its batches from the same module."""
-    from ampsim.testing.kit.subject import load
+    from ampsim.testing.load import load
 
     make, module = load(target), target.partition(":")[0]
     try:
@@ -245,7 +243,7 @@ def _expected(text: str | None) -> dict[str, str]:
     """Return the mapping that `--expect` names."""
     if text is None:
         return {}
-    from ampsim.testing.kit.subject import load
+    from ampsim.testing.load import load
 
     try:
         is_file = ":" not in text or Path(text).exists()

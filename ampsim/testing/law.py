@@ -148,7 +148,6 @@ def settled(law: Law, failure: AssertionError | str | None, reason: str | None) 
     """Return the outcome of a law and its text, by how it broke, if it did, and why that was expected, if it was."""
     if failure is None:
         unexpected = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
-        unexpected += ", unless another finding is why it holds"
         return ("passed", "") if reason is None else ("unexpected pass", unexpected)
     if reason is None:
         return "failed", str(failure)
@@ -177,9 +176,15 @@ def told(results: Sequence[Result]) -> list[tuple[Result, str]]:
             groups.append((causes, [each]))
     also = [", ".join(each.law.name for each in others) for _, (_, *others) in groups]
     return [
-        (first, f"{first.text}\n  also     {names}" if names else first.text)
+        (first, f"{first.text}\n  also     {names}" if names else first.text + _perhaps(first, results))
         for names, (_, (first, *_)) in zip(also, groups, strict=True)
     ]
+
+
+def _perhaps(result: Result, results: Sequence[Result]) -> str:
+    """Return which findings of its target may be why a law holds that was expected to be broken."""
+    others = [each.law.name for each in results if (each.target, each.outcome) == (result.target, "failed")]
+    return f", unless it holds because of {', '.join(others)}" * (result.outcome == "unexpected pass" and bool(others))
 
 
 def _causes(result: Result) -> set[tuple[str, ...]]:
@@ -188,6 +193,7 @@ def _causes(result: Result) -> set[tuple[str, ...]]:
     _, _, seen = first.partition(": ")
     story = [line for line in lines if line.startswith(("  scaler  ", "  history ", "  scale   "))]
     causes = {(result.target, *story)} if len(story) > 2 else set()
+    causes |= {(result.target, line) for line in lines if line.startswith("  choice  ")}
     return causes | ({(result.target, seen)} if seen.startswith("raised ") else set())
 
 

@@ -1,5 +1,6 @@
 """Loops that are right; the wrong ones are those of `experiments.bugs`."""
 
+import copy
 from functools import partial
 
 import torch
@@ -234,6 +235,46 @@ def hands_a_hidden_state_on(t, batch):
     t.backward((hidden, target))
     t.update()
     t.box.hidden = hidden.detach()
+
+
+def with_a_second_scaler(t):
+    t.its = t.carry("its", torch.amp.GradScaler("cpu", 2.0**8))
+    t.critic = t.carry("critic", copy.deepcopy(t.model))
+    t.second = t.carry("second", torch.optim.SGD(t.critic.parameters(), lr=0.1))
+
+
+@right(setup=with_a_second_scaler, save=None)
+def scales_a_second_loss_by_a_second_scaler(t, batch):
+    t.backward(batch)
+    t.update()
+    t.second.zero_grad()
+    t.its.scale(loss_of(t.critic, batch)).backward()
+    t.its.step(t.second)
+    t.its.update()
+
+
+class Window:
+    """The place in a step of two batches, and the gradients so far."""
+
+    def __init__(self, params):
+        self.params, self.seen = params, 0
+
+    def state_dict(self):
+        return {"seen": self.seen, "so_far": [None if p.grad is None else p.grad.clone() for p in self.params]}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+        for param, grad in zip(self.params, state["so_far"], strict=True):
+            param.grad = None if grad is None else grad.clone()
+
+
+@right(setup=lambda t: vars(t).update(window=t.carry("window", Window(t.params()))), save=None)
+def saves_the_gradients_so_far(t, batch):
+    t.window.seen += 1
+    t.scaler.scale(loss_of(t.model, batch)).backward()
+    if t.window.seen % 2 == 0:
+        t.update()
+        t.optimizer.zero_grad()
 
 
 def noise(t):

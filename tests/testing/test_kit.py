@@ -22,8 +22,9 @@ from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import FEATURES, as_subject, find, load  # noqa: E402
+from ampsim.testing.kit.subject import FEATURES, as_subject, find  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
+from ampsim.testing.load import load  # noqa: E402
 from ampsim.torch import GradScaler, OptimizerThread  # noqa: E402
 from ampsim.torch import roundpipe as for_roundpipe  # noqa: E402
 from tests import warm  # noqa: E402
@@ -241,6 +242,8 @@ def test_a_failure_says_law_history_scales_and_issue():
     assert message("scale_stays_normal") == [
         "scale_stays_normal: the scale fell to 2**-128",
         "  law      However many overflows come, the scale stays positive and normal: at least 2^-126.",
+        f"  known    torch's own: {known.TORCH['scale_stays_normal']}; expected_failures=known.TORCH, "
+        "in the shell --expect ampsim.testing.known:TORCH",
         f"  scaler   init_scale=1.0, growth_factor=2.0, backoff_factor={2.0**-16!r}, growth_interval=2000",
         "  history  inf x 8",
         f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128",

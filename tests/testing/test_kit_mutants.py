@@ -192,7 +192,9 @@ KILLS = {
     "skip_budget": [flagged(never_backs_off)],
     "descends_only_by_skipping": [flagged(decays_when_clean)],
     "get_scale_is_what_scale_multiplies_by": [theirs.RoundsTheScaleForTheLoss],
-    "scale_is_exact_float32": [theirs.RoundsFactorsFirst, theirs.HoldsTheScaleInFloat64],
+    "scale_is_exact_float32": [
+        Subject(each, Traits(drop_in=True)) for each in (theirs.RoundsFactorsFirst, theirs.HoldsTheScaleInFloat64)
+    ],
     "loss_is_multiplied_by_the_scale": [theirs.RoundsTheScaleForTheLoss],
     "unscaling_twice_is_refused": [theirs.UnscalesTwice],
     "unscaling_after_step_is_refused": [UnscalesAfterStep],

@@ -28,6 +28,12 @@ def with_noise(t, batch):
     good(t, (batch[0] + len(CALLS), batch[1]))
 
 
+def unscaling_twice(t, batch):
+    t.backward(batch)
+    t.scaler.unscale_(t.optimizer)
+    t.scaler.unscale_(t.optimizer)
+
+
 def raising(t, batch):
     raise KeyError("no such feature")
 
@@ -68,6 +74,7 @@ REFUSED = {
         looping(raising),
         "step, in batch 0 at scale 256, raised KeyError: 'no such feature' (test_loop_input.py:",
     ),
+    "raises what torch says": (looping(unscaling_twice), ")\n  cause    scaler.unscale_(optimizer) ran twice"),
     "raises while it is made": (
         lambda scaler: 1 / 0,
         "make raised ZeroDivisionError: division by zero (test_loop_input",

@@ -14,6 +14,7 @@ from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
+    Box,
     Trainer,
     accumulate,
     batches,
@@ -240,6 +241,15 @@ def remembers(t, batch):
             param.data.lerp_(slow, 0.5)
 
 
+def adds_two_up(t, batch):
+    """Saves its place in a step of two batches, and not the gradients so far."""
+    t.box.seen += 1
+    t.scaler.scale(loss_of(t.model, batch)).backward()
+    if t.box.seen % 2 == 0:
+        t.update()
+        t.optimizer.zero_grad()
+
+
 def adds_a_group(t, batch):
     t.backward(batch)
     t.update()
@@ -279,6 +289,7 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
     (updates_twice, None, OWN, "the scaler is updated 2 times where optimizers step 1 time"),
     (remembers, None, RESUME, "having loaded what was saved after batch"),
     (adds_a_group, None, RESUME, "load raised ValueError"),
+    (adds_two_up, boxed(seen=0), RESUME, "having loaded what was saved after batch 0"),
     (steps, Trainer.schedule, "it_learns", "scheduler.last_epoch stays 0 in 4 clean steps"),
     (steps, Trainer.average, "it_learns", "ema.n_averaged stays 0 in 4 clean steps"),
 ]
@@ -289,6 +300,26 @@ def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
     outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), law)
     assert (outcome, said in text) == ("failed", True), text
     assert "\n  cause    " in text
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_who_saves_between_steps_alone_may_add_gradients_up(refuses):
+    def make(scaler):
+        t = Trainer(scaler)
+        t.box = Box(seen=0)
+
+        def save():
+            if refuses and t.box.seen % 2:
+                raise RuntimeError("in the middle of a step")
+            return {**t.save(), "seen": t.box.seen if refuses else 0}
+
+        def load(saved):
+            t.load(saved)
+            t.box.seen = saved["seen"]
+
+        return Loop(lambda batch: adds_two_up(t, batch), t.state, save=save, load=load)
+
+    assert judged(make, RESUME) == ("passed", "")
 
 
 def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():

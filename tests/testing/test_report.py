@@ -36,6 +36,16 @@ def test_rows_are_checks_by_level_and_columns_scalers():
     ]
 
 
+def test_what_passes_unexpectedly_names_what_may_be_why():
+    unexpected = REPORT.results[2]
+    broken = Result(NORMAL, "ours", "failed", "scale_stays_normal: the scale fell to 0")
+    assert [text for _, text in Report([broken, unexpected]).told()] == [
+        broken.text,
+        f"{unexpected.text}, unless it holds because of scale_stays_normal",
+    ]
+    assert [text for _, text in REPORT.told()][1] == unexpected.text  # of another target
+
+
 def test_a_check_that_was_not_run_on_one_scaler_is_an_empty_cell():
     rows = Report([*REPORT.results[:2], Result(BUDGET, "third", "passed")]).rows()
     assert [[result is None for result in results] for _, results in rows] == [[False, False], [False, True]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ampsim.testing.emit.loop_case import Case
 from ampsim.testing.emit.text import Text, number, written
-from ampsim.testing.kit.subject import load
+from ampsim.testing.load import load
 from ampsim.testing.loop.judge import chosen, judge_loop, shrink
 from ampsim.testing.loop.law import HIDDEN, SAVING, LoopLaw
 from ampsim.testing.loop.laws import resume, rounding, splitting

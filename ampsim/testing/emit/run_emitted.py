@@ -65,8 +65,8 @@ def emit(target: str, law: str, *, ranks: int = 2, limit: float = 300.0, **optio
     from ampsim.testing.emit import loop, scaler
     from ampsim.testing.emit import ranks as of_ranks
     from ampsim.testing.kit.laws import LAWS
-    from ampsim.testing.kit.subject import load
     from ampsim.testing.law import chosen
+    from ampsim.testing.load import load
     from ampsim.testing.loop.judge import LAWS as LOOP_LAWS
     from ampsim.testing.ranks.laws import LAWS as RANK_LAWS
 

@@ -15,7 +15,8 @@ from ampsim.testing.kit.check import EXAMPLES, ScalerLaw
 from ampsim.testing.kit.example import HERE, TORCH, TRAITS, Example
 from ampsim.testing.kit.from_flag import FromFlag
 from ampsim.testing.kit.judge import THREADS, chosen
-from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find, load
+from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find
+from ampsim.testing.load import load
 from ampsim.testing.source import Definition, Words, body
 
 PEERS = {"flax.training.dynamic_scale:DynamicScale": Words(HERE / "words_flax.py", *TORCH)}

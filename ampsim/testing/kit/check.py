@@ -3,6 +3,7 @@
 import gc
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis.strategies import SearchStrategy
 from ampsim.testing import examples as drawing
 from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, given_up
+from ampsim.testing.kit.choices import choice
 from ampsim.testing.kit.example import Example, readable
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.law import BrokenError, Law, RaisedError, described, stating
@@ -59,16 +61,20 @@ class ScalerLaw(Law):
         if len(subject.overdue) > 1:
             raise given_up(subject.name, subject.overdue)
         failed, seen = self.shortest(subject, examples, schedule, limit)
-        if failed is not None:
-            if isinstance(seen, OverdueError):
-                subject.overdue.append(f"{self.name}: {seen}, in {place(seen)}")
-                if seen.imports or len(subject.overdue) > 1:
-                    raise given_up(subject.name, subject.overdue) from None
-            message = self.message(failed, seen)
-            if isinstance(seen, BrokenError):
-                raise BrokenError(message) from None
-            kind = AssertionError if isinstance(seen, OverdueError) else RaisedError
-            raise kind(message) from seen.with_traceback(_theirs(seen.__traceback__))
+        if failed is None:
+            return
+        if isinstance(seen, OverdueError):
+            subject.overdue.append(f"{self.name}: {seen}, in {place(seen)}")
+            if seen.imports or len(subject.overdue) > 1:
+                raise given_up(subject.name, subject.overdue) from None
+            raise AssertionError(self.message(failed, seen)) from seen.with_traceback(_theirs(seen.__traceback__))
+        choices: list[tuple[str, str]] = []
+        with suppress(OverdueError), alarm(time_limit(examples) if limit is None else limit):
+            choices = choice(self, subject, seen, examples)
+        message = self.message(failed, seen, choices)
+        if isinstance(seen, BrokenError):
+            raise BrokenError(message) from None
+        raise RaisedError(message) from seen.with_traceback(_theirs(seen.__traceback__))
 
     def shortest(
         self, subject: Subject, examples: int, schedule: Mapping[int, int] | None = None, limit: float | None = None
@@ -102,13 +108,13 @@ class ScalerLaw(Law):
         """Return which of the features that this law needs a scaler lacks; '' if none."""
         return ", ".join(sorted(subject.lacking.intersection(self.needs)))
 
-    def message(self, example: Example, error: BaseException) -> str:
-        """Write what an example showed under this law's name, with its story."""
+    def message(self, example: Example, error: BaseException, choices: Sequence[tuple[str, str]] = ()) -> str:
+        """Write what an example showed under this law's name, with lines of choices and its story."""
         ours = isinstance(error, BrokenError | OverdueError)
         seen = readable(str(error)) if ours else f"raised {type(error).__name__}: {error}"
         where = [("where", place(error))] if isinstance(error, OverdueError) else []
         replay = [("replay", self._replay(example))] if example.failing is not None else []
-        return described(self, seen, [*where, *example.story(), *replay])
+        return described(self, seen, [*choices, *where, *example.story(), *replay])
 
     def _replay(self, example: Example) -> str:
         """Write the command that runs the schedule that failed."""

@@ -27,7 +27,7 @@ OPTIONAL = {  # what is drawn by this name is False without this feature
     "overrides": "override",
     "sets": "setters",
 }
-FITTED = ("new_scale", "factor")  # what is drawn by this name is a scale or a factor, that the scaler may not know
+FITTED = {"new_scale": Traits.within, "factor": Traits.fitted}  # what is drawn by this name the scaler may not know
 TOLD: dict[str, Callable[..., str]] = {  # words that return a scale -> the event that they are
     "loss_scale": lambda: "",
     "iterate": lambda found_inf: "inf" if found_inf else "clean",
@@ -60,7 +60,7 @@ class Example:
     def judge(self, **drawn: Any) -> None:
         """Ask the law; raise what it raises."""
         drawn |= {name: False for name, feature in OPTIONAL.items() if name in drawn and not self.has(feature)}
-        drawn |= {name: self.traits.fitted(drawn[name]) for name in FITTED if name in drawn}
+        drawn |= {name: fitted(self.traits, drawn[name]) for name, fitted in FITTED.items() if name in drawn}
         self.drawn = drawn
         known = {name: derive(self.traits, **drawn) for name, derive in self.law.derives.items()}
         words = self.words(self.law.words)

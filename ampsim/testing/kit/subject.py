@@ -1,9 +1,7 @@
 """The scaler under test: whatever has torch's GradScaler methods, and what it declares to do differently."""
 
-import importlib
 import inspect
 import math
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -12,12 +10,14 @@ from typing import Any, Literal
 
 from ampsim.core.arguments import check_choice, nearest
 from ampsim.core.machine import Arithmetic, Rule
+from ampsim.testing.load import load
 from ampsim.testing.source import Words
 
 Scaler = Any  # anyone's object with torch's GradScaler methods: that it lacks one is a finding, not a type error
 Maker = Callable[..., Scaler]
 CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a Rule, and of torch's scaler
 FEATURES = {
+    "drop_in": "torch's answers where others are as right: `Traits.drop_in`, or a class that inherits from torch's",
     "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
     "factors": "a growth factor and a backoff factor other than 2 and 1/2",
     "gradients": "dividing gradients: others leave that to their caller",
@@ -43,6 +43,7 @@ FEATURES = {
 }
 
 
+TORCHS = ("torch.amp.grad_scaler", "GradScaler")
 NO_OPTION = ("gives_up", "without")  # of Traits: not to be said as ``--trait NAME=VALUE``
 
 
@@ -111,15 +112,18 @@ class Traits:
         ]
 
     def possible(self, rule: Rule) -> Rule:
-        """Return `rule` as the scaler can follow it: a scale within its bounds, a double's below float32's top."""
-        top = self.max_scale or (math.inf if self.scale_dtype == "float32" else 2.0**64)
-        within = max(self.min_scale or 0.0, min(top, rule.init_scale))
+        """Return `rule` as the scaler can follow it."""
         factors = (2.0, 0.5) if "factors" in self.without else (rule.growth_factor, rule.backoff_factor)
-        scale, growth, backoff = self.fitted((within, *factors))
-        return rule.replace(init_scale=scale, growth_factor=growth, backoff_factor=backoff)
+        growth, backoff = map(self.fitted, factors)
+        return rule.replace(init_scale=self.within(rule.init_scale), growth_factor=growth, backoff_factor=backoff)
+
+    def within(self, scale: float) -> float:
+        """Return a scale as the scaler knows it: within its bounds, a double's below float32's top."""
+        top = self.max_scale or (math.inf if self.scale_dtype == "float32" else 2.0**64)
+        return float(self.fitted(max(self.min_scale or 0.0, min(top, scale))))
 
     def fitted(self, value: Any) -> Any:
-        """Return a scale or a factor, or a tuple that has some, as the scaler knows it: the nearest power of two."""
+        """Return a factor, or a tuple that has some, as the scaler knows it: the nearest power of two."""
         if isinstance(value, tuple):
             return tuple(map(self.fitted, value))
         return 2.0 ** round(math.log2(value)) if self.powers_of_two and isinstance(value, float) else value
@@ -176,7 +180,11 @@ class Subject:
         with suppress(Exception):  # a maker that raises is a finding of each check
             made = self.make(self.traits.possible(Rule()))
         said = getattr(made, "without", None)
-        has = {"enabled": "enabled" in _parameters(self.make)[0], "growth": not self.traits.static}
+        has = {
+            "drop_in": self.traits.drop_in or self.is_torchs,
+            "enabled": "enabled" in _parameters(self.make)[0],
+            "growth": not self.traits.static,
+        }
         has |= {"tickets": callable(getattr(made, "begin", None)), **self.traits.declares}
         unasked = {name for name, there in has.items() if not there}
         return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
@@ -185,6 +193,11 @@ class Subject:
     def kind(self) -> type:
         """The class of what it makes."""
         return type(self.make(self.traits.possible(Rule())))
+
+    @property
+    def is_torchs(self) -> bool:
+        """Whether what it makes inherits from torch's scaler."""
+        return any((each.__module__, each.__name__) == TORCHS for each in self.kind.__mro__)
 
     def try_out(self) -> None:
         """Make one scaler; raise ValueError if that raises, or if what is made is none."""
@@ -267,33 +280,3 @@ def find(target: str, **declared: Any) -> Subject:
     subject = as_subject(load(target))
     without = subject.traits.without | declared.pop("without", frozenset())
     return Subject(subject.make, replace(subject.traits, **declared, without=without), target)
-
-
-def load(target: str) -> object:
-    """Return what ``module:attribute`` names; raise ValueError with the closest name for what is not there."""
-    module_name, colon, path = target.partition(":")
-    if not (module_name and colon and path):
-        raise ValueError(f"{target!r}: expected module:attribute, e.g. torch.amp:GradScaler")
-    found = _import(module_name)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            public = [each for each in dir(found) if not each.startswith("_")]
-            raise ValueError(f"{target!r}: {module_name} has no {name!r}; {nearest(name, public)}")
-        found = getattr(found, name)
-    return found
-
-
-def _import(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{name}: {error}; install what it needs") from error
-        cure = f"say {name[:-3]}:NAME" if error.name[-3:] == ".py" else "run from its folder, or install it"
-        raise ValueError(f"no module {error.name!r}; {cure}") from error
-    except (Exception, SystemExit) as error:
-        call = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"  # its text has one
-        raise ValueError(
-            f"importing {name} raised {type(error).__name__}: {error}{place}; expected a module that can be imported"
-        ) from error

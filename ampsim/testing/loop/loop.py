@@ -55,7 +55,15 @@ def told(where: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         theirs = [call for call in traceback.extract_tb(error.__traceback__) if is_theirs(call.filename)]
         at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
-        raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}") from error
+        raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}{_explained(str(error))}") from error
+
+
+def _explained(text: str) -> str:
+    """Return what is known of an error's text, as `ampsim explain` has it: its cause and its cure."""
+    from ampsim.diagnose.formats import error_in
+
+    known = error_in(text)
+    return f"\n  cause    {known['cause']}\n  cure     {known['cure']}" if known else ""
 
 
 def is_theirs(filename: str) -> bool:

@@ -124,6 +124,11 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             pattern=by.LOADING,
         ),
         Pattern(
+            "its place among the batches of one step is in the checkpoint, and the gradients added up so far are not: "
+            "save between steps alone, so that Loop's save= refuses elsewhere, or save the gradients as well",
+            pattern=by.WINDOW,
+        ),
+        Pattern(
             "all that state names was loaded, and training goes on otherwise: it carries something more, which a "
             "checkpoint of state loses; name it in state, or give Loop save= and load=",
             pattern=by.UNNAMED,

@@ -22,8 +22,9 @@ from typing import Any
 from ampsim.core.arguments import as_int
 from ampsim.testing import conductor
 from ampsim.testing import law as laws_of
-from ampsim.testing.kit.subject import Traits, load
+from ampsim.testing.kit.subject import Traits
 from ampsim.testing.law import Law, Result, described, settled, without_findings
+from ampsim.testing.load import load
 from ampsim.testing.ranks.gradients import Gradients, kind_of
 from ampsim.testing.ranks.laws import LAWS, Played, Records
 from ampsim.testing.ranks.processes import play_all

@@ -31,7 +31,8 @@ def skip_is_per_optimizer(make, iterate_all, params, skips, found_inf):
 def overflow_in_any_parameter_group_skips(make, loss_scale, group, bad, late):
     """A gradient is divided, and found if it is inf or NaN, in whichever parameter group it is, also in a late one."""
     params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2,), ())]
-    groups, scaler = [{"params": [param]} for param in params], make(growth_interval=3)
+    unused = [torch.nn.Parameter(torch.zeros(1)) for _ in params]  # no gradient reaches it
+    groups, scaler = [{"params": [*each]} for each in zip(unused, params)], make(growth_interval=3)
     optimizer = torch.optim.SGD(groups[:1] if late == "add_param_group" else groups, lr=1.0)
     if late:
         params[0].grad = torch.zeros(3) * loss_scale(scaler)

@@ -110,9 +110,9 @@ def clean_step_is_taken(make, iterate, held, found_inf):
 
 
 @law(0, rule=rules(), found_inf=histories(longest=8))
-def get_scale_is_what_scale_multiplies_by(make, iterate, loss_scale, scale_dtype, rule, found_inf):
+def get_scale_is_what_scale_multiplies_by(make, iterate, loss_scale, drop_in, rule, found_inf):
     """Between iterations get_scale() returns the factor that scale() uses next."""
-    scaler, rounding = make(**rule), 0.0 if scale_dtype == "float32" else 2.0**-24
+    scaler, rounding = make(**rule), 0.0 if drop_in else 2.0**-24  # a scale may be wider than a loss
     for overflows in found_inf:
         iterate(scaler, overflows)
         shown, used = scaler.get_scale(), loss_scale(scaler)

@@ -11,12 +11,12 @@ from ampsim.testing.law import LAWS_VERSION
 
 
 @law(1, rule=rules(growth=False), found_inf=histories(), expected=trajectory)
-def scale_is_exact_float32(make, iterate, rule, found_inf, expected):
-    """The scale after each update is ``float32(float64(S) * factor)``, to the last bit, as torch's kernel has it."""
-    scaler = make(**rule)
+def scale_is_exact_float32(make, iterate, drop_in, rule, found_inf, expected):
+    """The scale after each update is ``float32(float64(S) * factor)``: up to rounding, a drop-in's to the last bit."""
+    scaler, rounding = make(**rule), 0.0 if drop_in else 2.0**-18  # of 24 updates
     for overflows, due in zip([*found_inf, False], expected):
         scale = iterate(scaler, overflows)
-        assert scale == due, f"the scale is {scale}, expected {due}"
+        assert math.isclose(scale, due, rel_tol=rounding), f"the scale is {scale}, expected {due}"
 
 
 @law(2, issue="NVIDIA-NeMo/Megatron-Bridge#5591", needs="optimizers", found_inf=FLAGS, expected=trajectory)

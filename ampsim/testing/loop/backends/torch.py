@@ -94,6 +94,8 @@ class TorchRun(Run):
     def unpack(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return _array(value)
+        if isinstance(value, torch.amp.GradScaler):  # the given one's state is looked at apart, another's is its own
+            return {}
         return value.state_dict() if hasattr(value, "state_dict") else value
 
     def parameters(self) -> Mapping[str, Array]:
@@ -106,10 +108,9 @@ class TorchRun(Run):
         def arrived(param: Tensor, name: str) -> None:
             if param.grad is None:
                 return
-            if not planted.passes and fault.value == 1:
-                planted.early.update(snapshot(Loop(self.loop.step, self.loop.state), self.unpack))
             if fault.value == 1:
                 planted.last[name] = _array(param.grad)
+                planted.early = planted.early or snapshot(Loop(self.loop.step, self.loop.state), self.unpack)
             number = planted.passes[name] = planted.passes.get(name, 0) + 1
             if fault.value != 1 and not fault.place and fault.name in ("", name) and fault.only in (None, number - 1):
                 _spoil(param.grad, fault)

@@ -64,8 +64,9 @@ def watching(saw: Callable[[object], None]) -> Iterator[None]:
 
 def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def scale(scaler: object, outputs: Any) -> Any:
-        if saw := _WATCHING.get(threading.get_ident()):
+    def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+        saw = _WATCHING.get(threading.get_ident())
+        if saw and scaler.is_enabled():
             saw(scaler)
         return original(scaler, outputs)
 

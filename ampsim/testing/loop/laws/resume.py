@@ -2,9 +2,10 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 
-from ampsim.testing.loop.law import LOADING, SAVING, UNNAMED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import LOADING, SAVING, UNNAMED, WINDOW, Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.loop import LoopError, told
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
@@ -19,15 +20,36 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
 
     Exact because the same program computes from the same state; each batch has its own seed. Asked after two batches,
     as what comes back by itself in some is not back in others. What the kit saves is what state names: a loop that
-    carries more does not resume.
+    carries more does not resume. Where several batches are one step, and what is loaded in their middle goes on from
+    there, the gradients so far are part of it; a loop that begins the step anew is saved between steps.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
         return NotAsked("fewer than 2 batches after which the scaler is updated")
     middle = len(groups) // 2
-    if (verdict := _resumed(make, *halves(groups, middle))) or middle < 2:
+    if verdict := _resumed(make, *halves(groups, middle)):
         return verdict
-    return _resumed(make, *halves(groups[: middle + 2], middle - 1))
+    early = _resumed(make, *halves(groups[: middle + 2], middle - 1)) if middle > 1 else None
+    return early or _within(make, groups)
+
+
+def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
+    """Say that a step of several batches, saved before the last of them and loaded, is taken with a part of them."""
+    place = next((index for index, group in enumerate(groups) if len(group) > 1), None)
+    if place is None:
+        return None
+    *before, last = chain(*groups[: place + 1])
+    run, other = (begin(make, SCALE, GROWTH_INTERVAL) for _ in range(2))
+    with suppress(LoopError), told("save or load"):  # who refuses there is right
+        other.load(copy.deepcopy(advance(run, before).save()))
+        other.see(first=True)
+        for each in (run, other) if not differences(_carried(run, -1), _carried(other, -1)) else ():
+            advance(each, [last])
+        found = differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1])
+        if found and other.verdicts and other.verdicts[-1]:
+            where = f"after batch {last.place}, having loaded what was saved after batch {before[-1].place}"
+            return Broken(where, len(before), found, pattern=WINDOW)
+    return None
 
 
 def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:

@@ -33,6 +33,8 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
             if run.overflows(step) != reference.overflows(step):
                 doubt = NotAsked(f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}")
                 break
+            if any(reference.verdicts) and not reference.verdicts[step]:
+                continue  # a part of a step, whose gradients are scaled as yet
             if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
                 if found.pattern == POWER or not (why := _excuse(found, make, batches[: step + 1], scale, interval)):
                     return found

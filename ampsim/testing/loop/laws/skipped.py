@@ -31,6 +31,8 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
     Planted is an inf in all gradients; then, in one element of the first, the last and a drawn one, an inf, a -inf and
     a NaN, also in one backward pass of several alone, and in the scaled loss. Exact because it compares states of one
     program, and each batch has its own seed, wherever it stands. What a forward pass moves it may move: see `Excuses`.
+    By how much the scale falls is its rule's affair. It falls twice where each of two optimizers is followed by an
+    update; what is wrong there, gradients divided twice or by another scale, `scale_is_invisible` sees in clean steps.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
@@ -223,6 +225,8 @@ class Skip:
         clean = self.excuses.clean
         if found and all(same(each.right, clean.get(each.name)) for each in found) and self._whole(found, clean):
             return None  # the fault was where nobody looks: a gradient that is cleared, of no optimizer
+        if fault.place == "loss" and len({*self.owners.values()}) > 1:  # losses of another scaler are as they were
+            found = [each for each in found if each.name not in self.owners or not same(each.right, clean[each.name])]
         owner = self.owners.get(fault.name, "")
         if found and len({*self.owners.values()}) > 1 and owner:  # others may step, as long as they stay finite
             found = [each for each in found if self.owners.get(each.name) == owner or _spread([each])]

@@ -1,0 +1,173 @@
+"""What a scaler that broke a law may have promised: read from what it does, and the law asked again under it."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from ampsim.core.machine import round_to_float32
+from ampsim.testing.examples import drawn_by
+from ampsim.testing.kit.example import OPTIONAL, Example, readable
+from ampsim.testing.kit.subject import Scaler, Subject
+from ampsim.testing.known import TORCH
+from ampsim.testing.law import Law
+
+TOP = 2.0**127  # where growths end that have no ceiling below float32's
+ODD = 1700.0  # no power of two
+CALLS = {
+    "setters": "set_",
+    "state_dict": "state_dict",
+    "unscale_": "unscale_",
+    "pickle": "pickle",
+}  # in an error's text
+EXPECTED = "expected_failures=known.TORCH, in the shell --expect ampsim.testing.known:TORCH"
+LACKING = (AttributeError, NotImplementedError, TypeError)
+Changes = Mapping[str, Any]  # of traits
+
+
+def choice(law: Law, subject: Subject, seen: BaseException, examples: int) -> list[tuple[str, str]]:
+    """Return, as lines of a story, what to declare if what was seen is meant; none if nothing of it lets the law hold.
+
+    Args:
+        law: the one that is broken.
+        subject: the scaler that breaks it.
+        seen: what was raised by the shortest example.
+        examples: that the law is asked on again.
+    """
+    if "habits" not in subject.lives:
+        subject.lives["habits"] = dict(_habits(partial(_used, subject, law)))
+    found = subject.lives["habits"] | ({"skips": "all"} if "skips" in law.words else {})
+    found = {name: value for name, value in found.items() if getattr(subject.traits, name) != value}
+    if lacks := [each for each in {*law.needs, *OPTIONAL.values()} if _lacks(subject, each, seen)]:
+        found["without"] = found.get("without", frozenset()) | {*lacks}
+    for each in ({name: value} for name, value in found.items()):
+        if _holds(law, subject, each, examples):
+            return [("choice", _told(subject, each))]
+    if len(found) < 2 or not _holds(law, subject, found, examples):
+        known = f"torch's own: {TORCH.get(law.name)}; {EXPECTED}"
+        return [("known", known)] if subject.is_torchs and law.name in TORCH else []
+    for name in [*found]:
+        fewer = {each: value for each, value in found.items() if each != name}
+        found = fewer if _holds(law, subject, fewer, examples) else found
+    return [("choice", _told(subject, found))]
+
+
+class Seen(NamedTuple):
+    """A fresh scaler behind some updates, the scales that it used before each of them and after, and what it raised."""
+
+    scaler: Scaler
+    scales: list[float]
+    raised: Exception | None
+
+    @property
+    def last(self) -> float:
+        """The last scale as the scaler itself says it, which may be wider than a loss sees it."""
+        kept = float(self.scaler.get_scale())
+        return kept if round_to_float32(kept) == self.scales[-1] else self.scales[-1]
+
+
+def _used(subject: Subject, law: Law, found_inf: Sequence[bool], **constants: float) -> Seen:
+    words = Example(subject, law).words(["make", "iterate", "loss_scale"])
+    scaler, scales, raised = words["make"](**constants), list[float](), None
+    try:
+        for each in found_inf:
+            scales.append(words["iterate"](scaler, each))
+    except Exception as error:
+        raised = error
+    return Seen(scaler, [*scales, words["loss_scale"](scaler)], raised)
+
+
+def _habits(used: Callable[..., Seen]) -> Iterator[tuple[str, Any]]:
+    """Yield what a scaler is seen to do as a trait has it: the trait's name, and its value."""
+    is_odd = False
+    with suppress(Exception):
+        is_odd = used([], init_scale=ODD).scales == [ODD]
+    with suppress(Exception):
+        if not is_odd and used([], init_scale=1024.0).scales == [1024.0]:
+            yield "powers_of_two", True
+        down, up = (used([bad] * 9, growth_interval=1).scales for bad in (True, False))
+        if len({*down, *up}) == 1:
+            yield "static", True
+            return
+        patience = next(index for index, scale in enumerate(down) if scale < down[0])
+        yield from _patience(used, patience, down)
+        if used([False], growth_factor=4.0, growth_interval=1).last == 2.0**17:
+            yield "without", frozenset({"factors"})
+        yield from _ends(used, patience)
+        lower = used([True], backoff_factor=0.7)
+        if is_odd and lower.last != lower.scales[-1]:
+            yield "scale_dtype", "float64"
+
+
+def _patience(used: Callable[..., Seen], patience: int, down: Sequence[float]) -> Iterator[tuple[str, Any]]:
+    """Yield why so many overflows go by before the scale falls, if it is more than one, and what begins them anew."""
+    late = used([True, False, False, False]).scales
+    if patience > 1 and min(late) < late[0]:
+        yield "delay", patience - 1
+    elif patience > 1:
+        few = [True] * (patience - 1)
+        clean, grown = (used([*few, *[False] * n, True], growth_interval=2).scales for n in (1, 2))
+        refill = {"clean"} if clean[-1] == clean[-2] else {"growth"} if grown[-1] == grown[-2] else set[str]()
+        yield "hysteresis", patience
+        again = {"backoff"} if down[patience] == down[patience + 1] else set[str]()
+        yield "hysteresis_refill", frozenset(refill | again)
+
+
+def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]:
+    """Yield where overflows without end lead the scale, and where growths do."""
+    low = used([True] * 170 * patience, backoff_factor=2.0**-16)
+    if low.raised is not None:
+        yield "gives_up", (type(low.raised),)
+    if low.raised is not None or low.scales[-1] == low.scales[-2] > 0:
+        yield "min_scale", low.last
+    high = used([False] * 130, init_scale=1.0, growth_interval=1)
+    if high.scales[-1] == high.scales[-2] < TOP:
+        yield "max_scale", high.last
+
+
+def _lacks(subject: Subject, feature: str, seen: BaseException) -> bool:
+    """Return whether a failure shows that a scaler does not have a feature: it has no such call, or refuses nothing."""
+    if feature == "refusals":
+        return not subject.is_torchs and bool(re.search(r"\btaken|raised None", str(seen)))
+    return isinstance(seen, LACKING) and feature in CALLS and CALLS[feature] in str(seen)
+
+
+def _declared(subject: Subject, changes: Changes) -> Subject:
+    """Return the scaler as one that declares these changes of its traits as well, always the same object."""
+    key = f"declared {sorted(changes.items())}"
+    if key not in subject.lives:
+        without = subject.traits.without | changes.get("without", frozenset())
+        traits = replace(subject.traits, **{**changes, "without": without})
+        subject.lives[key] = Subject(subject.make, traits, subject.name, subject.words)
+    found: Subject = subject.lives[key]
+    return found
+
+
+def _holds(law: Law, subject: Subject, changes: Changes, examples: int) -> bool:
+    """Return whether a law holds, or is not asked, of a scaler that declares these changes."""
+    declared = _declared(subject, changes)
+    if declared.lacking.intersection(law.needs):
+        return True
+    drawn = drawn_by(tuple(law.draws.items()), examples).values() if law.draws else [{}]
+    with suppress(Exception, SystemExit):
+        for each in [*law.found, *drawn, *law.last]:
+            Example(declared, law).judge(**each)
+        return True
+    return False
+
+
+def _told(subject: Subject, changes: Changes) -> str:
+    """Write what to declare, in Python and in the shell."""
+    written = ", ".join(f"{name}={_written(value)}" for name, value in changes.items())
+    options = " ".join(_declared(subject, changes).traits.as_options())
+    text = f"if this is meant, declare it, and the law holds: Traits({written})"
+    in_python_alone = "gives_up" in changes or len(changes.get("hysteresis_refill", ())) > 1
+    return readable(text if in_python_alone else f"{text}, in the shell {options}")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(each.__name__ for each in value)},)"
+    return f"{{{', '.join(map(repr, sorted(value)))}}}" if isinstance(value, frozenset) else repr(value)

@@ -1,0 +1,136 @@
+"""A finding that a declaration would excuse says which; and what is declared lets a right scaler pass."""
+
+import math
+from contextlib import suppress
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from ampsim.testing import Traits, check_scaler  # noqa: E402
+from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.law import BrokenError  # noqa: E402
+from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger  # noqa: E402
+
+torch.set_num_threads(1)
+FEW = 10
+CHECKS = {check.name: check for check in judge.chosen()}
+
+
+class Exponent(Stranger):
+    """Its scale is an exponent, an int, and so are the logarithms of its factors."""
+
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, *args, **kwargs):
+        if any(math.frexp(each)[0] != 0.5 for each in (init_scale, growth_factor, backoff_factor)):
+            raise ValueError("expected powers of two")
+        super().__init__(init_scale, growth_factor, backoff_factor, *args, **kwargs)
+
+    def override(self, new_scale):
+        if math.frexp(new_scale)[0] != 0.5:
+            raise ValueError(f"{new_scale}: expected a power of two")
+        super().override(new_scale)
+
+    def set_growth_factor(self, value):
+        assert math.frexp(value)[0] == 0.5
+        self.up = value
+
+    def set_backoff_factor(self, value):
+        assert math.frexp(value)[0] == 0.5
+        self.down = value
+
+
+class Static(Stranger):
+    """Its scale stays where it was set."""
+
+    def advance(self, found):
+        pass
+
+
+class Patient(Stranger):
+    """As DeepSpeed's with consecutive_hysteresis: the second overflow in a row backs off, a clean step forgives one."""
+
+    left = 2
+
+    def advance(self, found):
+        self.left = self.left - 1 if found else 2
+        before = self.now[0]
+        super().advance(found)
+        if found and self.left > 0:
+            self.now = (before, 0)
+
+    def state_dict(self):
+        return {**super().state_dict(), "left": self.left}
+
+    def load_state_dict(self, saved):
+        super().load_state_dict(saved)
+        self.left = saved["left"]
+
+
+@pytest.mark.parametrize(
+    ("scaler", "declared", "accused"),
+    [
+        (Exponent, Traits(powers_of_two=True), "scale_is_exact_float32: raised ValueError: expected powers of two"),
+        (Static, Traits(static=True), "overflow_backs_off_once: "),
+        (Patient, Traits(hysteresis=2, hysteresis_refill="clean", without={"threads"}), "overflow_backs_off_once: "),
+    ],
+)
+def test_a_right_scaler_of_another_kind_declares_it_as_its_finding_says(scaler, declared, accused):
+    check_scaler(scaler, traits=declared, examples=FEW)
+    with pytest.raises(AssertionError, match=f"^{accused}") as failure:
+        CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
+    name, value = declared.as_options()[1].split("=")
+    assert f": Traits({name}={value}), in the shell --trait {name}={value}" in str(failure.value)
+
+
+class GivesUp(Stranger):
+    def lowered(self, scale):
+        if scale <= 1.0:
+            raise OverflowError("no scale is low enough")
+        return super().lowered(scale)
+
+
+class NoSetters(Stranger):
+    set_growth_factor = property()
+
+
+class TakesAgain(Stranger):
+    def unscale_(self, optimizer):
+        with suppress(Exception):
+            super().unscale_(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "law", "declared"),
+    [
+        (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
+        (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
+        (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
+        (NoSetters, "setters_take_effect", "without={'setters'}"),
+        (TakesAgain, "unscaling_twice_is_refused", "without={'refusals'}"),
+    ],
+)
+def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared):
+    with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
+        CHECKS[law](scaler, examples=FEW)
+    assert declared in str(failure.value).splitlines()[2]
+
+
+class NeverGrows(torch.amp.GradScaler):
+    def update(self, new_scale=None):
+        before = self._scale.clone()
+        super().update(new_scale)
+        self._scale.copy_(torch.minimum(before, self._scale))
+
+
+def test_no_choice_is_named_where_no_trait_lets_the_law_hold():
+    for law in ("growth_waits_for_the_interval", "any_optimizer_overflow_backs_off"):
+        with pytest.raises(BrokenError) as failure:
+            CHECKS[law](NeverGrows, examples=FEW)
+        assert "  choice " not in str(failure.value)
+
+
+def test_findings_with_one_choice_are_told_as_one():
+    with pytest.raises(AssertionError) as failure:
+        check_scaler(Static, levels=[0], examples=FEW)
+    assert str(failure.value).count("Traits(static=True)") == 1
+    assert "\n  also     growth_waits_for_the_interval, " in str(failure.value)
