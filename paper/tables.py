@@ -185,7 +185,6 @@ ARTEFACT = (
     ("replay_speed", "@sec-performance", "clock"),
     ("jax_speed", "@sec-performance", "clock"),
     ("ranks_cells", "@sec-ranks", "exact"),
-    ("ranks", "@sec-performance", "clock"),
     ("ranks_training", "@sec-ranks", "kernels"),
     ("loops", "@sec-loops", "exact; clock"),
     ("census", "@sec-loops", "exact"),
@@ -219,12 +218,12 @@ def _claims() -> Table:
         return Formula(lambda: _word(claim, folder), "text")
 
     rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
-    head = ("", "claim", "data", "common kernels: now", "holds", "EPYC", "Xeon", "card")
-    return Table(head, tuple(rows), "llllcccc")
+    head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon", "card")
+    return Table(head, tuple(rows), "llllccccc")
 
 
 CARD = "card"
-OTHERS = ("cpu-amd-epyc", "cpu-intel-xeon", CARD)
+OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon", CARD)
 WORD = {True: "yes", False: "NO", None: "–"}
 
 

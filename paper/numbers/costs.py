@@ -26,12 +26,6 @@ def probe_shares(run: Result) -> list[float]:
     return [median(row["above"]["probe"]) / median(row["bare"]) for row in run.records[0]["rows"]]
 
 
-def agreement(run: Result, scaler: str) -> float:
-    """Return the largest share, over ranks, that agreeing adds to a step: median with a group over median without."""
-    ranks = run.records[0]["microseconds"]
-    return float(max(median(times[scaler]) / median(times[f"{scaler} alone"]) - 1 for times in ranks))
-
-
 NUMBERS: dict[str, Number] = {
     "overhead.small.cost": Number("overhead", lambda run: median(ratios(run, "ours clip cost", SMALL)), ".1f"),
     "overhead.small.cost.min": Number("overhead", lambda run: min(ratios(run, "ours clip cost", SMALL)), ">=.1f"),
@@ -45,8 +39,6 @@ NUMBERS: dict[str, Number] = {
     "overhead.plain.large": Number("overhead", lambda run: median(ratios(run, "ours plain whole", LARGE))),
     "replay.fold": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["fold"]) / 1000),
     "replay.jump": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["replay"]) / 1000),
-    "ranks.cost.torch": Number("ranks", lambda run: agreement(run, "torch"), "<=%0"),
-    "ranks.cost.ours": Number("ranks", lambda run: agreement(run, "ours"), "<=%0"),
     "jax.flax": Number(
         "jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "<=%1"
     ),
