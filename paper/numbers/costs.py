@@ -1,19 +1,12 @@
-"""What loss scaling, replay and JAX cost."""
+"""What loss scaling, the probe and JAX cost."""
 
 from statistics import median
 
-from ampsim.records import Record
 from figures.quantities import ratios
 from figures.results import Result
 from paper.ledger import Number
 
 SMALL, LARGE = "400x1000", "50x400000"
-
-
-def walk(run: Result) -> Record:
-    """Return what replay_speed measured on the random walk."""
-    (found,) = (row for row in run.records[0]["rows"] if row["trace"] == "walk")
-    return dict(found)
 
 
 def probe_ratios(run: Result, other: str = "wandb") -> list[float]:
@@ -37,8 +30,6 @@ NUMBERS: dict[str, Number] = {
     "overhead.large.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", LARGE)), ".1f"),
     "overhead.plain.small": Number("overhead", lambda run: median(ratios(run, "ours plain whole", SMALL))),
     "overhead.plain.large": Number("overhead", lambda run: median(ratios(run, "ours plain whole", LARGE))),
-    "replay.fold": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["fold"]) / 1000),
-    "replay.jump": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["replay"]) / 1000),
     "jax.flax": Number(
         "jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "<=%1"
     ),

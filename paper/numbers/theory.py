@@ -101,6 +101,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "stale.pairs": Number("staleness", lambda run: len(late_losses(run)), "d"),
     "stale.worse": Number("staleness", lambda run: sum(more > 0 for more in late_losses(run)), "d"),
     "stale.loss.worst": Number("staleness", lambda run: max(map(abs, late_losses(run))), "<=.3f"),
+    "stale.loss.new": Number("staleness@cpu-new-seeds", lambda run: max(map(abs, late_losses(run))), "<=.3f"),
     "async.0": Number("async_depth", lambda run: run.arm("depth 0").mean("test_loss")),
     "async.4": Number("async_depth", lambda run: run.arm("depth 4").mean("test_loss")),
     "async.scale.4": Number("async_depth", lambda run: run.arm("scale 4").mean("test_loss")),
