@@ -28,7 +28,7 @@ from ampsim.peers.wire import PeerLostError, PeerRaisedError
 from ampsim.records import Record
 from experiments import runner
 
-NAMES = tuple(sorted(peers.names(), key=lambda name: (peers.load(name).environment != "main", name)))
+NAMES = tuple(sorted(peers.REGISTRY, key=lambda name: (peers.load(name).environment != "main", name)))
 REQUIRES = ("hypothesis",)
 DEVICES = ("cpu",)
 BROKEN = ("failed", "refused")

@@ -21,8 +21,8 @@ LOCKSTEP_STEPS = 25  # rules an example
 _COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_COMMON)
 # The same examples every time: a commit is not red because of another commit's luck. `deep` explores.
-# 200 is twice what a mutant has to be seen in (below), and keeps `make test` within its minutes.
-settings.register_profile("ci", max_examples=200, derandomize=True, print_blob=True, **_COMMON)
+# 100 is what a mutant has to be seen in (below), and keeps `make test` within its minutes.
+settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, **_COMMON)
 settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMON)
 # Once per mutant (tests/mutation): it is enough to see a failure, and the same one again.
 _BRIEF = {"derandomize": True, "database": None, "phases": (Phase.explicit, Phase.generate)}

@@ -8,7 +8,7 @@ LEAST = 20
 def examples(ms: float, *, least: int = LEAST) -> int:
     """Return the ``max_examples`` of a test whose example takes `ms` milliseconds on one core.
 
-    Up to 1 ms the profile's own number (`ci`: 200, which is 0.2 seconds), beyond it as many as take the same time, but
+    Up to 1 ms the profile's own number (`ci`: 100, which is 0.1 seconds), beyond it as many as take the same time, but
     at least `least`, unless the profile draws fewer anyway. Measure with
     ``--hypothesis-show-statistics``::
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import ampsim
 from ampsim import dialects
-from ampsim.cli import COMMANDS, app
+from ampsim.cli import COMMANDS, app, line_of
 from ampsim.cli.compare import _defaults
 from ampsim.cli.terminal import settings
 
@@ -53,7 +53,8 @@ def test_the_defaults_that_are_listed_may_be_typed_and_are_the_defaults(name: st
 def test_the_help_says_of_each_command_what_the_command_says_of_itself() -> None:
     program = typer.main.get_command(app)
     for name, command in program.commands.items():  # type: ignore[attr-defined]
-        assert command.help.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name].line, name
+        module, _, function = COMMANDS[name][1].partition(":")
+        assert command.help.partition("\n\n")[0].replace("\n", " ") == line_of(module, function), name
 
 
 def test_replay_prints_each_update() -> None:

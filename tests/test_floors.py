@@ -210,6 +210,18 @@ def test_a_planted_circle_is_seen(planted: dict[str, str]) -> None:
     assert not circles({**trees, **outside})
 
 
+def test_the_readme_names_every_room_and_shows_a_law_as_it_stands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rooms = {each.parent.relative_to(ROOT).as_posix() for each in ROOT.glob("ampsim/*/__init__.py")}
+    assert {room for room in rooms if f"| [`{room}`](" not in readme} == set()
+    found = re.search(r"Read first one law, from \[[^]]+\]\(([^)]+)\).*?```python\n(.*?)```", readme, re.DOTALL)
+    assert found is not None
+    assert found[2] in (ROOT / found[1]).read_text()
+    assert len(found[2].splitlines()) <= 15
+    assert "`core` imports no other room" in readme
+    assert {each for each in FLOORS["ampsim/core"] if each.startswith("ampsim.")} == {"ampsim.core"}
+
+
 def test_the_top_level_is_what_a_newcomer_expects() -> None:
     kept = {"pyproject.toml", "README.md", "ampsim", "experiments", "tests", "figures", "paper", "Makefile"}
     kept |= {"constraints.txt", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "docs"}

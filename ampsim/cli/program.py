@@ -21,7 +21,7 @@ class ProgramError(RuntimeError):
 
 
 class Program:
-    """A running program. Left, it is no more, and nor is what it started."""
+    """A running program. Leaving its context ends it, and all that it started."""
 
     def __init__(self, command: Sequence[str], limit: float) -> None:
         """Start it; an answer may take `limit` seconds. OSError: there is no such program."""

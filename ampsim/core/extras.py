@@ -4,10 +4,12 @@
 "No module named 'tyro.conf'"
 """
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 BROUGHT_BY = {  # the name to import -> the extra of ampsim that installs it
     "flax": "peers",
@@ -59,3 +61,9 @@ def needing(command: str | None = None) -> Iterator[None]:
             raise missing(error) from None
         print(f"{command}: error: {missing(error)}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def load(module: str) -> Any:
+    """Import a module of a package that is needed only here; without it ModuleNotFoundError says the line to type."""
+    with needing():
+        return importlib.import_module(module)

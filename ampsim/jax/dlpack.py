@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from ampsim.jax._optional import load
+from ampsim.core.extras import load
 from ampsim.jax.finite import T, Tree
 from ampsim.jax.machine import has_64_bits
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampsim.core import dialects
+from ampsim.core.extras import load
 from ampsim.core.formats import FP32, binade
 from ampsim.core.machine import Arithmetic, Rule, State, round_to_float32
-from ampsim.jax._optional import load
 from ampsim.jax.loss_scale import LossScale
 
 CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ampsim.core.extras import load
 from ampsim.core.machine import Rule
-from ampsim.jax._optional import load
 from ampsim.jax.finite import Tree, all_finite
 from ampsim.jax.loss_scale import LossScale
 from ampsim.jax.machine import LARGEST_COUNT

@@ -11,6 +11,6 @@ Each file of `frameworks` drives one project's package by the few methods of `Pe
 Step(used=1024.0, stepped=True, unscaled=(2.0,), scale=2048.0)
 """
 
-from ampsim.peers.registry import REGISTRY, connect, load, names
+from ampsim.peers.registry import REGISTRY, connect, load
 
-__all__ = ["REGISTRY", "connect", "load", "names"]
+__all__ = ["REGISTRY", "connect", "load"]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from ampsim.peers import environments
 from ampsim.peers.build import build_all
-from ampsim.peers.registry import load, names
+from ampsim.peers.registry import REGISTRY
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     failed = {} if "--list" in arguments else build_all(wanted, console)
     for name in wanted:
-        peers = [each for each in names() if load(each).environment == name]
+        peers = [each for each, peer in REGISTRY.items() if peer.environment == name]
         console.print(f"{name}: {environments.state(name)}; peers: {', '.join(peers)}", soft_wrap=True)
     for name, reason in failed.items():
         console.print(f"{name} could not be had: {reason}", soft_wrap=True)

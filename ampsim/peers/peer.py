@@ -59,7 +59,7 @@ class Peer(ABC):
 
     @abstractmethod
     def start(self, **constants: Any) -> None:
-        """Make a fresh scaler of these `constants`; what is not given takes the peer's default."""
+        """Make a fresh scaler of these `constants`; a constant that is left out takes the peer's default."""
 
     @abstractmethod
     def get_scale(self) -> float:

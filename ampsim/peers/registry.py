@@ -24,15 +24,10 @@ REGISTRY = {peer.name: peer for peer in sorted(_found(), key=lambda peer: peer.n
 """The class that drives a peer, whose package need not be there, by the peer's name; in alphabetical order."""
 
 
-def names() -> list[str]:
-    """Return the names of all peers, in alphabetical order."""
-    return [*REGISTRY]
-
-
 def load(name: str) -> type[Peer]:
     """Return the class that drives a peer, whose package need not be there; raise KeyError for an unknown name."""
     if name not in REGISTRY:
-        raise KeyError(f"no peer {name!r}; there are {', '.join(names())}")
+        raise KeyError(f"no peer {name!r}; there are {', '.join(REGISTRY)}")
     return REGISTRY[name]
 
 

@@ -31,6 +31,7 @@ _ALONE = "it asks no other rank, which plain tensors need: https://github.com/fa
 TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves
     "a_rank_without_gradients_takes_part": f"step() asserts that a gradient was looked at: {_SOURCE}",
     "no_rank_steps_on_an_overflow": _ALONE,
+    "a_rank_that_parts_misleads_nobody": _ALONE,
     "verdicts_agree": _ALONE,
     "scales_agree": _ALONE,
     "one_overflow_on_ranks_is_one_overflow": _ALONE,
@@ -40,10 +41,12 @@ TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's,
 _FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
 _SHAPE = f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514"
 _ADDED = f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}"
-SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers it breaks none
+_NO_KEY = f"the n-th flag of one rank is added to the n-th of the others, whatever they are of: {_SHARDED}"
+SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers only the law of a rank that parts
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
     "no_rank_steps_on_an_overflow": _FUSED_ALONE,
+    "a_rank_that_parts_misleads_nobody": _NO_KEY,
     "verdicts_agree": _FUSED_ALONE,
     "scales_agree": _FUSED_ALONE,
     "one_overflow_on_ranks_is_one_overflow": _FUSED_ALONE,

@@ -1,10 +1,8 @@
 """A reproduction on a processor whose data is other ends well, says what does not hold there, and changes nothing."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from ampsim import records
 from ampsim.records import Record
 from experiments.runner import provenance
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,8 +40,8 @@ def git(folder: Path, *argv: str) -> str:
 
 
 def run(checkout: Path, *argv: str) -> tuple[int, str]:
-    command, environment = [sys.executable, "-m", *argv], {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    command = [warm.python(), "-m", *argv]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)  # noqa: S603
     return done.returncode, done.stdout + done.stderr
 
 

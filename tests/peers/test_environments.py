@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ampsim.peers import connect, environments, load, names
+from ampsim.peers import REGISTRY, connect, environments, load
 from ampsim.peers.build import build_all
 from ampsim.peers.environments import NoEnvironmentError
 from ampsim.peers.peer import is_pinned
@@ -73,7 +73,7 @@ def test_a_peer_without_its_environment_or_name_is_refused(home: Path, monkeypat
 
 
 def test_every_peer_names_an_environment_that_there_is_and_a_pin() -> None:
-    for name in names():
+    for name in REGISTRY:
         peer = load(name)
         assert peer.name == name
         assert peer.environment in {"main", *environments.tables()}

@@ -9,7 +9,7 @@ import pytest
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule, State, init
-from ampsim.peers import load, names
+from ampsim.peers import REGISTRY, load
 from ampsim.peers.laws import LAWS, judge
 from ampsim.peers.laws.drift import drawn_setting, drift, run
 from ampsim.peers.laws.emit import emitted, prove, pruned
@@ -89,7 +89,7 @@ def test_one_factor_is_of_growth_and_of_backoff() -> None:
     assert (possible.growth_factor, possible.backoff_factor) == (2.0**16, 2.0**-16)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", REGISTRY)
 def test_deviations_and_constants_name_what_there_is(name: str) -> None:
     peer = load(name)
     assert peer.deviations.keys() <= LAWS.keys()

@@ -13,7 +13,7 @@ class Right(torch.amp.GradScaler):
 
     def __init__(self, group, init_scale=1024.0):
         super().__init__("cpu", init_scale, growth_interval=2)
-        self.ranks = group
+        self.ranks, self.numbers = group, {}
 
     def unscale_(self, optimizer):
         super().unscale_(optimizer)
@@ -22,7 +22,12 @@ class Right(torch.amp.GradScaler):
         self.agree(optimizer, found[torch.device("cpu")])
 
     def agree(self, optimizer, found):
-        dist.all_reduce(found, self.op, self.ranks)
+        number = self.numbers.setdefault(id(optimizer), len(self.numbers))
+        told = torch.tensor([float(found), number, -number])
+        dist.all_reduce(told, self.op, self.ranks)
+        if told[1] != -told[2]:
+            raise RuntimeError(f"optimizer {number} here, and another one elsewhere")
+        found.copy_(told[0])
 
     def step(self, optimizer, *args, **kwargs):
         if self._per_optimizer_states[id(optimizer)]["stage"] is READY:
@@ -35,17 +40,24 @@ class Right(torch.amp.GradScaler):
         return [flag for state in states for flag in state["found_inf_per_device"].values()]
 
 
-class SumForMax(Right):
+class CarriesNoKey(Right):
+    """The n-th verdict of one rank is joined with the n-th of the others, whatever they are of."""
+
+    def agree(self, optimizer, found):
+        dist.all_reduce(found, self.op, self.ranks)
+
+
+class SumForMax(CarriesNoKey):
     """Two ranks that overflow give 2, and a fused kernel asks whether it is exactly 1."""
 
     op = dist.ReduceOp.SUM
 
 
-class MinForMax(Right):
+class MinForMax(CarriesNoKey):
     op = dist.ReduceOp.MIN
 
 
-class MeanForMax(Right):
+class MeanForMax(CarriesNoKey):
     op = dist.ReduceOp.AVG
 
 
@@ -132,7 +144,7 @@ class LooksBeforeTheWait(Right):
         self.work.wait()
 
 
-class PollsInTurn(Right):
+class PollsInTurn(CarriesNoKey):
     """One of two ranks does not wait: right as long as it is the last to come, as it is where nobody is preempted."""
 
     turn = 0
@@ -310,6 +322,7 @@ class LooksAtItsShard(Right):
 
 
 WRONG = {
+    CarriesNoKey: "a_rank_that_parts_misleads_nobody",
     SumForMax: "parameters_stay_finite",
     MinForMax: "no_rank_steps_on_an_overflow",
     MeanForMax: "parameters_stay_finite",

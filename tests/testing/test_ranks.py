@@ -65,6 +65,17 @@ def test_a_right_scaler_is_not_accused_by_threads_or_by_gloo(make, ranks):
     assert {each.outcome for each in check_ranks(make, ranks)} == {"passed"}
 
 
+@pytest.mark.parametrize("parted", [each for each in scenarios(2) if each.parts], ids=lambda each: each.parts)
+def test_where_a_rank_parts_ours_raises_on_every_rank_or_waits_for_the_one_that_ended(parted):
+    program = threads.ThreadRun(ours, parted, 2, "sharded")
+    conductor.attempt(program)
+    if parted.parts.startswith("ends"):
+        assert [bool(record.waits) for record in program.records] == [True, False]
+    else:
+        assert all("did not agree on found_inf" in record.error for record in program.records)
+    assert [len(record.seen) for record in program.records] == [1, 1]
+
+
 def test_torchs_scaler_is_right_where_all_ranks_have_the_mean():
     assert not broken(torchs, gradients="replicated", processes=False)
 
@@ -80,7 +91,7 @@ def test_sharded_grad_scaler_leaves_inf_in_parameters():
     asked = ["parameters_stay_finite", "no_rank_steps_on_an_overflow"]
     said = broken(sharded, processes=False, laws=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
-    assert not broken(sharded, processes=False, without={"fused"})
+    assert [*broken(sharded, processes=False, without={"fused"})] == ["a_rank_that_parts_misleads_nobody"]
 
 
 def test_where_all_ranks_have_the_mean_every_overflow_is_one_on_all_and_sharded_grad_scaler_steps_into_it():
@@ -102,7 +113,7 @@ PARTED = {"no_rank_steps_on_an_overflow", "verdicts_agree", "scales_agree"}
 
 @pytest.mark.parametrize(("make", "gradients", "breaks"), [*UNDER_TORCHS_WRAPPERS, (LooksAtItsShard, "FSDP2", PARTED)])
 def test_under_torchs_wrappers_it_breaks_what_is_known(make, gradients, breaks):
-    """Play short scenarios; `deep` plays all of them."""
+    """ThreadRun short scenarios; `deep` plays all of them."""
     both, one = frozenset({(0, 0), (1, 0)}), frozenset({(0, 0)})
     todo = [Scenario((NONE, both), kernel="AdamW", unscales=True), Scenario((NONE, one))]
     todo += [Scenario((NONE, both), kernel="SGD", unscales=True)] if gradients == "DDP" else []
@@ -148,9 +159,9 @@ def test_threads_see_what_gloo_does():
     todo = [*scenarios(2)]
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
     for scenario in todo:
-        program = threads.Play(sharded, scenario, 2, "sharded")
+        program = threads.ThreadRun(sharded, scenario, 2, "sharded")
         conductor.attempt(program)
-        for ours, theirs in zip(program.lives, real[scenario], strict=True):
+        for ours, theirs in zip(program.records, real[scenario], strict=True):
             assert ours.seen == theirs.seen
             assert ours.error == theirs.error
             assert bool(ours.waits) == bool(theirs.waits)

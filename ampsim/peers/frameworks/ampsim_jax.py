@@ -1,14 +1,13 @@
 """ampsim.jax.LossScale, ours, under jit."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.jax_like import compiled, float32, floats
-from ampsim.peers.peer import Peer, Step
+from ampsim.peers.frameworks.jax_like import JaxLike, compiled
+from ampsim.peers.frameworks.torch_like import TORCH_CONSTANTS
 
 
-class AmpsimJax(Peer):
+class AmpsimJax(JaxLike):
     """Our scaler in JAX."""
 
     name = "ampsim-jax"
@@ -16,29 +15,17 @@ class AmpsimJax(Peer):
     target = "ampsim.jax.LossScale"
     source = "ampsim/jax/loss_scale.py"
     dialect = "torch.amp.GradScaler"
-    constants = {
-        "init_scale": "init",
-        "growth_factor": "growth",
-        "backoff_factor": "backoff",
-        "growth_interval": "interval",
-    }
+    constants = TORCH_CONSTANTS
 
     def start(self, **constants: Any) -> None:
         from ampsim import Rule
         from ampsim.jax import LossScale
 
-        self.scaler: Any = LossScale.create(Rule(**constants))
+        self.scaler = LossScale.create(Rule(**constants))
+        self.descend = compiled(_step)
 
     def get_scale(self) -> float:
         return self.scaler.state.scale  # type: ignore[no-any-return]
-
-    def scale_loss(self, loss: float) -> float:
-        return float(self.scaler.scale(float32([loss])[0]))
-
-    def step(self, scaled: Sequence[float]) -> Step:
-        used = self.get_scale()
-        params, finite, self.scaler = compiled(_step)(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
-        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
 
     def state_dict(self) -> object:
         return dataclasses.asdict(self.scaler.state)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from ampsim.peers.peer import Peer, Step
+
 
 @cache
 def prescribed() -> Callable[[Any, Any], Any]:
@@ -37,6 +39,27 @@ def float32(numbers: Sequence[float]) -> Any:
 def floats(array: Any) -> tuple[float, ...]:
     """Return the numbers of an array of shape (n,)."""
     return tuple(map(float, array))
+
+
+class JaxLike(Peer):
+    """A scaler that is a tree, with a function of it, parameters and scaled gradients that descends and updates it."""
+
+    scaler: Any
+    descend: Callable[..., Any]
+
+    def scale_loss(self, loss: float) -> float:
+        return float(self.scaler.scale(float32([loss])[0]))
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        used = self.get_scale()
+        params, finite, self.scaler = self.descend(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
+        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
+
+    def state_dict(self) -> object:
+        return leaves(self.scaler)
+
+    def load_state_dict(self, state: object) -> None:
+        self.scaler = with_leaves(self.scaler, state)
 
 
 def leaves(tree: Any) -> list[float]:

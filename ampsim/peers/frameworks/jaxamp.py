@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.jax_like import float32, floats, leaves, prescribed, with_leaves
-from ampsim.peers.peer import Peer, Step
+from ampsim.peers.frameworks.jax_like import JaxLike, float32, floats, prescribed
+from ampsim.peers.peer import Step
 
 
-class Jaxamp(Peer):
+class Jaxamp(JaxLike):
     """jaxamp's scaler, which leaves the skip to its caller."""
 
     name = "jaxamp"
@@ -24,7 +24,7 @@ class Jaxamp(Peer):
     def start(self, **constants: Any) -> None:
         import jaxamp
 
-        self.scaler: Any = jaxamp.DynamicScalerState(**constants)
+        self.scaler = jaxamp.DynamicScalerState(**constants)
         self._gradients_of = jaxamp.dynamic_scale_grad(prescribed(), filter=False)
 
     def get_scale(self) -> float:
@@ -39,9 +39,3 @@ class Jaxamp(Peer):
         used, params = self.get_scale(), float32([0.0] * len(scaled))
         self.scaler, unscaled = self._gradients_of(params, float32(scaled), dynamic_scaler_state=self.scaler)
         return Step(used, None, floats(unscaled), self.get_scale())
-
-    def state_dict(self) -> object:
-        return leaves(self.scaler)
-
-    def load_state_dict(self, state: object) -> None:
-        self.scaler = with_leaves(self.scaler, state)

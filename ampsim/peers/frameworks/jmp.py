@@ -1,13 +1,11 @@
 """jmp.DynamicLossScale, by the steps of its README, outside of jit and under it; haiku scales by it too."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.jax_like import compiled, float32, floats, leaves, with_leaves
-from ampsim.peers.peer import Peer, Step
+from ampsim.peers.frameworks.jax_like import JaxLike, compiled
 
 
-class Jmp(Peer):
+class Jmp(JaxLike):
     """jmp's scaler outside of jit."""
 
     name = "jmp"
@@ -23,25 +21,11 @@ class Jmp(Peer):
 
         for name in {"loss_scale", "min_loss_scale"} & constants.keys():
             constants[name] = jnp.float32(constants[name])
-        self.scaler: Any = jmp.DynamicLossScale(**{"loss_scale": jnp.float32(2.0**15), **constants})
-        self._step = _step
+        self.scaler = jmp.DynamicLossScale(**{"loss_scale": jnp.float32(2.0**15), **constants})
+        self.descend = _step
 
     def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
-
-    def scale_loss(self, loss: float) -> float:
-        return float(self.scaler.scale(float32([loss])[0]))
-
-    def step(self, scaled: Sequence[float]) -> Step:
-        used = self.get_scale()
-        params, finite, self.scaler = self._step(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
-        return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
-
-    def state_dict(self) -> object:
-        return leaves(self.scaler)
-
-    def load_state_dict(self, state: object) -> None:
-        self.scaler = with_leaves(self.scaler, state)
 
 
 class JmpJit(Jmp):
@@ -53,7 +37,7 @@ class JmpJit(Jmp):
 
     def start(self, **constants: Any) -> None:
         super().start(**constants)
-        self._step = compiled(_step)
+        self.descend = compiled(_step)
 
 
 def _step(scaler: Any, params: Any, scaled: Any) -> tuple[Any, Any, Any]:

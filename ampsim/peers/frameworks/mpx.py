@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.jax_like import float32, floats, leaves, prescribed, with_leaves
-from ampsim.peers.peer import Peer, Step
+from ampsim.peers.frameworks.jax_like import JaxLike, float32, floats, leaves, prescribed, with_leaves
+from ampsim.peers.peer import Step
 
 
-class Mpx(Peer):
+class Mpx(JaxLike):
     """The scaler of mixed-precision-for-jax; it casts the parameters to float16, and so rounds their gradients."""
 
     name = "mpx"
@@ -38,14 +38,11 @@ class Mpx(Peer):
 
         given = {"loss_scaling": 2.0**15, "min_loss_scaling": 1.0, **constants}
         arrays = {name: jnp.float32(given[name]) for name in ("loss_scaling", "min_loss_scaling")}
-        self.scaler: Any = mpx.DynamicLossScaling(**{**given, **arrays})
+        self.scaler = mpx.DynamicLossScaling(**{**given, **arrays})
         self._loss = prescribed()
 
     def get_scale(self) -> float:
         return float(self.scaler.loss_scaling)
-
-    def scale_loss(self, loss: float) -> float:
-        return float(self.scaler.scale(float32([loss])[0]))
 
     def step(self, scaled: Sequence[float]) -> Step:
         import mpx

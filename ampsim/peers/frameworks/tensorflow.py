@@ -9,7 +9,28 @@ from typing import Any
 from ampsim.peers.peer import Peer, Step
 
 
-class TfKeras(Peer):
+class _Tracked(Peer):
+    """A scaler that tf.train.Checkpoint saves, here as its files in base64."""
+
+    scaler: Any
+
+    def state_dict(self) -> object:
+        import tensorflow as tf
+
+        with tempfile.TemporaryDirectory() as folder:
+            tf.train.Checkpoint(scaler=self.scaler).write(str(Path(folder, "saved")))
+            return {path.name: base64.b64encode(path.read_bytes()).decode() for path in Path(folder).iterdir()}
+
+    def load_state_dict(self, state: Any) -> None:
+        import tensorflow as tf
+
+        self._folder = tempfile.TemporaryDirectory()  # it is read again when more variables are made
+        for name, text in state.items():
+            Path(self._folder.name, name).write_bytes(base64.b64decode(text))
+        tf.train.Checkpoint(scaler=self.scaler).read(str(Path(self._folder.name, "saved")))
+
+
+class TfKeras(_Tracked):
     """tf_keras' optimizer, by the calls that a loop of one's own makes."""
 
     name = "tf-keras"
@@ -33,7 +54,7 @@ class TfKeras(Peer):
                 seen.append(grad)
                 return super()._resource_apply_dense(grad, var, apply_state)
 
-        self.scaler: Any = tf_keras.mixed_precision.LossScaleOptimizer(Noting(1.0), **constants)
+        self.scaler = tf_keras.mixed_precision.LossScaleOptimizer(Noting(1.0), **constants)
 
     def get_scale(self) -> float:
         return float(self.scaler.loss_scale)
@@ -54,14 +75,8 @@ class TfKeras(Peer):
         unscaled = tuple(self._seen[0].numpy().tolist()) if self._seen else None
         return Step(used, bool(self._seen), unscaled, self.get_scale())
 
-    def state_dict(self) -> object:
-        return _saved(self.scaler)
 
-    def load_state_dict(self, state: object) -> None:
-        self._kept = _restore(self.scaler, state)
-
-
-class TensorflowV1(Peer):
+class TensorflowV1(_Tracked):
     """tf.compat.v1's scaler, which its v1 optimizer wrapper asks what to do; the division is the wrapper's."""
 
     name = "tensorflow-v1"
@@ -78,7 +93,7 @@ class TensorflowV1(Peer):
     def start(self, **constants: Any) -> None:
         import tensorflow as tf
 
-        self.scaler: Any = tf.compat.v1.mixed_precision.DynamicLossScale(**constants)
+        self.scaler = tf.compat.v1.mixed_precision.DynamicLossScale(**constants)
 
     def get_scale(self) -> float:
         return float(self.scaler())
@@ -94,29 +109,3 @@ class TensorflowV1(Peer):
         used = self.get_scale()
         _, should_apply = self.scaler.update([tf.constant(scaled, tf.float32)])
         return Step(used, bool(should_apply), None, self.get_scale())
-
-    def state_dict(self) -> object:
-        return _saved(self.scaler)
-
-    def load_state_dict(self, state: object) -> None:
-        self._kept = _restore(self.scaler, state)
-
-
-def _saved(scaler: Any) -> dict[str, str]:
-    """Return the files of a checkpoint, in base64."""
-    import tensorflow as tf
-
-    with tempfile.TemporaryDirectory() as folder:
-        tf.train.Checkpoint(scaler=scaler).write(str(Path(folder, "saved")))
-        return {path.name: base64.b64encode(path.read_bytes()).decode() for path in Path(folder).iterdir()}
-
-
-def _restore(scaler: Any, files: Any) -> Any:
-    """Restore a checkpoint from its files; return their folder, which is read again when more variables are made."""
-    import tensorflow as tf
-
-    folder = tempfile.TemporaryDirectory()
-    for name, text in files.items():
-        Path(folder.name, name).write_bytes(base64.b64decode(text))
-    tf.train.Checkpoint(scaler=scaler).read(str(Path(folder.name, "saved")))
-    return folder

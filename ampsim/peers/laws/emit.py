@@ -8,7 +8,6 @@ import ast
 import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -146,10 +145,11 @@ class _Bare(ast.NodeTransformer):
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
         node.returns = None
-        for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg):
-            if arg is not None:
-                arg.annotation = None
         self.generic_visit(node)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
@@ -212,7 +212,3 @@ def pruned(pieces: Sequence[str], test: str) -> list[str]:
             owner.body.remove(each)
             owner.body = owner.body or [ast.Pass()]
     return [ast.unparse(tree) for tree in trees]
-
-
-def _order(line: str) -> tuple[bool, str]:
-    return line.startswith("from"), re.sub(r"^(from|import) ", "", line)

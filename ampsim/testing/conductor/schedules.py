@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ampsim.core.extras import missing
+from ampsim.core.extras import needing
 from ampsim.testing.conductor.scheduler import Chooser as Chooser
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "Searc
     those move to the earliest step. (Two that end up where one would do at a later step are the exception:
     ``explore(program, preemptions=1)`` tells.) Take `steps` from ``len(run(program).trace)``, with room to grow.
     """
-    try:
+    with needing():
         from hypothesis import strategies as st
-    except ModuleNotFoundError as error:
-        raise missing(error) from error
     codes = st.lists(st.integers(0, steps * choices - 1), max_size=switches)  # shrink better than dictionaries
     return codes.map(lambda drawn: {code // choices: 1 + code % choices for code in sorted(drawn)})

@@ -10,7 +10,7 @@ import time
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ampsim.core.extras import missing
+from ampsim.core.extras import needing
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.scheduler import Scheduler
 
@@ -130,12 +130,10 @@ def _storage(tensor: "torch.Tensor") -> int:
 def _install(scheduler: Scheduler) -> None:
     if len(scheduler.tasks) > 1:
         raise RuntimeError("watch_tensors: expected before the first thread is started")
-    try:
+    with needing():
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves
-    except ModuleNotFoundError as error:
-        raise missing(error) from error
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(

@@ -3,23 +3,22 @@
 import random
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ampsim.testing.emit.loop_case import Case
 from ampsim.testing.emit.text import Text, number, written
 from ampsim.testing.kit.subject import load
 from ampsim.testing.loop.judge import chosen, judge_loop, shrink
-from ampsim.testing.loop.law import HIDDEN, SAVING, Broken, LoopLaw
+from ampsim.testing.loop.law import HIDDEN, SAVING, LoopLaw
 from ampsim.testing.loop.laws import resume, rounding, splitting
 from ampsim.testing.loop.laws.scale import PLANS
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
-from ampsim.testing.loop.run import Fault, Run
+from ampsim.testing.loop.run import Fault
 from ampsim.testing.loop.runs import Batch, Make, play, run_class
-from ampsim.testing.loop.state import LOGGED, Difference
 
 STAND_IN = """
 Loop = namedtuple("Loop", "step state logged split save load", defaults=[None] * 4)  # {module} takes ampsim's
@@ -37,82 +36,6 @@ def train(loop, *places{split}):
         {seed}(1 + place)
         loop.step({batch})
 """
-EXACT = "rtol=0, atol=0"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A broken law of a loop, on the shortest list of batches.
-
-    Attributes:
-        make: the user's.
-        run: one on those batches, in which names are looked up.
-        batches: on which the law is broken.
-        broken: what was seen.
-        shown: the array that differs and is compared; None where none does.
-    """
-
-    make: Make
-    run: Run
-    batches: Sequence[Batch]
-    broken: Broken
-    shown: Difference | None
-
-    @property
-    def parameters(self) -> str:
-        """An expression for the parameters that a loop trains."""
-        state = self.run.loop.state.items()
-        parts = [f'*loop.state["{key}"].parameters()' for key, value in state if hasattr(value, "named_parameters")]
-        groups = [(key, index) for key, value in state for index in range(len(getattr(value, "param_groups", ())))]
-        parts = parts or [f'*loop.state["{key}"].param_groups[{index}]["params"]' for key, index in groups]
-        return f"[{', '.join(parts)}]" if len(parts) > 1 else parts[0].removeprefix("*")
-
-    def parameter(self, name: str) -> str:
-        """Return an expression for one of them."""
-        owner, _, rest = name.partition(".")
-        if found := re.fullmatch(r"param_groups\.(\d+)\.params\.(\d+)", rest):
-            return f'loop.state["{owner}"].param_groups[{found[1]}]["params"][{found[2]}]'
-        return f'loop.state["{owner}"].get_parameter("{rest}")'
-
-    def equal(self, seen: str, expected: str) -> str:
-        """Return the line that holds an array, or what is no array, against another one."""
-        arrays = (self.shown.left, self.shown.right) if self.shown else ()
-        if all(array is not None and array.dtype.kind in "biuf" for array in arrays):
-            return f"torch.testing.assert_close({seen}, {expected}, {EXACT})"
-        return f"assert {seen} == {expected}"
-
-    def seen(self, loop: str = "loop", scaler: str = "scaler", name: str = "") -> str:
-        """Return an expression for an array of a loop; by default for the one that is shown."""
-        name = name or (self.shown.name if self.shown else "")
-        owner, _, rest = name.partition(".")
-        if owner == "scaler":
-            return f'{scaler}.state_dict()["{rest}"]'
-        if owner == LOGGED and self.run.loop.logged:
-            found = _reached(self.run.loop.logged(), rest, f"{loop}.logged()")
-        else:
-            found = _reached(dict(self.run.loop.state), name, f"{loop}.state")
-        if found is None:
-            raise ValueError(f"{name} has no short name in code; expected it under a name of its own in state")
-        return found
-
-
-def _reached(value: Any, rest: str, text: str) -> str | None:
-    """Return how an array is reached from a value, given its dotted name below it."""
-    if hasattr(value, "state_dict"):
-        value, text = value.state_dict(), f"{text}.state_dict()"
-    elif callable(value):
-        value, text = value(), f"{text}()"
-    if not rest:
-        return text
-    items = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    )
-    for key, each in items:
-        if f"{rest}.".startswith(f"{key}."):
-            word = f'"{key}"' if isinstance(key, str) else repr(key)
-            if found := _reached(each, rest[len(str(key)) + 1 :], f"{text}[{word}]"):
-                return found
-    return None
 
 
 def write(name: str, target: str) -> tuple[str, bool]:
@@ -267,34 +190,35 @@ def _skipped(case: Case) -> Sequence[str]:
 
 
 def _resume(case: Case) -> Sequence[str]:
-    state, cut = (
-        case.run.loop.state,
-        re.search(r"saved after batch (\d+)|after saving, after batch (\d+)", case.broken.where),
-    )
-    last = int(next(filter(None, cut.groups()))) if cut else 0
+    found = re.search(r"saved after batch (\d+)|after saving, after batch (\d+)", case.broken.where)
     places = [batch.place for batch in case.batches]
-    before, after = places[: places.index(last) + 1], places[places.index(last) + 1 : case.broken.step + 1]
+    cut = places.index(int(found[1] or found[2]) if found else 0) + 1
+    after = places[cut : case.broken.step + 1]
     start = f"start(growth_interval={resume.GROWTH_INTERVAL})"
-    begun = [f"loop, scaler = {start}", f"train(loop, {_listed(before)})"]
-    names = [key for key, value in state.items() if hasattr(value, "load_state_dict")]
-    written_names = repr(names).replace("'", '"')
-    parts = f"[each.state_dict() for each in (*map(loop.state.get, {written_names}), scaler)]"
-    save = f"saved = copy.deepcopy({'loop.save()' if case.run.loop.save else parts})"
+    begun = [f"loop, scaler = {start}", f"train(loop, {_listed(places[:cut])})"]
+    save, load = _saving(case)
     if case.broken.pattern == SAVING:
         return *begun, f"before = copy.deepcopy({case.seen()})", save, case.equal(case.seen(), "before")
-    load = [f"for each, state in zip((*map(other.state.get, {written_names}), its), saved):"]
-    load += ["    each.load_state_dict(state)"]
-    load += [
-        f'other.state["{key}"].data[...] = loop.state["{key}"].data'
-        for key, value in state.items()
-        if key not in names and case.run.loads(value)
-    ]
-    trained = ["for each in (loop, other):", f"    train(each, {_listed(after)})"] if after else []
-    loaded = ["other.load(saved)"] if case.run.loop.load else load
+    loaded = [*begun, save, f"other, its = {start}", *load]
     if not case.broken.differences:
-        return *begun, save, f"other, its = {start}", *loaded  # which raises
-    asked = f"expected = {case.seen()}", case.equal(case.seen("other", "its"), "expected")
-    return *begun, save, f"other, its = {start}", *loaded, *trained, *asked
+        return loaded  # the last line raises
+    trained = ["for each in (loop, other):", f"    train(each, {_listed(after)})"] if after else []
+    return *loaded, *trained, f"expected = {case.seen()}", case.equal(case.seen("other", "its"), "expected")
+
+
+def _saving(case: Case) -> tuple[str, list[str]]:
+    """Return the line that saves `loop`, and those that load into `other`: by the user's functions, or part by part."""
+    loop = case.run.loop
+    names = [key for key, value in loop.state.items() if hasattr(value, "load_state_dict")]
+    listed = repr(names).replace("'", '"')
+    save = "loop.save()" if loop.save else f"[each.state_dict() for each in (*map(loop.state.get, {listed}), scaler)]"
+    copied = [key for key, value in loop.state.items() if key not in names and case.run.loads(value)]
+    load = [
+        f"for each, state in zip((*map(other.state.get, {listed}), its), saved):",
+        "    each.load_state_dict(state)",
+        *(f'other.state["{key}"].data[...] = loop.state["{key}"].data' for key in copied),
+    ]
+    return f"saved = copy.deepcopy({save})", ["other.load(saved)"] if loop.load else load
 
 
 def _splitting(case: Case) -> Sequence[str]:
@@ -339,7 +263,7 @@ def _listed(places: Sequence[int]) -> str:
 
 
 def _places(batches: Sequence[Batch]) -> str:
-    return ", ".join(str(batch.place) for batch in batches)
+    return _listed([batch.place for batch in batches])
 
 
 WITHOUT = {

@@ -132,44 +132,36 @@ def _together(definitions: list[Definition]) -> list[list[Definition]]:
 
 def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
     """Write a function of constants that makes a scaler, as the kit does: within its bounds."""
-    lines = [f"def {name}(**constants):"]
-    if name == "make" and "factors" in traits.without:
-        lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
-    if name == "make" and traits.powers_of_two:
-        lines += ['    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:']
-        lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
-    bounds = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
-    if name == "make" and bounds != (2.0**127, 0.0):
-        top, low = map(value, bounds)
-        lines += [f'    constants["init_scale"] = min({top}, max({low}, constants.get("init_scale", 2.0**16)))']
+    lines = [f"def {name}(**constants):", *(_within_bounds(traits) if name == "make" else ())]
+    parameters = inspect.signature(found).parameters
     arguments, defaults = arguments_of(found), {each: getattr(Rule(), each) for each in CONSTANTS}
     if arguments is None:
         lines += [f"    rule = {value(defaults)} | constants"]
-        enabled = ', enabled=rule.pop("enabled", True)' * ("enabled" in inspect.signature(found).parameters)
+        enabled = ', enabled=rule.pop("enabled", True)' * ("enabled" in parameters)
         return "\n".join([*lines, f"    return {path}(SimpleNamespace(**rule){enabled})"])
     by_place, by_name = arguments(Rule())
     if by_place:
-        return "\n".join(
-            [
-                *lines,
-                f"    constants = {value({'device': 'cpu', **defaults})} | constants",
-                f"    return {path}(*constants.values())",
-            ]
-        )
-    own = _defaults(found)
-    differ = {key: each for key, each in defaults.items() if key in by_name and own.get(key) != each}
-    missing = [key for key in CONSTANTS if key not in by_name]
-    lines += [f"    constants = {value(differ)} | constants"] * bool(differ)
-    lines += [f"    constants = {{key: each for key, each in constants.items() if key not in {missing}}}"] * bool(
-        missing
-    )
+        lines += [f"    constants = {value({'device': 'cpu', **defaults})} | constants"]
+        return "\n".join([*lines, f"    return {path}(*constants.values())"])
+    own = {key: each.default for key, each in parameters.items()}
+    if differ := {key: each for key, each in defaults.items() if key in by_name and own.get(key) != each}:
+        lines += [f"    constants = {value(differ)} | constants"]
+    if missing := [key for key in CONSTANTS if key not in by_name]:
+        lines += [f"    constants = {{key: each for key, each in constants.items() if key not in {missing}}}"]
     device = 'device="cpu", ' if "device" in by_name else ""
     return "\n".join([*lines, f"    return {path}({device}**constants)"])
 
 
-def _defaults(target: Callable[..., Any]) -> Mapping[str, object]:
-    return {
-        name: each.default
-        for name, each in inspect.signature(target).parameters.items()
-        if each.default is not each.empty
-    }
+def _within_bounds(traits: Traits) -> list[str]:
+    """Return the lines that bring constants within what the traits declare."""
+    lines: list[str] = []
+    if "factors" in traits.without:
+        lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
+    if traits.powers_of_two:
+        lines += ['    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:']
+        lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
+    bounds = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
+    if bounds != (2.0**127, 0.0):
+        top, low = map(value, bounds)
+        lines += [f'    constants["init_scale"] = min({top}, max({low}, constants.get("init_scale", 2.0**16)))']
+    return lines

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import deepspeed
 import torch
 
-from ampsim.testing.ranks.bench import Optimizer, bits
-from ampsim.testing.ranks.gradients import INF, Sharded, Sum, World
+from ampsim.testing.ranks.gradients import INF, Optimizer, Sharded, Sum, World, bits
 
 WITHOUT = ("fused", "unscale_", "state_dict", "optimizers")  # an engine has one optimizer, and its ranks a file each
 FP16 = {"enabled": True, "initial_scale_power": 10, "loss_scale_window": 2, "hysteresis": 1}

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ampsim.core.arguments import check_choice
-from ampsim.testing.ranks.bench import Bench, Optimizer
 
 INF = float("inf")
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class World:
@@ -30,21 +30,52 @@ class World:
         self.rank, self.size, self.group, self.first = group.rank(), group.size(), group, first
 
 
-class Sharded(Bench):
+class Sharded:
     """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no gradients."""
 
     on_threads: ClassVar[bool] = True  # whether ranks that are threads can have it
     again: ClassVar[bool] = True  # whether a process can have it in a second group
 
     def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
-        super().__init__(optimizer, ((3,), (2, 2)))  # an inf is in the last
         self.world = world
+        self.own([nn.Parameter(torch.ones(shape)) for shape in ((3,), (2, 2))], optimizer)
+
+    def own(self, params: list[nn.Parameter], optimizer: Optimizer) -> None:
+        """Give these parameters an optimizer, and begin to count its steps."""
+        self.params, self.optimizer, self.calls = params, optimizer(params), 0
+        self.optimizer.register_step_pre_hook(self._called)
+
+    def _called(self, *_: object) -> None:
+        self.calls += 1
 
     def give(self, value: float, *, bad: bool, empty: bool) -> None:
         """Leave gradients of a value, with an inf in the last one if `bad`; none if this rank is empty."""
-        self.put(value, INF if bad else None)
-        if empty:
-            self.optimizer.zero_grad()
+        for param in self.params:
+            param.grad = None if empty else torch.full_like(param, value)
+        if bad and (last := self.params[-1].grad) is not None:
+            last.view(-1)[-1] = INF
+
+    def held(self) -> list[object]:
+        """Return every bit of parameters and optimizer state."""
+        state = [self.optimizer.state.get(param, {}) for param in self.params]
+        return [*map(bits, self.params), *(bits(each[name]) for each in state for name in sorted(each))]
+
+    def finite(self) -> bool:
+        """Return whether every parameter is finite."""
+        return all(bool(local(param).isfinite().all()) for param in self.params)
+
+
+def local(tensor: Any) -> Tensor:
+    """Return the part of a tensor that is on this rank, which of any but a DTensor is all of it."""
+    part: Tensor = tensor.detach()
+    return part.to_local() if hasattr(part, "to_local") else part
+
+
+def bits(value: object) -> object:
+    """Return a tensor as its bytes, whatever its dtype, and any other value as it is."""
+    if isinstance(value, Tensor):
+        return local(value).reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+    return value
 
 
 class Replicated(Sharded):
@@ -113,12 +144,12 @@ class FSDP2(DDP):
 
 
 Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"] | type[Sharded]
-BENCHES: dict[str, type[Sharded]] = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}
+KINDS: dict[str, type[Sharded]] = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}
 
 
-def bench_of(gradients: Gradients) -> type[Sharded]:
+def kind_of(gradients: Gradients) -> type[Sharded]:
     """Return the class of these gradients."""
     if isinstance(gradients, type):
         return gradients
-    check_choice("gradients", gradients, (*BENCHES,))
-    return BENCHES[gradients]
+    check_choice("gradients", gradients, (*KINDS,))
+    return KINDS[gradients]

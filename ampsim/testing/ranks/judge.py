@@ -24,11 +24,11 @@ from ampsim.testing import conductor
 from ampsim.testing import law as laws_of
 from ampsim.testing.kit.subject import Traits, load
 from ampsim.testing.law import Law, Result, described, settled, without_findings
-from ampsim.testing.ranks.gradients import Gradients, bench_of
-from ampsim.testing.ranks.laws import LAWS, Lives, Played
+from ampsim.testing.ranks.gradients import Gradients, kind_of
+from ampsim.testing.ranks.laws import LAWS, Played, Records
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
-from ampsim.testing.ranks.threads import Play
+from ampsim.testing.ranks.threads import ThreadRun
 
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
@@ -91,18 +91,13 @@ def judge_ranks(
 ) -> Iterator[Result]:
     """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
     as_int("ranks", ranks, 2, "one rank agrees with itself")
-    if not bench_of(gradients).on_threads and not processes:
+    if not kind_of(gradients).on_threads and not processes:
         raise ValueError(f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it")
     asked, expected, lacks = chosen(laws), expected or {}, {*without}
     chosen(expected)
     Traits(without=frozenset(lacks))  # refuses an unknown name
-    todo = [
-        each
-        for each in scenarios(ranks, [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST)
-        if not (each.unscales and "unscale_" in lacks)
-        and not (each.resumes and "state_dict" in lacks)
-        and not (each.optimizers > 1 and "optimizers" in lacks)
-    ]
+    fast = [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
+    todo = [each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)]
     failures: dict[str, str] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, wait if processes else 0.0):
         for law in asked:
@@ -113,6 +108,14 @@ def judge_ranks(
     name = getattr(make, "__qualname__", "scaler")
     for law in asked:
         yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
+
+
+def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) -> bool:
+    """Return whether a scenario needs nothing that the scaler lacks, and no wrapper where a rank parts."""
+    needs = {"unscale_": scenario.unscales, "state_dict": scenario.resumes, "optimizers": scenario.optimizers > 1}
+    if scenario.parts and gradients != "sharded":
+        return False  # the wrapper's collectives would meet the scaler's
+    return not any(needed and name in lacks for name, needed in needs.items())
 
 
 def chosen(names: Collection[str] | None) -> list[Law]:
@@ -126,10 +129,10 @@ def _plays(
     """Yield what was played so far, which scenario is new, and where: each once, those of most collectives in many
     orders, then each with gloo unless the wait is 0.
     """
-    if bench_of(gradients).on_threads:
+    if kind_of(gradients).on_threads:
         yield from _threads(make, todo, ranks, gradients)
     played: Played = {}
-    for some in [todo] if bench_of(gradients).again else [[each] for each in todo]:
+    for some in [todo] if kind_of(gradients).again else [[each] for each in todo]:
         played |= play_all(make, some, ranks, gradients, wait) if wait else {}
     yield from ((played, scenario, "processes with gloo") for scenario in played)
 
@@ -140,21 +143,21 @@ def _threads(
     played: Played = {}
     with conductor.one_core():
         for scenario in todo:
-            program = Play(make, scenario, ranks, gradients)
+            program = ThreadRun(make, scenario, ranks, gradients)
             _raise_what_is_ours(conductor.attempt(program, max_steps=STEPS))
-            played[scenario] = program.lives
+            played[scenario] = program.records
             yield played, scenario, "threads"
         for scenario in {each.kernel: each for each in todo if each.optimizers > 1 and each.unscales}.values():
-            for lives, schedule in _orders(Play(make, scenario, ranks, gradients)):
-                yield {**played, scenario: lives}, scenario, f"threads, schedule {schedule}"
+            for records, schedule in _orders(ThreadRun(make, scenario, ranks, gradients)):
+                yield {**played, scenario: records}, scenario, f"threads, schedule {schedule}"
 
 
-def _orders(program: Play) -> list[tuple[Lives, Mapping[int, int]]]:
+def _orders(program: ThreadRun) -> list[tuple[Records, Mapping[int, int]]]:
     """Return what was seen under each schedule with few preemptions, up to the first that does not end."""
-    seen: list[tuple[Lives, Mapping[int, int]]] = []
+    seen: list[tuple[Records, Mapping[int, int]]] = []
 
     def keep(run: conductor.Run) -> None:
-        seen.append((program.lives, dict(run.schedule)))
+        seen.append((program.records, dict(run.schedule)))
 
     try:
         conductor.explore(program, preemptions=2, limit=LIMIT, check=keep, max_steps=STEPS)
@@ -165,7 +168,7 @@ def _orders(program: Play) -> list[tuple[Lives, Mapping[int, int]]]:
 
 
 def _raise_what_is_ours(run: conductor.Run) -> None:
-    """Raise what ended a run, unless it is a deadlock: that is seen in the lives."""
+    """Raise what ended a run, unless it is a deadlock: that is seen in the records."""
     if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
         raise run.failure
 

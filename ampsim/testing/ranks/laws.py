@@ -2,26 +2,42 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 
-from ampsim.testing.law import Law, stating
-from ampsim.testing.ranks.scenario import Life, Scenario, Seen
+from ampsim.testing.law import LAWS_VERSION, Law, stating
+from ampsim.testing.ranks.scenario import RankRecord, Scenario, Seen
 
-Lives = Sequence[Life]  # by rank
-Played = dict[Scenario, Lives]
-Function = Callable[[Scenario, Lives, Played], str | None]
+Records = Sequence[RankRecord]  # by rank
+Played = dict[Scenario, Records]
+Function = Callable[[Scenario, Records, Played], str | None]
 
 
 LAWS: dict[str, Law] = {}
 
 
-def law(issue: str = "") -> Callable[[Function], Law]:
-    """Register a law of ranks, whose function returns what breaks it in a scenario, or None."""
-    return stating(Law, LAWS, issue=issue, group="ranks")
+def law(issue: str = "", *, of_parting: bool = False, since: str = "") -> Callable[[Function], Law]:
+    """Register a law of ranks, whose function returns what breaks it in a scenario, or None.
+
+    Args:
+        issue: as `stating` takes it.
+        of_parting: whether the law is asked where a rank parts from the others; it is asked nowhere else then.
+        since: the version of the laws that it is new in.
+    """
+    state = stating(Law, LAWS, issue=issue, group="ranks", since=since)
+
+    def register(function: Function) -> Law:
+        @wraps(function)
+        def ask(scenario: Scenario, records: Records, played: Played) -> str | None:
+            return function(scenario, records, played) if bool(scenario.parts) == of_parting else None
+
+        return state(ask)
+
+    return register
 
 
-def _iterations(lives: Lives) -> Iterator[tuple[int, Sequence[Seen]]]:
+def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
     """Yield each iteration that every rank has ended, and what was seen on each."""
-    yield from enumerate(zip(*(life.seen for life in lives), strict=False))
+    yield from enumerate(zip(*(record.seen for record in records), strict=False))
 
 
 def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
@@ -30,47 +46,60 @@ def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
 
 
 @law("hpcaitech/ColossalAI#5003")
-def nobody_waits_for_ever(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def nobody_waits_for_ever(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank comes to each collective that another one comes to."""
-    waiting = [f"rank {rank} waits in {life.waits}" for rank, life in enumerate(lives) if life.waits]
-    if not waiting or _raised(lives):
+    waiting = [f"rank {rank} waits in {record.waits}" for rank, record in enumerate(records) if record.waits]
+    if not waiting or _raised(records):
         return None
-    missing = [f"rank {rank} ended iteration {len(life.seen)}" for rank, life in enumerate(lives) if not life.waits]
+    missing = [
+        f"rank {rank} ended iteration {len(record.seen)}" for rank, record in enumerate(records) if not record.waits
+    ]
     return "; ".join([*waiting, *missing])
 
 
 @law("pytorch/pytorch#140514")
-def no_rank_raises(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Training with gradients on every rank raises nothing on any of them."""
-    return None if scenario.empty else _raised(lives)
+    return None if scenario.empty else _raised(records)
 
 
 @law("facebookresearch/fairscale#179")
-def a_rank_without_gradients_takes_part(scenario: Scenario, lives: Lives, played: Played) -> str | None:
+def a_rank_without_gradients_takes_part(scenario: Scenario, records: Records, played: Played) -> str | None:
     """A rank whose parameters got no gradients, as it owns no shard, steps and updates like the others."""
     everywhere = played.get(replace(scenario, empty=frozenset()), ())
-    return _raised(lives) if scenario.empty and not _raised(everywhere) else None
+    return _raised(records) if scenario.empty and not _raised(everywhere) else None
 
 
-def _raised(lives: Lives) -> str | None:
-    raised = [f"rank {rank} raised {life.error}" for rank, life in enumerate(lives) if life.error]
+def _raised(records: Records) -> str | None:
+    raised = [f"rank {rank} raised {record.error}" for rank, record in enumerate(records) if record.error]
     return raised[0] if raised else None
 
 
 @law("facebookresearch/fairseq2#1346")
-def no_rank_steps_on_an_overflow(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def no_rank_steps_on_an_overflow(scenario: Scenario, records: Records, _: Played) -> str | None:
     """An overflow on one rank, or on all, skips that optimizer's step on every rank."""
-    for number, seen in _iterations(lives):
+    for number, seen in _iterations(records):
         for i in sorted({i for _, i in scenario.overflows[number]}):
             if stepped := [rank for rank, moved in _moved(seen, i).items() if moved]:
                 return f"rank {stepped[0]} stepped optimizer {i} (iteration {number})"
     return None
 
 
+@law(of_parting=True, since=LAWS_VERSION)
+def a_rank_that_parts_misleads_nobody(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Where a rank leaves out a step, steps in another order, or ends, still no rank steps on an overflow."""
+    for rank, record in enumerate(records):
+        for number, (seen, overflows) in enumerate(zip(record.seen, scenario.overflows, strict=False)):
+            for i in sorted({i for _, i in overflows}):
+                if seen.moved[i]:
+                    return f"rank {rank} stepped optimizer {i} (iteration {number})"
+    return None
+
+
 @law()
-def parameters_stay_finite(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def parameters_stay_finite(scenario: Scenario, records: Records, _: Played) -> str | None:
     """However many ranks overflow at once, no parameter on any of them becomes inf or NaN."""
-    for number, seen in _iterations(lives):
+    for number, seen in _iterations(records):
         for rank, each in enumerate(seen):
             if not each.finite:
                 return f"a parameter on rank {rank} is inf or NaN (iteration {number})"
@@ -78,9 +107,9 @@ def parameters_stay_finite(scenario: Scenario, lives: Lives, _: Played) -> str |
 
 
 @law("deepspeedai/DeepSpeed#7568")
-def verdicts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def verdicts_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
     """An optimizer is stepped on every rank or skipped on every rank."""
-    for number, seen in _iterations(lives):
+    for number, seen in _iterations(records):
         for i in range(scenario.optimizers):
             moved = _moved(seen, i)
             if len({*moved.values()}) > 1:
@@ -90,9 +119,9 @@ def verdicts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
 
 
 @law()
-def clean_steps_are_taken(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def clean_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Where no gradient overflowed on any rank every rank steps."""
-    for number, seen in _iterations(lives):
+    for number, seen in _iterations(records):
         for i in range(scenario.optimizers if not scenario.overflows[number] else 0):
             for rank, moved in _moved(seen, i).items():
                 if not moved:
@@ -101,9 +130,9 @@ def clean_steps_are_taken(scenario: Scenario, lives: Lives, _: Played) -> str | 
 
 
 @law("NVIDIA-NeMo/Megatron-Bridge#5591")
-def scales_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def scales_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank multiplies its loss by the same scale, and has the same scale and state dict after each update."""
-    for number, seen in _iterations(lives):
+    for number, seen in _iterations(records):
         for name in ("used", "after", "state"):
             values = [getattr(each, name) for each in seen]
             if len({*values}) > 1:
@@ -116,10 +145,10 @@ _NAMES = {"used": "the scale of the loss", "after": "the scale", "state": "the s
 
 
 @law()
-def step_counts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None:
+def step_counts_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank with gradients has counted as many steps, and they are the steps that were taken."""
     taken: dict[tuple[int, int], int] = {}
-    for number, seen in _iterations(lives):
+    for number, seen in _iterations(records):
         for i in range(scenario.optimizers):
             for rank, moved in _moved(seen, i).items():
                 taken[rank, i] = taken.get((rank, i), 0) + moved
@@ -129,22 +158,22 @@ def step_counts_agree(scenario: Scenario, lives: Lives, _: Played) -> str | None
 
 
 @law("NVIDIA/Megatron-LM#5331")
-def one_overflow_on_ranks_is_one_overflow(scenario: Scenario, lives: Lives, played: Played) -> str | None:
-    """However many ranks and optimizers overflow, and with whomever without gradients, the scale is the same."""
-    return _same_scales(lives, played.get(scenario.joined(len(lives))), "where all overflow") if any(
+def one_overflow_on_ranks_is_one_overflow(scenario: Scenario, records: Records, played: Played) -> str | None:
+    """However many ranks and optimizers overflow, and whether or not a rank has gradients, the scale is the same."""
+    return _same_scales(records, played.get(scenario.joined(len(records))), "where all overflow") if any(
         scenario.overflows
     ) and not scenario.resumes else None  # fmt: skip
 
 
 @law("huggingface/accelerate#4289")
-def resume_with_one_ranks_file_is_invisible(scenario: Scenario, lives: Lives, played: Played) -> str | None:
+def resume_with_one_ranks_file_is_invisible(scenario: Scenario, records: Records, played: Played) -> str | None:
     """All ranks resume from what one rank saved, and the run goes on as if it had not been interrupted."""
-    return _same_scales(lives, played.get(replace(scenario, resumes=0)), "without it") if scenario.resumes else None
+    return _same_scales(records, played.get(replace(scenario, resumes=0)), "without it") if scenario.resumes else None
 
 
-def _same_scales(lives: Lives, others: Lives | None, where: str) -> str | None:
-    for rank, (life, other) in enumerate(zip(lives, others or (), strict=False)):
-        for number, (mine, theirs) in enumerate(zip(life.seen, other.seen, strict=False)):
+def _same_scales(records: Records, others: Records | None, where: str) -> str | None:
+    for rank, (record, other) in enumerate(zip(records, others or (), strict=False)):
+        for number, (mine, theirs) in enumerate(zip(record.seen, other.seen, strict=False)):
             if mine.after != theirs.after:
                 return f"the scale on rank {rank} is {mine.after}, {where} {theirs.after} (iteration {number})"
     return None

@@ -20,14 +20,14 @@ import torch.distributed as dist
 
 from ampsim.testing.child import GRACE, child
 from ampsim.testing.ranks.gradients import Gradients, World
-from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
+from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
 
 _ALONE = ("Connection closed", "Connection reset", "Timed out", "timed out", "Broken pipe")  # gloo's words
 
 
 def play_all(
     make: Make, scenarios: Sequence[Scenario], size: int, gradients: Gradients, limit: float
-) -> dict[Scenario, list[Life]]:
+) -> dict[Scenario, list[RankRecord]]:
     """Run scenarios with every rank a process; return what was seen on each, up to the one that did not end.
 
     Args:
@@ -37,28 +37,28 @@ def play_all(
         gradients: whether every rank has its own or all have the mean.
         limit: seconds per collective, and per scenario.
     """
-    played: dict[Scenario, list[Life]] = {}
+    played: dict[Scenario, list[RankRecord]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         given = make, scenarios, size, gradients, limit, folder
         ranks = [started.enter_context(child(_serve, rank, *given)) for rank in range(size)]
         for scenario in scenarios:
-            played[scenario] = [_next_life(answers, limit) for _, answers in ranks]
-            if any(life is _HUNG for life in played[scenario]):
+            played[scenario] = [_next_record(answers, limit) for _, answers in ranks]
+            if any(record is _HUNG for record in played[scenario]):
                 break
     return played
 
 
-_HUNG = Life(error="did not end", waits="")
+_HUNG = RankRecord(error="did not end", waits="")
 
 
-def _next_life(answers: Connection, limit: float) -> Life:
+def _next_record(answers: Connection, limit: float) -> RankRecord:
     if not answers.poll(2 * limit + GRACE):  # to come together, and to be told that nobody comes
         return _HUNG
     try:
-        life: Life = answers.recv()
+        record: RankRecord = answers.recv()
     except EOFError:
-        return Life(error="ended its process")
-    return life
+        return RankRecord(error="ended its process")
+    return record
 
 
 def _serve(
@@ -74,20 +74,20 @@ def _serve(
     """Run every scenario, in the child, and send what was seen."""
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  gloo's and torch's warnings
     for number, scenario in enumerate(scenarios):
-        life = Life()
+        record = RankRecord()
         try:
             place, wait = Path(folder, str(number)).as_uri(), timedelta(seconds=limit)
             dist.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=wait)
             dist.barrier()  # nobody leaves while another one is still connecting
-            play(make, World(dist.group.WORLD, _first), scenario, gradients, life)
+            play(make, World(dist.group.WORLD, _first), scenario, gradients, record)
         except (Exception, SystemExit) as error:
             if any(word in str(error) for word in _ALONE):
-                life.waits = _place(error)
+                record.waits = _place(error)
             else:
-                life.error = f"{type(error).__name__}: {error}"
+                record.error = f"{type(error).__name__}: {error}"
         if dist.is_initialized():
             dist.destroy_process_group()
-        mouth.send(life)
+        mouth.send(record)
 
 
 def _first(value: object) -> Any:

@@ -7,17 +7,17 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ampsim.testing.ranks.bench import Optimizer, fused, local, loss, sgd
-from ampsim.testing.ranks.gradients import Gradients, Sharded, World, bench_of
+from ampsim.testing.ranks.gradients import Gradients, Optimizer, Sharded, World, kind_of, local
 
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
 Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
+Parts = Literal["", "leaves out optimizer 0", "steps in another order", "ends before it steps"]
 NONE: Overflows = frozenset()
 KINDS: dict[str, Optimizer] = {
-    "": sgd,
+    "": partial(torch.optim.SGD, lr=0.125, momentum=0.9, foreach=False),  # so that a step of zeros is seen too
     "SGD": partial(torch.optim.SGD, lr=0.125, momentum=0.9, fused=True),
-    "AdamW": fused,
+    "AdamW": partial(torch.optim.AdamW, lr=0.125, fused=True),
 }
 
 
@@ -32,6 +32,7 @@ class Scenario:
         unscales: whether `unscale_` is called before `step`.
         empty: ranks whose parameters get no gradients.
         resumes: iterations after which every rank goes on with a new scaler, from what rank 0 saved; 0 is never.
+        parts: what the last rank does in iteration 1, otherwise than the others.
     """
 
     overflows: tuple[Overflows, ...]
@@ -40,6 +41,7 @@ class Scenario:
     unscales: bool = False
     empty: frozenset[int] = frozenset()
     resumes: int = 0
+    parts: Parts = ""
 
     def joined(self, ranks: int) -> "Scenario":
         """Return the same in which an overflow is on every rank and in every optimizer, and nothing is resumed."""
@@ -57,6 +59,8 @@ class Scenario:
         events = [_event(each, self.optimizers) for each in self.overflows]
         if self.resumes:
             events.insert(self.resumes, "all resume from rank 0's state dict")
+        if self.parts:
+            yield "parts", f"rank {ranks - 1} {self.parts} (iteration 1)"
         yield "history", ", ".join(events)
 
 
@@ -92,7 +96,7 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Life:
+class RankRecord:
     """A record of one rank.
 
     Attributes:
@@ -125,45 +129,55 @@ def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
         yield make(_around(alone[0]), empty=frozenset({ranks - 1}))
     once = Scenario(_around(alone[0]))
     yield from (replace(once, resumes=resumes) for resumes in range(1, len(once.overflows)))
+    parting: dict[Parts, tuple[int, int]] = {  # and who overflows
+        "leaves out optimizer 0": (0, 1), "steps in another order": (0, 0), "ends before it steps": (ranks - 1, 0),
+    }  # fmt: skip
+    for parts, who in parting.items():
+        yield Scenario(_around(frozenset({who})), optimizers=2, parts=parts)
 
 
 def _around(which: Overflows) -> tuple[Overflows, ...]:
     return NONE, which, NONE, NONE, NONE
 
 
-def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, life: Life) -> None:
-    """Go through a scenario on one rank, and add what is seen to its life."""
-    kind, empty = partial(bench_of(gradients), KINDS[scenario.kernel], world), bool(scenario.empty)
-    benches = [kind(empty=empty) for _ in range(scenario.optimizers)]
+def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, record: RankRecord) -> None:
+    """Go through a scenario on one rank, and add what is seen to its record."""
+    kind, empty = partial(kind_of(gradients), KINDS[scenario.kernel], world), bool(scenario.empty)
+    owners = [kind(empty=empty) for _ in range(scenario.optimizers)]
     scaler = make(world.group)
     for number, overflows in enumerate(scenario.overflows):
         if number and number == scenario.resumes:
             saved = world.first(scaler.state_dict())
             scaler = make(world.group)
             scaler.load_state_dict(saved)
-        life.seen.append(_iterate(scaler, benches, world.rank, scenario, overflows))
+        parts = scenario.parts if (number, world.rank) == (1, world.size - 1) else ""
+        used, empty = float(scaler.scale(torch.ones(()))), world.rank in scenario.empty
+        for i, owner in enumerate(owners):
+            owner.give(used, bad=(world.rank, i) in overflows, empty=empty)
+        if parts == "ends before it steps":
+            return
+        order = {"leaves out optimizer 0": owners[1:], "steps in another order": owners[::-1]}.get(parts, owners)
+        record.seen.append(_step(scaler, owners, order, scenario, used, empty=empty))
 
 
-def _iterate(scaler: Any, benches: list[Sharded], rank: int, scenario: Scenario, overflows: Overflows) -> Seen:
-    used, empty = float(scaler.scale(loss())), rank in scenario.empty
-    for i, bench in enumerate(benches):
-        bench.give(used, bad=(rank, i) in overflows, empty=empty)
-    before = [bench.held() for bench in benches]
-    for bench in benches:
+def _step(
+    scaler: Any, owners: list[Sharded], order: list[Sharded], scenario: Scenario, used: float, *, empty: bool
+) -> Seen:
+    """Step and update, and return what was seen of it."""
+    before = [owner.held() for owner in owners]
+    for owner in order:
         if scenario.unscales:
-            scaler.unscale_(bench.optimizer)
-        scaler.step(bench.optimizer)
+            scaler.unscale_(owner.optimizer)
+        scaler.step(owner.optimizer)
     scaler.update()
-    moved = tuple(None if empty else bench.held() != held for bench, held in zip(benches, before, strict=True))
+    moved = tuple(None if empty else owner.held() != held for owner, held in zip(owners, before, strict=True))
     state = repr(scaler.state_dict()) if hasattr(scaler, "state_dict") else ""
-    finite = all(bench.finite() for bench in benches)
-    return Seen(
-        used, float(scaler.get_scale()), state, moved, finite, tuple(_steps(each, scenario) for each in benches)
-    )
+    finite = all(owner.finite() for owner in owners)
+    return Seen(used, float(scaler.get_scale()), state, moved, finite, tuple(_steps(each, scenario) for each in owners))
 
 
-def _steps(bench: Sharded, scenario: Scenario) -> int | None:
+def _steps(owner: Sharded, scenario: Scenario) -> int | None:
     if scenario.kernel != "AdamW":
-        return None if scenario.kernel else bench.calls
-    counted = [int(local(state["step"])) for state in bench.optimizer.state.values()]
+        return None if scenario.kernel else owner.calls
+    counted = [int(local(state["step"])) for state in owner.optimizer.state.values()]
     return counted[0] if counted else 0

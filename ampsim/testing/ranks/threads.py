@@ -18,7 +18,7 @@ from ampsim.testing import conductor
 from ampsim.testing.conductor.locks import Primitive
 from ampsim.testing.conductor.watch import replace
 from ampsim.testing.ranks.gradients import Gradients, World
-from ampsim.testing.ranks.scenario import Life, Make, Scenario, play
+from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
 
 OPERATIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: torch.add,
@@ -196,28 +196,28 @@ def waiting(meetings: Meetings) -> dict[int, str]:
     return {rank: f"{meeting} ({meeting.status})" for meeting in meetings.values() for rank in meeting.waiting}
 
 
-class Play:
-    """A scenario with every rank a thread, as a program for the conductor; `lives` is what its last run has shown."""
+class ThreadRun:
+    """A scenario with every rank a thread, as a program for the conductor; `records` is what its last run has shown."""
 
     def __init__(self, make: Make, scenario: Scenario, size: int, gradients: Gradients) -> None:
         self._make, self._scenario, self._size, self._gradients = make, scenario, size, gradients
-        self._lives: list[Life] = []
+        self._records: list[RankRecord] = []
         self._meetings: Meetings = {}
 
     def __call__(self, c: conductor.Conductor) -> None:
-        self._meetings, self._lives = {}, [Life() for _ in range(self._size)]
+        self._meetings, self._records = {}, [RankRecord() for _ in range(self._size)]
         live_together(c, self._size, self._meetings, self._live)
 
     def _live(self, group: Group) -> None:
-        life, world = self._lives[group.rank()], World(group, lambda value: group.share("share", value)[0])
+        record, world = self._records[group.rank()], World(group, lambda value: group.share("share", value)[0])
         try:
-            play(self._make, world, self._scenario, self._gradients, life)
+            play(self._make, world, self._scenario, self._gradients, record)
         except Exception as error:  # what a scaler raises on one rank is no end of the others
-            life.error = f"{type(error).__name__}: {error}"
+            record.error = f"{type(error).__name__}: {error}"
 
     @property
-    def lives(self) -> list[Life]:
+    def records(self) -> list[RankRecord]:
         """What was seen on each rank in the last run."""
         for rank, what in waiting(self._meetings).items():
-            self._lives[rank].waits = what
-        return self._lives
+            self._records[rank].waits = what
+        return self._records

@@ -1,4 +1,4 @@
-"""What a scaler asks of its state: one protocol, kept by a state on the host, on a device, and by a policy's.
+"""What a scaler asks of its state: one protocol that states on the host, on a device, and of policies keep.
 
 A version is the state after some number of updates. It is never written after it was made, because autograd may
 have saved its scale for a backward pass that is still running; `StaticVersion` is the one exception.

@@ -161,7 +161,7 @@ class FusedStep:
 
 
 def _of_other_kind(optimizer: Any) -> str | None:
-    """Say why an optimizer is none that the kernels know."""
+    """Say why the kernels cannot step an optimizer."""
     name = type(optimizer).__name__
     if type(optimizer) not in KINDS:
         return f"{name} is none of torch.optim.Adam and AdamW, subclasses not included"

@@ -171,7 +171,7 @@ class Iterations(Generic[V]):
                 also()
 
     def close(self) -> None:
-        """Refuse further work, and wake who waits."""
+        """Refuse further work, and wake the threads that wait."""
         with self._lock:
             self._closed = True
         if self.register is not None:

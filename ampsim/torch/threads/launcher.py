@@ -25,7 +25,7 @@ class _Lock(_thread.RLock):  # type: ignore[misc]  # final in the stubs only
     """A lock in the place of a Future's condition, whose Python code an interrupt could leave locked."""
 
     def notify_all(self) -> None:
-        """Do nothing: who waits for a Job waits in a callback of it."""
+        """Do nothing: a thread that waits for a Job waits in a callback of it."""
 
 
 class Job(Future[T]):

@@ -282,7 +282,7 @@ class Register(Generic[V]):
                 self._book = book
 
     def close(self, cause: BaseException | None = None) -> None:
-        """Refuse what comes and wake who waits. Idempotent; the first cause stays."""
+        """Refuse calls from now on, and wake the threads that wait. Idempotent; the first cause stays."""
         with self._lock:
             self._changed.notify_all()
             self._closed = self._closed or cause or True
