@@ -68,19 +68,8 @@ def inputs() -> dict[str, str]:
 
 
 def rule_of(log: Mapping[str, Any]) -> Rule:
-    """Return the rule that the run's settings name.
-
-    The dialect is DeepSpeed 0.19.8's. Its scaler for ZeRO counted otherwise until June 2025 (DeepSpeed's commit
-    e440506, pull request 6976): the first growth after an overflow, and of all, came one clean step earlier.
-    """
-    rule = dialects.get(log["dialect"], **log["parameters"])
-    return counting(rule, late=False) if log["counts_first_as_in"] else rule
-
-
-def counting(rule: Rule, *, late: bool) -> Rule:
-    """Return a rule whose first growth, and first after an overflow, needs one clean step more than others, or not."""
-    plain = tuple(quirk for quirk in rule.quirks if not isinstance(quirk, StreakStartsAt))
-    return rule.replace(quirks=(StreakStartsAt(-1), *plain) if late else plain)
+    """Return the rule that the run's settings name."""
+    return dialects.get(log["dialect"], **log["parameters"])
 
 
 class Event(NamedTuple):
@@ -182,8 +171,10 @@ def others(rule: Rule) -> dict[str, Rule]:
     found |= {f"G={g}": rule.replace(growth_interval=g) for g in intervals}
     if rule.hysteresis > 1:
         found |= {f"refill: {at}": rule.replace(hysteresis_refill=frozenset({at})) for at in ("clean", "backoff")}
-    late = not any(isinstance(quirk, StreakStartsAt) for quirk in rule.quirks)
-    return found | {f"first growth one {'later' if late else 'earlier'}": counting(rule, late=late)}
+    plain = tuple(quirk for quirk in rule.quirks if not isinstance(quirk, StreakStartsAt))
+    if plain != rule.quirks:
+        return found | {"first growth one earlier": rule.replace(quirks=plain)}
+    return found | {"first growth one later": rule.replace(quirks=(StreakStartsAt(-1), *plain))}
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:

@@ -44,6 +44,12 @@ def claims_sha256() -> str:
     return provenance.claims_sha256()
 
 
+def known_before(stems: Iterable[str], root: Path = ROOT) -> list[str]:
+    """Return those stems whose data was made when the claims were what they are now; traces were not."""
+    frozen = claims_sha256()
+    return [stem for stem in stems if stem != "traces" and load(stem, root).provenance.get("claims_sha256") == frozen]
+
+
 def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
     """Name the data files that their experiments would not write today, each with the reason and the cure.
 

@@ -175,6 +175,12 @@ DEEPSPEED = Dialect(
     {"consecutive_hysteresis": False, "raise_error_at_min_scale": True, "factor": 2.0},
     _deepspeed,
 )
+DEEPSPEED_0_17_0 = dataclasses.replace(  # and earlier: until June 2025 the first clean step counted as one
+    DEEPSPEED,
+    name="deepspeed.DynamicLossScaler[0.17.0]",
+    source="deepspeed 0.17.0 deepspeed/runtime/fp16/loss_scaler.py:113-210; config.py",
+    rule=DEEPSPEED.rule.replace(quirks=()),
+)
 DEEPSPEED_FP16 = Dialect(  # a second copy of the rule: no hysteresis, never raises
     "deepspeed.FP16_Optimizer",
     "deepspeed 0.19.8 deepspeed/runtime/fp16/fused_optimizer.py:404-429",

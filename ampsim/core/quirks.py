@@ -11,7 +11,7 @@ from ampsim.core.machine import Advance, Arithmetic, Quirk, Rule, State
 
 @dataclass(frozen=True)
 class StreakStartsAt(Quirk):
-    """DeepSpeed counts the good steps *between* an overflow and now, so the first one counts as none.
+    """DeepSpeed, its scaler from 0.17.1 on, counts the good steps *between* an overflow and now: the first is none.
 
     Growth at first, and after each overflow, therefore needs growth_interval + 1 clean steps; the growths
     that follow without an overflow need growth_interval.

@@ -1,19 +1,12 @@
-"""What loss scaling, replay and JAX cost."""
+"""What loss scaling, the probe and JAX cost."""
 
 from statistics import median
 
-from ampsim.records import Record
 from figures.quantities import ratios
 from figures.results import Result
 from paper.ledger import Number
 
 SMALL, LARGE = "400x1000", "50x400000"
-
-
-def walk(run: Result) -> Record:
-    """Return what replay_speed measured on the random walk."""
-    (found,) = (row for row in run.records[0]["rows"] if row["trace"] == "walk")
-    return dict(found)
 
 
 def probe_ratios(run: Result, other: str = "wandb") -> list[float]:
@@ -24,12 +17,6 @@ def probe_ratios(run: Result, other: str = "wandb") -> list[float]:
 def probe_shares(run: Result) -> list[float]:
     """Return the probe's cost as a share of a bare step, per network."""
     return [median(row["above"]["probe"]) / median(row["bare"]) for row in run.records[0]["rows"]]
-
-
-def agreement(run: Result, scaler: str) -> float:
-    """Return the largest share, over ranks, that agreeing adds to a step: median with a group over median without."""
-    ranks = run.records[0]["microseconds"]
-    return float(max(median(times[scaler]) / median(times[f"{scaler} alone"]) - 1 for times in ranks))
 
 
 NUMBERS: dict[str, Number] = {
@@ -43,10 +30,6 @@ NUMBERS: dict[str, Number] = {
     "overhead.large.whole": Number("overhead", lambda run: median(ratios(run, "ours clip whole", LARGE)), ".1f"),
     "overhead.plain.small": Number("overhead", lambda run: median(ratios(run, "ours plain whole", SMALL))),
     "overhead.plain.large": Number("overhead", lambda run: median(ratios(run, "ours plain whole", LARGE))),
-    "replay.fold": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["fold"]) / 1000),
-    "replay.jump": Number("replay_speed", lambda run: median(walk(run)["microseconds"]["replay"]) / 1000),
-    "ranks.cost.torch": Number("ranks", lambda run: agreement(run, "torch"), "<=%0"),
-    "ranks.cost.ours": Number("ranks", lambda run: agreement(run, "ours"), "<=%0"),
     "jax.flax": Number(
         "jax_speed", lambda run: max(max(ratios(run, "flax")) - 1, 1 - min(ratios(run, "flax"))), "<=%1"
     ),

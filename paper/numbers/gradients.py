@@ -51,6 +51,9 @@ NUMBERS: dict[str, Number] = {
     "hist.real": hist(lambda run: fmean(at_share(run, "real_flushed", 0)), "%0"),
     "hist.steps": hist(lambda run: run.arm("gpt").the("points")[2], "d"),
     "hist.error.real": hist(lambda run: fmean(at_share(run, "real_error", 2)), "%0"),
+    "hist.error.new": Number(
+        "gradient_histogram@cpu-new-seeds", lambda run: fmean(at_share(run, "real_error", 2)), "%0"
+    ),
     "hist.error.rounded": hist(lambda run: fmean(at_share(run, "rounded_error", 2)), "%0"),
     "heat.unscaled.lost": heat(lambda run: fmean(row["lost"][0] for row in run.arm("gpt unscaled")), "%0"),
     "heat.unscaled.rounded": heat(lambda run: fmean(row["rounded"][0] for row in run.arm("gpt unscaled")), "%0"),

@@ -1,13 +1,17 @@
-"""The same experiments with other kernels: another processor's own, or those that all processors share."""
+"""The same experiments with other kernels, another processor's own or those that all share, and on other seeds."""
 
 from collections.abc import Callable, Iterator
 
 from ampsim import records
 from figures import quantities as q
+from figures.claims import CLAIMS, Claim
 from figures.results import DATA, Result, load
+from figures.verdicts import judge
+from paper import lint, sources
 from paper.ledger import Cell, Formula, Number, Table
 
 FOLDERS = {"": "common kernels", "@cpu-amd-epyc": "EPYC's own", "@cpu-intel-xeon": "Xeon's own"}
+SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
 COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by itself
 
 
@@ -66,7 +70,23 @@ def table() -> Table:
     return Table(("", *FOLDERS.values()), tuple(cells(*row) for row in ROWS), "lrrr")
 
 
+def claims() -> list[Claim]:
+    """Return the claims of the text."""
+    return [CLAIMS[name] for name in lint.claims() if name in CLAIMS]
+
+
+def on_new_seeds() -> list[bool]:
+    """Return what data of new seeds says of each claim that it can be asked, if it was made after the claims."""
+    stems = [path.stem for path in (DATA / SEEDS).glob("*.jsonl")]
+    known = {stem.partition("@")[0] for stem in sources.known_before(f"{stem}@{SEEDS}" for stem in stems)}
+    return [bool(judge(claim, DATA / SEEDS).holds) for claim in claims() if claim.stem in known]
+
+
 NUMBERS = {
+    "claims.after": Formula(lambda: len(sources.known_before(claim.stem for claim in claims())), "d"),
+    "seeds.experiments": Formula(lambda: len(list((DATA / SEEDS).glob("*.jsonl"))), "words"),
+    "seeds.asked": Formula(lambda: len(on_new_seeds()), "d"),
+    "seeds.held": Formula(lambda: sum(on_new_seeds()), "d"),
     "kernels.operations": Formula(lambda: len(digests()[0]), "d"),
     "kernels.equal": Formula(same_operations, "d"),
     "kernels.records": Formula(lambda: sum(1 for _ in pairs()), "d"),

@@ -4,6 +4,7 @@ from math import floor, log2
 
 from ampsim.card import claims as card
 from ampsim.core import dialects
+from ampsim.peers.laws.judging import ENDS
 from ampsim.records import Record
 from figures.quantities import (
     BROKEN,
@@ -162,9 +163,15 @@ NUMBERS: dict[str, Number | Formula] = {
     "race.higher": Number(
         "threads_loss", lambda run: max(int((more > 0).sum()) for more in race_costs(run).values()), "<=words"
     ),
-    "race.mean": Number("threads_loss", lambda run: race_costs(run)[5].mean(), ".3f"),
-    "race.half": Number("threads_loss", lambda run: half_width(race_costs(run)[5]), "<=.3f"),
+    "race.mean": Number("threads_loss", lambda run: race_costs(run)[5].mean(), ".4f"),
+    "race.half": Number("threads_loss", lambda run: half_width(race_costs(run)[5]), "<=.4f"),
     "race.loss": Number("threads_loss", lambda run: run.arm("ampsim G=5").mean("train_loss"), ".3f"),
+    "race.50.wrong": Number(
+        "threads_loss", lambda run: run.arm("torch G=50").mean("wrong") / run.config["steps"], "%1"
+    ),
+    "race.50.mean": Number("threads_loss", lambda run: race_costs(run)[50].mean(), ".4f"),
+    "race.50.half": Number("threads_loss", lambda run: half_width(race_costs(run)[50]), "<=.4f"),
+    "race.50.loss": Number("threads_loss", lambda run: run.arm("ampsim G=50").mean("train_loss"), ".3f"),
     "public.excerpts": Number("public_runs", lambda run: len(run.records), "d"),
     "public.told": Number("public_runs", lambda run: len(_told(run)), "words"),
     "public.equal": Number(
@@ -187,7 +194,7 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "kit.torch.range": Number(
         "conformance",
-        lambda run: sum(name in ("scale_stays_normal", "scale_comes_back") for name in run.arm("torch").the("failed")),
+        lambda run: sum(name in ENDS for name in run.arm("torch").the("failed")),
         "words",
     ),
     "ranks.cells": Number("ranks_cells", lambda run: len(rank_cells(run, "torch")), "d"),

@@ -28,7 +28,7 @@ def test_an_unknown_dialect_names_the_nearest() -> None:
 
 
 def test_a_name_that_is_no_text_is_unknown() -> None:
-    with pytest.raises(dialects.UnknownDialectError, match=r"unknown dialect 3: expected one of .*, .* and 33 more$"):
+    with pytest.raises(dialects.UnknownDialectError, match=r"unknown dialect 3: expected one of .*, .* and 34 more$"):
         dialects.get(3)  # type: ignore[arg-type]
 
 

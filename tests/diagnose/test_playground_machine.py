@@ -72,7 +72,7 @@ def random_traces() -> list[Trace]:
         dialects.get("flax.DynamicScale", jit=False),
         dialects.get("fairseq.DynamicLossScaler", tolerance=0.2),
     )
-    bases = [*plain, *4 * [eager], tolerant]
+    bases = [*plain, *8 * [eager], tolerant]
     for number in range(20 * len(bases)):
         base, exact = bases[number % len(bases)], number < 10 * len(bases)
         growth = 2.0 if exact else float(1 + random.random() * 3)

@@ -60,12 +60,14 @@ def test_an_outcome_is_named_by_its_worst_rank(second: dict[str, object], overfl
 
 
 RUNNER = """
-import functools, runpy, sys, torch.distributed as dist
-meet, store = dist.init_process_group, dist.FileStore(sys.argv[2] + ".store", 2)
+import functools, os, runpy, sys, torch.distributed as dist
+meet, store, kept = dist.init_process_group, dist.FileStore(sys.argv[2] + ".store", 2), []
 for path in sys.argv[2:]:
+    print("cell", flush=True)
     own = dist.PrefixStore(path, store)
     dist.init_process_group = functools.partial(meet, store=own, rank=int(sys.argv[1]), world_size=2)
-    runpy.run_path(path)
+    kept.append(runpy.run_path(path))  # DDP's end may wait for a thread that waits for the interpreter
+os._exit(0)
 """
 
 
@@ -75,7 +77,7 @@ def test_ten_lines_without_ampsim_repeat_drawn_cells(tmp_path: Path) -> None:
     for path, cell in zip(paths, cells, strict=True):
         text = ranks_cells.script(cell)
         assert "ampsim" not in text
-        path.write_text(f"print('cell')\n{text}")
+        path.write_text(text)
     started = [
         subprocess.Popen(  # noqa: S603
             [sys.executable, "-W", "ignore", "-c", RUNNER, str(each), *map(str, paths)],

@@ -7,6 +7,7 @@ import pytest
 from figures import _gallery, claims, results
 from figures.claims import CLAIMS
 
+REFUTED = {("stale.loss", "cpu-new-seeds"), ("hist", "cpu-new-seeds")}  # as the paper says
 ASKED = [
     (name, folder)
     for name, claim in CLAIMS.items()
@@ -16,10 +17,10 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("name", "folder"), ASKED, ids=[f"{name}-{folder.name}" for name, folder in ASKED])
-def test_the_committed_data_of_every_processor_bears_out(name: str, folder: Path) -> None:
+def test_the_committed_data_of_every_processor_bears_out_what_the_paper_says(name: str, folder: Path) -> None:
     found = CLAIMS[name].judge(results.load(CLAIMS[name].stem, folder))
     assert found.parts, "a claim without parts can never fail"
-    assert found.holds, f"{CLAIMS[name].sentence}: {found.now}, {found.parts}"
+    assert found.holds is ((name, folder.name) not in REFUTED), f"{CLAIMS[name].sentence}: {found.now}, {found.parts}"
 
 
 def test_a_trial_has_a_verdict_that_the_gallery_knows() -> None:

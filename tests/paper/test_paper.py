@@ -391,10 +391,11 @@ def test_a_main_text_that_is_too_long_is_refused(uses) -> None:
 def test_every_claim_is_printed_with_what_each_device_says_and_a_card_has_not_said() -> None:
     rows = BOOK["tables"]["claims"]["rows"]
     assert len(rows) == len(BOOK["claims"])
-    here, *others, card = zip(
+    here, seeds, *others, card = zip(
         *([BOOK["numbers"][cell["number"]]["text"] for cell in row[4:]] for row in rows), strict=True
     )
     assert set(here) == {"yes"}
+    assert seeds.count("NO") == 2  # the text names them
     assert all(set(column) == {"yes", "–"} for column in others)
     assert set(card) == {"–"}
 
