@@ -139,6 +139,8 @@ def test_a_peer_that_floods_is_lost_in_time_and_within_bounds(remote: Remote, mo
     remote.limit = 60.0
     with pytest.raises(PeerLostError, match="answered scale_loss by more than 1,048,576 bytes without a line feed"):
         remote.scale_loss(9.0)
+
+
 def test_an_environments_variables_go_before_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\necho level $LEVEL, $OMP_NUM_THREADS threads\n")
