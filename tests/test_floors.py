@@ -93,6 +93,7 @@ FLOORS = {
     "paper": {
         "ampsim.card.claims",
         "ampsim.core",
+        "ampsim.peers.laws.judging",
         "ampsim.records",
         "figures.claims",
         "figures.quantities",
