@@ -56,6 +56,13 @@ def fused(t, batch):
     t.update()
 
 
+@right()
+def writes_into_its_batch(t, batch):
+    batch[0].mul_(0.5)
+    t.backward(batch)
+    t.update()
+
+
 def averages(t):
     t.average(), t.schedule(), t.carry("steps", torch.zeros(()))
 

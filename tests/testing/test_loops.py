@@ -350,9 +350,17 @@ def test_a_refusal_of_one_law_leaves_the_findings_of_the_others():
         check_loop(make, batches(), [SKIP, "it_learns"])
 
 
+def backs_off_twice(t, batch):
+    t.optimizer.zero_grad()
+    accumulate(t, batch)
+    if not t.update():
+        t.scaler.update(t.scaler.get_scale() / 2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "law", "said"),
     [
+        (backs_off_twice, "splitting_is_invisible", "the scale is 64, expected 128"),
         (skips_and_tells_nobody, "skipped_step_never_happened", "the scale is 256, expected less than 256"),
         (looks_at_the_first_micro_batch, "splitting_is_invisible", "with an inf in micro-batch 1 of 2"),
         (counts_micro_batches, "splitting_is_invisible", "growth_tracker"),
