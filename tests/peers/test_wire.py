@@ -130,6 +130,7 @@ def test_an_answer_of_a_wrong_form_is_a_lost_peer(remote: Remote, number: int, m
 
 
 def test_a_peer_that_floods_is_lost_in_time_and_within_bounds(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LONGEST", 1 << 40)  # of which a tenth of a second brings none
     remote.start()
     remote.limit = 0.1
     with pytest.raises(PeerLostError, match=r"did not answer scale_loss within 0.1 s"):
