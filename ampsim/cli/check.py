@@ -68,7 +68,7 @@ def check_scalers(
     """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
 
     Exit status 1 if a law is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
-    Where a finding has a line `choice`, the law holds once that is declared.
+    A line `choice` says what to declare where a finding is meant; declared, it is no finding.
     A law in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
     A law may take 60 seconds of CPU time, or one per example.
     For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH

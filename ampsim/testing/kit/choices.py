@@ -162,7 +162,7 @@ def _told(subject: Subject, changes: Changes) -> str:
     """Write what to declare, in Python and in the shell."""
     written = ", ".join(f"{name}={_written(value)}" for name, value in changes.items())
     options = " ".join(_declared(subject, changes).traits.as_options())
-    text = f"if this is meant, declare it, and the law holds: Traits({written})"
+    text = f"if this is meant, declare it, and it is no finding: Traits({written})"
     in_python_alone = "gives_up" in changes or len(changes.get("hysteresis_refill", ())) > 1
     return readable(text if in_python_alone else f"{text}, in the shell {options}")
 
