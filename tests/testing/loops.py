@@ -260,6 +260,15 @@ def scales_a_second_loss_by_a_second_scaler(t, batch):
     t.its.update()
 
 
+def add_two_up(t, batch, place):
+    """Step after every second batch, which `place.seen` counts."""
+    place.seen += 1
+    t.scaler.scale(loss_of(t.model, batch)).backward()
+    if place.seen % 2 == 0:
+        t.update()
+        t.optimizer.zero_grad()
+
+
 class Window:
     """The place in a step of two batches, and the gradients so far."""
 
@@ -277,11 +286,7 @@ class Window:
 
 @right(setup=lambda t: vars(t).update(window=t.carry("window", Window(t.params()))), save=None)
 def saves_the_gradients_so_far(t, batch):
-    t.window.seen += 1
-    t.scaler.scale(loss_of(t.model, batch)).backward()
-    if t.window.seen % 2 == 0:
-        t.update()
-        t.optimizer.zero_grad()
+    add_two_up(t, batch, t.window)
 
 
 def noise(t):
