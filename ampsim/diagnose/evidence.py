@@ -272,6 +272,10 @@ class Evidence:
         after = int(good[-1]) + 1 if len(good) else 0
         return after + np.flatnonzero(self.status[after:] == -1)
 
+    def goes_on(self, rows: Ints) -> bool:
+        """Return whether more lines follow some skips than stand between two of them: of these nothing is known."""
+        return bool(len(self.status) - 1 - rows[-1] > max(2, np.diff(rows).max(initial=0)))
+
     def weight(self, rows: Ints) -> int:
         """Return how many steps were skipped or had gradients that were not finite, at least, by some rows."""
         counted, norms = np.nansum(self.skipped[rows]), np.isinf(self.history.norm[rows]).sum()

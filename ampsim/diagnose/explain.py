@@ -64,10 +64,12 @@ def _verdict(evidence: Evidence, statements: list[Statement]) -> tuple[str, str]
     shown = shown or "printed_as_zero" in history.settings
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum()
     tiny = len(values) and values[-1] < 1 and values[-1] <= values[0] / 4
+    ends = evidence.weight(evidence.tail) > 2
     late = good[-max(1, len(good) // 4) :]
     doubts = {
         "searching": any(each.kind == "searching" for each in statements),
-        "ending": evidence.weight(evidence.tail) > 2 or (len(norms) and np.isinf(norms[-1])),
+        "ending": (ends and (good.any() or not evidence.goes_on(evidence.tail)))
+        or (len(norms) and np.isinf(norms[-1])),
         "rises": evidence.rises,
         "nothing": not shown,
         "cut": history.settings.get("cut"),
@@ -75,7 +77,7 @@ def _verdict(evidence: Evidence, statements: list[Statement]) -> tuple[str, str]
         "low": "printed_as_zero" in history.settings or tiny,
         "unguarded": "unguarded" in history.says,
         "short": 0 < good.sum() < JUDGED.short,
-        "taken": not late.any() and (good.any() or not _loss_falls(history)),
+        "taken": ends or (not late.any() and (good.any() or not _loss_falls(history))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt

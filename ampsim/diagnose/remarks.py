@@ -43,9 +43,9 @@ def _tail(maker: Maker) -> Iterator[Statement]:
     stood = evidence.weight(np.intersect1d(rows, at[same])) if len(same) else 0
     never = not (evidence.status == 1).any()
     fallen = evidence.halvings(int(inside[0]), len(values) - 1) if len(inside) else 0.0
+    if never and evidence.goes_on(rows):
+        return
     if never and fallen >= 1 and final >= 1 and stood < JUDGED.stuck:
-        if len(evidence.status) - 1 - rows[-1] > max(2, len(rows)):
-            return  # much comes after, of which nothing is known
         down = math.ceil(math.log2(final / 65504))
         more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
         yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
@@ -70,7 +70,9 @@ def _collapse(maker: Maker) -> Iterator[Statement]:
     first, last = evidence.descents[-1]
     depth = evidence.halvings(first, last)
     after = evidence.status[rows[last] :]
-    stands = len(evidence.status) - 1 - rows[last] > max(2, rows[last] - rows[first]) or (after == 1).any()
+    told = evidence.history.sentence[rows[first : last + 1]].all()
+    still = len(evidence.status) - 1 - rows[last] > max(2, rows[last] - rows[first])
+    stands = still or (told and evidence.goes_on(rows[first : last + 1])) or (after == 1).any()
     search = values[last] >= 1 and (first == 0 or not (evidence.status[: rows[first] + 1] == 1).any())
     rising = (evidence.moves[last:] > 0).any()
     if depth >= JUDGED.descent and not search and not rising and not stands:
@@ -109,8 +111,9 @@ def _low(maker: Maker) -> Iterator[Statement]:
     over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
     low = np.flatnonzero(scales <= JUDGED.lower / sums) if over else low
     if len(low):
-        least = float(scales[low].min())
-        yield maker.make("low scale", at[low], to=least, most=f"{65504 / least:.4g}")
+        least, told = float(scales[low].min()), evidence.history.sentence[at[low]].all()
+        kind = "low scale before" if told and evidence.goes_on(at[low]) else "low scale"
+        yield maker.make(kind, at[low], to=least, most=f"{65504 / least:.4g}")
 
 
 def _start(maker: Maker) -> Iterator[Statement]:

@@ -50,6 +50,14 @@ CASES = {
         ["cannot tell"],
         ["NO STEP SEEN"],
     ),
+    "a run that goes on behind its skips has taken steps, or nothing is known": (
+        [
+            *(f"{APEX} {2.0**k}" for k in range(15, -3, -1)),
+            *(f"with apex: MSE loss = {8.9 - at / 50:.2e}" for at in range(3)),
+        ],
+        ["many of its lines tell of skipped steps", "Steps overflowed although the loss scale was down to 0.5"],
+        ["NO STEP SEEN", "COLLAPSE", "LOW SCALE"],
+    ),
     "a fall before a total is in the total": (
         [SEARCH[0], SEARCH[6], f"{RANK} step=20, skipped=20, lr=[0.1]", SEARCH[9]],
         ["at least 21 steps"],
