@@ -2,7 +2,8 @@
 # environment first. Every target may be run again; what is done is not done twice.
 #
 #   make setup          .venv with pinned installs
-#   make check          ruff, mypy, and the tests of imports, docstrings, doctests and the command line
+#   make lint           ruff and mypy
+#   make check          these, and the tests of imports, docstrings, doctests and the command line
 #   make test           the test suite
 #   make deep           the long versions of the tests, and the mutants
 #   make mutants        a sample of one-line bugs: which test sees each (tests/mutation)
@@ -31,7 +32,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test check bench gpu gpu-kit deep mutants peers docs wheel versions clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu gpu-kit deep mutants peers docs wheel versions clean
 .DEFAULT_GOAL := help
 
 help:
@@ -83,10 +84,12 @@ paper-check: $(STAMP)
 test: $(VENV)/.peers
 	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q
 
-check: $(STAMP)
+lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+check: lint
 	$(PY) -m pytest -q tests/test_*.py tests/figures/test_lint.py
 
 # Other projects' scalers and Triton's interpreter, which a part of the tests runs against. Tests alone wait for them.

@@ -7,7 +7,7 @@ True
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -223,6 +223,7 @@ def load(stem: str, *folders: Path) -> Result:
     raise FileNotFoundError(f"{paths[0]}: no such file; `python -m experiments.{stem}` makes it")
 
 
+@cache
 def traces(folder: Path = TRACES) -> Result:
     """Return the traces recorded from other frameworks' scalers, each with whether the reference machine repeats it.
 
@@ -247,11 +248,18 @@ def read(path: Path, *stems: str) -> Result:
         OSError: it cannot be opened.
         ValueError: it cannot be read as written, or is another experiment's.
     """
-    provenance, rows = records.read(path)
+    now = path.stat()
+    provenance, rows = _records(path, now.st_mtime_ns, now.st_size)
     made = Path(provenance.get("script", "")).stem
     if made not in stems:
         raise ValueError(f"{path}: made by {made or 'nothing'}; expected data of {' or '.join(stems) or 'nothing'}")
-    return Result(made, path, provenance, tuple(rows))
+    return Result(made, path, provenance, rows)
+
+
+@cache  # a paper and its claims ask the same files hundreds of times
+def _records(path: Path, changed: int, size: int) -> tuple[Record, tuple[Record, ...]]:
+    provenance, rows = records.read(path)
+    return provenance, tuple(rows)
 
 
 def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:
