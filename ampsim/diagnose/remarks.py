@@ -112,7 +112,7 @@ def _low(maker: Maker) -> Iterator[Statement]:
     low = np.flatnonzero(scales <= JUDGED.lower / sums) if over else low
     if len(low):
         least, told = float(scales[low].min()), evidence.history.sentence[at[low]].all()
-        kind = "low scale before" if told and evidence.goes_on(at[low]) else "low scale"
+        kind = "low scale before" if rose or (told and evidence.goes_on(at[low])) else "low scale"
         yield maker.make(kind, at[low], to=least, most=f"{65504 / least:.4g}")
 
 

@@ -80,13 +80,13 @@ class Statement:
 def said(name: str, bound: Bound, noun: str | None) -> str:
     """Return a number with its bounds and its noun in words.
 
-    >>> said("skips", (3, 7), "step"), said("skips", (1, None), "step"), said("to", (65536, 65536), None)
-    ('between 3 and 7 steps', 'at least 1 step', '65536')
+    >>> said("skips", (3, 7), "step"), said("skips", (1, None), "step"), said("least", (1e90, 1e90), None)
+    ('between 3 and 7 steps', 'at least 1 step', '1e+90')
     """
     low, high = bound
     if name in SCALES:
         return scale_text(low)
-    shown = counted(low, noun) if noun else f"{low:.4g}" if low != int(low) else f"{low:.15g}"
+    shown = counted(low, noun) if noun else f"{low:.15g}" if low < 2**53 and low == int(low) else f"{low:.4g}"
     if high is None:
         return f"at least {shown}"
     return shown if high == low else f"between {low:g} and {counted(high, noun) if noun else format(high, 'g')}"

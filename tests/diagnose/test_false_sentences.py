@@ -58,6 +58,19 @@ CASES = {
         ["many of its lines tell of skipped steps", "Steps overflowed although the loss scale was down to 0.5"],
         ["NO STEP SEEN", "COLLAPSE", "LOW SCALE"],
     ),
+    "a scale that rises again from below 1 is no alarm": (
+        [  # THUDM/Chinese-Transformer-XL#7
+            f" iteration {at:8d}/    3000 | learning rate 6.300E-06 | lm loss {loss} | loss scale {scale} |"
+            for at, loss, scale in zip(
+                range(400, 1300, 100),
+                ["6.76", "6.29", "5.76", "NAN", "5.19", "4.79", "4.45", "4.33", "3.98"],
+                ["64.0", "8.0", "4.0", "4.0", "0.1", "0.1", "0.1", "0.1", "0.2"],
+                strict=True,
+            )
+        ],
+        ["cannot tell", "and the log goes on"],
+        ["LOW SCALE"],
+    ),
     "a fall before a total is in the total": (
         [SEARCH[0], SEARCH[6], f"{RANK} step=20, skipped=20, lr=[0.1]", SEARCH[9]],
         ["at least 21 steps"],
