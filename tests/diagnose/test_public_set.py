@@ -1,6 +1,6 @@
 """Whole public logs, whose truth was written down before they were read: no alarm, no acquittal, no wrong bound.
 
-`public_logs.jsonl` says where each is from, what its bytes are, and what is true of it. The files are not ours to give
+`public_logs.jsonl` says where each is from, which `lines` by sed where it is a part, its hash, and what is true of it. The files are not ours to give
 away: AMPSIM_PUBLIC_LOGS names a folder that has them.
 """
 
@@ -19,7 +19,7 @@ MANIFEST = Path(__file__).with_name("public_logs.jsonl")
 LOGS: list[dict[str, Any]] = [json.loads(line) for line in MANIFEST.read_text().splitlines()]
 FOLDER = Path(os.environ.get("AMPSIM_PUBLIC_LOGS", "/nowhere"))
 needs_logs = pytest.mark.skipif(not FOLDER.is_dir(), reason="AMPSIM_PUBLIC_LOGS names no folder with the public logs")
-RECOGNISED = 0.78
+RECOGNISED = 0.75
 """Share of the sick runs that are said to be wrong; the others' logs end too soon to tell, by our own account."""
 
 
@@ -51,7 +51,10 @@ def test_no_alarm_no_acquittal_and_no_wrong_bound(log: dict[str, Any]) -> None:
 
 @needs_logs
 def test_so_many_sick_runs_are_recognised() -> None:
-    sick = [explained(log) for log in LOGS if log["verdict"] == "wrong" and (FOLDER / log["file"]).exists()]
+    logs = [log for log in LOGS if log["verdict"] == "wrong"]
+    if missing := [log["id"] for log in logs if not (FOLDER / log["file"]).exists()]:
+        pytest.skip(f"{len(missing)} of {len(logs)} sick runs are not in the folder")
+    sick = [explained(log) for log in logs]
     assert sum(said is not None and said.verdict == "wrong" for said in sick) >= RECOGNISED * len(sick)
 
 
