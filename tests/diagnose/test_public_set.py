@@ -1,7 +1,7 @@
 """Whole public logs, whose truth was written down before they were read: no alarm, no acquittal, no wrong bound.
 
-`public_logs.jsonl` says where each is from, which `lines` by sed where it is a part, its hash, and what is true of it. The files are not ours to give
-away: AMPSIM_PUBLIC_LOGS names a folder that has them.
+`public_logs.jsonl` says where each is from, which `lines` by sed where it is a part, its hash, and what is true of it.
+The files are not ours to give away: AMPSIM_PUBLIC_LOGS names a folder that has them.
 """
 
 import hashlib
