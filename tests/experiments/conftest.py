@@ -1,4 +1,5 @@
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def torch_settings_back() -> Iterator[None]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of experiments with one in it, in the place of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a smoke run leaves its data
     monkeypatch.setattr(experiment, "FOLDER", tmp_path)
     monkeypatch.setattr(experiment, "HERE", tmp_path / "build" / "here")
     monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(tmp_path)])

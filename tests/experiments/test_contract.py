@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -63,8 +64,11 @@ def test_its_settings_are_good_and_its_arms_frozen_values_with_a_name_each(exper
 
 @pytest.mark.usefixtures("warm_python")
 @every(EXPERIMENTS)
-def test_its_smoke_run_is_short_ends_and_repeats(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_smoke_run_is_short_ends_and_repeats(
+    experiment: Experiment, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require(experiment)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a smoke run leaves its data
     module = experiment.module
     assert module.SMOKE.steps <= module.Config().steps
     assert runner.main(experiment.stem, ["--smoke"]) == 0
