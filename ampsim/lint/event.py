@@ -9,6 +9,9 @@ ASKS = re.compile(  # of a condition that asks whether the step was skipped, or 
     r"(prev|old|last|before|initial|current|new)_?(\w+_)?scale|scale_?(after|old|new|prev)|_growth_tracker|stepped",
     re.I,
 )
+PARTLY = "partly scaled"  # among the words of a sum of which one term is scaled, and no other
+_OF_GRADIENTS = re.compile(r"grad|norm|found_inf")
+_NORM = re.compile(r"(\w*grad\w*_norm|total_norm|g?norm|found_inf)$")
 _WINDOW = re.compile(r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync", re.I)
 _IS_ONE = re.compile("[>=] ?[01]$")
 
@@ -26,6 +29,11 @@ class Guard:
     def asks(self) -> bool:
         """Whether it asks for a skip."""
         return any(map(ASKS.search, (*self.words, self.text)))
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether it is about gradients or their norm."""
+        return bool(_OF_GRADIENTS.search(self.text)) or any(map(_NORM.match, self.words))
 
     @property
     def window(self) -> bool:
@@ -72,7 +80,7 @@ class Event:
 
     def regardless(self, step: "Event") -> bool:
         """Return whether this happens once per step of a scaler, whether that was skipped or not."""
-        asks = any(guard.asks and re.search(r"grad|norm|found_inf", guard.text) for guard in self.guards)
+        asks = any(guard.asks and guard.of_gradients for guard in self.guards)
         plain = all(guard.benign for guard in self.beyond(step))
         return self.loops == step.loops and not self.apart(step) and not asks and plain
 

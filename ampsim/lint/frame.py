@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
-from ampsim.lint.event import ASKS, Guard
+from ampsim.lint.event import ASKS, PARTLY, Guard
 from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, has, kind_by_name, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source
 
@@ -63,7 +63,16 @@ class Frame:
     def words(self, node: ast.AST) -> frozenset[str]:
         """Return the words in an expression and in what its names were assigned."""
         said = frozenset(words_in(node))
-        return said.union(*(self.values[word].words for word in said if word in self.values))
+        partly = {PARTLY for each in ast.walk(node) if isinstance(each, ast.BinOp) and self.partly_scaled(each)}
+        return said.union(partly, *(self.values[word].words for word in said if word in self.values))
+
+    def partly_scaled(self, node: ast.BinOp) -> bool:
+        """Return whether one term of a sum is scaled, and the other has nothing to do with a scale."""
+        scaled = [bool(self.scaler(each)) for each in (node.left, node.right)]
+        if not isinstance(node.op, ast.Add | ast.Sub) or all(scaled) or not any(scaled):
+            return False
+        other = node.right if scaled[0] else node.left
+        return not isinstance(other, ast.Constant) and not has(self.words(other), "scal|^backward$")
 
     def scaler(self, node: ast.AST) -> str:
         """Return the scaler by which the value of an expression is scaled, or ""."""
@@ -188,7 +197,8 @@ class Frame:
             case ast.Name() | ast.Attribute() if _HIDES.search(leaf(name_of(node))):
                 return False
             case ast.Name(id=name):
-                computed = name in self.values and self.values[name].computed
+                emptied = f"{name}.clear()" in self.source.text or f"{name}.pop(" in self.source.text  # as by a hook
+                computed = emptied or (name in self.values and self.values[name].computed)
                 return not computed or bool(CONFIG.match(name)) or kind_by_name(name) in (AVERAGE, SCHEDULE)
             case ast.Attribute(value=value) | ast.Subscript(value=value, slice=ast.Constant()):
                 return self.is_setting(value) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)

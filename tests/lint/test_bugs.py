@@ -1,8 +1,10 @@
 """The wrong loops of `experiments.bugs`, read and not run: what the source shows is found, and no right loop."""
 
 import ast
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,3 +109,20 @@ def test_the_house_is_clean(folder: str) -> None:
         if not re.search("experiments/bugs|census_reports|kit/laws", str(path))  # wrong on purpose
     }
     assert [each for some in found.values() for each in some] == []
+
+
+OUTSIDERS = [json.loads(line) for line in (ROOT / "tests/testing/outsiders.jsonl").read_text().splitlines()]
+DISPUTED = {"loops/r_log_outside.py": {"AMP121"}}  # it logs the scaled loss on purpose
+
+
+@pytest.mark.parametrize("loop", [each for each in OUTSIDERS if each["right"]], ids=lambda loop: loop["file"])
+def test_no_right_program_of_an_outsider_is_accused(loop: dict[str, Any]) -> None:
+    assert {each.code for each in lint(loop["source"])} <= DISPUTED.get(loop["file"], set())
+
+
+@pytest.mark.parametrize(
+    ("file", "code"), [("third/loops/l_reg_unscaled.py", "AMP107"), ("third/loops/j_scale_dropped.py", "AMP128")]
+)
+def test_a_wrong_loop_of_an_outsider_is_flagged(file: str, code: str) -> None:
+    [loop] = [each for each in OUTSIDERS if each["file"] == file]
+    assert [each.code for each in lint(loop["source"])] == [code]

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ampsim.lint.event import Event
+from ampsim.lint.event import PARTLY, Event
 from ampsim.lint.names import OPTIMIZER, called, has, kind_by_class, words_in
 from ampsim.lint.source import Source, Trace
 
@@ -62,7 +62,16 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
     asked = has(each.words, "scale") or any(guard.asks for guard in each.guards)
     if not start or not later or later[0].apart(each) or asked or not _measures(each):
         return False
+    if any(_allows_for_it(each, next_) for next_ in trace.of("grad", after=each, before=later[0])):
+        return False
     return not trace.of("unscale", "step", "bare", after=start, before=each)
+
+
+def _allows_for_it(measured: Event, event: Event) -> bool:
+    """Return whether gradients are changed by a number with the scale in it, or divided by what was measured."""
+    names = "|".join(re.escape(ast.unparse(each)) for each in getattr(measured.node, "targets", ())) or "$^"
+    divided = re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", ast.unparse(event.node))
+    return bool(divided) or has(event.words, "^(get_scale|inv_scale)$")
 
 
 def _measures(event: Event) -> bool:
@@ -72,8 +81,10 @@ def _measures(event: Event) -> bool:
 
 
 def loss_not_scaled(trace: Trace, plain: Event) -> bool:
-    """Return whether a backward pass is of a plain loss whose gradients a scaler's step unscales."""
+    """Return whether a backward pass is of a loss, or of a term of it, that a scaler's step unscales and none scaled."""
     steps = trace.of("step", after=plain, near=plain)
+    if plain.on.startswith("scaled") and PARTLY in plain.words:
+        return bool(steps)
     if plain.on != "plain" or not steps:
         return False
     scaled = [each for each in trace.of("backward", near=plain) if each.on.startswith("scaled")]

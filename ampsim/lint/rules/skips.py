@@ -96,7 +96,9 @@ def _verdicts(source: Source) -> Iterator[tuple[Function, list[ast.expr]]]:
                     if attr in ("value_and_grad", "grad") and "scale" in name_of(of).rpartition(".")[2].lower():
                         makers.add(name)
                 case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(), _, _] as four)], value=ast.Call(func=by)):
-                    if name_of(by) in makers or re.search(r"(?i)scale\w*(\(\))?\.(value_and_)?grad\(\)$", name_of(by)):
+                    if name_of(by) in makers or re.search(
+                        r"(?i)scale\w*('\])?(\(\))?\.(value_and_)?grad\(\)$", name_of(by)
+                    ):
                         yield function, four
 
 
