@@ -81,7 +81,7 @@ def _measures(event: Event) -> bool:
 
 
 def loss_not_scaled(trace: Trace, plain: Event) -> bool:
-    """Return whether a backward pass is of a loss, or of a term of it, that a scaler's step unscales and none scaled."""
+    """Return whether a backward pass is of a loss, or of a term of it, that a scaler unscales and none scaled."""
     steps = trace.of("step", after=plain, near=plain)
     if plain.on.startswith("scaled") and PARTLY in plain.words:
         return bool(steps)
