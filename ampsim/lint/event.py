@@ -82,7 +82,8 @@ class Event:
         """Return whether this happens once per step of a scaler, whether that was skipped or not."""
         asks = any(guard.asks and guard.of_gradients for guard in self.guards)
         plain = all(guard.benign for guard in self.beyond(step))
-        return self.loops == step.loops and not self.apart(step) and not asks and plain
+        off = any(guard.text.endswith(".is_enabled()") and not guard.holds for guard in self.guards)
+        return self.loops == step.loops and not self.apart(step) and not asks and plain and not off
 
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""

@@ -373,3 +373,40 @@ def train(batch):
 def test_a_class_of_the_file_may_step_by_the_scaler(step: str) -> None:
     found = {each.code for each in lint(MAKES + WRAPPER.format(step=step), codes=RULES)}
     assert ("AMP111" in found) == step.startswith("self")
+
+
+COMPARED = """
+scaler = torch.amp.GradScaler()
+for batch in loader:
+    optimizer.zero_grad()
+    scaler.scale(model(batch)).backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        ("a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a != scaler.get_scale()", ["AMP129"]),
+        ("a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a > scaler.get_scale()", []),
+        ("scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a > scaler.get_scale()", ["AMP129"]),
+        ("scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a != 65536.0", []),
+    ],
+)
+def test_a_comparison_of_scales_tells_a_skip(lines: str, codes: list[str]) -> None:
+    text = COMPARED.format("\n    ".join([*lines.split("; "), "if not skip:", "    scheduler.step()"]))
+    assert [each.code for each in lint(text)] == codes
+
+
+def test_a_scale_that_is_kept_for_the_next_step_or_only_told_is_no_wrong_comparison() -> None:
+    kept = "scaler.step(optimizer); scaler.update(); s = scaler.get_scale(); if s >= last: scheduler.step(); last = s"
+    told = "a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); print(a == scaler.get_scale())"
+    for lines in (kept, told):
+        assert lint(COMPARED.format("\n    ".join(lines.split("; ")))) == []
+
+
+def test_what_runs_where_the_scaler_is_off_runs_in_no_skip() -> None:
+    lines = ["scaler.step(optimizer)", "scaler.update()", "if {}scaler.is_enabled():", "    scheduler.step()"]
+    text = COMPARED.format("\n    ".join(lines))
+    assert lint(text.format("not ")) == []
+    assert [each.code for each in lint(text.format(""))] == ["AMP101"]

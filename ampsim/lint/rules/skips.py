@@ -2,12 +2,13 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ampsim.lint.event import Event, Guard
 from ampsim.lint.names import called, has, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source, Trace
 
+_NO_STEP = {"get_scale", "zero_grad", "print"}  # calls between two reads of a scale that leave it as it is
 _STEPS = r"apply_(gradients|updates)|\.update\(|optim|params \- "
 
 
@@ -84,6 +85,41 @@ def cleared_if_stepped(trace: Trace, zero: Event) -> bool:
     steps = [step for step in trace.of("step", before=zero) if step.loops == zero.loops]
     asked = [g for g in (zero.beyond(steps[-1]) if steps else []) if g.asks or g.text.endswith("update()")]
     return bool(asked and len(trace.of("zero")) == 1 and trace.scaled(zero))
+
+
+def skip_not_told(source: Source) -> Iterator[ast.AST]:
+    """Yield the comparisons of two scales for which a schedule or an average waits, and which tell no skip.
+
+    Scales that differ may have grown; and where nothing happens between the two reads, they never differ.
+    """
+    waits = [guard for _, each in source.events("schedule", "average") for guard in each.guards if guard.asks]
+    for scope in (*source.functions, source.tree) if waits and "get_scale()" in source.text else ():
+        nodes = [*ast.walk(scope)]
+        assigned = [each for each in nodes if isinstance(each, ast.Assign) and len(each.targets) == 1]
+        calls = [call.lineno for call in nodes if isinstance(call, ast.Call) and called(call) not in _NO_STEP]
+        for node in nodes:
+            if isinstance(node, ast.Compare) and len(node.ops) == 1 and _awaited(node, assigned, waits):
+                lines = [_read_at(each, assigned, node.lineno) for each in (node.left, node.comparators[0])]
+                late = not any(min(lines) < line <= max(lines) for line in calls)
+                if min(lines) and (late or isinstance(node.ops[0], ast.Eq | ast.NotEq)):
+                    yield node
+
+
+def _awaited(node: ast.Compare, assigned: Sequence[ast.Assign], waits: Sequence[Guard]) -> bool:
+    """Return whether what waits for one of some guards waits for a comparison, or a name that it is assigned to."""
+    flipped = ast.Compare(node.left, [ast.Eq()], node.comparators) if isinstance(node.ops[0], ast.NotEq) else node
+    names = {ast.unparse(each.targets[0]) for each in assigned if node in ast.walk(each.value)}
+    texts = {ast.unparse(node), ast.unparse(flipped)} | names
+    return any(guard.text in texts or guard.words & names for guard in waits)
+
+
+def _read_at(node: ast.expr, assigned: Sequence[ast.Assign], line: int) -> int:
+    """Return the line at which a scale was read that stands in a comparison; 0 if it is none."""
+    if isinstance(node, ast.Call):
+        return line if called(node) == "get_scale" else 0
+    reads = (each for each in assigned if isinstance(each.value, ast.Call) and called(each.value) == "get_scale")
+    names = (each.lineno for each in reads if ast.unparse(each.targets[0]) == ast.unparse(node))
+    return max((each for each in names if each < line), default=0)
 
 
 def _verdicts(source: Source) -> Iterator[tuple[Function, list[ast.expr]]]:
