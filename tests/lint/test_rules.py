@@ -410,3 +410,12 @@ def test_what_runs_where_the_scaler_is_off_runs_in_no_skip() -> None:
     text = COMPARED.format("\n    ".join(lines))
     assert lint(text.format("not ")) == []
     assert [each.code for each in lint(text.format(""))] == ["AMP101"]
+
+
+def test_a_norm_is_read_scaled_where_only_the_clipping_unscales() -> None:
+    clip = "\ndef clip(params, most):\n    if most is None:\n        return sum(p.grad.norm() for p in params)\n"
+    lines = ["if torch.isnan(loss):", "    break", "if most is not None:", "    scaler.unscale_(optimizer)"]
+    lines += ["clip(model.parameters(), most)", "scaler.step(optimizer)", "scaler.update()"]
+    text = clip + COMPARED.format("\n    ".join(lines))
+    assert [each.code for each in lint(text)] == ["AMP106"]
+    assert lint(text.replace("if most is not None", "if True")) == []

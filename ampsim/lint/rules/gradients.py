@@ -59,12 +59,12 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
     if each.kind == "penalty":
         return not has(each.words, "get_scale|inv_scale|_scale$")
     start, later = trace.scaled(each), trace.of("step", "unscale", after=each)
-    asked = has(each.words, "scale") or any(guard.asks for guard in each.guards)
+    asked = has(each.words, "scale") or any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
     if not start or not later or later[0].apart(each) or asked or not _measures(each):
         return False
     if any(_allows_for_it(each, next_) for next_ in trace.of("grad", after=each, before=later[0])):
         return False
-    return not trace.of("unscale", "step", "bare", after=start, before=each)
+    return not trace.of("unscale", "step", "bare", after=start, before=each, beside=each)
 
 
 def _allows_for_it(measured: Event, event: Event) -> bool:
