@@ -58,6 +58,16 @@ CASES = {
         ["many of its lines tell of skipped steps", "Steps overflowed although the loss scale was down to 0.5"],
         ["NO STEP SEEN", "COLLAPSE", "LOW SCALE"],
     ),
+    "a loss at which the program stops is an error": (
+        ["Epoch: [0]  [20/1251]  eta: 1:00:00  lr: 0.1  loss: 1.0 (0.9)  time: 1.0", "Loss is nan, stopping training"],
+        ["ERROR", "The log ends in an error: loss not finite"],
+        [],
+    ),
+    "a function that returned NaN ends a log": (
+        ["step: 1, loss: 2.0", "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."],
+        ["The log ends in an error"],
+        [],
+    ),
     "a scale that rises again from below 1 is no alarm": (
         [  # THUDM/Chinese-Transformer-XL#7
             f" iteration {at:8d}/    3000 | learning rate 6.300E-06 | lm loss {loss} | loss scale {scale} |"

@@ -21,8 +21,21 @@ _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_WORDS = ("loss", "scal", "norm", "skip", "overflow", "growth_t", "step()", "invalid", "inf checks", "by zero")
+_WORDS = (
+    "loss",
+    "scal",
+    "norm",
+    "skip",
+    "overflow",
+    "growth_t",
+    "step()",
+    "invalid",
+    "inf checks",
+    "by zero",
+    "returned nan",
+)
 """In lower case; a line without one of them says nothing of a run."""
+_ENDS = ("rror", "already", "stopping", "too small", "returned nan")  # of the errors, by which they are found fast
 
 UNKNOWN = "a training log"  # A program that the table does not name
 MOST_STEPS = 2**53  # what is numbered beyond it is no step
@@ -149,7 +162,7 @@ class TextReader:
 
     def fault(self, text: str) -> bool:
         """Take an error that is known; False if there is none."""
-        if "rror" not in text and "already" not in text:
+        if not any(word in text for word in _ENDS):
             return False
         if (error := error_in(text, " ".join(each.builder.program for each in self.streams.values()))) is None:
             return False
