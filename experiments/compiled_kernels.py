@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ def read(cubin: bytes, warps: int, each: float, function: str = "") -> Record:
     said = told(cubin, "--dump-resource-usage")
     used = {name: int(number) for name, number in _USED.findall(said[said.find(function) :].partition("CONSTANT")[0])}
     code = [Line(*each) for each in _LINE.findall(told(cubin, "-sass", *(["-fun", function] if function else [])))]
-    code = [line for line in code if line.name != "NOP"]  # fill the end
+    code = [line for line in code if line.name != "NOP"]  # they fill the end, or are where branches meet
     run = way_through(code)
     moved = {name: Counter(width(line.name) for line in code if line.name.startswith(name)) for name in ACCESSES}
     return {
@@ -199,8 +200,8 @@ def way_through(code: Sequence[Line]) -> list[Line]:
     The shortest way by way of the first access of 16 bytes: without what a branch leaves out, as a division does its
     rare cases, and torch's kernel a scale.
     """
-    at = {int(line.address, 16): number for number, line in enumerate(code)}
-    after = [_after(number, code, at) for number in range(len(code))]
+    places = [int(line.address, 16) for line in code]
+    after = [_after(number, code, places) for number in range(len(code))]
     wide = {number for number, line in enumerate(code) if line.name.startswith("LDG") and width(line.name) >= WIDE}
     ends = {number for number, line in enumerate(code) if line.name == "EXIT"}
     begin = _way(after, 0, wide)
@@ -208,11 +209,11 @@ def way_through(code: Sequence[Line]) -> list[Line]:
     return [code[number] for number in loop or [0, *begin, *_way(after, begin[-1], ends)]]
 
 
-def _after(number: int, code: Sequence[Line], at: Mapping[int, int]) -> list[int]:
-    """Return the instructions that may come next."""
+def _after(number: int, code: Sequence[Line], places: Sequence[int]) -> list[int]:
+    """Return the instructions that may come next; a jump to one that was left out goes on behind it."""
     line = code[number]
     target = re.search(r"\b0x[0-9a-f]+$", line.rest.strip())
-    jumps = [at[int(target[0], 16)]] if target and line.name.startswith("BRA") else []
+    jumps = [bisect_left(places, int(target[0], 16))] if target and line.name.startswith("BRA") else []
     never = line.name.startswith(("EXIT", "RET", "BRA")) and not line.guard and not re.search(r"\bU?P\d", line.rest)
     return jumps if never and not line.name.startswith("BRA.DIV") else [*jumps, *range(len(code))[number + 1 :][:1]]
 
