@@ -4,7 +4,8 @@ import math
 import multiprocessing
 import os
 import signal
-from contextlib import closing
+import threading
+from contextlib import closing, nullcontext
 
 import numpy as np
 import pytest
@@ -113,17 +114,29 @@ def test_steps_on_another_thread_are_recorded_in_order_and_to_the_last(path, dep
     assert [record["norm"] for record in found] == [math.inf if bad else i + 1.0 for i, bad in enumerate(flags)]
 
 
-def test_what_fails_on_the_thread_comes_out_of_close_and_the_file_is_closed(path):
+@pytest.mark.parametrize("before", [True, False])
+def test_what_fails_on_the_thread_comes_out_of_close_and_the_file_is_closed(path, before):
+    """Whether it has failed when close() launches its own work, or runs then: the error is told once of each job."""
     param, optimizer = one()
-    thread = ampsim.torch.OptimizerThread()
-    scaler = ampsim.torch.GradScaler("cpu", launch=thread.launch)
+    thread, closing_now, failed = ampsim.torch.OptimizerThread(), threading.Event(), threading.Event()
+
+    def launch(work, *args):
+        job = thread.launch(work, *args)
+        closing_now.set()
+        return job
+
+    scaler = ampsim.torch.GradScaler("cpu", launch=launch)
     run = watch({"w": param}, optimizer, scaler, to=path)
-    thread.launch(lambda: 1 / 0)
+    if not before:
+        closing_now.clear()
+    thread.launch(lambda: closing_now.wait() and 1 / 0).add_done_callback(lambda _: failed.set())
+    if before:
+        failed.wait()
     with pytest.raises(RuntimeError) as caught:
         run.close()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     watch({"w": param}, optimizer, to=path).close()
-    with pytest.raises(RuntimeError, match="division by zero"):
+    with nullcontext() if before else pytest.raises(RuntimeError, match="division by zero"):
         thread.close()
 
 
