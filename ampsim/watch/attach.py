@@ -99,7 +99,7 @@ def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
 
     def detach() -> None:
         scaler.__class__ = kind
-        vars(scaler).pop(_ATTACHED, None)
+        delattr(scaler, _ATTACHED)
 
     return detach
 

@@ -140,6 +140,25 @@ def test_what_fails_on_the_thread_comes_out_of_close_and_the_file_is_closed(path
         thread.close()
 
 
+def test_a_wrapper_that_is_an_optimizer_in_name_only_gives_way_to_the_optimizer_in_it(path):
+    """As accelerate's is: a child of torch's class whose ``__init__`` it does not call."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        def step(self, closure=None):
+            return self.optimizer.step(closure)
+
+        param_groups = property(lambda self: self.optimizer.param_groups)
+
+    param, optimizer = one()
+    with watch({"w": param}, Wrapper(optimizer), to=path):
+        param.grad = torch.ones(1)
+        Wrapper(optimizer).step()
+    assert [record["step"] for record in records(path)] == [0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scaler_that_was_replaced_is_told_once(path, kind):
     param, optimizer = one()
