@@ -73,7 +73,7 @@ DEFAULT = frozenset(code for code, rule in RULES.items() if rule.on)
 def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) -> list[Finding]:
     """Return what the rules of these codes find in a source, by place. UnreadableError: it is no Python source."""
     try:
-        source = parse(text)
+        source = parse(text, path)
         if source is None or source.disabled:
             return []
         source.traces += traces_of(source)

@@ -35,6 +35,7 @@ class Source:
 
     tree: ast.Module
     text: str
+    path: Path = Path("<source>")
     traces: list["Trace"] = field(default_factory=list)
 
     @cached_property
@@ -91,10 +92,27 @@ class Source:
 
     @cached_property
     def foreign(self) -> frozenset[str]:
-        """The names of what a class from another file of the same project makes; one called LR is torch's in kind."""
+        """The names of what a class from another file of the same project makes, unless it is seen to count its calls.
+
+        One called LR is torch's in kind.
+        """
         theirs = {name: dotted for name, dotted in self.imports.items() if dotted.partition(".")[0] not in _LIBRARIES}
         classes = {k for k, v in theirs.items() if leaf(v)[:1].isupper() and not re.search("LR(?![a-z])", leaf(v))}
-        return frozenset(name for name, call in self.made.items() if name_of(call.func) in classes)
+        made = {name: name_of(call.func) for name, call in self.made.items()}
+        return frozenset(name for name, by in made.items() if by in classes and not self._counts_calls(theirs[by]))
+
+    def _counts_calls(self, dotted: str) -> bool:
+        """Return whether a class stands in a file near this one and nowhere in it reads an optimizer's count."""
+        module, _, name = dotted.lstrip(".").rpartition(".")
+        level = len(dotted) - len(dotted.lstrip("."))
+        above = self.path.resolve().parents[max(0, level - 1) : level or 6] if self.path.is_file() else ()
+        file = next(filter(Path.is_file, (folder / f"{module.replace('.', '/')}.py" for folder in above)), None)
+        try:
+            tree = ast.parse(read(file) if file else "")
+        except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        own = [ast.unparse(each) for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
+        return bool(own) and "'step'" not in own[0]
 
     @cached_property
     def disabled(self) -> bool:
@@ -200,14 +218,14 @@ def read(path: Path) -> str:
         raise UnreadableError(f"{error}; expected Python source in its declared encoding, or UTF-8") from error
 
 
-def parse(text: str) -> Source | None:
+def parse(text: str, path: str = "<source>") -> Source | None:
     """Return the source, or None where no word in it concerns a loss scaler. UnreadableError: it does not parse."""
     if not _CONCERNED.search(text):
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in somebody's string is no concern of ours
-            return Source(ast.parse(text), text)
+            return Source(ast.parse(text), text, Path(path))
     except SyntaxError as error:
         raise UnreadableError(f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1) from error
     except (ValueError, RecursionError, MemoryError) as error:

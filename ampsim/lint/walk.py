@@ -14,9 +14,11 @@ DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a fil
 _CLIPS = re.compile(r"^clip_grads?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
 _AVERAGES = re.compile(
-    r"^_?(update|accumulate|step)_(g_|model_)?ema(_model|_params|_weights)?$|(^|_)ema_(update|step)$|^update_averages?$|"
+    r"^_?(update|accumulate|step|apply)_(g_|model_|multi_tensor_)?ema(_model|_params|_weights|_decay)?$|"
+    r"(^|_)ema_(update|step)$|^update_averages?$|"
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
+_MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _METHODS = {  # of what is called, the event, and whether it has an argument
@@ -28,7 +30,7 @@ _METHODS = {  # of what is called, the event, and whether it has an argument
     (OPTIMIZER, "step"): ("bare", False),
     (SCHEDULE, "step"): ("schedule", False),
 }
-_FIXED = re.compile(r"""loss_scale\s*=\s*["']?[\d.]""")  # of apex: it skips nothing
+_FIXED = re.compile(r"""\binitialize\([^()]*loss_scale=["']?[\d.]""")  # of apex: it skips nothing
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
 Found = Iterator[tuple[str, str, str]]
@@ -45,6 +47,7 @@ class Walker:
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[Function, ...] = (start,) if start else ()
         self.left = LONGEST
+        self.fixed = any(_FIXED.search(ast.unparse(each)) for each in source.calls_of("initialize"))
         if start:
             self.frame.annotated(start)
 
@@ -259,16 +262,19 @@ class Walker:
         match node.func, node.args:
             case (ast.Attribute(attr="item", value=value), _) | (ast.Name(id="float"), [value, *_]):
                 self.logged(value, node)
-            case ast.Attribute(attr="scale_loss"), [_, of, *_] if not _FIXED.search(self.source.text):
+            case ast.Attribute(attr="scale_loss"), [_, of, *_] if not self.fixed:
                 yield "apex", "", self.frame.name(of)  # which apex has patched to skip
             case ast.Attribute(attr="grad", value=value), args if any(map(self.frame.scaler, args)):
                 yield from [("penalty", "", "")] * any(word.arg == "create_graph" for word in node.keywords)
         if _CLIPS.match(attr) and not (base and _OWN_CLIP.search(leaf(base))):
             yield "clip", "", ""
-        asked = any(has(self.frame.words(each), _PLACE) for each in given if not self.frame.kind(each))
+        places = (each for each in given if not self.frame.kind(each) and "loss" not in name_of(each))
+        asked = any(has(self.frame.words(each), _PLACE) for each in places)
         if asked and (_RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE):
             yield "rate", "", ""
-        if _AVERAGES.search(attr) or (kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)):
+        moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
+        whole = given[:1] and _MODEL.search(leaf(name_of(given[0]))) and self.source.kind(attr) == AVERAGE
+        if _AVERAGES.search(attr) or moves or whole:
             said = {word for each in node.args for word in words_in(each)}
             if not has(said, "loss|item|acc|metric|norm|decay_only"):  # an average of parameters
                 yield "average", base, ""

@@ -160,6 +160,11 @@ scheduler.step()
     warmup = OneCycleLR(optimizer, steps_per_epoch=steps)
     adjust_lr(optimizer, warmup, epoch)
 """,
+    "an average that is a model": """\
+    scaler.step(optimizer)
+    scaler.update()
+    print(ema(batch), ema_model(batch), scheduler.step(val_loss_of_step))
+""",
     "a norm after the step": """\
     scaler.step(optimizer)
     print(max(param.grad.norm() for param in model.parameters()))
@@ -193,6 +198,8 @@ WRONG = {
         "AMP102",
         f"{END}    for name, p in model.named_parameters():\n        slow[name] = d * slow[name] + (1 - d) * p.data\n",
     ),
+    "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
+    "an average that is called": ("AMP102", f"{END}    ema(runner.model, step=1)\n"),
     "clipped between step and update": (
         "AMP104",
         "    scaler.step(optimizer)\n    torch.nn.utils.clip_grad_norm_(params, 1.0)\n    scaler.update()\n",
@@ -323,6 +330,28 @@ def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is
     function = theirs.replace("Poly", "make_poly")  # which makes one of torch's, as a rule
     assert [each.code for each in lint(function + MAKES + LOOP + body)] == ["AMP101"]
     assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
+
+
+def test_a_schedules_class_is_read_in_the_file_beside_it(tmp_path: Path) -> None:
+    """One that counts its calls is accused, one that reads the optimizer's count is not, nor one that is not found."""
+    body = f"{MAKES}{LOOP}{END}    sched.step()\n"
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "schedules.py").write_text(
+        "class Calls(LRScheduler):\n    pass\n\n\nclass Steps:\n    def step(self):\n        self.n = group['step']\n"
+    )
+    (tmp_path / "src" / "torn.py").write_text("class Calls(:\n")
+    script = tmp_path / "src" / "train.py"
+    found = {}
+    for module, name in (
+        ("src.schedules", "Calls"), (".schedules", "Calls"), ("schedules", "Steps"), ("schedules", "Other"),
+        ("torn", "Calls"), ("nowhere", "Calls"), ("...schedules", "Calls"),
+    ):  # fmt: skip
+        script.write_text(f"from {module} import {name}\nsched = {name}(optimizer)\n{body}")
+        found[module, name] = [each.code for each in lint(script.read_text(), str(script))]
+    assert [each for each, codes in found.items() if codes == ["AMP101"]] == [
+        ("src.schedules", "Calls"), (".schedules", "Calls"),
+    ]  # fmt: skip
+    assert sum(map(len, found.values())) == 2
 
 
 def test_a_scaler_in_the_same_dictionary_is_saved_under_any_name() -> None:

@@ -7,3 +7,7 @@ an argument in `equivalent.py` that no test can tell it from the code. ``before`
 Seed 13 is the sample that tests were written for; core's and JAX's mutants of seed 14 were drawn afterwards, so that
 their ``before`` is the rate that a stranger's bug meets.
 """
+
+import os
+
+os.environ.setdefault("AMPSIM_KERNELS", "own")  # as tests/conftest.py: before `experiments` is imported, which reads it
