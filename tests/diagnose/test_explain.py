@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 
 import pytest
@@ -38,6 +39,26 @@ def run(*scales, every=1, program="ampsim.watch", **columns):
 )
 def test_words_agree_with_their_numbers(history, said):
     assert said in in_words(explain(history))
+
+
+def test_one_skip_for_one_growth_is_probing():
+    """As torch's scaler at its ceiling: it grows by one factor, and the next step overflows."""
+    scales = [2.0 ** (16 + (number % 51 == 50)) for number in range(1020)]
+    history = run(*scales, skipped=[float(scale > 2.0**16) for scale in scales])
+    assert "probing" in {each.kind for each in explain(history).statements}
+
+
+def test_skips_without_a_scale_are_something_that_a_log_shows():
+    skips = run(math.nan, math.nan, skipped=[1.0, 1.0])
+    nothing = run(math.nan, math.nan, loss=[2.0, 1.0])
+    assert "no loss scale" in in_words(explain(nothing))
+    assert "no loss scale" not in in_words(explain(skips))
+
+
+def test_a_loss_that_rose_is_told_from_the_median_of_all_before():
+    losses = [8.0, 7.0, 6.0, 5.0, 4.0, 90.0, 91.0, 92.0, 93.0, 94.0, 95.0]
+    [rose] = [each for each in explain(run(*[64.0] * 11, loss=losses)).statements if each.kind == "loss rose"]
+    assert (rose.numbers["from"], rose.numbers["to"]) == ("6", "92.5")
 
 
 def test_no_rule_and_no_dialect_is_named_where_none_is_proved():

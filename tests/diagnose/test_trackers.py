@@ -115,6 +115,14 @@ def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, track
         assert loss == [number / 2 for number in range(len(loss))]
 
 
+@pytest.mark.peer("wandb", how=HOW)
+def test_a_record_that_wandb_cannot_decode_is_told_in_words(tmp_path):
+    record = b"\xff" * 9
+    (tmp_path / "run.wandb").write_bytes(b":W&B\0\0\0" + struct.pack("<IHB", 0, len(record), 1) + record)
+    with pytest.raises(ValueError, match=r"run\.wandb is damaged: DecodeError: .*; copy it again"):
+        read_history(tmp_path / "run.wandb")
+
+
 @pytest.mark.peer("tensorboard", how=HOW)
 def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_path, writer):
     for number in (1, 0, 2, 3):  # as two writers may leave them
