@@ -75,7 +75,8 @@ class Evidence:
         moves = np.diff(logs)
         segments = self.history.segment[rows]
         moves[(np.abs(moves) < 1.5 * NEAR) | (np.diff(segments) != 0)] = 0.0
-        if self.means:  # a sentence of a step may be printed before the mean that its step is in
+        # A sentence of a step may be printed before the mean that its step is in, or of another engine than the next.
+        if self.means or "engines" in self.history.settings:
             moves[self.history.sentence[rows[:-1]] & (moves > 0)] = 0.0
         return np.asarray(moves)
 

@@ -40,6 +40,43 @@ CASES = {
         ["cannot tell"],
         ["its skips are counted and few"],
     ),
+    "two engines' scales rise nowhere": (  # as DeepSpeed-Chat's actor and critic, whose lines have one tag
+        [f"{RANK} step=0, skipped=0, lr=[0.1]", *(each for each in SEARCH[:3] for _ in range(2))]
+        + [f"{RANK} step=10, skipped=3, lr=[0.{engine}]" for engine in range(2)],
+        ["rises 0 times", "cannot tell"],
+        ["rises 1 time", "rises 2 times", "its scale grew"],
+    ),
+    "three lines of an unfused optimizer tell of one skip": (
+        [
+            f"[INFO] [unfused_optimizer.py:1:step] {text}"
+            for scale in (65536, 32768)
+            for text in (
+                "Grad overflow on iteration: 3",
+                f"Using dynamic loss scale of: {scale}",
+                f"[deepspeed] overflow! Skipping step. Attempted loss scale: {scale}, reducing to {scale / 2}",
+            )
+        ],
+        ["Skipped: at least 2 steps"],
+        ["at least 3", "at least 4"],
+    ),
+    "eight ranks of apex' old optimizer tell of one skip": (
+        [
+            text
+            for at in range(3)
+            for _ in range(8)
+            for text in ("", f"Grad overflow on iteration  {at}", f"Using dynamic loss scale of  {2.0 ** (16 - at)}")
+        ],
+        ["Skipped: at least 3 steps"],
+        ["at least 24", "tells of overflows"],
+    ),
+    "a step stands before a count of iterations": (
+        [
+            f':::MLLOG {{"value": {{"iterations": 3, "loss_scale": 512.0}}, "metadata": {{"step": {at}}}}}'
+            for at in range(9)
+        ],
+        ["Read 9 records", "steps 0 to 8"],
+        ["step 3"],
+    ),
     "an error is that of its program": (
         ["Grad scale is small: 1.2e-26", "RuntimeError: grad_scale is too small, exiting: 1.2e-26"],
         ["icefall gives up"],

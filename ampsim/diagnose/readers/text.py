@@ -99,6 +99,8 @@ class TextReader:
         if self.error and self.error[0] > max((each.builder.line for each in self.streams.values()), default=0):
             builder.says["error"] = [self.error[0]]
             builder.settings["error"] = self.error[1]
+        if any(key.startswith("engine ") for key in self.streams):
+            builder.settings["engines"] = True
         if builder.says and not builder.rows:
             builder.add(line=next(iter(builder.says.values()))[0])
         return builder.finish(tuple(each.builder.finish() for each in others if each.builder.rows))
