@@ -65,7 +65,7 @@ class Reach:
 
     def every(self, mutant: Mutant) -> set[str]:
         """Return the tests that may see a mutant, however long they take."""
-        chosen = self._contexts(mutant.file) & self.seconds.keys()
+        chosen = self._contexts(mutant.file) & self.seconds.keys() or {*self.seconds}  # run by children alone: any may
         if "" in self._near(mutant):  # it ran at import: a test may read what it made
             files = tuple(f"{_file(test)}::" for test in chosen)
             chosen |= {test for test in self.seconds if test.startswith(files)}
@@ -92,7 +92,7 @@ class Tree:
                 shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
             elif path.name == "pyproject.toml":
                 shutil.copy(path, folder)
-            elif not path.name.startswith("."):
+            elif path.name == ".ci" or not path.name.startswith("."):
                 (folder / path.name).symlink_to(path)
 
     def measure(self, package: str, data: Path) -> None:

@@ -70,6 +70,10 @@ def test_floats_cross_with_their_bits_and_what_is_printed_does_no_harm(remote: R
     assert (step.used, step.stepped, step.scale) == (0.1, None, INF)
 
 
+def test_a_history_is_asked_of_a_peer_that_has_not_begun(remote: Remote) -> None:
+    assert remote.history({"factor": 0.5}, [[1.0], [NAN]]) == [0.5, 0.5, 0.5]
+
+
 def test_a_peer_without_a_state_says_so(remote: Remote) -> None:
     remote.start()
     with pytest.raises(NotImplementedError, match="planted saves nothing"):

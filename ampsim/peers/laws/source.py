@@ -98,7 +98,6 @@ class _Bare(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         if node.value is None:
             return ast.Pass()
-        self.generic_visit(node)
         return ast.Assign([node.target], node.value, lineno=node.lineno)
 
     @staticmethod
