@@ -261,6 +261,13 @@ def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
 
 
 @pytest.mark.peer("jmp")
+def test_jmp_takes_a_factor_that_is_no_whole_number() -> None:
+    rule = Rule(growth_factor=1.5, backoff_factor=1 / 1.5, growth_interval=1, min_scale=1.0, arithmetic=DIVIDE)
+    peer = interop.to_jmp(LossScale.from_state(rule, State(8.0)), jit=False)
+    assert_goes_on(jmp_eager, peer, rule, State(8.0), [False, True, False, False], math.inf)
+
+
+@pytest.mark.peer("jmp")
 def test_jmp_keeps_a_floor_outside_of_jit() -> None:
     rule, state = JMP_RULES[2][0], State(2.0**-9)
     peer = interop.to_jmp(LossScale.from_state(rule, state), jit=False)

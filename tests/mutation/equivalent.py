@@ -2,6 +2,10 @@
 
 ARGUMENTS = {
     (
+        "ampsim/jax/checkpoint.py",
+        "- sys.meta_path.insert(0, _Waiting())\n+ sys.meta_path.insert(1, _Waiting())",
+    ): "the finder at the front knows built-in modules alone",
+    (
         "ampsim/jax/grad.py",
         "- if axis_name is not None:\n+ if (axis_name is not None) or True:",
     ): "without an axis _own_copies returns the arguments as they are",
