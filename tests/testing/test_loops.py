@@ -1,5 +1,6 @@
 """A right loop keeps every law, and each planted bug is caught by the law that should."""
 
+import sys
 import threading
 
 import numpy as np
@@ -324,6 +325,8 @@ def test_who_saves_between_steps_alone_may_add_gradients_up(refuses):
 
 
 def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
+    if sys.gettrace() is not None:
+        pytest.skip("the order of events needs Python's tracer, which something else uses, as coverage does")
     outcome, text = judged(looping(by_hand(lambda params: True)), SKIP)
     (order,) = [line for line in text.splitlines() if line.startswith("  order ")]
     assert outcome == "failed"
