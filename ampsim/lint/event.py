@@ -83,7 +83,9 @@ class Event:
         asks = any(guard.asks and guard.of_gradients for guard in self.guards)
         plain = all(guard.benign for guard in self.beyond(step))
         off = any(guard.text.endswith(".is_enabled()") and not guard.holds for guard in self.guards)
-        return self.loops == step.loops and not self.apart(step) and not asks and plain and not off
+        inner = self.loops[len(step.loops) :]
+        with_it = self.loops[: len(step.loops)] == step.loops and all(map(_repeats, inner))
+        return with_it and not self.apart(step) and not asks and plain and not off
 
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""
@@ -91,3 +93,9 @@ class Event:
         deeper = self.loops[: len(step.loops)] == step.loops and not {*inner} <= {*step.around}
         waits = step.loops == self.loops and any(guard.window for guard in step.beyond(self))
         return deeper or (waits and not any(guard.window or guard.no_window for guard in self.guards))
+
+
+def _repeats(loop: ast.AST) -> bool:
+    """Return whether a loop does the same a number of times, such as a schedule's step for each micro-batch."""
+    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
+    return counts and "backward" not in ast.unparse(loop)

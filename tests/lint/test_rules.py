@@ -198,6 +198,10 @@ WRONG = {
         "AMP102",
         f"{END}    for name, p in model.named_parameters():\n        slow[name] = d * slow[name] + (1 - d) * p.data\n",
     ),
+    "a schedule that steps once per micro-batch": (
+        "AMP101",
+        f"{END}    for _ in range(window):\n        scheduler.step()\n",
+    ),
     "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
     "an average that is called": ("AMP102", f"{END}    ema(runner.model, step=1)\n"),
     "clipped between step and update": (
