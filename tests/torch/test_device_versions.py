@@ -165,6 +165,7 @@ an_optimizer = partial(helpers.an_optimizer, lr=1.0)
 
 def test_last_step_tells_each_optimizer_and_forgets_with_the_next_iteration():
     scaler = GradScaler("cpu")
+    assert (scaler.last_step.ticket, list(scaler.last_step)) == (-1, [])
     clean, overflowing = an_optimizer(0.0), an_optimizer(0.0, kind=torch.optim.AdamW, fused=True)
     for skipped in (True, False):
         scaler.scale(torch.tensor(1.0))

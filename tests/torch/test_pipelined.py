@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
-from ampsim.torch.pipelined import Pipelined
+from ampsim.torch.pipelined import Pipelined, Weights
 from tests.torch.helpers import INF, an_optimizer
 
 RULE = Rule(init_scale=1024.0, growth_interval=2, min_scale=2.0**-126, growth_test=">=")
@@ -406,3 +406,15 @@ def test_pipelined_waits_for_no_weights_of_a_step_that_was_not_made(how, thread)
         release.set()
     with pytest.raises(ClosedError, match=r"division|the step was cancelled"):
         pipelined._register.begin(timeout=60)
+
+
+def test_weights_that_another_stream_made_are_kept_until_this_one_has_copied_them(monkeypatch):
+    """As the allocator of a device must be told; on the CPU the two calls are noted instead."""
+    done = []
+    stream = type("Stream", (), {"wait_event": lambda self, event: done.append(event)})()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, on: done.append((tensor.item(), on)))
+    param = torch.zeros(())
+    Weights((torch.tensor(3.0),), ("made",)).copy_to([param])
+    assert done == ["made", (3.0, stream)]
+    assert param.item() == 3.0

@@ -35,9 +35,13 @@ def test_it_is_the_sum_of_squares(sizes, double, seed):
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_one_element_that_is_not_finite_is_seen(bad, size):
+    """Wherever it lies: also where a part of a large gradient begins or ends."""
     grads = [torch.ones(5), torch.ones(size), torch.ones(LARGE)]
-    grads[1].view(-1)[-1] = bad
-    assert not math.isfinite(norms.sum_of_squares(grads))
+    flat = grads[1].view(-1)
+    for place in {0, len(flat) // 2, norms.PART - 1, norms.PART, len(flat) - 1} & {*range(len(flat))}:
+        flat[place] = bad
+        assert not math.isfinite(norms.sum_of_squares(grads)), place
+        flat[place] = 1.0
 
 
 class Model:
