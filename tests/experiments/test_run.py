@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import experiments
 from ampsim import records
@@ -250,6 +251,15 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(runner.UsageError, match="device=cuda: expected a CUDA device"):
         device.require("cuda")
+
+
+def test_a_card_is_described_with_its_driver_where_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    found = device.describe("cuda")
+    driver = found.pop("driver")
+    assert found == {"type": "cuda", "name": "NVIDIA H200", "capability": "9.0", "cuda": torch.version.cuda}
+    assert driver is None or "NVRM" in driver
 
 
 @pytest.mark.parametrize("argv", [["--widht", "3"], ["--jobs", "0"], ["--device", "tpu"]])
