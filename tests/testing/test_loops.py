@@ -32,6 +32,10 @@ from tests.testing.loops import (  # noqa: E402
     two,
 )
 
+in_order = pytest.mark.skipif(
+    sys.gettrace() is not None, reason="the order of events needs Python's one tracer, which coverage has now"
+)
+
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_loop_is_not_accused(name):
@@ -324,9 +328,8 @@ def test_who_saves_between_steps_alone_may_add_gradients_up(refuses):
     assert judged(make, RESUME) == ("passed", "")
 
 
+@in_order
 def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
-    if sys.gettrace() is not None:
-        pytest.skip("the order of events needs Python's tracer, which something else uses, as coverage does")
     outcome, text = judged(looping(by_hand(lambda params: True)), SKIP)
     (order,) = [line for line in text.splitlines() if line.startswith("  order ")]
     assert outcome == "failed"
@@ -429,6 +432,7 @@ def test_a_streak_of_clean_steps_may_end_in_a_skipped_one():
     check_loop(a_streak_by_hand, batches())
 
 
+@in_order
 def test_parameters_that_numpy_has_no_dtype_for_are_told_in_order():
     """A working copy in bfloat16 is taken from its float32 weights before they have stepped."""
 
