@@ -67,6 +67,7 @@ def _verdict(evidence: Evidence, statements: list[Statement]) -> tuple[str, str]
     ends = evidence.weight(evidence.tail) > 2
     late = good[-max(1, len(good) // 4) :]
     doubts = {
+        "no fp16": "no fp16" in history.says and not len(values),
         "searching": any(each.kind == "searching" for each in statements),
         "ending": (ends and (good.any() or not evidence.goes_on(evidence.tail)))
         or (len(norms) and np.isinf(norms[-1])),

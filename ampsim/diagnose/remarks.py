@@ -194,7 +194,7 @@ def _said(maker: Maker) -> Iterator[Statement]:
     """Yield what the program says itself."""
     history = maker.history
     for kind, lines in history.says.items():
-        if kind == "told" and maker.evidence.skips[0]:
+        if (kind == "told" and maker.evidence.skips[0]) or (kind == "no fp16" and len(maker.evidence.points[0])):
             continue
         numbers: dict[str, Any] = {"count": (len(lines), None)}
         if kind == "error":

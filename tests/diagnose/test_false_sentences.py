@@ -46,6 +46,12 @@ CASES = {
         ["rises 0 times", "cannot tell"],
         ["rises 1 time", "rises 2 times", "its scale grew"],
     ),
+    "a run without fp16 has no scale to judge": (
+        [f"{RANK.replace('log_dist] [Rank 0]', 'print]')}   fp16_enabled ................. False"]
+        + [f"{RANK} step={at}, skipped=0, lr=[0.1]" for at in range(0, 200, 10)],
+        ["cannot tell", "fp16 is off"],
+        ["its skips are counted and few"],
+    ),
     "three lines of an unfused optimizer tell of one skip": (
         [
             f"[INFO] [unfused_optimizer.py:1:step] {text}"

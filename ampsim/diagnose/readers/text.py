@@ -33,6 +33,7 @@ _WORDS = (
     "inf checks",
     "by zero",
     "returned nan",
+    "fp16_enabled",
 )
 """In lower case; a line without one of them says nothing of a run."""
 _ENDS = ("rror", "already", "stopping", "too small", "returned nan")  # of the errors, by which they are found fast
