@@ -75,9 +75,10 @@ class Evidence:
         moves = np.diff(logs)
         segments = self.history.segment[rows]
         moves[(np.abs(moves) < 1.5 * NEAR) | (np.diff(segments) != 0)] = 0.0
-        # A sentence of a step may be printed before the mean that its step is in, or of another engine than the next.
-        if self.means or "engines" in self.history.settings:
+        if self.means:  # a sentence of a step may be printed before the mean that its step is in
             moves[self.history.sentence[rows[:-1]] & (moves > 0)] = 0.0
+        if "engines" in self.history.settings:  # sentences do not tell of which one they are
+            moves[self.history.sentence[rows[:-1]] & (moves > 0) & (np.diff(rows) > 0)] = 0.0
         return np.asarray(moves)
 
     @cached_property

@@ -152,7 +152,7 @@ class Maker:
     def _falls(self) -> Iterator[Statement]:
         values, rows = self.evidence.points
         falls = np.flatnonzero(self.evidence.moves < 0)
-        if self.evidence.means or not len(falls):
+        if self.evidence.means or not len(falls) or "engines" in self.evidence.history.settings:
             return
         k = int(falls[np.argmin(self.evidence.moves[falls])])
         rises = int((self.evidence.moves > 0).sum())

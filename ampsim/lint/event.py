@@ -4,6 +4,8 @@ import ast
 import re
 from dataclasses import dataclass, field
 
+from ampsim.lint.names import SCHEDULE, called, kind_by_name, name_of
+
 ASKS = re.compile(  # of a condition that asks whether the step was skipped, or will be
     r"get_scale|skip|last_step|was_run|found_inf|overflow|finite|isnan|isinf|is_nan|has_nan|has_inf|scale_before|"
     r"(prev|old|last|before|initial|current|new)_?(\w+_)?scale|scale_?(after|old|new|prev)|_growth_tracker|stepped",
@@ -96,6 +98,9 @@ class Event:
 
 
 def _repeats(loop: ast.AST) -> bool:
-    """Return whether a loop does the same a number of times, such as a schedule's step for each micro-batch."""
-    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
-    return counts and "backward" not in ast.unparse(loop)
+    """Return whether a loop steps a schedule a number of times, as once for each micro-batch, and does nothing else."""
+    if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and called(loop.iter) == "range"):
+        return False
+    calls = [each for part in loop.body for each in ast.walk(part) if isinstance(each, ast.Call)]
+    of = [name_of(each.func).rpartition(".")[0] for each in calls if called(each) != "isinstance"]
+    return all(kind_by_name(each) == SCHEDULE for each in of)

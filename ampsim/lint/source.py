@@ -102,7 +102,7 @@ class Source:
         return frozenset(name for name, by in made.items() if by in classes and not self._counts_calls(theirs[by]))
 
     def _counts_calls(self, dotted: str) -> bool:
-        """Return whether a class stands in a file near this one and nowhere in it reads an optimizer's count."""
+        """Return whether a class stands in a file near this one and neither it nor its bases there read a count."""
         module, _, name = dotted.lstrip(".").rpartition(".")
         level = len(dotted) - len(dotted.lstrip("."))
         above = self.path.resolve().parents[max(0, level - 1) : level or 6] if self.path.is_file() else ()
@@ -111,8 +111,26 @@ class Source:
             tree = ast.parse(read(file) if file else "")
         except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError):
             return False
-        own = [ast.unparse(each) for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name]
-        return bool(own) and "'step'" not in own[0]
+        classes = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
+        line = [name] if name in classes else []
+        for each in line:  # it grows by the bases
+            line += {leaf(name_of(base)) for base in classes[each].bases} & classes.keys() - {*line}
+        return bool(line) and not any("'step'" in ast.unparse(classes[each]) for each in line)
+
+    @cached_property
+    def fixed(self) -> bool:
+        """Whether the file sets apex a fixed scale, with which it skips nothing."""
+        for node in self.nodes:
+            match node:
+                case ast.keyword(arg="loss_scale", value=ast.Constant(value=value)):
+                    pass
+                case ast.Assign(targets=[target], value=ast.Constant(value=value)) if name_of(target) == "loss_scale":
+                    pass
+                case _:
+                    continue
+            if re.match(r"[\d.]", str(value)):
+                return True
+        return False
 
     @cached_property
     def disabled(self) -> bool:
@@ -133,8 +151,12 @@ class Source:
 
     def kind(self, name: str) -> str:
         """Return what a name stands for, or ""."""
+        return kind_by_name(name) or self.made_kind(name)
+
+    def made_kind(self, name: str) -> str:
+        """Return the kind of what makes a name, or ""."""
         made = self.made.get(leaf(name))
-        return kind_by_name(name) or (kind_by_class(name_of(made.func)) if made else "")
+        return kind_by_class(name_of(made.func)) if made else ""
 
     def function(self, name: str) -> Function | None:
         """Return the function of this name that is no method, if there is one."""

@@ -30,7 +30,6 @@ _METHODS = {  # of what is called, the event, and whether it has an argument
     (OPTIMIZER, "step"): ("bare", False),
     (SCHEDULE, "step"): ("schedule", False),
 }
-_FIXED = re.compile(r"""\binitialize\([^()]*loss_scale=["']?[\d.]""")  # of apex: it skips nothing
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
 Found = Iterator[tuple[str, str, str]]
@@ -47,7 +46,6 @@ class Walker:
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[Function, ...] = (start,) if start else ()
         self.left = LONGEST
-        self.fixed = any(_FIXED.search(ast.unparse(each)) for each in source.calls_of("initialize"))
         if start:
             self.frame.annotated(start)
 
@@ -262,7 +260,7 @@ class Walker:
         match node.func, node.args:
             case (ast.Attribute(attr="item", value=value), _) | (ast.Name(id="float"), [value, *_]):
                 self.logged(value, node)
-            case ast.Attribute(attr="scale_loss"), [_, of, *_] if not self.fixed:
+            case ast.Attribute(attr="scale_loss"), [_, of, *_] if not self.source.fixed:
                 yield "apex", "", self.frame.name(of)  # which apex has patched to skip
             case ast.Attribute(attr="grad", value=value), args if any(map(self.frame.scaler, args)):
                 yield from [("penalty", "", "")] * any(word.arg == "create_graph" for word in node.keywords)
@@ -273,7 +271,7 @@ class Walker:
         if asked and (_RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE):
             yield "rate", "", ""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        whole = given[:1] and _MODEL.search(leaf(name_of(given[0]))) and self.source.kind(attr) == AVERAGE
+        whole = self.source.made_kind(attr) == AVERAGE and given and _MODEL.search(leaf(name_of(given[0])))
         if _AVERAGES.search(attr) or moves or whole:
             said = {word for each in node.args for word in words_in(each)}
             if not has(said, "loss|item|acc|metric|norm|decay_only"):  # an average of parameters

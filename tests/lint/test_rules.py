@@ -163,7 +163,8 @@ scheduler.step()
     "an average that is a model": """\
     scaler.step(optimizer)
     scaler.update()
-    print(ema(batch), ema_model(batch), scheduler.step(val_loss_of_step))
+    print(ema(batch), ema_model(batch), validate_ema(model), scheduler.step(val_loss_of_step))
+    ema = EMA(model)
 """,
     "a norm after the step": """\
     scaler.step(optimizer)
@@ -203,7 +204,7 @@ WRONG = {
         f"{END}    for _ in range(window):\n        scheduler.step()\n",
     ),
     "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
-    "an average that is called": ("AMP102", f"{END}    ema(runner.model, step=1)\n"),
+    "an average that is called": ("AMP102", f"{END}    ema(runner.model, step=1)\nema = EMA(model)\n"),
     "clipped between step and update": (
         "AMP104",
         "    scaler.step(optimizer)\n    torch.nn.utils.clip_grad_norm_(params, 1.0)\n    scaler.update()\n",
@@ -341,13 +342,15 @@ def test_a_schedules_class_is_read_in_the_file_beside_it(tmp_path: Path) -> None
     body = f"{MAKES}{LOOP}{END}    sched.step()\n"
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "schedules.py").write_text(
-        "class Calls(LRScheduler):\n    pass\n\n\nclass Steps:\n    def step(self):\n        self.n = group['step']\n"
+        "class Calls(LRScheduler):\n    pass\nclass Steps:\n    def step(self):\n        self.n = group['step']\n"
+        "class Warm(Steps):\n    pass\n"
     )
     (tmp_path / "src" / "torn.py").write_text("class Calls(:\n")
     script = tmp_path / "src" / "train.py"
     found = {}
     for module, name in (
-        ("src.schedules", "Calls"), (".schedules", "Calls"), ("schedules", "Steps"), ("schedules", "Other"),
+        ("src.schedules", "Calls"), (".schedules", "Calls"), ("schedules", "Steps"), ("schedules", "Warm"),
+        ("schedules", "Other"),
         ("torn", "Calls"), ("nowhere", "Calls"), ("...schedules", "Calls"),
     ):  # fmt: skip
         script.write_text(f"from {module} import {name}\nsched = {name}(optimizer)\n{body}")
@@ -452,3 +455,19 @@ def test_a_norm_is_read_scaled_where_only_the_clipping_unscales() -> None:
     text = clip + COMPARED.format("\n    ".join(lines))
     assert [each.code for each in lint(text)] == ["AMP106"]
     assert lint(text.replace("if most is not None", "if True")) == []
+
+
+FIXED = ["m, o = amp.initialize(make(), opt(), loss_scale=128.0)", "loss_scale = '128.0'"]
+
+
+@pytest.mark.parametrize("made", [*FIXED, "def f(loss_scale=8192): pass"])
+def test_apex_with_a_fixed_scale_skips_nothing(made: str) -> None:
+    loop = "for x in loader:\n    with amp.scale_loss(m(x), optimizer) as loss:\n        loss.backward()\n"
+    text = f"{made}\n{loop}    optimizer.step()\n    scheduler.step()\n"
+    assert [each.code for each in lint(text)] == ([] if made in FIXED else ["AMP101"])
+
+
+def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
+    step = "scaler = GradScaler()\nscaler.scale(model(x)).backward()\nscaler.step(optimizer)\nscaler.update()\n"
+    for body in ("fit(model)", "optimizer.step()"):
+        assert lint(f"{step}for epoch in range(9):\n    {body}\n    scheduler.step()\n", codes=["AMP101"]) == []

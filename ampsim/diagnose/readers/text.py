@@ -102,6 +102,12 @@ class TextReader:
             builder.settings["error"] = self.error[1]
         if any(key.startswith("engine ") for key in self.streams):
             builder.settings["engines"] = True
+        said = [each.builder.says for each in self.streams.values()]
+        for kind in (
+            ("no fp16", "fp16") if any("fp16" in says for says in said) else ()
+        ):  # of several engines one has it
+            for says in said:
+                says.pop(kind, None)
         if builder.says and not builder.rows:
             builder.add(line=next(iter(builder.says.values()))[0])
         return builder.finish(tuple(each.builder.finish() for each in others if each.builder.rows))
