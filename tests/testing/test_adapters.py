@@ -41,6 +41,13 @@ def test_a_framework_keeps_the_laws_but_for_what_is_known(name):
     assert {each.outcome for each in results if not each.text.startswith(words)} <= {"passed", "expected failure"}
 
 
+@pytest.mark.peer("flax", how=FRAMEWORKS["flax, nnx"].install)
+def test_what_flax_differentiates_can_be_called_only_once():
+    nnx = FRAMEWORKS["flax, nnx"]
+    (result,) = check_loop(nnx.make, nnx.batches, laws=["it_learns"])
+    assert result.outcome == "passed", result.text
+
+
 def test_what_is_known_has_a_link_or_was_looked_for():
     reasons = [reason for each in FRAMEWORKS.values() for reason in each.expected.values()]
     assert reasons

@@ -17,6 +17,7 @@ from unittest import mock
 import jax
 import numpy as np
 from jax import Array
+from jax.extend.core import jaxpr_as_fun
 
 from ampsim.testing.loop.faults import ENDS, FAULTS, Faults
 
@@ -74,13 +75,20 @@ spoilable.defvjp(lambda tree: (tree, None), _spoiled)
 def derivatives() -> Iterator[None]:
     """Let each scaled loss that is differentiated meanwhile be by parameters that are `spoilable`.
 
-    What is not scaled, such as a curvature, is left alone: no scaler is asked about its derivative.
+    What is not scaled, such as a curvature, is left alone: no scaler is asked about its derivative. A function is
+    called once, as JAX would: flax.nnx's has no second call.
     """
     theirs = jax.vjp
 
     def vjp(fun: Callable[..., Any], *primals: Any, **named: Any) -> Any:
-        is_scaled = f"{Faults.loss.__qualname__} of" in str(jax.make_jaxpr(fun)(*primals))
-        return theirs(lambda *args: fun(*spoilable(args)) if is_scaled else fun(*args), *primals, **named)
+        program, out = jax.make_jaxpr(fun, return_shape=True)(*primals)
+        is_scaled = f"{Faults.loss.__qualname__} of" in str(program)
+
+        def again(*args: Any) -> Any:
+            leaves = jax.tree.leaves(spoilable(args) if is_scaled else args)
+            return jax.tree.unflatten(jax.tree.structure(out), jaxpr_as_fun(program)(*leaves))
+
+        return theirs(again, *primals, **named)
 
     with mock.patch("jax.vjp", vjp), mock.patch("jax._src.api.vjp", vjp):  # where jax.grad looks for it
         yield
