@@ -22,6 +22,7 @@ from ampsim.core.quirks import (
     RaiseAtMin,
     RaiseBelow,
     RampUntilOverflow,
+    StepsInLog2,
     StreakStartsAt,
     Tolerance,
 )
@@ -475,6 +476,23 @@ NNABLA = Dialect(  # counts as DeepSpeed does; an update is an attempt, and a ba
     Rule(8.0, growth_test=">=", arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)),
     _FACTOR,
     build=_late,
+)
+
+
+def _guided_diffusion(rule: Rule, options: Options) -> Rule:
+    growth = as_float("growth", options["growth"])
+    if not 0 <= growth <= 1:
+        raise ValueError(f"growth={growth!r}: expected 0 to 1, in log2 per clean step; the default is 0.001")
+    return rule.replace(growth_factor=2.0**growth, quirks=(StepsInLog2(growth),))
+
+
+GUIDED_DIFFUSION = Dialect(
+    "guided_diffusion.MixedPrecisionTrainer",
+    "openai/guided-diffusion 22e0df8 guided_diffusion/fp16_util.py:158-220",
+    Rule(2.0**20, growth_interval=1, arithmetic=F32_UNGUARDED),
+    {"init": "init_scale"},
+    {"growth": 1e-3},
+    _guided_diffusion,
 )
 
 ALL: Mapping[str, Dialect] = {d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)}

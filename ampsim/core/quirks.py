@@ -4,6 +4,7 @@ Every quirk names the framework whose source it was read from; `dialects` says w
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from ampsim.core.machine import Advance, Arithmetic, Quirk, Rule, State
@@ -159,3 +160,25 @@ class RaiseAfterConsecutive(Quirk):
                 "Dynamic loss scale Continuous overflow ", int(in_a_row), " times, has exceeded maximum threshold."
             )
         return after.remember(overflows_in_a_row=in_a_row)
+
+
+@dataclass(frozen=True)
+class StepsInLog2(Quirk):
+    """guided-diffusion counts in log2 of the scale: a clean step adds `growth`, an overflow takes 1 away.
+
+    It holds the logarithm as a double; a float32 loss is multiplied by the float32 nearest to 2^log2.
+    """
+
+    growth: float
+
+    def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
+        log2 = state.recall("log2", math.log2(rule.init_scale))
+        if state.scale != self._scale(rule, log2):  # it was set by hand
+            log2 = math.log2(state.scale) if state.scale > 0 else -math.inf
+        log2 += -1.0 if found_inf else self.growth
+        after = advance(rule, state, found_inf)
+        return dataclasses.replace(after, scale=self._scale(rule, log2)).remember(log2=log2)
+
+    @staticmethod
+    def _scale(rule: Rule, log2: float) -> float:
+        return rule.arithmetic.round(2.0**log2) if log2 < 1024 else math.inf

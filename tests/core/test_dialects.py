@@ -28,7 +28,8 @@ def test_an_unknown_dialect_names_the_nearest() -> None:
 
 
 def test_a_name_that_is_no_text_is_unknown() -> None:
-    with pytest.raises(dialects.UnknownDialectError, match=r"unknown dialect 3: expected one of .*, .* and 34 more$"):
+    said = rf"unknown dialect 3: expected one of .*, .* and {len(dialects.ALL) - 5} more$"
+    with pytest.raises(dialects.UnknownDialectError, match=said):
         dialects.get(3)  # type: ignore[arg-type]
 
 

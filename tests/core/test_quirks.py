@@ -322,6 +322,21 @@ def test_paddles_kernel_has_a_floor_that_its_class_lacks() -> None:
     assert scales(PADDLE_STATIC.replace(init_scale=4.0, hysteresis=1), "1111") == [2.0, 1.0, 1.0, 1.0]
 
 
+def test_guided_diffusion_steps_in_the_logarithm() -> None:
+    rule = dialects.get("guided_diffusion.MixedPrecisionTrainer", growth=0.25)
+    assert scales(rule, "0000") == [float(FP32.round(2.0 ** (20 + n / 4))) for n in (1, 2, 3, 4)]
+    assert scales(rule, "01")[-1] == FP32.round(2.0**19.25)  # an overflow takes 1 away, whatever was added
+    by_hand = override(rule, update(rule, init(rule), found_inf=False), 8.0)
+    assert update(rule, by_hand, found_inf=True).scale == 4.0
+    assert update(rule, override(rule, by_hand, 0.0), found_inf=False).scale == 0.0
+    assert scales(rule.replace(init_scale=2.0**127), "000")[-1] == FP32.round(2.0**127.75)
+    assert scales(rule.replace(init_scale=2.0**127), "000010000")[3:6] == [math.inf, 2.0**127, FP32.round(2.0**127.25)]
+    with pytest.raises(
+        ValueError, match=r"growth=1\.5: expected 0 to 1, in log2 per clean step; the default is 0\.001"
+    ):
+        dialects.get("guided_diffusion.MixedPrecisionTrainer", growth=1.5)
+
+
 def test_jmp_loses_its_minimum_under_jit() -> None:
     given_ = {"init": 4.0, "min_loss_scale": 2.0**-10}
     assert scales(dialects.get("jmp.DynamicLossScale", **given_), "1" * 6)[-1] == 0.0625

@@ -15,7 +15,7 @@ from ampsim.core.files import DamagedFileError
 from ampsim.core.machine import Rule
 from ampsim.core.vectors import Vector, answer, as_data, as_file, as_hex, first_difference
 
-SHA256 = "d1fafcd6ea21049a831455da0ff4ea0097a9ed061a0af5b7b93b19f9e6950d1f"
+SHA256 = "5166446cbc0ffc48acf405fa5ad8e347f642a2ab51682f1dcca53d798a9ef6ba"
 """Of the lines. Where they change on purpose, as by a dialect more, it goes here; see `vectors.VERSION`."""
 
 

@@ -123,6 +123,12 @@ const LossScaler = (() => {
           "' times, has exceeded maximum threshold.')");
       return remember(after, { inARow });
     },
+    StepsInLog2(quirk, inner, rule, state, foundInf) {
+      let log2 = state.memory.log2 ?? Math.log2(rule.init_scale);
+      if (state.scale !== round(rule.arithmetic, 2 ** log2)) log2 = state.scale > 0 ? Math.log2(state.scale) : -Infinity; // it was set by hand
+      log2 += foundInf ? -1 : quirk.growth;
+      return remember({ ...inner(rule, state, foundInf), scale: round(rule.arithmetic, 2 ** log2) }, { log2 });
+    },
   };
 
   const newest = (state) => (state.pending.length ? state.pending[state.pending.length - 1] : state.scale);
