@@ -10,14 +10,6 @@ from ampsim.peers.frameworks.here import cuda_is_cpu, held_by_float16, pass_over
 from ampsim.peers.frameworks.torch_like import Optimized
 from ampsim.peers.peer import Peer, Step
 
-_NAMES = {
-    "init_scale": "loss_scale",
-    "growth_interval": "loss_scale_steps",
-    "factor": "loss_scale_factor",
-    "min_scale": "min_loss_scale",
-    "max_scale": "max_loss_scale",
-}
-
 
 class BMTrain(Peer):
     """OptimManager around torch's SGD."""
@@ -29,15 +21,15 @@ class BMTrain(Peer):
     source = "https://github.com/OpenBMB/BMTrain/blob/1.0.1/bmtrain/optim/optim_manager.py#L30"
     dialect = "bmtrain.OptimManager"
     constants = {
-        "init_scale": "init",
-        "growth_interval": "interval",
-        "factor": "factor",
-        "min_scale": "min_loss_scale",
-        "max_scale": "max_loss_scale",
+        "loss_scale": "init",
+        "loss_scale_steps": "interval",
+        "loss_scale_factor": "factor",
+        "min_loss_scale": "min_loss_scale",
+        "max_loss_scale": "max_loss_scale",
     }
     patched = "the CUDA kernel that looks for inf and NaN is torch.isfinite; nccl, streams, __init__ are left out"
 
-    def start(self, init_scale: float = 2.0**16, **constants: Any) -> None:
+    def start(self, loss_scale: float = 2.0**16, **constants: Any) -> None:
         if "bmtrain" not in sys.modules:
             pass_over("bmtrain", "bmtrain.optim")
             kernels: Any = types.ModuleType("bmtrain.loss._function")
@@ -49,8 +41,7 @@ class BMTrain(Peer):
         from bmtrain.optim.optim_manager import OptimManager
 
         config["load_stream"], config["zero_size"] = MagicMock(), 1
-        given = {_NAMES[name]: value for name, value in {"init_scale": init_scale, **constants}.items()}
-        self.manager, self.optimized = OptimManager(**given), Optimized(dtype="float16")
+        self.manager, self.optimized = OptimManager(loss_scale=loss_scale, **constants), Optimized(dtype="float16")
         self.manager.add_optimizer(self.optimized.optimizer)
 
     def get_scale(self) -> float:

@@ -5,10 +5,8 @@ from typing import Any
 from unittest.mock import patch
 
 from ampsim.peers.frameworks.here import one_rank
-from ampsim.peers.frameworks.torch_like import TORCH_CONSTANTS, Optimized
+from ampsim.peers.frameworks.torch_like import Optimized
 from ampsim.peers.peer import Peer, Step
-
-_NAMES = {"init_scale": "initial_scale"}
 
 
 class ColossalAI(Peer):
@@ -22,12 +20,14 @@ class ColossalAI(Peer):
     dialect = "colossalai.DynamicGradScaler"
     options = {"max_scale": 2.0**32}  # of the optimizer, whose scaler's own is none
     constants = {
-        **TORCH_CONSTANTS,
+        "initial_scale": "init",
+        "growth_factor": "growth",
+        "backoff_factor": "backoff",
+        "growth_interval": "interval",
         "min_scale": "min_scale",
         "max_scale": "max_scale",
         "hysteresis": "hysteresis",
     }
-
     patched = "its CPU accelerator says that there is one device; the scaler asks and has no use for the answer"
 
     def start(self, **constants: Any) -> None:
@@ -36,9 +36,8 @@ class ColossalAI(Peer):
 
         one_rank()
         self.optimized = Optimized()
-        given = {_NAMES.get(name, name): value for name, value in constants.items()}
         with patch.object(CpuAccelerator, "device_count", return_value=1):
-            self.wrapped = MixedPrecisionOptimizer(self.optimized.optimizer, **given)
+            self.wrapped = MixedPrecisionOptimizer(self.optimized.optimizer, **constants)
 
     def get_scale(self) -> float:
         return float(self.wrapped.mixed_precision.loss_scale)

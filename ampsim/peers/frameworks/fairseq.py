@@ -9,8 +9,6 @@ from unittest.mock import MagicMock
 from ampsim.peers.frameworks.here import held_by_float16, pass_over
 from ampsim.peers.peer import Peer, Step
 
-_NAMES = {"growth_interval": "scale_window", "factor": "scale_factor", "min_scale": "threshold"}
-
 
 class Fairseq(Peer):
     """DynamicLossScaler; an OverflowError is its signal to skip."""
@@ -23,9 +21,9 @@ class Fairseq(Peer):
     dialect = "fairseq.DynamicLossScaler"
     constants = {
         "init_scale": "init",
-        "growth_interval": "interval",
-        "factor": "factor",
-        "min_scale": "threshold",
+        "scale_window": "interval",
+        "scale_factor": "factor",
+        "threshold": "threshold",
         "tolerance": "tolerance",
         "min_loss_scale": "min_loss_scale",
     }
@@ -41,7 +39,7 @@ class Fairseq(Peer):
         from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
         from fairseq.optim.fp16_optimizer import FP16Optimizer
 
-        self.scaler = DynamicLossScaler(**{_NAMES.get(name, name): value for name, value in constants.items()})
+        self.scaler = DynamicLossScaler(**constants)
         self.optimizer = FP16Optimizer.__new__(FP16Optimizer)
         self.optimizer.scaler = self.scaler
         self.optimizer.fp32_optimizer = SimpleNamespace(state_dict=dict, load_state_dict=lambda *_: None)

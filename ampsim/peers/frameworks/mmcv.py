@@ -7,8 +7,6 @@ from ampsim.peers.frameworks.here import pass_over
 from ampsim.peers.frameworks.torch_like import Optimized
 from ampsim.peers.peer import Peer, Step
 
-_NAMES = {"growth_interval": "scale_window", "factor": "scale_factor"}
-
 
 class MMCV(Peer):
     """LossScaler; the hook around it divides by the scale and skips."""
@@ -19,7 +17,7 @@ class MMCV(Peer):
     target = "mmcv.runner.fp16_utils.LossScaler"
     source = "https://github.com/open-mmlab/mmcv/blob/v1.7.2/mmcv/runner/fp16_utils.py#L334"
     dialect = "mmcv.runner.LossScaler"
-    constants = {"init_scale": "init", "growth_interval": "interval", "factor": "factor"}
+    constants = {"init_scale": "init", "scale_window": "interval", "scale_factor": "factor"}
     patched = "mmcv.runner's __init__, which imports torchvision, is passed over"
 
     def start(self, **constants: Any) -> None:
@@ -27,7 +25,7 @@ class MMCV(Peer):
         from mmcv.runner.fp16_utils import LossScaler
 
         self.optimized = Optimized()
-        self.scaler = LossScaler(**{_NAMES.get(name, name): value for name, value in constants.items()})
+        self.scaler = LossScaler(**constants)
 
     def get_scale(self) -> float:
         return float(self.scaler.loss_scale)

@@ -11,11 +11,13 @@ TORCH_CONSTANTS = {
     "backoff_factor": "backoff",
     "growth_interval": "interval",
 }
-WIDTH = 64  # gradients at most: some frameworks lay parameters out once and for all
 
 
 class Optimized:
-    """One parameter of WIDTH numbers under an SGD that notes the gradients of its first step."""
+    """One parameter under an SGD that notes the gradients of its first step.
+
+    It has 64 numbers, which is as many gradients as it takes: some frameworks lay parameters out once and for all.
+    """
 
     count = 0
     seen: tuple[float, ...] | None = None
@@ -23,7 +25,7 @@ class Optimized:
     def __init__(self, dtype: str = "float32") -> None:
         import torch
 
-        self.param: Any = torch.nn.Parameter(torch.zeros(WIDTH, dtype=getattr(torch, dtype)))
+        self.param: Any = torch.nn.Parameter(torch.zeros(64, dtype=getattr(torch, dtype)))
         self.optimizer = torch.optim.SGD([self.param], lr=1.0)
         self.optimizer.register_step_pre_hook(self.note)
 
@@ -31,8 +33,8 @@ class Optimized:
         """Lay these gradients down as backward does, the rest being zero, and forget what was noted."""
         import torch
 
-        self.count, self.seen = len(scaled), None
-        self.param.grad = torch.tensor([*scaled, *[0.0] * (WIDTH - len(scaled))], dtype=self.param.dtype)
+        self.count, self.seen, self.param.grad = len(scaled), None, torch.zeros_like(self.param)
+        self.param.grad[: self.count] = torch.tensor(scaled)
 
     def note(self, optimizer: Any, *_: Any) -> None:
         """Keep the gradients of the parameters that an optimizer steps, which need not be ours."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ampsim.core.machine import Rule
 from ampsim.peers import environments
 from ampsim.peers.laws.judging import Verdict
-from ampsim.peers.laws.source import STEP, driver_of
+from ampsim.peers.laws.source import driver_of
 from ampsim.peers.laws.subject import FACTORS, WORDS, PeerTraits, fields
 from ampsim.peers.peer import Peer
 from ampsim.testing.emit.run_emitted import run_apart
@@ -40,9 +40,7 @@ def emitted(peer: type[Peer], verdict: Verdict, version: str) -> str:
             version=f"{peer.requirement.partition('==')[0]} {version}", gives_up="(Exception,)",
         )  # fmt: skip
 
-    pieces, imports = driver_of(peer, write((), ()))
-    text = write(pieces, imports)
-    return text if STEP in pieces else text.replace(").used", ")")
+    return write(*driver_of(peer, write((), ())))
 
 
 def _maker(name: str, peer: type[Peer], verdict: Verdict) -> str:
