@@ -12,10 +12,12 @@ from ampsim.testing.emit.loop_case import Case
 from ampsim.testing.emit.text import Text, number, written
 from ampsim.testing.load import load
 from ampsim.testing.loop.judge import chosen, judge_loop, shrink
-from ampsim.testing.loop.law import HIDDEN, JUMPS, OTHER, SAVING, LoopLaw
+from ampsim.testing.loop.law import LoopLaw
 from ampsim.testing.loop.laws import resume, rounding, splitting
 from ampsim.testing.loop.laws.scale import PLANS
 from ampsim.testing.loop.laws.scaler import GROWTH_INTERVAL as UPDATES_AT
+from ampsim.testing.loop.laws.scaler import JUMPS, OTHER
+from ampsim.testing.loop.laws.skipped import HIDDEN
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
 from ampsim.testing.loop.run import Fault
@@ -173,7 +175,7 @@ def _skipped(case: Case) -> Sequence[str]:
     before, bad, after = (", ".join(map(str, part)) for part in broken.places)
     define, plant, clear = _planted(case, broken.fault)
     begun = [*define, "loop, scaler = start()", *([f"train(loop, {before})"] if before else [])]
-    if broken.pattern != HIDDEN:
+    if broken.cause != HIDDEN:
         old = f"copy.deepcopy({case.seen()})" if broken.differences else "scaler.get_scale()"
         asked = case.equal(case.seen(), "before") if broken.differences else "assert scaler.get_scale() < before"
         return *begun, f"before = {old}", *plant, f"train(loop, {bad})", asked
@@ -198,7 +200,7 @@ def _resume(case: Case) -> Sequence[str]:
     start = f"start(growth_interval={resume.GROWTH_INTERVAL})"
     begun = [f"loop, scaler = {start}", f"train(loop, {_listed(places[:cut])})"]
     save, load = _saving(case)
-    if case.broken.pattern == SAVING:
+    if case.broken.cause == resume.SAVING:
         return *begun, f"before = copy.deepcopy({case.seen()})", save, case.equal(case.seen(), "before")
     loaded = [*begun, save, f"other, its = {start}", *load]
     if not case.broken.differences:
@@ -261,7 +263,7 @@ def _learns(case: Case) -> Sequence[str]:
 
 def _updates(case: Case) -> Sequence[str]:
     start, train = f"loop, scaler = start(growth_interval={UPDATES_AT})", f"train(loop, {_places(case.batches)})"
-    if case.broken.pattern == OTHER:
+    if case.broken.cause == OTHER:
         return (
             start, f"train(loop, {_places(case.batches[:1])})",
             "users, scale = [], torch.amp.GradScaler.scale",
@@ -272,7 +274,7 @@ def _updates(case: Case) -> Sequence[str]:
         )  # fmt: skip
     note = ["states.append(scaler.state_dict())", "update(*args)", "states.append(scaler.state_dict())"]
     begun, asked = [start, "update, states = scaler.update, []\n"], ["assert states[2::2] == states[1:-1:2]"]
-    if case.broken.pattern != JUMPS:
+    if case.broken.cause != JUMPS:
         hook = "register_optimizer_step_pre_hook"
         begun = [f"from torch.optim.optimizer import {hook}\n", start, "update, states, steps = scaler.update, [], []"]
         begun += [f"hook = {hook}(lambda *_: steps.append(1))\n"]

@@ -9,13 +9,13 @@ from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.law import BrokenError, Result, described, without_findings
 from ampsim.testing.loop.events import order
-from ampsim.testing.loop.law import HIDDEN, SKIPPED, STILL, STUCK, UNREACHED, Broken, LoopLaw, NotAsked
-from ampsim.testing.loop.laws.learning import it_learns
+from ampsim.testing.loop.law import Broken, LoopLaw, NotAsked
+from ampsim.testing.loop.laws.learning import SKIPPED, STILL, STUCK, UNREACHED, it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
 from ampsim.testing.loop.laws.scale import scale_is_invisible
 from ampsim.testing.loop.laws.scaler import scaler_changes_by_update_only
-from ampsim.testing.loop.laws.skipped import skipped_step_never_happened
+from ampsim.testing.loop.laws.skipped import HIDDEN, skipped_step_never_happened
 from ampsim.testing.loop.laws.splitting import splitting_is_invisible
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
@@ -199,10 +199,10 @@ def _ask(law: LoopLaw, make: Make, batches: Sequence[Batch], *, brief: bool) -> 
 
 def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
     """Return what happens, line by line, in the step in which a law was seen to be broken, if it is of one rank."""
-    if "rank" in broken.where or broken.pattern in (SKIPPED, STUCK, UNREACHED, STILL):
+    if "rank" in broken.where or broken.cause in (SKIPPED, STUCK, UNREACHED, STILL):
         return ""
     scale = broken.scale if broken.scale > 1 else TRIED_AT
-    fault = broken.fault if broken.fault and broken.pattern != HIDDEN else NOTHING
+    fault = broken.fault if broken.fault and broken.cause != HIDDEN else NOTHING
     return order(make, [*batches[: broken.step + 1]], scale, fault)
 
 

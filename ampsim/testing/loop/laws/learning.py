@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ampsim.testing.loop.law import SKIPPED, STILL, STUCK, UNREACHED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import DATA, same
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
@@ -14,6 +14,19 @@ FEWEST = 3  # clean steps, of which a count must have counted one
 COUNTS = re.compile(r"(^|\.)(last_epoch|_step_count|n_averaged|(global_?)?steps?|num_updates)$")
 STATE_OF_OPTIMIZER = re.compile(r"\.(state|param_groups)\.")
 SMALL = 1e-4  # of a parameter: gradients below may rightly be lost when they are added to it
+STILL = (
+    "it is named in state and never called: step it where the optimizer has stepped. What moves once per epoch is "
+    "called `data` in state, or given batches of more than one"
+)
+SKIPPED = "every step is skipped: look for inf or NaN in the loss at this scale"
+UNREACHED = (
+    "it is not in the graph of the loss, or detached from it; if it is not to be trained, take it from the optimizer, "
+    "or requires_grad_(False)"
+)
+STUCK = (
+    "it has gradients and no optimizer steps with them, or the move is lost in the parameter's dtype: keep float32 "
+    "parameters"
+)
 
 
 @law(issue="https://github.com/deepspeedai/DeepSpeed/issues/8415", shrinks=False)
@@ -36,15 +49,13 @@ def it_learns(make: Make, batches: Sequence[Batch]) -> Verdict:
     if len(still) == len(start):
         skipped = sum(run.overflows(index) for index in range(len(batches)))
         seen = f"no parameter moved; {skipped} of {len(batches)} steps were skipped"
-        return Broken(where, step, pattern=SKIPPED if skipped else STUCK, seen=seen)
+        return Broken(where, step, cause=SKIPPED if skipped else STUCK, seen=seen)
     for name in still:
         if largest.get(name, 0.0) < 0:
-            return Broken(
-                where, step, pattern=UNREACHED, seen=f"{name} never had a gradient when its optimizer stepped"
-            )
+            return Broken(where, step, cause=UNREACHED, seen=f"{name} never had a gradient when its optimizer stepped")
         if largest.get(name, 0.0) > SMALL * max(1.0, float(np.abs(start[name]).max())):
             seen = f"{name} did not move, with gradients up to {largest[name]:.3g}"
-            return Broken(where, step, pattern=STUCK, seen=seen)
+            return Broken(where, step, cause=STUCK, seen=seen)
     return _counts(run, where)
 
 
@@ -56,5 +67,5 @@ def _counts(run: Run, where: str) -> Broken | None:
             continue
         if all(same(array, state.get(name)) for state in run.states):
             seen = f"{name} stays {array.item()} in {clean} clean steps"
-            return Broken(where, len(run.verdicts) - 1, pattern=STILL, seen=seen)
+            return Broken(where, len(run.verdicts) - 1, cause=STILL, seen=seen)
     return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.law import APART, COUNTED, MEAN, VERDICT, WAITS, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import same
 from ampsim.testing.loop.laws.rounding import Rounding, distance
 from ampsim.testing.loop.loop import LoopError
@@ -25,6 +25,22 @@ INF = Fault()
 ALIKE = 2.0**-10  # of gradients: how near a mean of parts comes to that of the whole
 Iterations = Sequence[Sequence[Batch]]
 PLANS: tuple[Collection[int], ...] = ((), *((rank,) for rank in range(RANKS)), range(RANKS))  # who has an inf
+APART = "the gradients of the ranks are not averaged alike: of some parameters only, or each clipped before the mean"
+MEAN = (
+    "all ranks step with the same gradients, which are not the mean of theirs: summed and not divided by the number of "
+    "ranks, divided twice, or clipped by each rank before they are averaged"
+)
+WAITS = (
+    "a rank goes its own way after its own verdict: let all agree on the verdict before any of them skips a collective"
+)
+COUNTED = (
+    "it follows the rank's own gradients, or its own number: ask after scaler.update() whether the scale fell, once "
+    "all ranks have one verdict"
+)
+VERDICT = (
+    "the verdict is of one rank: average the gradients before the scaler looks at them; where each rank keeps its own, "
+    "let the scaler ask the others, as ampsim.torch.GradScaler(group=group) does"
+)
 
 
 @law(issue="https://github.com/pytorch/pytorch/issues/136009")
@@ -78,7 +94,7 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
     planted = f", with {_fault(whole, bad)} on rank {' and '.join(map(str, bad))}" if bad else ""
     if waits:
         count = sum(map(len, groups))
-        return Broken(f"in {count} batches{planted}", count - 1, pattern=WAITS, seen=waits)
+        return Broken(f"in {count} batches{planted}", count - 1, cause=WAITS, seen=waits)
     if not bad and any(any(found) for run in (whole, *ranks.values()) for found in run.verdicts):
         return NotAsked(f"a batch overflows at scale {SCALE:g}")
     if not bad and (broken := _trains(make, groups, whole, [run for _, run in sorted(ranks.items())])):
@@ -139,7 +155,7 @@ def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) ->
         if far := rounding.beyond(before, left, right, end - 1):
             apart = [each for each in far if each.name not in alike]
             where = f"on each of {RANKS} ranks after batch {group[-1].place}"
-            return Broken(where, end - 1, apart or far, pattern=APART if apart else MEAN)
+            return Broken(where, end - 1, apart or far, cause=APART if apart else MEAN)
     return None
 
 
@@ -171,13 +187,13 @@ def _compare(whole: Run, run: Run, who: str, groups: Iterations, planted: str) -
         where = f"{who} after batch {groups[number][-1].place}{planted}"
         expected, seen = ({each.name for each in differences(r.states[start], r.states[end])} for r in (whole, run))
         if is_bad and (moved := [name for name in run.parameters() if name in seen - expected]):
-            return Broken(where, end - 1, pattern=VERDICT, seen=f"{moved[0]} moves in a step that all must skip")
+            return Broken(where, end - 1, cause=VERDICT, seen=f"{moved[0]} moves in a step that all must skip")
         if found := differences(whole.scalers[end], run.scalers[end]):
-            return Broken(where, end - 1, found, pattern=VERDICT)
+            return Broken(where, end - 1, found, cause=VERDICT)
         for name in counts:
             if name in run.states[end] and (name in seen) != (name in expected):
                 said = "counts a step that all skip" if name in seen else "does not count a step that all take"
-                return Broken(where, end - 1, pattern=COUNTED, seen=f"{name} {said}")
+                return Broken(where, end - 1, cause=COUNTED, seen=f"{name} {said}")
     return None
 
 

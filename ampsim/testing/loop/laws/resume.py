@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 
-from ampsim.testing.loop.law import LOADING, SAVING, UNNAMED, WINDOW, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import DATA
 from ampsim.testing.loop.loop import LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
@@ -13,6 +13,19 @@ from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, State, differences
 
 SCALE, GROWTH_INTERVAL = 2.0**8, 3  # so that a scaler which is not saved shows in its tracker or its scale
+SAVING = "saving goes through the optimizer's step or the scaler's update, or leaves something else in the model"
+LOADING = (
+    "what was saved does not fit what make builds: build in make, or in load, what the loop adds while it trains, as "
+    "parameter groups"
+)
+WINDOW = (
+    "its place among the batches of one step is in the checkpoint, and the gradients added up so far are not: save "
+    "between steps alone, so that Loop's save= refuses elsewhere, or save the gradients as well"
+)
+UNNAMED = (
+    "all that state names was loaded, and training goes on otherwise: it carries something more, which a checkpoint of "
+    "state loses; name it in state, or give Loop save= and load="
+)
 
 
 @law(issue="https://github.com/huggingface/accelerate/issues/4289")
@@ -52,7 +65,7 @@ def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
         found = differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1])
         if found and other.verdicts and other.verdicts[-1]:
             where = f"after batch {last.place}, having loaded what was saved after batch {before[-1].place}"
-            return Broken(where, len(before), found, pattern=WINDOW)
+            return Broken(where, len(before), found, cause=WINDOW)
     return None
 
 
@@ -62,14 +75,14 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:
         checkpoint = copy.deepcopy(run.save())
     run.see()
     if found := differences(*(_carried(run, index) for index in (-2, -1))):
-        return Broken(f"after saving, after batch {before[-1].place}", len(before) - 1, found, pattern=SAVING)
+        return Broken(f"after saving, after batch {before[-1].place}", len(before) - 1, found, cause=SAVING)
     other = begin(make, SCALE, GROWTH_INTERVAL)
     place = f"after loading what was saved after batch {before[-1].place}"
     try:
         with blame_user_code("load"):
             other.load(checkpoint)
     except LoopError as error:
-        return Broken(place, len(before) - 1, pattern=LOADING, seen=str(error))
+        return Broken(place, len(before) - 1, cause=LOADING, seen=str(error))
     other.see(first=True)
     if found := differences(_carried(run, -1), _carried(other, -1)):
         if lost := [each.name for each in found if _is_left_out(run, each.name)]:
@@ -81,7 +94,7 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:
         if found := differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]):
             where = f"after batch {batch.place}, having loaded what was saved after batch {before[-1].place}"
             unnamed = "" if run.loop.load else UNNAMED
-            return Broken(where, len(before) + step, found, pattern=unnamed)
+            return Broken(where, len(before) + step, found, cause=unnamed)
     return None
 
 

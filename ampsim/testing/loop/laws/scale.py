@@ -1,8 +1,9 @@
 """The scale is invisible."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ampsim.testing.loop.law import ALIKE, GROWS, POWER, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import is_copy
 from ampsim.testing.loop.laws.rounding import Rounding
 from ampsim.testing.loop.run import Run
@@ -11,6 +12,11 @@ from ampsim.testing.loop.state import LOGGED, Difference, differences
 
 LOGS = 2.0**-17  # of a logged number: what rounding makes of it
 SLIGHT = 1e-3  # of the largest number of an array: what numbers below the normal ones do not reach
+GROWS = (
+    "differs only once the scale has moved: divided by the scale after scaler.update() and not before, or gradients "
+    "kept over an update without their scale"
+)
+ALIKE = "by one factor for all, which is no power of S: clipped or normalised before scaler.unscale_(optimizer)"
 PLANS = ((2.0**8, NEVER), (2.0**16, NEVER), (1.0, 1))  # initial scale and growth interval of what scale 1 is held to
 
 
@@ -36,7 +42,7 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
             if any(reference.verdicts) and not reference.verdicts[step]:
                 continue  # a part of a step, whose gradients are scaled as yet
             if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
-                if found.pattern == POWER or not (why := _excuse(found, make, batches[: step + 1], scale, interval)):
+                if _by_a_power(found) or not (why := _excuse(found, make, batches[: step + 1], scale, interval)):
                     return found
                 doubt = NotAsked(f"only up to factors of the scale, as {why}: {found.differences[0]}")
                 break
@@ -60,18 +66,20 @@ def _compare(reference: Run, run: Run, step: int, batch: Batch, rounding: Roundi
     scale = run.scales[step]
     moving = ", which doubles after each update" if grows else ""
     where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
-    pattern = _pattern(found, scale)
-    return Broken(where, step, found, scale, GROWS if grows and pattern != POWER else pattern)
+    broken = Broken(where, step, found, scale)
+    return broken if _by_a_power(broken) else replace(broken, cause=GROWS if grows else ALIKE if _alike(found) else "")
 
 
-def _pattern(found: Sequence[Difference], scale: float) -> str:
-    """Return what the factors say, by which what differs is multiplied."""
+def _by_a_power(broken: Broken) -> bool:
+    """Return whether the change of an array is multiplied by a power of the scale."""
+    return any(is_power(each.factor(), broken.scale) for each in broken.differences)
+
+
+def _alike(found: Sequence[Difference]) -> bool:
+    """Return whether the changes of all arrays are multiplied by one factor."""
     factors = [each.factor() for each in found]
-    if any(is_power(factor, scale) for factor in factors):
-        return POWER
     known = [factor for factor in factors if factor is not None]
-    alike = len(known) == len(factors) and max(known) - min(known) < 1e-3 * max(map(abs, known))
-    return ALIKE if alike else ""
+    return len(known) == len(factors) and max(known) - min(known) < 1e-3 * max(map(abs, known))
 
 
 def is_power(factor: float | None, scale: float) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ampsim.testing.loop.law import AGAIN, JUMPS, OTHER, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import same
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, play
@@ -10,6 +10,15 @@ from ampsim.testing.loop.state import State, differences
 
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
 MOST = 4  # updates in one batch that are looked for
+OTHER = (
+    "a scaler of the loop's own, or one that is made anew: its scale and its count are in no checkpoint, and begin "
+    "again; use the one that make is given"
+)
+JUMPS = "its state is set, or loaded, in the middle of training: leave it to scaler.update()"
+AGAIN = (
+    "each update counts a clean step, so that the scale grows too soon: update once, after the last "
+    "scaler.step(optimizer)"
+)
 
 
 @law(issue="https://github.com/davda54/sam/issues/97", shrinks=False)
@@ -27,9 +36,9 @@ def scaler_changes_by_update_only(make: Make, batches: Sequence[Batch]) -> Verdi
     late = [batch for batch, _ in run.others if batch > 0 or not run.used]
     if late:
         places = ", ".join(str(batches[each].place) for each in dict.fromkeys(late))
-        return Broken(f"in batch {places}", late[-1], pattern=OTHER, seen="the loss is scaled by another scaler")
+        return Broken(f"in batch {places}", late[-1], cause=OTHER, seen="the loss is scaled by another scaler")
     if run.jumps:
-        return Broken(f"in {len(batches)} batches", last, pattern=JUMPS, seen=f"the scaler's {run.jumps[0]}")
+        return Broken(f"in {len(batches)} batches", last, cause=JUMPS, seen=f"the scaler's {run.jumps[0]}")
     return _again([*map(len, run.verdicts)], run.steps, batches, "optimizers step")
 
 
@@ -45,7 +54,7 @@ def _of_values(run: Run, batches: Sequence[Batch]) -> Verdict:
             left, right = (run.scalers[at] for at in (step, step + 1))
             changed = differences(left, right)[0]
             seen = f"{changed.name} was {changed.left}, and {changed.right} after the step, which no update makes of it"
-            return Broken(f"in batch {batch.place}", step, pattern=JUMPS, seen=seen)
+            return Broken(f"in batch {batch.place}", step, cause=JUMPS, seen=seen)
         counts.append(count)
     return _again(counts, run.passes or [], batches, "a scaled loss is differentiated")
 
@@ -67,4 +76,4 @@ def _again(updates: Sequence[int], steps: Sequence[int], batches: Sequence[Batch
         return None
     many, few = stepping[0]
     seen = f"the scaler is updated {many} times where {what} {few} time{'s' * (few > 1)}"
-    return Broken(f"in each of {len(stepping)} batches", len(batches) - 1, pattern=AGAIN, seen=seen)
+    return Broken(f"in each of {len(stepping)} batches", len(batches) - 1, cause=AGAIN, seen=seen)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ampsim.testing.loop.law import HIDDEN, KEPT, MIXED, POISONED, STEPPED, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.excused import DATA, Excuses, moved, same, unlike
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
@@ -23,6 +23,21 @@ FAR = 2.0**16  # from where the scale falls many times before it comes to a floo
 MOST = 15  # skips in a row
 EARLY = 2  # iterations before the one in which all kinds of faults are planted
 PARAMETERS = 4  # in which a fault is planted, at most
+STEPPED = (
+    "the inf was stepped with: optimizer.step() is called directly, or inf and NaN are taken out of the gradients "
+    "before the scaler looks; step every optimizer with scaler.step(optimizer)"
+)
+KEPT = "the scaler is not updated: no update is called, or it is not told of the inf, or in JAX its result is dropped"
+POISONED = "a loss that is not finite is taken into it for ever: leave out what is not finite before it is averaged"
+MIXED = (
+    "it is neither left alone nor what a clean step makes of it: an inf or NaN is taken out of gradients, or part of "
+    "them is looked at, or one backward pass of several; let the scaler look at all gradients, after the last pass, by "
+    "scaler.step(optimizer)"
+)
+HIDDEN = (
+    "something outside state went on in the skipped step: gradients that were not cleared, or a counter, an average, a "
+    "generator of random numbers that state does not name"
+)
 
 
 @law(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
@@ -63,7 +78,7 @@ def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
     if bad.scale < SCALE:
         return None
     seen = f"the scaler was never updated, and {now[0].name} moves"
-    return Broken(f"in {len(batches)} batches", len(batches) - 1, pattern=KEPT, seen=seen)
+    return Broken(f"in {len(batches)} batches", len(batches) - 1, cause=KEPT, seen=seen)
 
 
 class Skip:
@@ -107,10 +122,10 @@ class Skip:
         """Return after what something was seen, in words."""
         return f"after the skipped batch {self.group[-1].place}, with {fault}"
 
-    def _broken(self, fault: Fault, found: Sequence[Difference], pattern: str = "", seen: str = "") -> Broken:
+    def _broken(self, fault: Fault, found: Sequence[Difference], cause: str = "", seen: str = "") -> Broken:
         step = self.places.index(self.group[-1].place)
         places = _places(self.before, self.group, ())
-        return Broken(self.where(fault), step, found, pattern=pattern, seen=seen, fault=fault, places=places)
+        return Broken(self.where(fault), step, found, cause=cause, seen=seen, fault=fault, places=places)
 
     def at_all(self, quiet: set[str]) -> Broken | None:
         """Plant an inf in all gradients; add to `quiet` what stands still then."""
@@ -157,7 +172,7 @@ class Skip:
         step = self.places.index(after[-1].place)
         places = _places(self.before, self.group, after)
         fault = Fault(place="" if self.clean.passes else "loss")
-        return Broken(f"after batch {after[-1].place}", step, found, pattern=HIDDEN, fault=fault, places=places)
+        return Broken(f"after batch {after[-1].place}", step, found, cause=HIDDEN, fault=fault, places=places)
 
     # ------------------------------------------------------------------------------------------- all kinds of faults
 
@@ -202,7 +217,7 @@ class Skip:
                 return broken
             if found and not left:
                 where = f"{self.where(fault)}, skip {planted} in a row"
-                return Broken(where, self.places.index(self.group[-1].place), found, pattern=HIDDEN, fault=fault)
+                return Broken(where, self.places.index(self.group[-1].place), found, cause=HIDDEN, fault=fault)
             run, planted = self._begin(FAR), 0
         return None
 
@@ -241,8 +256,7 @@ class Skip:
             if not found:
                 return None
         if found:
-            pattern = STEPPED if _spread(found, self.trained) else MIXED
-            return self._broken(fault, found, pattern)
+            return self._broken(fault, found, STEPPED if _spread(found, self.trained) else MIXED)
         if scale >= SCALE and not self._is_left_alone(fault):
             return self._broken(fault, (), KEPT, f"the scale is {scale:g}, expected less than {SCALE:g}")
         return None
@@ -278,9 +292,9 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         places = _places(groups[0], chain(*groups[1 : number + 1]), ())
         told = partial(Broken, where, step, fault=Fault(), places=places)
         if found := unlike((each for each in moved(start, run.states[-1]) if each.name in trained), trained):
-            return told(found, pattern=STEPPED if _spread(found) else MIXED)
+            return told(found, cause=STEPPED if _spread(found) else MIXED)
         if run.scale >= scale:
-            return told(pattern=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}")
+            return told(cause=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}")
     return None
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ampsim.testing.loop.law import VERDICT, Broken, NotAsked, Verdict, law
+from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
 from ampsim.testing.loop.laws.rounding import Rounding
 from ampsim.testing.loop.run import Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
@@ -15,6 +15,9 @@ from ampsim.testing.loop.state import differences
 SCALE, PARTS = 2.0**8, 2
 NO_SPLIT = "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
+VERDICT = (
+    "the verdict is of one micro-batch, or comes before all are added: unscale and update once, after the last one"
+)
 STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
 
 
@@ -37,7 +40,7 @@ def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
         advance(whole, [batch])
         advance(split, [batch], cut)
         if broken := _compare(whole, split, step, batch, rounding):
-            if broken.pattern == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
+            if broken.cause == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
                 return broken
             doubt = NotAsked(f"only of verdict and scale, as {why}: {broken.differences[0]}")
             break
@@ -64,9 +67,9 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, rounding: Rounding
     before = whole.states[step]
     where = f"after batch {batch.place} in {PARTS} micro-batches"
     if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
-        return Broken(where, step, pattern=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
+        return Broken(where, step, cause=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
     if found := differences(whole.scalers[-1], split.scalers[-1]):
-        return Broken(where, step, found, pattern=VERDICT)
+        return Broken(where, step, found, cause=VERDICT)
     if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
         return None  # a batch that is accumulated, and moves nothing: what is apart was so before
     far = {each.name for each in rounding.beyond(before, whole.states[-1], split.states[-1], step)}
@@ -86,10 +89,10 @@ def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
     if not run.overflows(0):
-        return Broken(where, step, pattern=VERDICT, seen=_say([True], run.verdicts[0]))
+        return Broken(where, step, cause=VERDICT, seen=_say([True], run.verdicts[0]))
     if run.scale != SCALE / 2:
         seen = f"the scale is {run.scale:g}, expected {SCALE / 2:g}"
-        return Broken(where, step, pattern=VERDICT, seen=seen)
+        return Broken(where, step, cause=VERDICT, seen=seen)
     return None
 
 
