@@ -182,13 +182,16 @@ class Run(ABC):
         """Give each parameter's largest gradient of a step, -1 for none, as far as the framework shows it."""
         yield {}
 
-    @abstractmethod
     def save(self) -> Any:
-        """Return a checkpoint of the loop and the scaler."""
+        """Return a checkpoint of the loop and the scaler: the user's, or all that state holds."""
+        return self.loop.save() if self.loop.save else self.held(self.loop.state)
 
-    @abstractmethod
     def load(self, checkpoint: Any) -> None:
         """Go on from a checkpoint."""
+        if self.loop.load:
+            self.loop.load(checkpoint)
+        else:
+            self.hold(checkpoint)
 
     @abstractmethod
     def loads(self, value: Any) -> bool:

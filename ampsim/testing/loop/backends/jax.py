@@ -141,17 +141,14 @@ class JaxRun(FaultyRun):
         return [dict(zip(names, map(np.array, jax.tree.leaves(each)), strict=True)) for each in updates(scaler)]
 
     def save(self) -> Any:
-        if self.loop.save:
-            return self.loop.save(self.loop.state)
-        return jax.tree.leaves(self.loop.state)
+        return self.loop.save(self.loop.state) if self.loop.save else super().save()
 
     def load(self, checkpoint: Any) -> None:
-        if self.loop.load:
-            state = self.loop.load(checkpoint)
-            if not isinstance(state, Mapping):
-                raise LoopError(f"load returned {type(state).__name__}: expected the state, a mapping as Loop's")
-        else:
-            state = jax.tree.unflatten(jax.tree.structure(self.loop.state), checkpoint)
+        if self.loop.load is None:
+            return super().load(checkpoint)
+        state = self.loop.load(checkpoint)
+        if not isinstance(state, Mapping):
+            raise LoopError(f"load returned {type(state).__name__}: expected the state, a mapping as Loop's")
         self.loop = replace(self.loop, state=state)
 
     def loads(self, value: Any) -> bool:

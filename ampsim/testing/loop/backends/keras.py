@@ -77,17 +77,6 @@ class KerasRun(FaultyRun):
             if each.trainable
         }
 
-    def save(self) -> Any:
-        if self.loop.save:
-            return self.loop.save()
-        return self.held(self.loop.state)
-
-    def load(self, checkpoint: Any) -> None:
-        if self.loop.load:
-            self.loop.load(checkpoint)
-        else:
-            self.hold(checkpoint)
-
     def held(self, names: Collection[str]) -> Any:
         return {
             key: [np.array(keras.ops.convert_to_numpy(each.value)) for each in self.loop.state[key].variables]

@@ -191,17 +191,14 @@ class TorchRun(Run):
             hook.remove()
 
     def save(self) -> Any:
-        if self.loop.save:
-            return self.loop.save()
-        return {"": self.scaler.state_dict()} | self.held(self.loop.state)
+        return super().save() if self.loop.save else (self.scaler.state_dict(), super().save())
 
     def load(self, checkpoint: Any) -> None:
         self.scaler.left = None
-        if self.loop.load:
-            self.loop.load(checkpoint)
-            return
-        self.scaler.load_state_dict(checkpoint[""])
-        self.hold({key: value for key, value in checkpoint.items() if key})
+        if not self.loop.load:
+            scaler, checkpoint = checkpoint
+            self.scaler.load_state_dict(scaler)
+        super().load(checkpoint)
 
     def held(self, names: Collection[str]) -> Any:
         state = {key: self.loop.state[key] for key in names if self.loads(self.loop.state[key])}
