@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 from dataclasses import replace
 from functools import partial
@@ -323,28 +322,6 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     assert not cases["mine-a_state_dict_continues_the_run"]
 
 
-# --------------------------------------------------------------------------------------- what does not end
-
-
-class Deadlocks(TORCH):
-    def step(self, optimizer):
-        lock = threading.Lock()
-        with lock, lock:
-            pass
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
-def test_a_check_that_hangs_is_named_and_is_never_expected_and_the_next_one_is_run():
-    judge.warm_up()
-    before = signal.getsignal(signal.SIGALRM)
-    checks = [CHECKS["clean_step_is_taken"], CHECKS["unscaling_twice_is_refused"]]
-    expected = {"clean_step_is_taken": "raised OverdueError"}
-    hung, passed = judge.judge(Deadlocks, checks, expected=expected, limit=1)
-    assert hung.text.startswith("clean_step_is_taken: did not end within 5 s\n")
-    assert (hung.outcome, hung.is_overdue, passed.outcome) == ("failed", True, "passed")
-    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
-
-
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
 def test_an_alarm_that_somebody_else_has_set_stays():
     signal.setitimer(signal.ITIMER_REAL, 1000)  # as pytest-timeout does
@@ -368,11 +345,6 @@ def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_wa
     monkeypatch.undo()
     with pytest.raises(AssertionError, match="a_state_dict_is_never_torn"):
         check_threads(TORCH)
-
-
-def test_what_is_no_scaler_is_refused():
-    with pytest.raises(TypeError, match=r"3\.0 is a float: expected a GradScaler class or make"):
-        check_scaler(3.0)
 
 
 def test_every_check_says_its_law_in_one_sentence():
@@ -412,47 +384,3 @@ def test_no_law_is_asked_where_asserts_are_left_out():
     asked = quickly + "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
     done = subprocess.run([sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False)  # noqa: S603
     assert "python -O leaves out the asserts that laws are made of" in done.stderr
-
-
-class Holds:
-    """Holds torch's scaler, whose constants its constructor hands on behind a device."""
-
-    def __init__(self, device="cpu", **kwargs):
-        self.inner = TORCH(device, **kwargs)
-
-    def __getattr__(self, name):
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-
-def test_constants_reach_a_scaler_behind_a_device_and_keywords():
-    made = as_subject(Holds).make(Rule(init_scale=8.0, growth_interval=5), enabled=True)
-    assert (made.get_scale(), made.get_growth_interval()) == (8.0, 5)
-    assert not as_subject(Holds).make(Rule(), enabled=False).is_enabled()
-
-
-def test_constants_reach_a_class_behind_one_without_a_constructor():
-    class Mixin:
-        pass
-
-    class Mixed(Mixin, TORCH):
-        def __init__(self, device="cpu", **kwargs):
-            super().__init__(device, **kwargs)
-
-    assert as_subject(Mixed).make(Rule(init_scale=8.0), enabled=True).get_scale() == 8.0
-    assert "enabled" not in as_subject(Mixed).lacking
-
-
-def test_a_constructor_that_hides_where_the_constants_go_is_refused_and_not_guessed():
-    class Hides(Holds):
-        def __init__(self, kind="cpu", **kwargs):
-            self.inner = TORCH(kind, **kwargs)
-
-    class OfARule(Holds):
-        def __init__(self, rule, **kwargs):
-            self.inner = TORCH("cpu", rule.init_scale, **kwargs)
-
-    with pytest.raises(TypeError, match="Hides does not say where init_scale goes"):
-        as_subject(Hides)
-    assert as_subject(OfARule).make(Rule(init_scale=8.0)).get_scale() == 8.0

@@ -65,9 +65,39 @@ class Wraps:
         return getattr(self.__dict__["inner"], name)
 
 
+class Holds:
+    """Holds torch's scaler, whose constants its constructor hands on behind a device."""
+
+    def __init__(self, device="cpu", **kwargs):
+        self.inner = torch.amp.GradScaler(device, **kwargs)
+
+    def __getattr__(self, name):
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class Mixin:
+    pass
+
+
+class Mixed(Mixin, torch.amp.GradScaler):
+    def __init__(self, device="cpu", **kwargs):
+        super().__init__(device, **kwargs)
+
+
 @pytest.mark.parametrize(
     "target",
-    [Starred, Keywords, Positional, Wraps, partial(torch.amp.GradScaler, "cpu"), Subject(Starred, Traits())],
+    [
+        Starred,
+        Keywords,
+        Positional,
+        Wraps,
+        Holds,
+        Mixed,
+        partial(torch.amp.GradScaler, "cpu"),
+        Subject(Starred, Traits()),
+    ],
     ids=lambda each: getattr(each, "__name__", type(each).__name__),
 )
 def test_a_constructor_is_called_with_torchs_arguments(target):
@@ -86,6 +116,20 @@ def test_a_class_that_takes_a_rule_is_given_one():
 
     assert Subject(Ruled).make(Rule(init_scale=8.0)).rule == Rule(init_scale=8.0)
     assert "enabled" in Subject(Ruled).lacking
+
+
+def test_a_constructor_that_hides_where_the_constants_go_is_refused_and_not_guessed():
+    class Hides(Holds):
+        def __init__(self, kind="cpu", **kwargs):
+            self.inner = torch.amp.GradScaler(kind, **kwargs)
+
+    class OfARule(Holds):
+        def __init__(self, rule, **kwargs):
+            self.inner = torch.amp.GradScaler("cpu", rule.init_scale, **kwargs)
+
+    with pytest.raises(TypeError, match="Hides does not say where init_scale goes"):
+        judge.as_subject(Hides)
+    assert judge.as_subject(OfARule).make(Rule(init_scale=8.0)).get_scale() == 8.0
 
 
 # ------------------------------------------------------------------------------------------------ what it declares
@@ -166,7 +210,7 @@ def flax(rule):
 
     return FromFlag(lambda: float(held[0].scale), update)
 
-for result in judge.judge(flax, judge.chosen(), examples=10):
+for result in judge.judge(flax, judge.chosen(), examples=4):
     print(result.check.name, result.outcome, sep=': ', flush=True)
 """
 

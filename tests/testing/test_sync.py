@@ -121,14 +121,6 @@ def limited(sync: Any) -> Any:
     return most[0] <= 2
 
 
-def events(sync: Any) -> Any:
-    """Set before or after the wait: it returns True, and a timeout False or True."""
-    event, out = sync.Event(), []
-    together(sync, event.set, lambda: out.append(event.wait()))
-    event.clear()
-    return (*out, event.wait(0))
-
-
 def identity(sync: Any) -> Any:
     """Threads know themselves; a subclass runs its own run."""
 
@@ -162,25 +154,7 @@ def refusals(sync: Any) -> Any:
     )
 
 
-def try_lock(sync: Any) -> Any:
-    """Has two outcomes: the lock was free, or not yet."""
-    lock, out = sync.Lock(), []
-
-    def hold() -> None:
-        with lock:
-            out.append("held")
-
-    def look() -> None:
-        got = lock.acquire(blocking=False)
-        out.append(got)
-        if got:
-            lock.release()
-
-    together(sync, hold, look)
-    return tuple(out)
-
-
-PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, one_wakes, limited, events, identity, refusals]
+PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, one_wakes, limited, identity, refusals]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -196,12 +170,6 @@ def test_random_schedules_agree_too(schedule: dict[int, int]) -> None:
 
 
 program_results = {ping_pong: (0, 1, 0, 1), broadcast: ("a", "b"), one_wakes: ("first", "second")}
-
-
-def test_a_lock_about_to_be_released_can_be_met() -> None:
-    seen = outcomes(lambda c: try_lock(c.sync))
-    assert seen == {("held", True), (True, "held"), ("held", False)}
-    assert {try_lock(REAL) for _ in range(20)} <= seen
 
 
 def test_what_is_not_under_control_says_so() -> None:
