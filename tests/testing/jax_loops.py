@@ -220,6 +220,7 @@ def statistics(scaler: LossScale):
 
 LEAVES = ("params.w", "params.v", "opt.0.trace.w", "opt.0.trace.v", "opt.1.count")
 VERDICTS = {
+    "of all": all_finite,
     "of the first leaf": lambda grads: jnp.isfinite(jax.tree.leaves(grads)[0]).all(),
     "of the last leaf": lambda grads: jnp.isfinite(jax.tree.leaves(grads)[-1]).all(),
     "of first elements": lambda grads: jnp.array([jnp.isfinite(g.ravel()[0]) for g in grads.values()]).all(),
@@ -229,22 +230,25 @@ VERDICTS = {
 CONSTANT = optax.sgd(optax.constant_schedule(0.1), momentum=0.9)  # of whose count nothing follows
 
 
-def selecting(leaf="", verdict=all_finite):
+@jax.jit  # once for all leaves and all verdicts
+def step_selecting(is_forgotten, verdict, state, batch):
+    grads = unscaled(state, batch)
+    is_finite = jnp.stack([each(grads) for each in VERDICTS.values()])[verdict]
+    updates, opt = CONSTANT.update(grads, state["opt"])
+    new = {"params": optax.apply_updates(state["params"], updates), "opt": opt}
+
+    def select(path, new, old):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        return jnp.where(is_finite | is_forgotten[name], new, old)
+
+    kept = jax.tree_util.tree_map_with_path(select, new, {key: state[key] for key in new})
+    return {**kept, "scale": state["scale"].update(~is_finite)}
+
+
+def selecting(leaf="", verdict="of all"):
     """Make a loop that selects what it keeps leaf by leaf, but for one, after some verdict."""
-
-    @jax.jit
-    def step(state, batch):
-        grads = unscaled(state, batch)
-        is_finite = verdict(grads)
-        updates, opt = CONSTANT.update(grads, state["opt"])
-        new = {"params": optax.apply_updates(state["params"], updates), "opt": opt}
-
-        def select(path, new, old):
-            is_forgotten = jax.tree_util.keystr(path, simple=True, separator=".") == leaf
-            return new if is_forgotten else jnp.where(is_finite, new, old)
-
-        kept = jax.tree_util.tree_map_with_path(select, new, {key: state[key] for key in new})
-        return {**kept, "scale": state["scale"].update(~is_finite)}
+    is_forgotten = {name: jnp.bool_(name == leaf) for name in LEAVES}
+    step = partial(step_selecting, is_forgotten, jnp.int32([*VERDICTS].index(verdict)))
 
     def make(scaler: LossScale):
         state = start(scaler)

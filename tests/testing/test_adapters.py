@@ -11,7 +11,7 @@ import torch
 from ampsim.testing import check_loop
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS
 
-COMPILED = {"flax", "flax, nnx", "equinox", "keras"}  # for seconds each
+COMPILED = {"flax", "flax, nnx", "equinox", "keras", "jmp"}  # for seconds each
 CASES = [
     pytest.param(
         name,

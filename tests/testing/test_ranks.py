@@ -167,7 +167,7 @@ def test_accelerates_scaler_and_optimizer_keep_the_laws_under_fsdp2():
 
 
 def test_threads_see_what_gloo_does():
-    todo = [*scenarios(2)]
+    todo = [each for each in scenarios(2) if not each.unscales]  # with it ours is played in both, above
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
     for scenario in todo:
         program = threads.ThreadRun(sharded, scenario, 2, "sharded")

@@ -142,7 +142,7 @@ rows = st.lists(ops, min_size=1, max_size=3).map(tuple)
 deep = os.environ.get("AMPSIM_DEEP") == "1"
 
 
-@settings(max_examples=2000 if deep else 30)
+@settings(max_examples=2000 if deep else 15)
 @given(st.tuples(rows, rows))
 @example((("acquire", "write", "release"), ("try", "read")))
 @example((("acquire", "put", "release"), ("get", "try")))
