@@ -128,7 +128,6 @@ class _Asking:
         self.example: Example | None = None
         self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
         self.lost: PeerLostError | None = None
-        self.scalers: list[Driven] = []
         self.subject: Subject | None = None
 
     def verdict(self) -> Verdict:
@@ -149,8 +148,7 @@ class _Asking:
         law = self.law
         patience = 2 if law.level == 4 or "refill" in law.needs else 1  # a count that has to be saved
         floor = None if "gives_up" in law.needs else FLOOR
-        subject = self.subjects(patience=patience, floor=floor, late=law.name in AT_ANY_DELAY)
-        self.subject = replace(subject, make=self._noted(subject))
+        self.subject = subject = self.subjects(patience=patience, floor=floor, late=law.name in AT_ANY_DELAY)
         if why := self.peer.unasked.get(law.name):
             raise NotApplicableError(why)
         if missing := law.lacks(subject):
@@ -168,17 +166,15 @@ class _Asking:
 
     def replayed(self, example: Example, subject: Subject) -> tuple[Driven, ...]:
         """Return the scalers of the shortest example, driven once more."""
-        self.scalers.clear()
-        with suppress(Exception, UnaskableError):
-            Example(subject, self.law).judge(**example.drawn)
-        return tuple(self.scalers)
+        scalers: list[Driven] = []
 
-    def _noted(self, subject: Subject) -> Any:
         def make(rule: Any) -> Driven:
-            self.scalers.append(subject.make(rule))
-            return self.scalers[-1]
+            scalers.append(subject.make(rule))
+            return scalers[-1]
 
-        return make
+        with suppress(Exception, UnaskableError):
+            Example(replace(subject, make=make), self.law).judge(**example.drawn)
+        return tuple(scalers)
 
     def _judged(self) -> Any:
         """Return the law's function, which says nothing where the peer cannot be asked, or was lost."""

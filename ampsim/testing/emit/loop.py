@@ -147,7 +147,7 @@ def _planted(case: Case, fault: Fault) -> tuple[list[str], list[str], str]:
         ]
         register = "torch.nn.modules.module.register_module_forward_hook"
         return define, ["outputs = itertools.count()", f"hooks = [{register}(spoil)]"], HOOKS_GO
-    spoil = f"param.grad.view(-1)[-1] = {value}" if fault.name else f"param.grad.{_fill(case)}({value})"
+    spoil = f"param.grad.view(-1)[-1] = {value}" if fault.name else f"param.grad.mul_({value})"
     params = f"[{case.parameter(fault.name)}]" if fault.name else case.parameters
     if fault.only is None:
         hook = "param.register_post_accumulate_grad_hook(spoil)"
@@ -158,14 +158,6 @@ def _planted(case: Case, fault: Fault) -> tuple[list[str], list[str], str]:
 
 
 HOOKS_GO = "for hook in hooks:\n    hook.remove()"
-
-
-def _fill(case: Case) -> str:
-    """Return the method that makes every element of a gradient inf: a sparse one is multiplied."""
-    from ampsim.testing.loop.backends.torch import trained
-
-    grads = [param.grad for param in trained(case.run.loop).values()]
-    return "mul_" if any(grad is not None and grad.is_sparse for grad in grads) else "fill_"
 
 
 def _skipped(case: Case) -> Sequence[str]:
