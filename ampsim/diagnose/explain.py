@@ -7,8 +7,8 @@ import numpy as np
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import History
-from ampsim.diagnose.remarks import remarks, share
-from ampsim.diagnose.statements import Maker, Statement
+from ampsim.diagnose.remarks import facts, remarks, share
+from ampsim.diagnose.statements import Statement
 
 STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}  # verdict -> exit status
 
@@ -35,66 +35,63 @@ class Explanation:
 
 def explain(history: History) -> Explanation:
     """Return what a log bears, its other ranks and engines included."""
-    main, *others = makers = [Maker(one) for one in (history, *history.others)]
+    main, *others = runs = [Evidence.of(one) for one in (history, *history.others)]
     with np.errstate(all="ignore"):  # numbers that no run has
-        statements = [*remarks(main), *main.facts(), *(each for other in others for each in remarks(other))]
-        if any((maker.evidence.status == 1).any() for maker in makers):  # what one rank shows is so of all
+        statements = [*remarks(main), *facts(main), *(each for other in others for each in remarks(other))]
+        if any((run.status == 1).any() for run in runs):  # what one rank shows is so of all
             statements = [each for each in statements if each.kind != "no step seen"]
         covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
         statements = [each for each in statements if each.kind not in covered]
         order = {"wrong": 0, "note": 1, "fact": 2}
         statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
-        wrong = [each for each in statements if each.verdict == "wrong"]
         words = TABLE["verdict"]
-        if wrong:
-            cause = words["scale" if wrong[0].scale else "other"]
-            return Explanation("wrong", words["wrong"].replace("{scale}", cause), statements, history.notes)
-        verdicts = [_verdict(maker.evidence, statements) for maker in makers]
-    verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")
-    return Explanation(verdict, words[verdict].replace("{why}", words[why]), statements, history.notes)
+        if statements[0].verdict == "wrong":
+            verdict, why = "wrong", words["scale" if statements[0].scale else "other"]
+        else:
+            verdicts = [_verdict(run, statements) for run in runs]
+            verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")
+            why = words[why]
+    return Explanation(verdict, words[verdict].replace("{why}", why), statements, history.notes)
 
 
-def _verdict(evidence: Evidence, statements: list[Statement]) -> tuple[str, str]:
+def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     """Return the verdict on a history in which nothing is wrong, and the name of its reason."""
-    history, values = evidence.history, evidence.points[0]
-    norms = history.norm[~np.isnan(history.norm)]
-    good, bad = evidence.status == 1, evidence.status == -1
-    skips, steps, _ = share(evidence)
-    shown = len(values) or (~np.isnan(evidence.skipped)).any() or len(norms) or good.any() or history.says
-    shown = shown or "printed_as_zero" in history.settings
+    values, says = run.points[0], run.says
+    norms = run.norm[~np.isnan(run.norm)]
+    good, bad = run.status == 1, run.status == -1
+    skips, steps, _ = share(run)
+    low = "printed_as_zero" in run.settings
+    shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says or low
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum()
-    tiny = len(values) and values[-1] < 1 and values[-1] <= values[0] / 4
-    ends = evidence.weight(evidence.tail) > 2
+    ends = run.weight(run.tail) > 2
     late = good[-max(1, len(good) // 4) :]
     doubts = {
-        "no fp16": "no fp16" in history.says and not len(values),
+        "no fp16": "no fp16" in says and not len(values),
         "searching": any(each.kind == "searching" for each in statements),
-        "ending": (ends and (good.any() or not evidence.goes_on(evidence.tail)))
-        or (len(norms) and np.isinf(norms[-1])),
-        "rises": evidence.rises,
+        "ending": (ends and (good.any() or not run.goes_on(run.tail))) or np.isinf(norms[-1:]).any(),
+        "rises": run.rises,
         "nothing": not shown,
-        "cut": history.settings.get("cut"),
+        "cut": run.settings.get("cut"),
         "often": many and (not steps or skips >= 3),
-        "low": "printed_as_zero" in history.settings or tiny,
-        "unguarded": "unguarded" in history.says,
+        "low": low or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4),
+        "unguarded": "unguarded" in says,
         "short": 0 < good.sum() < JUDGED.short,
-        "taken": ends or (not late.any() and (good.any() or not _loss_falls(history))),
+        "taken": ends or (not late.any() and (good.any() or not _loss_falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt
-    return "healthy", _reason(evidence, len(norms)) if good.any() else "loss"
+    return "healthy", _reason(run, len(norms)) if good.any() else "loss"
 
 
-def _reason(evidence: Evidence, norms: int) -> str:
-    history = evidence.history
-    counts = evidence.flags or "count" in history.settings
-    if not evidence.unsaid and ((~np.isnan(history.total)).any() or (counts and (history.skipped == 0).any())):
+def _reason(run: Evidence, norms: int) -> str:
+    counts = run.flags or "count" in run.settings
+    if not run.unsaid and ((~np.isnan(run.total)).any() or (counts and (run.skipped == 0).any())):
         return "counted"
-    if norms > JUDGED.often * len(history.step):
-        return "some norms" if np.isinf(history.norm).any() else "norms"
-    if (evidence.moves > 0).any():
+    if norms > JUDGED.often * len(run.step):
+        return "some norms" if np.isinf(run.norm).any() else "norms"
+    if (run.moves > 0).any():
         return "grew"
-    return "rate" if history.program == "HF Trainer" else "updates"
+    return "rate" if run.program == "HF Trainer" else "updates"
 
 
 def _loss_falls(history: History) -> bool:
@@ -128,4 +125,4 @@ def findings(history: History) -> list[Statement]:
 
 def least_skips(history: History) -> int:
     """Return the skips that a log proves at least."""
-    return Evidence(history).skips[0]
+    return Evidence.of(history).skips[0]

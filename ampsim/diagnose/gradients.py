@@ -10,55 +10,53 @@ from ampsim.diagnose.evidence import Evidence, Ints, at_end
 from ampsim.diagnose.exponents import WINDOW
 from ampsim.diagnose.formats import JUDGED
 from ampsim.diagnose.history import Floats
-from ampsim.diagnose.statements import Maker, Statement
+from ampsim.diagnose.statements import ENDS, Statement, make
 from ampsim.diagnose.wording import counted
 
 DEAD = 0.99  # share of a layer's nonzero gradients below fp16 at which it learns nothing
 
 
-def norm(maker: Maker) -> Iterator[Statement]:
+def norm(run: Evidence) -> Iterator[Statement]:
     """Yield norms that are not finite, and what the loss says of these steps."""
-    history = maker.history
-    rows = np.flatnonzero(~np.isnan(history.norm))
-    bad = np.isinf(history.norm[rows])
-    if not bad.any() or history.settings.get("cut"):
+    rows = np.flatnonzero(~np.isnan(run.norm))
+    bad = np.isinf(run.norm[rows])
+    if not bad.any() or run.settings.get("cut"):
         return
     end, later = at_end(bad), bad[at_end(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
-    after = history.loss[rows[bad][-1] :]
-    finite = np.isfinite(history.loss).any() and not np.isinf(after).any()
-    if bad.all() and of_a_search(maker.evidence, rows, len(rows)):
+    after = run.loss[rows[bad][-1] :]
+    finite = np.isfinite(run.loss).any() and not np.isinf(after).any()
+    if bad.all() and of_a_search(run, rows, len(rows)):
         return
     wrong = end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)
-    kind = ("mean norms" if maker.evidence.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
-    if wrong or (finite and not end and "ampsim" not in history.program):
-        yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    kind = ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
+    if wrong or (finite and not end and "ampsim" not in run.program):
+        yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
-def of_a_search(evidence: Evidence, rows: Ints, weight: int) -> bool:
+def of_a_search(run: Evidence, rows: Ints, weight: int) -> bool:
     """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
-    norms = bool(np.isinf(evidence.history.norm[rows]).any())
-    last = float(evidence.history.bounds[1, rows[-1]]) if evidence.history.unit == "step" else -math.inf
+    norms = bool(np.isinf(run.norm[rows]).any())
+    last = float(run.bounds[1, rows[-1]]) if run.unit == "step" else -math.inf
     if norms:
         return bool(max(weight, last) <= JUDGED.halved)
     return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)
 
 
-def scaled_norm(maker: Maker) -> Iterator[Statement]:
+def scaled_norm(run: Evidence) -> Iterator[Statement]:
     """Yield that a norm was taken before unscaling, or that gradients were clipped there."""
-    history = maker.history
-    known = (history.scale > 0) & np.isfinite(history.scale)
-    usable = known & np.isfinite(history.norm) & (history.norm > 0)
-    norms, scales = history.norm[usable], history.scale[usable]
-    if maker.evidence.means or len(norms) < 8:
+    known = (run.scale > 0) & np.isfinite(run.scale)
+    usable = known & np.isfinite(run.norm) & (run.norm > 0)
+    norms, scales = run.norm[usable], run.scale[usable]
+    if run.means or len(norms) < 8:
         return
     slope, moves = _slope(np.log2(scales), np.log2(norms))
     low, high = np.quantile(norms * scales, [0.1, 0.9])
     typical = float(np.median(norms))
     if slope > 0.8 and moves >= 4 and typical > 100:
-        yield maker.make("scaled norm", maker.ends, moves=moves, true=float(f"{np.median(norms / scales):.3g}"))
+        yield make(run, "scaled norm", ENDS, moves=moves, true=float(f"{np.median(norms / scales):.3g}"))
     elif len(norms) >= 20 and high < 1.02 * low and typical < 1e-2:
         true, typical = float(f"{low:.3g}"), float(f"{typical:.3g}")
-        yield maker.make("scaled clip", maker.ends, true=true, typical=typical)
+        yield make(run, "scaled clip", ENDS, true=true, typical=typical)
 
 
 def _slope(scales: Floats, norms: Floats) -> tuple[float, int]:
@@ -74,21 +72,20 @@ def _slope(scales: Floats, norms: Floats) -> tuple[float, int]:
     return max(found)
 
 
-def dead_layers(maker: Maker) -> Iterator[Statement]:
+def dead_layers(run: Evidence) -> Iterator[Statement]:
     """Yield the layers that get no gradient, with their names; nothing if there are none, or if all are dead."""
-    history = maker.history
-    if len(history.samples) < 2:
+    if len(run.samples) < 2:
         return
     share: dict[str, list[float]] = {}
-    known = ~np.isnan(history.scale)
-    for sample in history.samples:
-        scale = float(np.interp(sample.step, history.step[known], history.scale[known])) if known.any() else np.nan
+    known = ~np.isnan(run.scale)
+    for sample in run.samples:
+        scale = float(np.interp(sample.step, run.step[known], run.scale[known])) if known.any() else np.nan
         for name, counts in sample.counts.items():
             share.setdefault(name, []).append(_flushed(counts, scale))
     dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
     if dead and len(dead) < len(share):
         names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
-        yield maker.make("dead layer", maker.ends, count=str(len(dead)), of=str(len(share)), names=names)
+        yield make(run, "dead layer", ENDS, count=str(len(dead)), of=str(len(share)), names=names)
 
 
 def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
@@ -101,23 +98,22 @@ def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
     return (int(counts[0]) + below) / finite
 
 
-def loss(maker: Maker) -> Iterator[Statement]:
+def loss(run: Evidence) -> Iterator[Statement]:
     """Yield losses that are not finite."""
-    rows = np.flatnonzero(~np.isnan(maker.history.loss))
-    bad = np.isinf(maker.history.loss[rows])
+    rows = np.flatnonzero(~np.isnan(run.loss))
+    bad = np.isinf(run.loss[rows])
     if not bad.any():
         return
     end, part = at_end(bad), float(bad.mean())
     wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often)
     kind = "forward overflow" if wrong else "last losses" if end else "some losses"
-    yield maker.make(kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
-def rose(maker: Maker) -> Iterator[Statement]:
+def rose(run: Evidence) -> Iterator[Statement]:
     """Yield that the loss rose at once, so that each one after is far above those before."""
-    history, evidence = maker.history, maker.evidence
-    rows = np.flatnonzero(np.isfinite(history.loss) & (history.segment == history.segment[-1]))
-    losses = history.loss[rows]
+    rows = np.flatnonzero(np.isfinite(run.loss) & (run.segment == run.segment[-1]))
+    losses = run.loss[rows]
     if len(rows) < 4 or (losses <= 0).any():
         return
     padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
@@ -128,24 +124,23 @@ def rose(maker: Maker) -> Iterator[Statement]:
     if not len(shown):
         return
     at = int(shown[0])
-    fell = any(evidence.points[1][last] >= rows[at - 1] and evidence.halvings(first, last) >= 2
-               for first, last in evidence.descents)  # fmt: skip
+    fell = any(run.points[1][last] >= rows[at - 1] and run.halvings(first, last) >= 2
+               for first, last in run.descents)  # fmt: skip
     if fell or min(at, seen[at]) >= 5:
         before, after = np.median(losses[max(0, at - JUDGED.before) : at]), np.median(losses[at:])
-        yield maker.make("loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"})
+        yield make(run, "loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"})
 
 
-def rate(maker: Maker) -> Iterator[Statement]:
+def rate(run: Evidence) -> Iterator[Statement]:
     """Yield what the learning rate tells of a run whose schedule waits while steps are skipped."""
-    history = maker.history
-    if history.program != "HF Trainer":
+    if run.program != "HF Trainer":
         return
-    rows = np.flatnonzero(~np.isnan(history.rate))
-    rates, steps = history.rate[rows], history.step[rows]
+    rows = np.flatnonzero(~np.isnan(run.rate))
+    rates, steps = run.rate[rows], run.step[rows]
     if len(rows) >= 3 and (rates == 0).all():
-        yield maker.make("rate stands still", rows, count=len(rows))
+        yield make(run, "rate stands still", rows, count=len(rows))
     gaps, rises = np.diff(steps), np.diff(rates)
-    if len(rises) < 4 or not history.numbered[rows].all() or (gaps <= 0).any():
+    if len(rises) < 4 or not run.numbered[rows].all() or (gaps <= 0).any():
         return
     slopes = rises / gaps
     most = slopes.max()
@@ -159,4 +154,4 @@ def rate(maker: Maker) -> Iterator[Statement]:
         return
     low = int(whole.sum() + math.floor(begin + 0.05))
     if low:
-        yield maker.make("rate counts", rows[: full[-1] + 2], since=True, skips=(low, None))
+        yield make(run, "rate counts", rows[: full[-1] + 2], since=True, skips=(low, None))

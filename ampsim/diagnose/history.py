@@ -11,7 +11,7 @@ were printed, and stay true.
 import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +27,7 @@ WIDTH = len(COLUMNS)
 AT = {name: at for at, name in enumerate(COLUMNS)}
 NONE: Mapping[str, float | None] = {}
 BLANK = [math.nan] * WIDTH
-LARGEST = NORM, LOSS
 PLACE = LINE, STEP, SEGMENT
-SHARED = ("source", "program", "bad", "samples", "alarms", "settings", "notes", "says", "unit")  # with the builder
 
 
 class Sample(NamedTuple):
@@ -40,12 +38,27 @@ class Sample(NamedTuple):
     """Parameter -> elements per binade, shape (280,): zeros; 2^-149 to 2^127; inf; NaN."""
 
 
-@dataclass(frozen=True, eq=False)
-class History:
-    """A run in the order of its log. Arrays have one element per row; NaN is what nobody wrote down."""
+@dataclass(eq=False)
+class Told:
+    """What a log says beside its rows."""
 
     source: str  # the file, or whatever the reader was given
     program: str  # who wrote it: "ampsim.watch", "HF Trainer", "DeepSpeed", ...
+    settings: dict[str, object] = field(default_factory=dict)
+    """What is known of the scaler, such as "growth_interval": 2000, and of the run."""
+    notes: list[str] = field(default_factory=list)  # what the reader left out or took for granted, in sentences
+    bad: dict[int, dict[str, str]] = field(default_factory=dict)  # step -> parameter -> "has inf" or "has nan"
+    samples: list[Sample] = field(default_factory=list)
+    alarms: list[tuple[int, str]] = field(default_factory=list)
+    says: dict[str, list[int]] = field(default_factory=dict)
+    """What sentences say, such as "guard off" -> the lines that say it."""
+    unit: str = "step"  # what steps number: "step", "epoch", or "line" where nothing in the log does
+
+
+@dataclass(eq=False, kw_only=True)
+class History(Told):
+    """A run in the order of its log. Arrays have one element per row; NaN is what nobody wrote down."""
+
     line: Floats  # number of the line in its file, from 1; of merged rows the last
     step: Floats  # step as the log numbers it; drawn between its neighbours' where it has no number
     bounds: Floats  # least and greatest step that each row can be of, shape (2, rows); -inf and inf where nothing tells
@@ -58,14 +71,7 @@ class History:
     loss: Floats  # loss as printed, inf for inf and NaN; the largest of merged rows
     rate: Floats  # learning rate as printed
     segment: Floats  # 0, and one more each time that the step went back
-    bad: dict[int, dict[str, str]]  # step -> parameter -> "has inf" or "has nan"
-    samples: list[Sample]
-    alarms: list[tuple[int, str]]
-    settings: dict[str, object]  # what is known of the scaler, such as "growth_interval": 2000, and of the run
-    notes: list[str]  # what the reader left out or took for granted, in sentences
-    says: dict[str, list[int]]  # what sentences say, such as "guard off" -> the lines that say it
-    unit: str  # what steps number: "step", "epoch", or "line" where nothing in the log does
-    merged: int = 1  # rows of the log per row here
+    rows: int  # of the log: more than there are here where neighbours were merged
     others: "tuple[History, ...]" = ()  # the other ranks and engines of the log
 
     @property
@@ -82,53 +88,36 @@ class History:
     @property
     def every_step(self) -> bool:
         """Whether each step has a row that says if it was skipped."""
-        one = np.diff(self.step) == 1
-        return bool(self.merged == 1 and self.numbered.all() and one.all() and not np.isnan(self.skipped).any())
+        one = self.rows == len(self.step) and self.numbered.all() and (np.diff(self.step) == 1).all()
+        return bool(one and not np.isnan(self.skipped).any())
 
 
-@dataclass
-class HistoryBuilder:
+@dataclass(eq=False)
+class HistoryBuilder(Told):
     """Collects rows in bounded memory; `finish` makes the history. A row of the last one's step adds to it."""
 
-    source: str
-    program: str
-    settings: dict[str, object] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    bad: dict[int, dict[str, str]] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
-    alarms: list[tuple[int, str]] = field(default_factory=list)
-    says: dict[str, list[int]] = field(default_factory=dict)
-    unit: str = "step"
+    rows: int = 0
     _values: "array[float]" = field(default_factory=lambda: array("d"))
     _row: list[float] = field(default_factory=list)  # the last one, which is not in the values yet
     _last: float = -math.inf  # the last number of a step
     _segment: int = 0
-    _merged: int = 1
-    rows: int = 0
+    _halvings: int = 0  # how often neighbours were merged
+    _merged: int = 0  # rows of the values that are merged; those behind them are not yet
 
     def add(self, step: float = math.nan, entry: Mapping[str, float | None] = NONE, **given: float | None) -> None:
         """Add a row: see `History` for the columns; a norm or a loss that was written down as NaN counts as inf."""
         row = [*BLANK, math.nan]  # the last is for what is no column
-        entry = given or entry
-        for name, value in entry.items():
-            row[AT.get(name, WIDTH)] = math.nan if value is None else value
+        for name, value in (given or entry).items():
+            if value is not None:
+                row[AT.get(name, WIDTH)] = math.inf if value != value and name in ("norm", "loss") else value
         row.pop()
+        row[STEP] = step
         if row[SCALE] < 0:
             row[SCALE] = math.nan  # nobody's loss scale
         if not 0 <= row[SKIPPED] < 2**53:
             row[SKIPPED] = math.nan
-        if row[NORM] != row[NORM] and entry.get("norm") is not None:
-            row[NORM] = math.inf
-        if row[LOSS] != row[LOSS] and entry.get("loss") is not None:
-            row[LOSS] = math.inf
-        row[STEP] = step
-        self.take(row)
-
-    def take(self, row: list[float]) -> None:
-        """Add a row that has its columns, of values as they are kept."""
-        step = row[STEP]
         if self._row and step == self._row[STEP] and self._joins(row):
-            _merge(self._row, row, again=True)
+            _join(self._row, row)
             return
         if step < self._last:
             self._segment += 1
@@ -136,7 +125,11 @@ class HistoryBuilder:
         if step == step:
             self._last = step
         row[SEGMENT] = self._segment
-        self._keep(row)
+        self.rows += 1
+        self._values.fromlist(self._row)
+        self._row = row
+        if len(self._values) == ENTRIES * WIDTH:
+            self._make_room()
 
     @property
     def line(self) -> float:
@@ -153,30 +146,26 @@ class HistoryBuilder:
         """Return the history of what was added."""
         self._values.fromlist(self._row)
         self._row = []
-        columns = np.array(self._values, np.float64).reshape(-1, WIDTH).T.copy()
+        columns = self._condensed().T.copy()
         numbered = ~np.isnan(columns[STEP])
         if not numbered.any():
             columns[STEP] = columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
             self.unit = "line"
-        bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._merged > 1)
+        bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._halvings > 0)
         columns[STEP] = _between(columns[STEP]) if len(numbered) else columns[STEP]
-        if self._merged > 1:
-            self.notes.append(
-                f"The log has more than {ENTRIES} lines of a run: {self._merged} neighbours each are one."
-            )
+        if self._halvings:
+            many = f"{2**self._halvings} neighbours each are one"
+            self.notes.append(f"The log has more than {ENTRIES} lines of a run: {many}.")
         scale = columns[SCALE]
         logs = np.log2(np.where((scale > 0) & (scale < np.inf), scale, 1.0))
-        if (
-            self.settings.pop("bare", None)
-            and "values" not in self.settings
-            and (np.abs(logs - np.rint(logs)) > 0.01).any()
-        ):
+        bare = self.settings.pop("bare", None) and "values" not in self.settings
+        if bare and (np.abs(logs - np.rint(logs)) > 0.01).any():
             scale[:] = np.nan  # no powers of two: whatever else is called a scale
         if self.settings.get("count") == "unsaid":
             _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
-        given: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
+        given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Told)}
         given |= zip(COLUMNS, columns, strict=True)
-        return History(bounds=bounds, numbered=numbered, merged=self._merged, others=others, **given)
+        return History(**given, bounds=bounds, numbered=numbered, rows=self.rows, others=others)
 
     def _forget(self, step: float) -> None:
         """Forget what is drawn of the steps that come again."""
@@ -188,43 +177,37 @@ class HistoryBuilder:
         """Return whether a row of the last one's step says nothing else than that one."""
         return not any(self._row[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(self._row[at] + row[at]))
 
-    def _keep(self, row: list[float]) -> None:
-        self.rows += 1
-        if self._merged > 1 and self.rows % self._merged:
-            _merge(self._row, row)
-            return
-        self._values.fromlist(self._row)
-        self._row = row
-        if len(self._values) == (ENTRIES - 1) * WIDTH:
-            self._values.fromlist(row)
-            self._halve()
-            self._row = self._values[-WIDTH:].tolist()
-            del self._values[-WIDTH:]
+    def _condensed(self) -> Floats:
+        """Return the rows, those that have come lately merged as the others are; shape (rows, WIDTH)."""
+        rows = np.array(self._values, np.float64).reshape(-1, WIDTH)
+        fresh = rows[self._merged :]
+        for _ in range(self._halvings):
+            fresh = _halved(fresh)
+        return np.concatenate([rows[: self._merged], fresh]) if self._halvings else rows
 
-    def _halve(self) -> None:
-        pairs = np.array(self._values).reshape(-1, 2, WIDTH)
-        merged = np.where(np.isnan(pairs[:, 1]), pairs[:, 0], pairs[:, 1])
-        skips = pairs[:, :, SKIPPED]
-        merged[:, SKIPPED] = np.where(np.isnan(skips).all(axis=1), np.nan, np.nansum(skips, axis=1))
-        for at in (NORM, LOSS):
-            merged[:, at] = np.fmax(pairs[:, 0, at], pairs[:, 1, at])
-        self._values = array("d", merged.tobytes())
-        self._merged *= 2
+    def _make_room(self) -> None:
+        rows = self._condensed()
+        if len(rows) > ENTRIES // 2:
+            rows = _halved(rows)
+            self._halvings += 1
+        self._values, self._merged = array("d", rows.tobytes()), len(rows)
 
 
-def _merge(first: list[float], second: list[float], *, again: bool = False) -> None:
-    """Merge a row into the one before: the later's values, the sum of the skips, the largest norm and loss.
+def _halved(rows: Floats) -> Floats:
+    """Merge each two rows: the later's values, the sum of the skips, the largest norm and loss."""
+    first, second = rows[::2], np.full_like(rows[::2], np.nan)
+    second[: len(rows) // 2] = rows[1::2]
+    merged, both = np.where(np.isnan(second), first, second), first + second
+    merged[:, SKIPPED] = np.where(np.isnan(both), merged, both)[:, SKIPPED]
+    merged[:, [NORM, LOSS]] = np.fmax(first, second)[:, [NORM, LOSS]]
+    return merged
 
-    What is said `again` of one step, as by another rank, counts once.
-    """
+
+def _join(first: list[float], second: list[float]) -> None:
+    """Add what is said again of a row's step, as by another rank: its skips count once, of two norms the largest."""
     for at, (old, new) in enumerate(zip(first, second, strict=True)):
-        if old != old:
-            first[at] = new
-        elif at in LARGEST or (again and at == SKIPPED):
-            first[at] = max(old, new) if new == new else old
-        elif at == SKIPPED:
-            first[at] = old + new if new == new else old
-        elif new == new and not (again and at in PLACE):
+        larger = at not in (SKIPPED, NORM, LOSS) or new > old
+        if old != old or (new == new and at not in PLACE and larger):
             first[at] = new
 
 

@@ -17,17 +17,16 @@ LEAST, MOST = 4, 20_000  # overflows that are explained, and steps that are repl
 DIALECT = "deepspeed.DynamicLossScaler"
 
 
-def reconstruct(evidence: Evidence) -> tuple[int, tuple[float, float], list[int]] | None:
+def reconstruct(run: Evidence) -> tuple[int, tuple[float, float], list[int]] | None:
     """Return the growths, bounds on the growth interval and the rows that bear it; None if no one rule explains all."""
-    history = evidence.history
-    rows = np.flatnonzero(~np.isnan(history.scale) & ~np.isnan(history.left) & (history.skipped == 1))
-    low, high = history.bounds[0, rows], history.bounds[1, rows]
-    counted = history.total[~np.isnan(history.total)]
-    if history.program != "DeepSpeed" or len(rows) < LEAST or history.segment[-1] or history.others:
+    rows = np.flatnonzero(~np.isnan(run.scale) & ~np.isnan(run.left) & (run.skipped == 1))
+    low, high = run.bounds[0, rows], run.bounds[1, rows]
+    counted = run.total[~np.isnan(run.total)]
+    if run.program != "DeepSpeed" or len(rows) < LEAST or run.segment[-1] or run.others:
         return None
     if not len(counted) or counted[-1] != len(rows):  # a line is missing
         return None
-    low, before, left = np.maximum(low, 0.0), history.scale[rows], history.left[rows]
+    low, before, left = np.maximum(low, 0.0), run.scale[rows], run.left[rows]
     grown = np.round(np.log2(before[1:] / left[:-1]), 6)
     if not np.isfinite(high).all() or (grown < 0).any() or (grown % 1).any() or not grown.sum() > 0:
         return None

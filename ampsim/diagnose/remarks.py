@@ -1,7 +1,7 @@
-"""What an expert would remark on the evidence of a log: what is wrong in it, and what is only worth a note.
+"""What an expert would remark on the evidence of a log: what is wrong in it, what is only worth a note, what is in it.
 
-Each remark takes a `Maker` and yields statements, or none. What leads to "wrong" is in the log itself; a judgement,
-such as that 5 % of skips are too many, is a number here.
+Each remark yields statements, or none. What leads to "wrong" is in the log itself; a judgement, such as that 5 % of
+skips are too many, is a number of the table.
 """
 
 import math
@@ -14,217 +14,219 @@ from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.formats import ERRORS, JUDGED
 from ampsim.diagnose.gradients import dead_layers, loss, norm, of_a_search, rate, rose, scaled_norm
 from ampsim.diagnose.reconstruct import reconstruct
-from ampsim.diagnose.statements import LINES, Bound, Maker, Statement
+from ampsim.diagnose.statements import ENDS, LINES, Statement, make
 from ampsim.diagnose.wording import counted
 
 
-def remarks(maker: Maker) -> Iterator[Statement]:
+def remarks(run: Evidence) -> Iterator[Statement]:
     """Yield what there is to remark."""
     for remark in REMARKS:
-        yield from remark(maker)
+        yield from remark(run)
 
 
-def _way(evidence: Evidence, first: int, last: int) -> dict[str, Any]:
-    values = evidence.points[0]
+def facts(run: Evidence) -> Iterator[Statement]:
+    """Yield what is in the log."""
+    yield make(run, "read", ENDS, lines=run.rows, program=run.program)
+    values, rows = run.points
+    if len(values):
+        ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
+        aside = ", where it is not printed as 0," if "printed_as_zero" in run.settings else ""
+        yield make(run, "scale", rows[[0, values.argmin(), values.argmax(), -1]], aside=aside, **ends)
+    if len(values) and run.means:
+        yield make(run, "means" if run.settings.get("means") else "no powers", rows)
+    falls = np.flatnonzero(run.moves < 0)
+    if len(falls) and not run.means and "engines" not in run.settings:
+        k, rises = int(run.moves.argmin()), int((run.moves > 0).sum())
+        size = round(float(-run.moves[k]), 2)
+        yield make(run, "falls", rows[[k, k + 1]], falls=len(falls), rises=rises, halvings=size, **_way(run, k, k + 1))
+    low, high = run.skips
+    if low or (high == 0 and not np.isnan([run.skipped, run.total]).all()):
+        proving = np.flatnonzero(run.counted > 0)
+        span = proving if len(proving) and np.isnan(run.total).all() else ENDS
+        yield make(run, "skips", [*ENDS, *span], since=not run.own, skips=(low, high))
+
+
+def _way(run: Evidence, first: int, last: int) -> dict[str, Any]:
+    values = run.points[0]
     return {"from": float(values[first]), "to": float(values[last])}
 
 
-def _tail(maker: Maker) -> Iterator[Statement]:
+def _tail(run: Evidence) -> Iterator[Statement]:
     """Yield what the end of the log shows: skips with no step taken after them."""
-    evidence, rows = maker.evidence, maker.evidence.tail
-    values, at = evidence.points
-    weight = evidence.weight(rows)
-    if weight < 3 or maker.history.settings.get("cut"):
+    rows, (values, at) = run.tail, run.points
+    bad = run.weight(rows)
+    never = not (run.status == 1).any()
+    if bad < 3 or run.settings.get("cut") or (never and run.goes_on(rows)):
         return
     inside = np.flatnonzero(at >= rows[0])
     final = float(values[-1]) if len(values) else math.nan
-    same = inside[values[inside] == final] if len(inside) else inside
-    same = same[1:] if evidence.format.get("counts") == "since" else same  # what its first line counts came before
-    stood = evidence.weight(np.intersect1d(rows, at[same])) if len(same) else 0
-    never = not (evidence.status == 1).any()
-    fallen = evidence.halvings(int(inside[0]), len(values) - 1) if len(inside) else 0.0
-    if never and evidence.goes_on(rows):
-        return
+    same = inside[values[inside] == final]
+    same = same[1:] if run.format.get("counts") == "since" else same  # what its first line counts came before
+    stood = run.weight(np.intersect1d(rows, at[same]))
+    fallen = run.halvings(int(inside[0]), -1) if len(inside) else 0.0
     if never and fallen >= 1 and final >= 1 and stood < JUDGED.stuck:
         down = math.ceil(math.log2(final / 65504))
         more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
-        yield maker.make("searching", rows, more=more, **_way(evidence, int(inside[0]), len(values) - 1))
+        yield make(run, "searching", rows, more=more, **_way(run, int(inside[0]), -1))
     elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
         return  # one scale shows no way, and no skip is known to have come while it stood
-    elif never and not len(inside) and of_a_search(maker.evidence, rows, weight):
+    elif never and not len(inside) and of_a_search(run, rows, bad):
         return  # where no scale is printed, its search shows no way either
     elif never:
-        yield maker.make("no step seen", rows, since=True, bad=(weight, None))
+        yield make(run, "no step seen", rows, since=True, bad=(bad, None))
     elif stood >= JUDGED.stuck and final > 0:
-        yield maker.make("floor reached", rows, since=True, to=final, bad=(weight, None))
-    elif fallen < JUDGED.descent and weight >= JUDGED.long:
-        yield maker.make("skipped to the end", rows, since=True, bad=(weight, None))
+        yield make(run, "floor reached", rows, since=True, to=final, bad=(bad, None))
+    elif fallen < JUDGED.descent and bad >= JUDGED.long:
+        yield make(run, "skipped to the end", rows, since=True, bad=(bad, None))
 
 
-def _collapse(maker: Maker) -> Iterator[Statement]:
+def _collapse(run: Evidence) -> Iterator[Statement]:
     """Yield that the scale falls to the end of the log, and that nothing after shows a step."""
-    evidence = maker.evidence
-    values, rows = evidence.points
-    if not evidence.descents:
-        return
-    first, last = evidence.descents[-1]
-    depth = evidence.halvings(first, last)
-    after = evidence.status[rows[last] :]
-    told = evidence.history.sentence[rows[first : last + 1]].all()
-    still = len(evidence.status) - 1 - rows[last] > max(2, rows[last] - rows[first])
-    stands = still or (told and evidence.goes_on(rows[first : last + 1])) or (after == 1).any()
-    search = values[last] >= 1 and (first == 0 or not (evidence.status[: rows[first] + 1] == 1).any())
-    rising = (evidence.moves[last:] > 0).any()
-    if depth >= JUDGED.descent and not search and not rising and not stands:
-        size = round(depth, 2)
-        yield maker.make("collapse", np.unique(rows[first : last + 1]), halvings=size, **_way(evidence, first, last))
+    values, rows = run.points
+    for first, last in run.descents[-1:]:
+        depth, told = run.halvings(first, last), run.sentence[rows[first : last + 1]].all()
+        still = len(run.status) - 1 - rows[last] > max(2, rows[last] - rows[first])
+        taken = (run.status[rows[last] :] == 1).any()
+        stands = still or taken or (told and run.goes_on(rows[first : last + 1]))
+        search = values[last] >= 1 and (first == 0 or not (run.status[: rows[first] + 1] == 1).any())
+        if depth >= JUDGED.descent and not search and not stands and not (run.moves[last:] > 0).any():
+            way = _way(run, first, last)
+            yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
 
 
-def _scale(maker: Maker) -> Iterator[Statement]:
+def _scale(run: Evidence) -> Iterator[Statement]:
     """Yield what the last scales are beyond all use."""
-    evidence = maker.evidence
-    values, rows = evidence.points
-    history = maker.history
-    told = history.sentence | ~np.isnan([history.loss, history.norm, history.skipped]).all(axis=0)
+    values, rows = run.points
+    told = run.sentence | ~np.isnan([run.loss, run.norm, run.skipped]).all(axis=0)
     zero = np.flatnonzero((values == 0) & (told[rows] | (len(values) > 1)))  # else it stands in a configuration
     zero = zero[zero > max(np.flatnonzero(values > 0), default=-1)]  # one that comes back was printed with few digits
-    if len(zero) and "printed_as_zero" not in history.settings:
-        yield maker.make("scale 0", rows[zero], to=0.0)
-    elif len(values) and values[-1] < JUDGED.tiny and (values[-1] > 0 or len(values) > 1):
-        yield maker.make("tiny scale", rows[-1], to=float(values[-1]), least=2.0**-25 / max(float(values[-1]), 1e-300))
-    up = np.flatnonzero(evidence.moves > 0)
-    if len(up) and values[-1] >= JUDGED.endless and not (evidence.moves[up[-1] :] < 0).any():
+    last = float(values[-1]) if len(values) else math.nan
+    if len(zero) and "printed_as_zero" not in run.settings:
+        yield make(run, "scale 0", rows[zero], to=0.0)
+    elif last < JUDGED.tiny and (last > 0 or len(values) > 1):
+        yield make(run, "tiny scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
+    up = np.flatnonzero(run.moves > 0)
+    if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
         first = int(np.argmax(values >= JUDGED.endless))
-        yield maker.make("endless growth", rows[[first, -1]], to=float(values[-1]), most=f"{65504 / values[-1]:.2g}")
+        yield make(run, "endless growth", rows[[first, -1]], to=last, most=f"{65504 / last:.2g}")
 
 
-def _low(maker: Maker) -> Iterator[Statement]:
+def _low(run: Evidence) -> Iterator[Statement]:
     """Yield that steps overflowed at scales that leave float16's whole range to the gradients."""
-    evidence = maker.evidence
-    at, scales = evidence.overflows
-    sums = evidence.format.get("sums", 1.0)
+    at, scales = run.overflows
+    values, rows = run.points
+    sums = run.format.get("sums", 1.0)
     low = np.flatnonzero(scales <= JUDGED.low / sums)
-    if not len(low) or (len(evidence.points[0]) and evidence.points[0][-1] < JUDGED.tiny):
+    if not len(low) or (len(values) and values[-1] < JUDGED.tiny):
         return
-    rows = evidence.points[1]
-    rose = (evidence.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
-    over = rose or (evidence.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
+    rose = (run.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
+    over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
     low = np.flatnonzero(scales <= JUDGED.lower / sums) if over else low
     if len(low):
-        least, told = float(scales[low].min()), evidence.history.sentence[at[low]].all()
-        kind = "low scale before" if rose or (told and evidence.goes_on(at[low])) else "low scale"
-        yield maker.make(kind, at[low], to=least, most=f"{65504 / least:.4g}")
+        least, told = float(scales[low].min()), run.sentence[at[low]].all()
+        kind = "low scale before" if rose or (told and run.goes_on(at[low])) else "low scale"
+        yield make(run, kind, at[low], to=least, most=f"{65504 / least:.4g}")
 
 
-def _start(maker: Maker) -> Iterator[Statement]:
+def _start(run: Evidence) -> Iterator[Statement]:
     """Yield that a run began by looking for its scale, and found it."""
-    evidence = maker.evidence
-    values, rows = evidence.points
-    if evidence.search is None or evidence.means:
+    if run.search is None or run.means:
         return
-    first, last = evidence.search
-    numbers = maker.history.step[maker.history.numbered]
+    (first, last), (values, rows) = run.search, run.points
+    numbers = run.step[run.numbered]
     known = len(numbers) > 1 and numbers[0] <= max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers)))))
-    good = np.flatnonzero(evidence.status == 1)
-    if known and evidence.halvings(first, last) >= 3 and len(good) and good[-1] >= rows[last] and values[last] >= 1:
+    taken = (run.status[rows[last] :] == 1).any()
+    if known and run.halvings(first, last) >= 3 and taken and values[last] >= 1:
         span = np.arange(rows[first], rows[last] + 1)
-        proved = sum(evidence.proved(k, k + 1) for k in range(first, last) if evidence.moves[k] < 0)
-        yield maker.make("spared", span, since=True, skips=(proved, None), **_way(evidence, first, last))
+        proved = sum(run.proved(k, k + 1) for k in range(first, last) if run.moves[k] < 0)
+        yield make(run, "spared", span, since=True, skips=(proved, None), **_way(run, first, last))
 
 
-def share(evidence: Evidence) -> tuple[float, float, int]:
+def share(run: Evidence) -> tuple[float, float, int]:
     """Return how many steps were skipped at least since the first scale was found, of how many, and from which row.
 
     Of 0 steps where the log does not number them.
     """
-    history, search = evidence.history, evidence.search
-    begin = int(evidence.points[1][search[1]]) if search else 0
-    if not len(evidence.points[0]) and (~np.isnan(history.total)).sum() > 1:
-        begin = int(np.argmax(evidence.status == 1))  # where no scale is printed, a search ends where a step is taken
-    known = np.flatnonzero(~np.isnan(history.total))
-    known = known[known >= begin]
-    if (np.diff(history.segment[begin:]) != 0).any() or history.unit != "step" or not history.numbered[begin:].any():
+    totals, begin = np.flatnonzero(~np.isnan(run.total)), 0
+    if run.search:
+        begin = int(run.points[1][run.search[1]])
+    elif not len(run.points[0]) and len(totals) > 1:
+        begin = int(np.argmax(run.status == 1))  # where no scale is printed, a search ends where a step is taken
+    totals, numbered = totals[totals >= begin], begin + np.flatnonzero(run.numbered[begin:])
+    if (np.diff(run.segment[begin:]) != 0).any() or run.unit != "step" or not len(numbered):
         return 0.0, 0.0, begin
-    if len(known) == 1 and begin == 0 and evidence.history.step[known[0]] >= 100:  # both are counted from the start
-        at = known[0]
-        return max(0.0, float(history.total[at]) - JUDGED.search), float(history.step[at]), begin
-    if len(known):
-        first, last = known[0], known[-1]
-        return float(history.total[last] - history.total[first]), float(history.step[last] - history.step[first]), begin
-    first, *_, last = 2 * (begin + np.flatnonzero(history.numbered[begin:])).tolist()  # others' steps are only drawn
-    skips = float(np.nansum(evidence.skipped[first + 1 : last + 1]))
-    steps = float(history.step[last] - history.step[first])
-    return skips, steps + skips * bool(evidence.format.get("updates")), begin
+    if len(totals) == 1 and begin == 0 and run.step[totals[0]] >= 100:  # both are counted from the start
+        return max(0.0, float(run.total[totals[0]]) - JUDGED.search), float(run.step[totals[0]]), begin
+    if len(totals):
+        ends = totals[[0, -1]]
+        return float(np.diff(run.total[ends])[0]), float(np.diff(run.step[ends])[0]), begin
+    first, last = numbered[[0, -1]]  # others' steps are only drawn
+    skips, steps = float(np.nansum(run.counted[first + 1 : last + 1])), float(run.step[last] - run.step[first])
+    return skips, steps + skips * bool(run.format.get("updates")), begin
 
 
-def _often(maker: Maker) -> Iterator[Statement]:
+def _often(run: Evidence) -> Iterator[Statement]:
     """Yield the share of the steps that were skipped."""
-    evidence = maker.evidence
-    skips, steps, begin = share(evidence)
-    if steps < 100 or skips < 8 or maker.history.settings.get("cut"):
+    skips, steps, begin = share(run)
+    if steps < 100 or skips < 8 or run.settings.get("cut"):
         return
     part = skips / steps
-    numbers: dict[str, Bound | str] = {"skips": (skips, None), "steps": f"{steps:.15g}"}
-    numbers["percent"] = f"at least {100 * part:.2g}"
-    rows = [begin, *(begin + 1 + np.flatnonzero(evidence.skipped[begin + 1 :] > 0))]
-    if part > JUDGED.often:
-        yield maker.make("skips too often", rows, since=True, **numbers)
-    elif part > JUDGED.some and (evidence.moves > 0).any():
-        yield maker.make("probing", rows, since=True, **numbers)
+    rows = [begin, *(begin + 1 + np.flatnonzero(run.counted[begin + 1 :] > 0))]
+    kind = "skips too often" if part > JUDGED.often else "probing"
+    if part > JUDGED.often or (part > JUDGED.some and (run.moves > 0).any()):
+        percent = f"at least {100 * part:.2g}"
+        yield make(run, kind, rows, since=True, skips=(skips, None), steps=f"{steps:.15g}", percent=percent)
 
 
-def _bursts(maker: Maker) -> Iterator[Statement]:
+def _bursts(run: Evidence) -> Iterator[Statement]:
     """Yield each fall of two halvings or more in the middle of a run."""
-    evidence = maker.evidence
-    values, rows = evidence.points
-    descents = [] if evidence.means else [pair for pair in evidence.descents if pair != evidence.search]
+    values, rows = run.points
+    descents = [] if run.means else [pair for pair in run.descents if pair != run.search]
     for first, last in descents[:9]:
-        if evidence.halvings(first, last) >= 2 and (evidence.status[rows[last] :] == 1).any() and values[last] > 0:
-            yield maker.make("burst", np.arange(rows[first], rows[last] + 1), **_way(evidence, first, last))
+        if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any() and values[last] > 0:
+            yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
 
 
-def _hidden(maker: Maker) -> Iterator[Statement]:
-    extra, rows = maker.evidence.hidden
-    if extra and not maker.history.sentence.any():
-        told = float(np.nansum(maker.evidence.skipped))
-        yield maker.make("hidden skips", rows, since=True, said=told, skips=(extra + int(told), None))
+def _hidden(run: Evidence) -> Iterator[Statement]:
+    extra, rows = run.hidden
+    if extra and not run.sentence.any():
+        told = float(np.nansum(run.counted))
+        yield make(run, "hidden skips", rows, since=True, said=told, skips=(extra + int(told), None))
 
 
-def _said(maker: Maker) -> Iterator[Statement]:
+def _said(run: Evidence) -> Iterator[Statement]:
     """Yield what the program says itself."""
-    history = maker.history
-    for kind, lines in history.says.items():
-        if (kind == "told" and maker.evidence.skips[0]) or (kind == "no fp16" and len(maker.evidence.points[0])):
+    for kind, lines in run.says.items():
+        if (kind == "told" and run.skips[0]) or (kind == "no fp16" and len(run.points[0])):
             continue
         numbers: dict[str, Any] = {"count": (len(lines), None)}
         if kind == "error":
-            error = next(each for each in ERRORS if each["pattern"].pattern == history.settings["error"])
+            error = next(each for each in ERRORS if each["pattern"].pattern == run.settings["error"])
             numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
-        elif kind == "unguarded" and maker.evidence.rises:
+        elif kind == "unguarded" and run.rises:
             kind = "guard off"
         yield Statement(kind, float(lines[0]), float(lines[-1]), numbers, tuple(lines[:LINES]), "line")
-    for step, text in history.alarms:
-        row = min(int(np.searchsorted(history.step, step)), len(history.step) - 1)
-        yield maker.make("alarm", row, text=text)
+    for step, text in run.alarms:
+        row = min(int(np.searchsorted(run.step, step)), len(run.step) - 1)
+        yield make(run, "alarm", row, text=text)
 
 
-def _reconstructed(maker: Maker) -> Iterator[Statement]:
+def _reconstructed(run: Evidence) -> Iterator[Statement]:
     """Yield the growths that nobody printed, where one rule explains all that was printed."""
-    if found := reconstruct(maker.evidence):
+    if found := reconstruct(run):
         growths, interval, rows = found
-        yield maker.make("reconstructed", rows, growths=growths, interval=interval, count=len(rows))
+        yield make(run, "reconstructed", rows, growths=growths, interval=interval, count=len(rows))
 
 
-def _runs_of_log(maker: Maker) -> Iterator[Statement]:
-    history = maker.history
-    back = np.flatnonzero(np.diff(history.segment) > 0) + 1
+def _runs_of_log(run: Evidence) -> Iterator[Statement]:
+    back = np.flatnonzero(np.diff(run.segment) > 0) + 1
     if len(back):
-        yield maker.make("restarted", back, times=len(back))
-    if history.others:
-        yield maker.make("engines", [0, -1], streams=len(history.others) + 1)
+        yield make(run, "restarted", back, times=len(back))
+    if run.others:
+        yield make(run, "engines", ENDS, streams=len(run.others) + 1)
 
 
-REMARKS: tuple[Callable[[Maker], Iterator[Statement]], ...] = (
+REMARKS: tuple[Callable[[Evidence], Iterator[Statement]], ...] = (
     _said, loss, scaled_norm, dead_layers, _tail, _collapse, _scale, _low, norm, rose, rate, _often, _hidden, _start,
     _bursts, _reconstructed, _runs_of_log,
 )  # fmt: skip

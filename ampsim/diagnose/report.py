@@ -80,7 +80,7 @@ def _article(finding: Statement) -> str:
 
 def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
     """Return the skips that counts and sentences tell: first and last step (inf: no end), how many, at which scale."""
-    skipped, steps = Evidence(history).skipped, history.step
+    skipped, steps = Evidence.of(history).counted, history.step
     rows = []
     for at in np.flatnonzero(skipped > 0):
         alone = (skipped[at] == 1 and history.every_step) or not at

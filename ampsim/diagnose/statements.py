@@ -6,17 +6,17 @@ for what proves what. The words stand in the table of formats, for Python and th
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.formats import TABLE
 from ampsim.diagnose.history import History
 from ampsim.diagnose.wording import counted, scale_text
 
 LINES = 40  # lines that a statement names as its evidence; of more, the first and the last
+ENDS = [0, -1]  # the first row and the last
 SCALES = frozenset({"from", "to", "low", "high"})  # numbers that are loss scales
 _HOLE = re.compile(r"\{(\w+)(?::([\w ]+))?\}")
 Bound = tuple[float, float | None]
@@ -104,60 +104,18 @@ def where(first: float, last: float, unit: str) -> str:
     return f"{unit} {low}" if low >= high else f"{unit}s {low} to {high}"
 
 
-class Maker:
-    """The statements about one history, as they are made."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.evidence = Evidence(history)
-        self.ends = [0, len(history.step) - 1]
-        """The first row and the last."""
-
-    def make(
-        self, kind: str, rows: object, since: float | Bound | str = False, **numbers: float | Bound | str
-    ) -> Statement:
-        """Return a statement about some rows; a plain number is exact. `since`: it is of the steps before them, too."""
-        at = np.atleast_1d(np.asarray(rows, np.int64))
-        lines = sorted({int(line) for line in self.history.line[at] if line > 0})
-        lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
-        given = {name: value if isinstance(value, tuple | str) else (value, value) for name, value in numbers.items()}
-        first, last = self.history.bounds[0, at].min(), self.history.bounds[1, at].max()
-        if since and self.history.unit != "line":
-            first = self.history.bounds[0, at.min() - 1] if at.min() > 0 else -math.inf
-        unit = self.history.unit
-        composed = bool(self.history.settings.get("composed"))  # of an epoch and a step of it: no number of the log's
-        if lines and (composed or (math.isinf(first) and math.isinf(last))):
-            first, last, unit = min(lines, default=0), max(lines, default=0), "line"
-        return Statement(kind, float(first), float(last), given, tuple(lines), unit)
-
-    def facts(self) -> Iterator[Statement]:
-        """Yield what is in the log."""
-        history, evidence = self.history, self.evidence
-        yield self.make("read", self.ends, lines=len(history.step) * history.merged, program=history.program)
-        values, rows = evidence.points
-        if len(values):
-            ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
-            ends["aside"] = ", where it is not printed as 0," if "printed_as_zero" in history.settings else ""
-            yield self.make("scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
-            if evidence.means:
-                yield self.make("means" if history.settings.get("means") else "no powers", rows)
-            yield from self._falls()
-        low, high = evidence.skips
-        told = ~np.isnan(history.skipped) | ~np.isnan(history.total)
-        if low or (high == 0 and told.any()):
-            proving = np.flatnonzero(evidence.skipped > 0)
-            span = proving if len(proving) and np.isnan(history.total).all() else self.ends
-            yield self.make("skips", [*self.ends, *span], since=not evidence.own, skips=(low, high))
-
-    def _falls(self) -> Iterator[Statement]:
-        values, rows = self.evidence.points
-        falls = np.flatnonzero(self.evidence.moves < 0)
-        if self.evidence.means or not len(falls) or "engines" in self.evidence.history.settings:
-            return
-        k = int(falls[np.argmin(self.evidence.moves[falls])])
-        rises = int((self.evidence.moves > 0).sum())
-        size = round(float(-self.evidence.moves[k]), 2)
-        yield self.make(
-            "falls", [rows[k], rows[k + 1]], falls=len(falls), rises=rises, halvings=size,
-            **{"from": values[k], "to": values[k + 1]},
-        )  # fmt: skip
+def make(
+    run: History, kind: str, rows: object, since: float | Bound | str = False, **numbers: float | Bound | str
+) -> Statement:
+    """Return a statement about some rows; a plain number is exact. `since`: it is of the steps before them, too."""
+    at = np.atleast_1d(np.asarray(rows, np.int64))
+    lines = sorted({int(line) for line in run.line[at] if line > 0})
+    lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
+    given = {name: value if isinstance(value, tuple | str) else (value, value) for name, value in numbers.items()}
+    first, last, unit = run.bounds[0, at].min(), run.bounds[1, at].max(), run.unit
+    if since and unit != "line":
+        first = run.bounds[0, at.min() - 1] if at.min() > 0 else -math.inf
+    # of an epoch and a step of it: no number of the log's
+    if lines and (run.settings.get("composed") or (math.isinf(first) and math.isinf(last))):
+        first, last, unit = lines[0], lines[-1], "line"
+    return Statement(kind, float(first), float(last), given, tuple(lines), unit)

@@ -1,12 +1,10 @@
 """Numbers in words, and a run's loss scale in two lines of text."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from ampsim.core.formats import binade
-from ampsim.diagnose.evidence import Evidence, log2_of
-from ampsim.diagnose.history import COLUMNS, History
+from ampsim.diagnose.evidence import Evidence
+from ampsim.diagnose.history import History
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -36,23 +34,20 @@ def sparkline(history: History, width: int) -> list[str]:
     Returns:
         two strings of `width` characters at most and a legend; nothing where no scale is known, or none but 0 and inf.
     """
-    history = (
-        history
-        if history.last.all()
-        else replace(history, **{name: getattr(history, name)[history.last] for name in (*COLUMNS, "numbered")})
-    )
-    scale = np.array([log2_of(each) if 0 < each < np.inf else np.nan for each in history.scale])
-    known = np.flatnonzero(~np.isnan(scale))
+    drawn = history.last
+    steps, scale = history.step[drawn], history.scale[drawn]
+    known = np.flatnonzero((scale > 0) & (scale < np.inf))
     if not len(known):
         return []
-    begin, end = int(history.step[0]), int(history.step[-1]) + 1
+    scale = np.log2(scale[known])
+    begin, end = int(steps[0]), int(steps[-1]) + 1
     width = min(width, end - begin)
     edges = begin + (np.arange(width) + 1) * (end - begin) / width
-    last = np.searchsorted(history.step[known], edges) - 1  # in force at each column's end
-    low, high = scale[known].min(), scale[known].max()
-    level = np.round((scale[known] - low) * (len(BLOCKS) - 1) / max(high - low, 1)).astype(int)
+    last = np.searchsorted(steps[known], edges) - 1  # in force at each column's end
+    low, high = scale.min(), scale.max()
+    level = np.round((scale - low) * (len(BLOCKS) - 1) / max(high - low, 1)).astype(int)
     line = "".join(BLOCKS[level[at]] if at >= 0 else " " for at in last)
-    rows = history.step[Evidence(history).skipped > 0]
+    rows = steps[Evidence.of(history).counted[drawn] > 0]
     skipped = {int((step - begin) * width // (end - begin)) for step in rows}
     marks = "".join("×" if column in skipped else " " for column in range(width)).rstrip()
     return [

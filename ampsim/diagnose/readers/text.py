@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
-from ampsim.diagnose.history import LOSS, SCALE, STEP, History, HistoryBuilder
+from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
 from ampsim.diagnose.readers.lines import Width, whole
 from ampsim.diagnose.readers.plan import PLANS, SHOWN, Form, Plan, Token, form_of, numbers_of, plan_of
@@ -122,22 +122,10 @@ class TextReader:
                 if plan is not self.plans[0]:
                     self.plans.remove(plan)
                     self.plans.insert(0, plan)
-                if not self.plain(stream, plan, found.groups()) and (plan.fields or plan.fixed):
+                if plan.fields or plan.fixed:
                     self.entry(stream, plan.read(found.groups()), text, None, plan.form)
                 return None
         return self.other(text, torn)
-
-    def plain(self, stream: Stream, plan: Plan, numbers: tuple[str, ...]) -> bool:
-        """Take a line whose numbers are a row as they are; False if they are not."""
-        if plan.order is None or stream.epoch[1] or stream.bar[1] or (plan.form.megatron and stream.counted):
-            return False
-        *row, nans = plan.order([*map(float, numbers), math.nan, self.number])
-        step = row[STEP]
-        if row[SCALE] == 0 or row[LOSS] == 0 or nans > 0 or step >= MOST_STEPS:  # something else is meant by it
-            return False
-        stream.step = step if step == step else stream.step
-        stream.builder.take(row)
-        return True
 
     def other(self, text: str, torn: bool) -> None:
         """Take a line of a form that has not come lately."""
