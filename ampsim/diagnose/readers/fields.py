@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from ampsim.diagnose.formats import TABLE
 
@@ -16,25 +17,31 @@ KINDS = {"scale": "bare"} | dict.fromkeys(MEAN, "means")  # of names of a scale:
 COMPANY = frozenset({"step", "epoch", "loss", "norm", "skipped"})
 """A scale without one of them stands in a configuration."""
 
+UNKNOWN = 999  # the rank of a name that stands for no field
+Named = TypeVar("Named", bound=tuple[Any, ...])
 Entry = dict[str, float]  # field -> its number, of one line; and of its scale's name, "means" or "bare"
 
 
 def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
     """Return the fields among some named values; of two names for one field the better known counts."""
     found: Entry = {}
+    for field, (number, (name, _)) in chosen(pairs).items():
+        last = field_of(name)[2]
+        found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
+        if field == "scale" and last in KINDS:
+            found[KINDS[last]] = 1.0
+    return {} if "summary" in found else settled(found)
+
+
+def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
+    """Return for each field the best known of its names, and its number; `named`: a name, a value, whatever else."""
+    best: dict[str, tuple[float, Named]] = {}
     ranks: dict[str, int] = {}
-    for name, value in pairs:
-        field, rank, last = field_of(name)
-        if not field:
-            if name == "train_runtime":  # what the Trainer says at its end: the mean of all losses
-                return {}
-            continue
-        if rank < ranks.get(field, 999) and (number := as_number(value)) is not None:
-            ranks[field] = rank
-            found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
-            if field == "scale" and last in KINDS:
-                found[KINDS[last]] = 1.0
-    return settled(found)
+    for each in named:
+        field, rank, _ = field_of(each[0])
+        if rank < ranks.get(field, UNKNOWN) and (number := as_number(each[1])) is not None:
+            ranks[field], best[field] = rank, (number, each)
+    return best
 
 
 def settled(found: Entry) -> Entry:
@@ -57,14 +64,14 @@ def field_of(name: str) -> tuple[str, int, str]:
     last = last if last in _FIELD else last.removesuffix("_step")  # Lightning logs a loss as train_loss_step
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
-        return "", 99, ""
+        return "", UNKNOWN, ""
     for start in range(min(len(words), 6)):
         rest = "_".join(words[start:])
         known = _FIELD.get(rest)
         alone = start and words[start] in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
         if known and not alone and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
-    return "", 99, ""
+    return "", UNKNOWN, ""
 
 
 def as_number(value: object) -> float | None:

@@ -4,11 +4,13 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from ampsim.diagnose.formats import PROGRAMS, SENTENCES
+from ampsim.diagnose.formats import NUMBER, PROGRAMS, SENTENCES
 
+Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN = re.compile(r"\s*(?:\d{1,3}%\||\d{4}[-/]\d\d[-/]\d\d)")
+_CELL = re.compile(rf"\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*")
 _NINES = str.maketrans("012345678", "9" * 9)
 CUT = next(each for each in PROGRAMS if "tail" in each)  # the program whose lines are put together
 
@@ -31,7 +33,24 @@ class Width:
         return 40 <= self.longest <= 400 and self.times >= 3 and self.times * 5 > self.lines
 
 
-def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]:
+def rows(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield lines, those of a table that has a name and a number on each, such as guided-diffusion's, as one."""
+    cells, begin = dict[str, str](), 0
+    for text, number, torn in lines:
+        found = _CELL.fullmatch(text) if "|" in text[:20] else None
+        if cells and (not found or found[1] in cells):
+            yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
+            cells = {}
+        if not found:
+            yield text, number, torn
+        elif found[1] != "step" or "e" not in found[2]:  # a step of three digits only is no step
+            begin = begin if cells else number
+            cells[found[1]] = found[2]
+    if cells:
+        yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
+
+
+def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
     """Yield each line with its number, put together where a terminal cut it, and whether its end may be torn."""
     begun, parts, ended = "", list[tuple[str, int]](), True
     for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
@@ -56,7 +75,7 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[tuple[str, int, bool]]
         yield part, number, at + 1 == len(parts) and not ended and number > 1
 
 
-def _lines(lines: Iterable[str]) -> Iterator[tuple[str, int, bool]]:
+def _lines(lines: Iterable[str]) -> Iterator[Line]:
     """Yield what is no empty line, with its number, and whether it has an end."""
     for number, line in enumerate(lines, 1):
         ended = line[-1:] == "\n"

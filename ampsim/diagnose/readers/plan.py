@@ -1,19 +1,15 @@
 """Named numbers of a line. Lines that differ in their digits alone are read alike, by a pattern of the first."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
 from ampsim.diagnose.formats import NUMBER, pattern
-from ampsim.diagnose.history import COLUMNS
-from ampsim.diagnose.readers.fields import LOGARITHM, MEAN, Entry, as_number, entry_of, field_of, in_company, settled
+from ampsim.diagnose.readers.fields import LOGARITHM, MEAN, Entry, chosen, entry_of, field_of, in_company, settled
 from ampsim.diagnose.readers.lines import CUT
 
 Token = tuple[str, str, int]  # A name, the number behind it as it is written, and where in its line that begins
-Order = Callable[[list[float]], tuple[float, ...]]
-SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
 PLANS = 8  # forms of lines that are kept; the last one used is tried first
 _VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
 _NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
@@ -48,34 +44,27 @@ class Plan(NamedTuple):
     pattern: re.Pattern[str]  # its groups are the numbers of `fields`
     fields: tuple[str, ...]
     fixed: Entry  # fields that are no digits, such as a NaN
-    key: str  # the rank or engine that prints it
     form: Form
-    settles: bool  # whether what its program leaves out is put back
-    order: Order | None
-    """Makes a row of its numbers, a NaN and the line's own number; None where the lines before have a say in it."""
 
     def read(self, numbers: Sequence[str]) -> Entry:
         """Return what a line says in named numbers."""
-        entry = dict(zip(self.fields, map(float, numbers), strict=True))
-        if self.fixed:
-            entry |= self.fixed
-        return settled(entry) if self.settles and (entry.get("nans") or not entry.get("loss")) else entry
+        return settled(dict(zip(self.fields, map(float, numbers), strict=True)) | self.fixed)
 
 
 def numbers_of(text: str, torn: bool) -> tuple[Entry, list[Token]]:
     """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
     tokens = list(_pairs(text))
-    entry = entry_of((name, number) for name, number, _ in tokens)
+    entry = entry_of(token[:2] for token in tokens)
     if not {"scale", "loss"} <= entry.keys():
         tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
-        entry = entry_of((name, number) for name, number, _ in tokens)
+        entry = entry_of(token[:2] for token in tokens)
     if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
         tokens.append(("step", found[1], found.start(1)))
         entry["step"] = float(found[1])
     entry = in_company(entry)
     if not entry and (lone := _LONE.fullmatch(text.strip())) and text[0] not in " \t" and not torn:
         entry = {"scale": float(lone[1])} if float(lone[1]) > 0 else {}
-    return entry, [token for token in tokens if field_of(token[0])[0]] if entry else []
+    return entry, tokens if entry else []
 
 
 def _pairs(text: str) -> Iterator[Token]:
@@ -94,36 +83,21 @@ def _name(text: str) -> str:
     return found[1] if found else ""
 
 
-def plan_of(text: str, tokens: Sequence[Token], key: str, tag: int, *, since: bool = False) -> Plan | None:
+def plan_of(text: str, tokens: Sequence[Token], tag: int) -> Plan | None:
     """Return the plan of a line; the digits of its first `tag` characters are its rank's, and stay.
 
-    None if it has logarithms or means, or numbers that are written otherwise than as digits. `since`: its program
-    counts skips since the last line.
+    None if it has logarithms or means.
     """
-    best: dict[str, tuple[int, Token]] = {}
-    for token in tokens:
-        field, rank, last = field_of(token[0])
-        if last in LOGARITHM or last in MEAN or not field:
-            return None
-        if rank < best.get(field, (999, token))[0] and as_number(token[1]) is not None:
-            best[field] = rank, token
-    fixed = {field: as_number(best.pop(field)[1][1]) or 0.0 for field in [*best] if not best[field][1][1][0].isdigit()}
+    if any(field_of(name)[2] in LOGARITHM | MEAN for name, _, _ in tokens):
+        return None
+    best = chosen(tokens)
+    fixed = {field: number for field, (number, (_, written, _)) in best.items() if not written[0].isdigit()}
+    fields = sorted(best.keys() - fixed.keys(), key=lambda field: best[field][1][2])
     parts, at = [re.escape(text[:tag])], tag
-    fields = sorted(best, key=lambda field: best[field][1][2])
     for _, number, begin in (best[field][1] for field in fields):
         parts += [_loose(text[at:begin]), "(", _number(number), ")"]
         at = begin + len(number)
-    settles, form = not {"nans", "loss"}.isdisjoint([*best, *fixed]), form_of(text)
-    whole = re.compile("".join([*parts, _loose(text[at:])]))
-    counts = "skipped" in best and not (form.megatron and form.loss and since)
-    plain = not (fixed or counts or SHOWN.isdisjoint(best) or (form.epochs if "step" in best else form.steps))
-    return Plan(whole, tuple(fields), fixed, key, form, settles, _order(fields) if plain else None)
-
-
-def _order(fields: Sequence[str]) -> Order:
-    """Return what makes a row, and the count of NaN, of numbers of some fields, a NaN and the line's own number."""
-    places = {name: at for at, name in enumerate([*fields, "", "line"])}
-    return itemgetter(*(places.get(name, places[""]) for name in (*COLUMNS, "nans")))
+    return Plan(re.compile("".join([*parts, _loose(text[at:])])), tuple(fields), fixed, form_of(text))
 
 
 def _number(text: str) -> str:

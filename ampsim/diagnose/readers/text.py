@@ -8,15 +8,14 @@ import math
 import re
 from collections.abc import Iterable
 
-from ampsim.diagnose.formats import NAMED, NUMBER, PROGRAMS, SENTENCES, error_in, pattern
+from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number, entry_of, in_company
-from ampsim.diagnose.readers.lines import Width, whole
-from ampsim.diagnose.readers.plan import PLANS, SHOWN, Form, Plan, Token, form_of, numbers_of, plan_of
+from ampsim.diagnose.readers.fields import Entry, as_number
+from ampsim.diagnose.readers.lines import Width, rows, whole
+from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
 _LAST = re.compile(r"\S+$")
 _STEP, _EPOCH, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "batch", "bar", "aside"))
-_CELL = re.compile(rf"^\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*$")
 _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
@@ -38,6 +37,7 @@ _WORDS = (
 """In lower case; a line without one of them says nothing of a run."""
 _ENDS = ("rror", "already", "stopping", "too small", "returned nan")  # of the errors, by which they are found fast
 
+SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
 UNKNOWN = "a training log"  # A program that the table does not name
 MOST_STEPS = 2**53  # what is numbered beyond it is no step
 LONG = 2_000  # characters of a line from which no pattern is made
@@ -56,8 +56,6 @@ class Stream:
         self.counted = 0.0  # skips told in sentences since the last count
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
         self.rank: str | None = None
-        self.cells: Entry = {}  # of the row of a table that goes on
-        self.row_line = 0
         self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
 
     def kind(self, entry: Entry) -> None:
@@ -65,10 +63,8 @@ class Stream:
         kinds = {self.row["scale"]} if "scale" in self.row else entry.keys()  # what a program prints is known
         self.builder.settings |= dict.fromkeys({"means", "bare"} & kinds, True)
 
-    def known(self, program: str, plans: list[Plan]) -> None:
-        """Take it that these are a program's lines, to which no plan of others applies."""
-        if program != self.builder.program:
-            plans.clear()
+    def known(self, program: str) -> None:
+        """Take it that these are a program's lines."""
         self.builder.program = program
         self.row = NAMED.get(program, self.row)
 
@@ -82,57 +78,47 @@ class TextReader:
         self.number = 0
         self.wide = Width()
         self.error: tuple[int, str] | None = None
-        self.plans: list[Plan] = []  # of lines that came lately
+        self.plans: list[tuple[Plan, Stream]] = []  # of lines that came lately
 
     def read(self, lines: Iterable[str]) -> History:
         """Return the history of the lines."""
-        for text, number, torn in whole(lines, self.wide):
+        for text, number, torn in rows(whole(lines, self.wide)):
             self.number = number
-            self.part(text, torn)
-        for stream in self.streams.values():
-            self.end_row(stream, stream.cells)
-        main, *others = sorted(self.streams.values(), key=lambda each: -each.builder.rows) or [Stream(self.source)]
-        builder = main.builder
+            if torn or not self.planned(text):
+                self.other(text, torn)
+        builders = sorted((each.builder for each in self.streams.values()), key=lambda each: -each.rows)
+        main, *others = builders or [HistoryBuilder(self.source, UNKNOWN)]
         if self.wide.joined:
-            builder.notes.append(f"{self.wide.joined} lines were cut by a terminal, and put together again.")
-        if self.wide.cut:
-            builder.settings["cut"] = True
-        if self.error and self.error[0] > max((each.builder.line for each in self.streams.values()), default=0):
-            builder.says["error"] = [self.error[0]]
-            builder.settings["error"] = self.error[1]
-        if any(key.startswith("engine ") for key in self.streams):
-            builder.settings["engines"] = True
-        said = [each.builder.says for each in self.streams.values()]
-        for kind in (
-            ("no fp16", "fp16") if any("fp16" in says for says in said) else ()
-        ):  # of several engines one has it
-            for says in said:
-                says.pop(kind, None)
-        if builder.says and not builder.rows:
-            builder.add(line=next(iter(builder.says.values()))[0])
-        return builder.finish(tuple(each.builder.finish() for each in others if each.builder.rows))
+            main.notes.append(f"{self.wide.joined} lines were cut by a terminal, and put together again.")
+        given = {"cut": self.wide.cut, "engines": any(key.startswith("engine ") for key in self.streams)}
+        main.settings |= {name: True for name, so in given.items() if so}
+        if self.error and self.error[0] > max((each.line for each in builders), default=0):
+            main.says["error"], main.settings["error"] = [self.error[0]], self.error[1]
+        if any("fp16" in each.says for each in builders):  # of several engines one has it
+            for says in (each.says for each in builders):
+                says.pop("no fp16", None)
+                says.pop("fp16", None)
+        if main.says and not main.rows:
+            main.add(line=next(iter(main.says.values()))[0])
+        return main.finish(tuple(each.finish() for each in others if each.rows))
 
-    def part(self, text: str, torn: bool) -> None:
-        """Take one line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
-        for plan in () if torn else self.plans:
+    def planned(self, text: str) -> bool:
+        """Take a line of a form that has come lately; False if it is none."""
+        for at, (plan, stream) in enumerate(self.plans):
             if found := plan.pattern.fullmatch(text):
-                stream = self.streams[plan.key]
-                if stream.cells:
-                    break
-                if plan is not self.plans[0]:
-                    self.plans.remove(plan)
-                    self.plans.insert(0, plan)
+                if at:
+                    self.plans.insert(0, self.plans.pop(at))
                 if plan.fields or plan.fixed:
                     self.entry(stream, plan.read(found.groups()), text, None, plan.form)
-                return None
-        return self.other(text, torn)
+                return True
+        return False
 
     def other(self, text: str, torn: bool) -> None:
-        """Take a line of a form that has not come lately."""
+        """Take any other line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
         low = text.lower()
         bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
-        if bar is None and text[:1] not in "|-_" and not any(map(low.__contains__, _WORDS)):
+        if bar is None and not any(map(low.__contains__, _WORDS)):
             return
         text = _COLOUR.sub("", _GAPS.sub("", text))
         stream = self.stream(text)
@@ -142,8 +128,8 @@ class TextReader:
         if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
             return
         if not stream.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
-            stream.known(mine["name"], self.plans)
-        if not (self.cell(stream, text) or self.sentence(stream, text) or self.fault(text)):
+            stream.known(mine["name"])
+        if not (self.sentence(stream, text) or self.fault(text)):
             entry, tokens = numbers_of(text, torn)
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
@@ -151,11 +137,10 @@ class TextReader:
 
     def _plan(self, stream: Stream, text: str, tokens: list[Token]) -> None:
         """Keep what a line is like; of one that says nothing, that it says nothing."""
-        key = next(key for key, each in self.streams.items() if each is stream)
         tag = _TAG.match(text)
-        if plan := plan_of(text, tokens, key, tag.end() if tag else 0, since=stream.row.get("counts") == "since"):
+        if plan := plan_of(text, tokens, tag.end() if tag else 0):
             self.plans[PLANS - 1 :] = []
-            self.plans.insert(0, plan)
+            self.plans.insert(0, (plan, stream))
 
     def fault(self, text: str) -> bool:
         """Take an error that is known; False if there is none."""
@@ -187,7 +172,7 @@ class TextReader:
         for each in SENTENCES:
             if each["word"] in text and (found := each["pattern"].search(text)):
                 if stream.builder.program == UNKNOWN and each["program"]:
-                    stream.known(each["program"], self.plans)
+                    stream.known(each["program"])
                 last = stream.told
                 if "says" in each:
                     stream.builder.say(each["says"], self.number)
@@ -224,25 +209,6 @@ class TextReader:
             line=self.number, skipped=skips, scale=values.get("before"), left=values.get("after", math.nan)
         )
 
-    def cell(self, stream: Stream, text: str) -> bool:
-        """Take a line of a table with a name and a number, such as guided-diffusion's; any other line ends a row."""
-        found = _CELL.match(text)
-        new = entry_of([(found[1], found[2])]) if found else {}
-        if found and "e" in found[2]:  # a step of three digits only is no step
-            new.pop("step", None)
-        if not found or stream.cells.keys() & new.keys():
-            self.end_row(stream, in_company(stream.cells))
-        stream.row_line = stream.row_line if stream.cells else self.number
-        stream.cells |= new
-        return found is not None
-
-    def end_row(self, stream: Stream, cells: Entry) -> None:
-        """Add the row of a table that has ended, at the line where it began; nothing if there is none."""
-        if stream.cells:
-            stream.cells, number, self.number = {}, self.number, stream.row_line
-            self.entry(stream, cells, "", None, form_of(""))
-            self.number = number
-
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
         if form.total and "skipped" in entry:
@@ -250,13 +216,11 @@ class TextReader:
                 return
             if "step" in entry:
                 stream = self.engine(stream, entry["step"])
-                stream.known("DeepSpeed", self.plans)
+                stream.known("DeepSpeed")
                 entry["total"] = entry.pop("skipped")
         elif SHOWN.isdisjoint(entry):
             return
-        step = entry.pop("step", None)
-        if step is None or form.epochs or stream.epoch[1] or not 0 <= step < MOST_STEPS:
-            step = self.step_of(stream, step, done, text, form)
+        step = self.step_of(stream, entry.pop("step", None), done, text, form)
         stream.kind(entry)
         if entry.get("scale") == 0 and (least := stream.row.get("least")):
             stream.builder.settings["printed_as_zero"] = least
@@ -289,6 +253,8 @@ class TextReader:
     def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
         epochs = form.epochs
+        if step is not None and 0 <= step < MOST_STEPS and not (epochs or stream.epoch[1]):
+            return step
         if step is None and form.steps and (found := _STEP.search(text)):
             step = float(found[1])
         if step is None and epochs and form.steps and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
