@@ -76,14 +76,12 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
 
 
 def _lines(lines: Iterable[str]) -> Iterator[Line]:
-    """Yield what is no empty line, with its number, and whether it has an end."""
-    for number, line in enumerate(lines, 1):
-        ended = line[-1:] == "\n"
-        text = line[:-1] if ended else line
-        if "\r" not in text and 0 < len(text) <= LONGEST:
-            yield text, number, ended
-            continue
-        yield from ((part[:LONGEST], number, ended) for part in text.split("\r") if part)
+    """Yield what is no empty line, with its number, and whether it has an end; a carriage return begins no new one."""
+    number, within = 0, False
+    for line in lines:
+        number, within = number + (not within), line[-1:] == "\r"
+        if text := line.rstrip("\r\n")[:LONGEST]:
+            yield text, number, line[-1] in "\r\n"
 
 
 def _goes_on(text: str) -> bool:

@@ -9,20 +9,17 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TextIO, cast
 
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.fields import as_number, entry_of
 from ampsim.diagnose.readers.run import read_own
 from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_objects
 from ampsim.diagnose.readers.text import read_text
-from ampsim.diagnose.readers.trackers import read_tensorboard, read_wandb
+from ampsim.diagnose.readers.trackers import read_tracker
 from ampsim.run_file import read_run
 
 LINE = 1 << 20  # characters of a line that are looked at: a log of one line must not fill the memory
-BLOCK = 1 << 16  # bytes that are read at once
-
-
 SEPARATORS = ",;\t"  # of the columns of a table
 UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how a log begins that PowerShell wrote
 TORN = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -73,12 +70,8 @@ def _instead(path: Path) -> str:
 
 
 def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> History:
-    if path.is_dir():
-        return read_wandb(path) if list(path.glob("*.wandb")) else read_tensorboard(path)
-    if "tfevents" in path.name:
-        return read_tensorboard(path)
-    if path.suffix == ".wandb":
-        return read_wandb(path)
+    if path.is_dir() or "tfevents" in path.name or path.suffix == ".wandb":
+        return read_tracker(path)
     with path.open("rb") as file:
         lines = _lines(file, progress, torn)
         head = list(itertools.islice(lines, 20))
@@ -96,48 +89,36 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
         return read_text(source, everything)
 
 
-def _lines(compressed: BinaryIO, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:
-    """Yield the lines; one that is longer than `LINE` in pieces that end where a number does not.
+def _lines(file: BinaryIO, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:
+    """Yield the lines, each with its end; one that is longer than `LINE` in pieces that end where a number does not.
 
-    An archive that is torn is read up to there, and `torn` says so.
+    A carriage return ends a line, too. An archive that is torn is read up to there, and `torn` says so.
     """
-    rest, read, file = b"", 0, _decoded(compressed)
-    while block := _block(file, torn):
-        read += len(block)
-        if read >> 22 != (read - len(block)) >> 22 and progress(compressed.tell()) is True:  # every 4 MiB
-            torn[:] = [f"Interrupted: the log was read up to there, {read:,} bytes of its text."]
-            return
-        lines, end, rest = (rest + block).rpartition(b"\n")
-        if end:
-            yield from [line + "\n" for line in lines.decode(errors="replace").split("\n")]
-        if len(rest) >= LINE:
-            cut = max(rest.rfind(mark) for mark in (b"\r", b" ", b","))
-            yield rest[: cut + 1].decode(errors="replace")
-            rest = rest[cut + 1 :][:LINE]
-    yield rest.decode(errors="replace")
-
-
-def _decoded(file: BinaryIO, layers: int = 3) -> BinaryIO:
-    """Return a log's text in UTF-8, or whatever it is if not compressed, in so many layers at most, nor in UTF-16."""
+    rest, read = "", 0
     try:
-        begin = file.read(2)
-        file.seek(0)
-    except TORN:  # what reads on meets it again, and says so
-        return file
-    if begin == b"\x1f\x8b" and layers:
-        return _decoded(cast("BinaryIO", gzip.open(file)), layers - 1)
-    return cast("BinaryIO", codecs.EncodedFile(file, "utf-8", "utf-16", "replace")) if begin in UTF16 else file
-
-
-def _block(file: BinaryIO, torn: list[str]) -> bytes:
-    """Return the next bytes; none at the end."""
-    try:
-        if isinstance(file, io.BufferedIOBase):
-            return file.read1(BLOCK)  # what there is before a tear is not lost
-        return file.read(BLOCK)
+        with _decoded(file) as text:
+            while line := text.readline(LINE):
+                read += len(line)
+                if read >> 22 != (read - len(line)) >> 22 and progress(file.tell()) is True:  # every 4 Mi
+                    torn[:] = [f"Interrupted: the log was read up to there, {read:,} characters of it."]
+                    return
+                line, rest = rest + line, ""
+                if len(line) >= LINE and line[-1] not in "\r\n":
+                    cut = max(line.rfind(mark) for mark in " ,") + 1
+                    line, rest = line[:cut], line[cut:][:LINE]
+                yield line
     except TORN as error:
         torn[:] = [f"The compressed file is torn, and was read up to there ({error})."]
-        return b""
+    yield rest
+
+
+def _decoded(file: BinaryIO, layers: int = 3) -> TextIO:
+    """Return a log's text, of a compressed one what is in so many layers at most."""
+    begin = file.read(2)
+    file.seek(0)
+    if begin == b"\x1f\x8b" and layers:
+        return _decoded(cast("BinaryIO", gzip.open(file)), layers - 1)
+    return io.TextIOWrapper(file, "utf-16" if begin in UTF16 else "utf-8", "replace", newline="")
 
 
 def _is_own(path: Path) -> bool:

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, error_in, pattern
+from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number
 from ampsim.diagnose.readers.lines import Width, rows, whole
@@ -20,23 +20,7 @@ _GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
 _RANK = re.compile(r"Rank (\d+)")
-_WORDS = (
-    "loss",
-    "scal",
-    "norm",
-    "skip",
-    "overflow",
-    "growth_t",
-    "step()",
-    "invalid",
-    "inf checks",
-    "by zero",
-    "returned nan",
-    "fp16_enabled",
-)
-"""In lower case; a line without one of them says nothing of a run."""
-_ENDS = ("rror", "already", "stopping", "too small", "returned nan")  # of the errors, by which they are found fast
-
+_WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
 UNKNOWN = "a training log"  # A program that the table does not name
 MOST_STEPS = 2**53  # what is numbered beyond it is no step

@@ -3,7 +3,6 @@
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,14 +13,22 @@ from ampsim.diagnose.readers.tables import add_row
 Row = tuple[int, Mapping[str, object]]
 
 
-def read_tensorboard(path: Path) -> History:
-    """Return the history of an event file, or of a folder of them.
+def read_tracker(path: Path) -> History:
+    """Return the history of TensorBoard's event file or of W&B's ``.wandb`` file, or of the folder of a run.
 
     Raises:
-        ImportError: tensorboard is not installed.
+        ImportError: the tracker is not installed; ValueError: a file that it has not written so.
     """
-    with _damage_told(path):
+    try:
+        if path.suffix == ".wandb" or any(path.glob("*.wandb")):
+            return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
         return _history(str(path), "TensorBoard", sorted(_tensorboard_rows(path).items()))
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # of a damaged file no two packages raise the same
+        raise ValueError(
+            f"{path} is damaged: {type(error).__name__}: {error}; expected what the tracker wrote; copy it again"
+        ) from error
 
 
 def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
@@ -42,31 +49,8 @@ def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
     return steps
 
 
-def read_wandb(path: Path) -> History:
-    """Return the history of a ``.wandb`` file, or of the folder of an offline run that has one.
-
-    Raises:
-        ImportError: wandb is not installed.
-    """
-    with _damage_told(path):
-        return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
-
-
-@contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
-    """Tell in words what a tracker's package raises of a file that it has not written so: no two raise the same."""
-    try:
-        yield
-    except (ImportError, OSError):
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path} is damaged: {type(error).__name__}: {error}; expected what the tracker wrote; copy it again"
-        ) from error
-
-
 def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
-    """Yield what each call of a run's ``log`` wrote, as `read_wandb`."""
+    """Yield what each call of a run's ``log`` wrote."""
     try:
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
