@@ -26,6 +26,8 @@ def report(history: History) -> str:
     """Return the page of a run as HTML; it needs no network and no other file."""
     explanation, layers = explain(history), exponents(history)
     wrong, drawn = explanation.wrong, history.last
+    values = {key: value if isinstance(value, str) else json.dumps(value, default=str)
+              for key, value in history.settings.items()}  # fmt: skip
     name = PurePath(history.source).name or history.source
     body = [
         f"<style>{asset('report.css')}</style>",
@@ -33,8 +35,8 @@ def report(history: History) -> str:
         f'<p class="faint">What the loss scale did, {where(history.step[0], history.step[-1], history.unit)}, '
         f"from {escape(history.program)}</p></header>",
         *_diagnosis(explanation),
-        asset("report.html").replace("<!--layers-->", "\n".join(_layers(layers))),
-        *_run(history),
+        asset("report.html").replace("<!--layers-->", _layers(layers)),
+        _table("The run", ("setting", "value"), values.items()),
     ]
     data = {
         "step": packed(history.step[drawn], "float64"),
@@ -110,47 +112,30 @@ def _ledger(history: History) -> dict[str, object]:
     return {"rows": rows, "bad": bad, "names": list(index)}
 
 
-def _layers(layers: Exponents | None) -> Iterator[str]:
-    """Yield the table of layers, those that lose most first."""
-    if layers is None or np.isnan(layers.lost).all():
-        return
+def _layers(layers: Exponents | None) -> str:
+    """Return the table of layers, those that lose most first."""
+    if layers is None:
+        return ""
     shares = [(name, row[~np.isnan(row)]) for name, row in zip(layers.layers, layers.lost, strict=True)]
-    rows = [(name, float(np.median(row)), float(row.max())) for name, row in shares if len(row)]
-    rows.sort(key=lambda row: -row[1])
-    yield "<details><summary>Share lost by layer, as a table</summary>"
-    yield from _table(
-        ("layer", "median share lost", "largest"),
-        ((name, f"{median:.2%}", f"{largest:.2%}") for name, median, largest in rows[:LAYERS]),
-    )
-    yield "</details>"
+    rows = sorted(((float(np.median(row)), float(row.max()), name) for name, row in shares if len(row)), reverse=True)
+    cells = [(name, f"{median:.2%}", f"{largest:.2%}") for median, largest, name in rows[:LAYERS]]
+    return _table("Share lost by layer, as a table", ("layer", "median share lost", "largest"), cells, "number")
 
 
-def _run(history: History) -> Iterator[str]:
-    """Yield what the file says of the run itself."""
-    if history.settings:
-        yield "<details><summary>The run</summary>"
-        rows = ((key, _text(value)) for key, value in history.settings.items())
-        yield from _table(("setting", "value"), rows, numbers=False)
-        yield "</details>"
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = True) -> Iterator[str]:
-    """Yield a table, whose first column is text and whose others are numbers, or text too."""
+def _table(summary: str, head: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
+    """Return a table that unfolds, nothing if it has no rows; `kind`: what the columns after the first are."""
 
     def cells(row: Iterable[str], tag: str) -> str:
         first, *rest = (escape(cell) for cell in row)
-        kind = ' class="number"' if numbers else ""
-        return f"<tr><{tag}>{first}</{tag}>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for cell in rest) + "</tr>"
+        return (
+            f"<tr><{tag}>{first}</{tag}>" + "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for cell in rest) + "</tr>"
+        )
 
-    yield f'<div class="wide"><table><thead>{cells(head, "th")}</thead><tbody>'
-    yield from (cells(row, "td") for row in rows)
-    yield "</tbody></table></div>"
+    body = "\n".join(cells(row, "td") for row in rows)
+    table = f'<div class="wide"><table><thead>{cells(head, "th")}</thead><tbody>{body}</tbody></table></div>'
+    return body and f"<details><summary>{summary}</summary>{table}</details>"
 
 
 def _prose(text: str) -> str:
     """Return text as HTML; what stands between backticks is code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -11,7 +11,6 @@ LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take 
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN = re.compile(r"\s*(?:\d{1,3}%\||\d{4}[-/]\d\d[-/]\d\d)")
 _CELL = re.compile(rf"\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*")
-_NINES = str.maketrans("012345678", "9" * 9)
 CUT = next(each for each in PROGRAMS if "tail" in each)  # the program whose lines are put together
 
 
@@ -103,9 +102,5 @@ def _may_go_on(text: str, following: str) -> bool:
 
 def _differ(text: str, following: str) -> bool:
     """Return whether two lines begin otherwise, whatever their digits are."""
-    if text[:4] == following[:4] and text[0] > "9":  # letters or a bracket
-        return False
-    if text[:24].translate(_NINES) == following[:24].translate(_NINES):  # as most do
-        return False
     first, second = (re.sub(r"\d+", "9", each.lstrip()[:24])[:8] for each in (text, following))
     return first != second
