@@ -79,9 +79,14 @@ def _levels(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     return np.where(share > 0, np.clip(level, 1, 255).round(), 0).astype(np.uint8)
 
 
+def flushed(counts: npt.NDArray[np.int64], lowest: int, scale: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return how many elements float16 makes zero; counts: shape (..., binades), the first of them `lowest`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        binades = np.arange(lowest, lowest + counts.shape[-1]) + np.log2(scale)[..., None]
+    return np.asarray((counts * (binades < WINDOW["flushed"])).sum(-1))
+
+
 def _lost(counts: npt.NDArray[np.int64], lowest: int, scale: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the share of the nonzero elements that float16 makes zero, (layers, samples)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        below = np.arange(lowest, lowest + counts.shape[2]) + np.log2(scale)[:, None] < WINDOW["flushed"]
-        share = (counts * below).sum(-1) / counts.sum(-1)
-    return np.where(scale >= 0, share, np.nan)  # at scale 0 all are lost
+        return np.where(scale >= 0, flushed(counts, lowest, scale) / counts.sum(-1), np.nan)  # at scale 0 all are lost

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.diagnose.evidence import Evidence, Ints, at_end
-from ampsim.diagnose.exponents import WINDOW
+from ampsim.diagnose.exponents import flushed
 from ampsim.diagnose.formats import JUDGED
 from ampsim.diagnose.history import Floats
 from ampsim.diagnose.statements import ENDS, Statement, make
@@ -93,9 +93,7 @@ def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
     finite = int(counts[:-2].sum())
     if not finite or not scale > 0:
         return 0.0
-    binades = np.arange(-149, 128)
-    below = int(counts[1:-2][binades + math.log2(scale) < WINDOW["flushed"]].sum())
-    return (int(counts[0]) + below) / finite
+    return float(counts[0] + flushed(counts[1:-2], -149, np.float64(scale))) / finite
 
 
 def loss(run: Evidence) -> Iterator[Statement]:

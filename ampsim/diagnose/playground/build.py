@@ -31,14 +31,12 @@ RUNS = {
                          "every step is skipped whatever the scale."),
 }  # fmt: skip
 SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.js", "playground.js")
+READ = {"program": ("name", "mark"), "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats")}
 FORMATS = {
     "names": TABLE["fields"],
     "pattern": TABLE["pattern"],
-    **{name: words.split() for name, words in TABLE["names"].items()},
-    **{
-        name: [{k: v for k, v in row.items() if k != "source"} for row in TABLE[name]]
-        for name in ("program", "sentence")
-    },
+    **{name: TABLE["names"][name].split() for name in ("not_training", "alone")},
+    **{name: [{key: row[key] for key in keys if key in row} for row in TABLE[name]] for name, keys in READ.items()},
 }
 """What the page needs of the table of formats to read a log."""
 TOP = round(math.log2(FP16.overflow_threshold))
@@ -66,14 +64,9 @@ def playground(data: Path = DATA) -> str:
 def run_data(title: str, said: str, record: Record) -> dict[str, object]:
     """Return a run as the page takes it; ceilings as log2, None where every scale overflows."""
     ceilings = [math.log2(ceiling) if ceiling > 0 else None for ceiling in ceilings_of(record)]
-    settings = {
-        "init_scale": record["settings"]["init_scale"],
-        "growth_interval": record["settings"]["growth_interval"],
-    }
-    return {
-        "title": title, "said": said, "every": record["every"], "counts": record["counts"], "log2ceilings": ceilings,
-        "settings": settings, "found_inf": record["found_inf"],
-    }  # fmt: skip
+    settings = {name: record["settings"][name] for name in ("init_scale", "growth_interval")}
+    given = {name: record[name] for name in ("every", "counts", "found_inf")}
+    return {"title": title, "said": said, "log2ceilings": ceilings, "settings": settings, **given}
 
 
 def ceilings_of(record: Record) -> list[float]:
