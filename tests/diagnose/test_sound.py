@@ -15,8 +15,7 @@ from ampsim.diagnose.explain import Explanation, explain
 from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import COLUMNS
 from ampsim.diagnose.readers import text
-from ampsim.diagnose.readers.sniff import _is_json
-from ampsim.diagnose.readers.tables import read_json_lines
+from ampsim.diagnose.readers.tables import parsed, read_json_lines
 from ampsim.diagnose.readers.text import Stream, TextReader, read_text
 from ampsim.diagnose.statements import Statement
 from tests.diagnose.drawn_runs import ENDINGS, SICK, Log, logs
@@ -33,7 +32,7 @@ NEAR = 0.01
 def explained(log: Log) -> Explanation | None:
     """Return what is said of a log; None if nothing is in it."""
     first = next(iter(log.text), "")
-    history = read_json_lines("-", log.text) if _is_json(first) else read_text("-", log.text)
+    history = read_json_lines("-", log.text) if parsed(first) else read_text("-", log.text)
     return explain(history) if len(history.step) else None
 
 

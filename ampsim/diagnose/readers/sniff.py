@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import io
 import itertools
-import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import BinaryIO, TextIO, cast
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.fields import as_number, entry_of
 from ampsim.diagnose.readers.run import read_own
-from ampsim.diagnose.readers.tables import read_csv, read_json_lines, read_objects
+from ampsim.diagnose.readers.tables import parsed, read_csv, read_json_lines, read_objects
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.readers.trackers import read_tracker
 from ampsim.run_file import read_run
@@ -57,8 +56,7 @@ def _instead(path: Path) -> str:
     if path.is_dir():
         return ": the folder has no *tfevents* file and no *.wandb"
     torn: list[str] = []
-    with path.open("rb") as file:
-        lines = list(itertools.islice(_lines(file, lambda _: None, torn), 20))
+    lines = list(itertools.islice(_lines(path, lambda _: None, torn), 20))
     first = next((line for line in lines if line.strip()), "")
     if not first:
         return ": the compressed file is torn" if torn else ": the file is empty"
@@ -72,31 +70,30 @@ def _instead(path: Path) -> str:
 def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> History:
     if path.is_dir() or "tfevents" in path.name or path.suffix == ".wandb":
         return read_tracker(path)
-    with path.open("rb") as file:
-        lines = _lines(file, progress, torn)
-        head = list(itertools.islice(lines, 20))
-        if head[0].startswith('{"run":') and _is_own(path):
-            return read_own(path)
-        everything, source = itertools.chain(head, lines), str(path)
-        first = next((line for line in head if line.strip()), "")
-        if first.lstrip().startswith("{") and _is_json(first):
-            return read_json_lines(source, everything)
-        if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
-            return read_objects(source, everything)
-        for separator in SEPARATORS:
-            if separator in first and _is_table(first, head, separator):
-                return read_csv(source, everything, separator)
-        return read_text(source, everything)
+    lines = _lines(path, progress, torn)
+    head = list(itertools.islice(lines, 20))
+    if head[0].startswith('{"run":') and _is_own(path):
+        return read_own(path)
+    everything, source = itertools.chain(head, lines), str(path)
+    first = next((line for line in head if line.strip()), "")
+    if first.lstrip().startswith("{") and parsed(first):
+        return read_json_lines(source, everything)
+    if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
+        return read_objects(source, everything)
+    for separator in SEPARATORS:
+        if separator in first and _is_table(first, head, separator):
+            return read_csv(source, everything, separator)
+    return read_text(source, everything)
 
 
-def _lines(file: BinaryIO, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:
+def _lines(path: Path, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:
     """Yield the lines, each with its end; one that is longer than `LINE` in pieces that end where a number does not.
 
     A carriage return ends a line, too. An archive that is torn is read up to there, and `torn` says so.
     """
     rest, read = "", 0
     try:
-        with _decoded(file) as text:
+        with path.open("rb") as file, _decoded(file) as text:
             while line := text.readline(LINE):
                 read += len(line)
                 if read >> 22 != (read - len(line)) >> 22 and progress(file.tell()) is True:  # every 4 Mi
@@ -124,12 +121,6 @@ def _decoded(file: BinaryIO, layers: int = 3) -> TextIO:
 def _is_own(path: Path) -> bool:
     with contextlib.suppress(ValueError):  # somebody else's JSON Lines may begin with "run" too
         return read_run(path) is not None
-    return False
-
-
-def _is_json(line: str) -> bool:
-    with contextlib.suppress(ValueError, RecursionError):
-        return isinstance(json.loads(line), dict)
     return False
 
 
