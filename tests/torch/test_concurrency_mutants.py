@@ -141,7 +141,7 @@ def closes_without_notifying(self, cause=None):
         self._closed = self._closed or cause or True
 
 
-@mutant(Register, "current", SCHEDULES, "test_every_schedule_of_two_threads_that_scale_first")
+@mutant(Register, "current", SCHEDULES, "test_every_schedule_of_two_threads_that_scale_first", 1)
 def begins_the_implicit_ticket_twice(self, first=0):
     return self.known(first) or self.begin()
 
@@ -159,7 +159,7 @@ def begins_one_ticket_too_many(self):
 # -------------------------------------------------------------------------------------------------- iterations
 
 
-@mutant(Iterations, "start", SCHEDULES, "test_every_schedule_of_two_threads_that_scale_first")
+@mutant(Iterations, "start", SCHEDULES, "test_every_schedule_of_two_threads_that_scale_first", 1)
 def makes_the_register_twice(self, first):
     if self.register is None:
         self.register = Register(first()[0], self._depth, sync=self._sync)

@@ -23,6 +23,7 @@ from ampsim.core.policies import Deduplicated, Headroom, Probe
 from ampsim.torch import GradScaler, OptimizerThread
 from ampsim.torch.gradients import unscale
 from ampsim.torch.state.device import DeviceVersion
+from tests.examples import examples
 from tests.torch.helpers import INF, NAN, bits, no_waits
 
 SIZE = 257
@@ -335,7 +336,7 @@ class Side:
 
 
 @on_both
-@settings(max_examples=min(settings.default.max_examples, 100))
+@settings(max_examples=examples(ms=5, least=50))
 @given(
     kinds=st.lists(st.sampled_from(LOCKSTEP_KINDS), min_size=1, max_size=3),
     scale=st.sampled_from([2.0**16, 1700.0, 0.1, 2.0**127, 2.0**-128]),

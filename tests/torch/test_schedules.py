@@ -4,6 +4,7 @@ Whatever the schedule, each ticket's scale, what each step did and the newest sc
 says (confluence); nobody waits for ever; and an interrupt at any point leaves nobody waiting either.
 """
 
+import itertools
 import threading
 from contextlib import suppress
 from functools import partial
@@ -238,7 +239,8 @@ def test_confluence_for_random_priorities(name):
 # ------------------------------------------------------------------------------------------- beginning, ending
 
 
-def test_every_schedule_of_two_threads_that_scale_first():
+@pytest.mark.parametrize("preemptions", [1, pytest.param(2, marks=pytest.mark.deep)])
+def test_every_schedule_of_two_threads_that_scale_first(preemptions):
     """The scale is made once and one ticket is begun, whoever comes first."""
 
     def program(c):
@@ -254,7 +256,7 @@ def test_every_schedule_of_two_threads_that_scale_first():
         register = scaler._iterations.register
         return [ticket.index for ticket in seen], register.begun, len(set(map(id, seen)))
 
-    every_schedule_ends_in(([0, 0], 1, 1), program, preemptions=2)
+    every_schedule_ends_in(([0, 0], 1, 1), program, preemptions)
 
 
 def test_every_schedule_of_two_threads_that_step_one_optimizer():
@@ -343,26 +345,26 @@ def test_every_schedule_of_two_threads_that_update_one_ticket():
 
 
 def test_every_schedule_of_a_close_wakes_everybody():
-    def program(c):
+    def program(c, ways):
         c.watch(Register, "_book", "_closed")
         register = Register(0, 0, sync=c.sync)
         register.begin()
         told = []
 
-        def waits(wait):
+        def waits(way):
             try:
-                wait()
+                way(register)
             except ClosedError as error:
                 told.append(type(error.__cause__))
 
-        threads = [c.spawn("begins", waits, register.begin), c.spawn("peeks", waits, register.peek),
-                   c.spawn("asks", waits, lambda: register.current(1))]  # fmt: skip
+        threads = [c.spawn(f"waiter {number}", waits, way) for number, way in enumerate(ways)]
         register.close(ZeroDivisionError("why"))
         for thread in threads:
             thread.join()
         return told
 
-    every_schedule_ends_in([ZeroDivisionError] * 3, program)
+    for ways in itertools.pairwise((Register.begin, Register.peek, partial(Register.current, first=1))):
+        every_schedule_ends_in([ZeroDivisionError] * 2, partial(program, ways=ways))
 
 
 def failing_program(outcome, fails_at):
