@@ -73,6 +73,7 @@ def test_the_next_scale_is_the_updates(scale, tracker, interval, growth, backoff
 @example([3], torch.float32, 3e38, 1.0, 1.0, False, None, 0, 1)  # the norm leaves float32, no gradient does
 @example([3], torch.float32, 3e38, 1.0, INF, False, None, 0, 1)
 @example([3], torch.float32, 3e38, 2.0**-10, INF, False, None, 0, 1)  # gradients do once unscaled
+@example([3], torch.float32, 1.0, 1.0, 0.5, False, None, 0, 1)  # torch adds 1e-6 to the norm
 @example([3], torch.float32, 1.0, 1.0, -1.0, True, None, 0, 1)
 @example([3], torch.float32, 1.0, 1.0, NAN, True, None, 0, 1)
 def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_device, bad, seed, programs) -> None:
@@ -95,8 +96,8 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     if found:
         return
     assert norm == pytest.approx(exact, rel=1e-6, abs=2.0**-149) or exact > MAX * (1 - 1e-6)
-    wanted = scale / (min(1.0, clip / (exact + 1e-6)) or 1e-300) if clip is not None and exact + 1e-6 > clip else scale
-    assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=2e-6)
+    wanted = scale / (min(1.0, clip / (norm + 1e-6)) or 1e-300) if clip is not None and norm + 1e-6 > clip else scale
+    assert divisor == pytest.approx(wanted if wanted < MAX else INF, rel=4e-7)  # it is rounded a few times
 
 
 class Sub(torch.Tensor):
