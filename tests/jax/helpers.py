@@ -2,6 +2,8 @@
 
 import math
 
+import jax
+import numpy as np
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, init, update
@@ -33,6 +35,11 @@ def rules(draw: st.DrawFn) -> Rule:
             keeps_finite=draw(st.booleans()),
         ),
     )
+
+
+def bits(tree) -> list[bytes]:
+    """Return every bit of a tree's arrays."""
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree) if not callable(leaf)]
 
 
 def reference(rule: Rule, history: list[bool], state: State | None = None) -> list[State]:

@@ -17,7 +17,7 @@ from ampsim.core.policies import Headroom, LogMax
 from ampsim.jax import LossScale, PolicyScale, skip_nonfinite
 from ampsim.jax.dynamic_scale import DynamicScale
 from tests.examples import examples
-from tests.jax.helpers import reference, rules
+from tests.jax.helpers import bits, reference, rules
 
 pytestmark = pytest.mark.peer("flax")
 FULL = LossScale.from_state(Rule(1000.0, delay=2, hysteresis=3), State(1000.0, 5, 2, (250.0,)))
@@ -26,10 +26,6 @@ FULL = LossScale.from_state(Rule(1000.0, delay=2, hysteresis=3), State(1000.0, 5
 @pytest.fixture(scope="module")
 def flax():
     return importlib.import_module("flax.serialization")
-
-
-def bits(tree) -> list[bytes]:
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 @settings(max_examples=examples(ms=20))
@@ -53,11 +49,12 @@ def states() -> dict[str, tuple[object, object]]:
     tx, params = skip_nonfinite(optax.adam(0.1), Rule(delay=1), max_consecutive_errors=3), {"w": jnp.ones(2)}
     skipped = jax.jit(tx.update)({"w": jnp.array([jnp.nan, 1.0])}, tx.init(params), params)[1]
     policy, headroom = PolicyScale.create(LogMax(delay=2)), PolicyScale.create(Headroom(interval=2))
-    dynamic = DynamicScale(growth_interval=0).value_and_grad(lambda p: p * p)(1.0).dynamic_scale
+    dynamic = jax.jit(lambda s: s.value_and_grad(lambda p: p * p)(1.0).dynamic_scale)(DynamicScale(growth_interval=0))
+    seen = jax.jit(PolicyScale.update)
     return {
         "LossScale": (FULL, LossScale.create(FULL.rule)),
-        "PolicyScale": (policy.update(False, amax=3.0).update(True, amax=jnp.inf), policy),
-        "Headroom": (headroom.update(False, amax=3.0), headroom),
+        "PolicyScale": (seen(seen(policy, False, amax=3.0), True, amax=jnp.inf), policy),
+        "Headroom": (seen(headroom, False, amax=3.0), headroom),
         "SkipState": (skipped, tx.init(params)),
         "DynamicScale": (dynamic, DynamicScale(growth_interval=0)),
         "TrainState": ({"params": params, "scale": FULL}, {"params": params, "scale": LossScale.create(FULL.rule)}),

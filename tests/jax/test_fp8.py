@@ -4,6 +4,7 @@ The law: what the forward pass measured does not depend on the loss scale, and w
 loss scale times as large.
 """
 
+import functools
 import importlib
 from typing import Any
 
@@ -20,6 +21,7 @@ FLAX = pytest.param(
 )
 
 
+@functools.cache
 def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     """Return the fp8 state after one step, below a scaler or none."""
     from flax import linen as nn
@@ -29,9 +31,12 @@ def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     def loss(state: Any) -> Any:
         return layer.apply(state, x).sum()
 
-    state = layer.init(jax.random.key(0), x)
-    grads = scaler(scale=scale).value_and_grad(loss)(state)[3] if scaler else jax.grad(loss)(state)
-    found: dict[str, Any] = grads[STATE]["Fp8DirectDotGeneralOp_0"]
+    @jax.jit
+    def grads(key: Any) -> Any:
+        state = layer.init(key, x)
+        return scaler(scale=jnp.float32(scale)).value_and_grad(loss)(state)[3] if scaler else jax.grad(loss)(state)
+
+    found: dict[str, Any] = grads(jax.random.key(0))[STATE]["Fp8DirectDotGeneralOp_0"]
     return found
 
 
