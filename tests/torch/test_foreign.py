@@ -29,6 +29,19 @@ def client(run):
     return run
 
 
+def each_iteration(see):
+    """Register what a client does and sees in each iteration of a run."""
+
+    def run_it(base):
+        run = Run(base)
+        for i in range(STEPS):
+            yield from see(run, i)
+
+    run_it.__name__ = see.__name__
+    client(run_it)
+    return see
+
+
 class Run:
     """A model of one parameter, its optimizer and its scaler, whose scale falls at each planted inf and grows."""
 
@@ -61,42 +74,36 @@ def found(state):
 # ------------------------------------------------------------------------------------ the state of one optimizer
 
 
-@client
-def a_state_held_over_unscale(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        state = run.state
-        run.scaler.unscale_(run.optimizer)
-        yield state["stage"].name, found(state)
-        if not found(state):  # a trainer with sharpness-aware minimization climbs here
-            run.param.data.add_(run.param.grad)
-        run.scaler.step(run.optimizer)
-        yield state["stage"].name, run.end()
+@each_iteration
+def a_state_held_over_unscale(run, i):
+    run.backward(i)
+    state = run.state
+    run.scaler.unscale_(run.optimizer)
+    yield state["stage"].name, found(state)
+    if not found(state):  # a trainer with sharpness-aware minimization climbs here
+        run.param.data.add_(run.param.grad)
+    run.scaler.step(run.optimizer)
+    yield state["stage"].name, run.end()
 
 
-@client
-def a_state_held_from_the_top_of_the_loop(base):
-    run = Run(base)
-    for i in range(STEPS):
-        state = run.state
-        run.backward(i)
-        run.scaler.step(run.optimizer)
-        yield state["stage"].name, found(state), run.end()
+@each_iteration
+def a_state_held_from_the_top_of_the_loop(run, i):
+    state = run.state
+    run.backward(i)
+    run.scaler.step(run.optimizer)
+    yield state["stage"].name, found(state), run.end()
 
 
-@client
-def a_second_backward_pass_after_the_stage_is_put_back(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        run.scaler.unscale_(run.optimizer)
-        first = found(run.state)
-        run.state["stage"] = OptState.READY
-        run.backward(i, again=not first)
-        run.scaler.unscale_(run.optimizer)
-        run.scaler.step(run.optimizer)
-        yield first, found(run.state), run.end()
+@each_iteration
+def a_second_backward_pass_after_the_stage_is_put_back(run, i):
+    run.backward(i)
+    run.scaler.unscale_(run.optimizer)
+    first = found(run.state)
+    run.state["stage"] = OptState.READY
+    run.backward(i, again=not first)
+    run.scaler.unscale_(run.optimizer)
+    run.scaler.step(run.optimizer)
+    yield first, found(run.state), run.end()
 
 
 def divided(run):
@@ -107,51 +114,43 @@ def divided(run):
     return flag
 
 
-@client
-def updates_fused_into_the_backward_pass(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        flag = divided(run)
-        run.state["found_inf_per_device"] = {CPU: flag}
-        run.state["stage"] = OptState.STEPPED
-        if not flag:
-            run.param.data.sub_(0.1 * run.param.grad)
-        yield run.end()
+@each_iteration
+def updates_fused_into_the_backward_pass(run, i):
+    run.backward(i)
+    flag = divided(run)
+    run.state["found_inf_per_device"] = {CPU: flag}
+    run.state["stage"] = OptState.STEPPED
+    if not flag:
+        run.param.data.sub_(0.1 * run.param.grad)
+    yield run.end()
 
 
-@client
-def a_check_of_its_own_then_step(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        state = run.state
-        state["found_inf_per_device"], state["stage"] = {CPU: divided(run)}, OptState.UNSCALED
-        run.scaler.step(run.optimizer)
-        yield state["stage"].name, run.end()
+@each_iteration
+def a_check_of_its_own_then_step(run, i):
+    run.backward(i)
+    state = run.state
+    state["found_inf_per_device"], state["stage"] = {CPU: divided(run)}, OptState.UNSCALED
+    run.scaler.step(run.optimizer)
+    yield state["stage"].name, run.end()
 
 
-@client
-def a_flag_put_in_for_a_loss_that_is_no_number(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i, again=True)
-        run.scaler.unscale_(run.optimizer)
-        if i in BAD:
-            run.state["found_inf_per_device"][CPU] = torch.ones(())
-        run.scaler.step(run.optimizer)
-        yield run.end()
+@each_iteration
+def a_flag_put_in_for_a_loss_that_is_no_number(run, i):
+    run.backward(i, again=True)
+    run.scaler.unscale_(run.optimizer)
+    if i in BAD:
+        run.state["found_inf_per_device"][CPU] = torch.ones(())
+    run.scaler.step(run.optimizer)
+    yield run.end()
 
 
-@client
-def a_flag_from_before_unscale_is_replaced(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i, again=True)
-        run.state["found_inf_per_device"] = {CPU: torch.ones(())}
-        run.scaler.unscale_(run.optimizer)
-        run.scaler.step(run.optimizer)
-        yield run.end()
+@each_iteration
+def a_flag_from_before_unscale_is_replaced(run, i):
+    run.backward(i, again=True)
+    run.state["found_inf_per_device"] = {CPU: torch.ones(())}
+    run.scaler.unscale_(run.optimizer)
+    run.scaler.step(run.optimizer)
+    yield run.end()
 
 
 @client
@@ -174,18 +173,16 @@ def all_states_held_over_the_iteration(base):
         yield run.end(), bits(*other.param_groups[0]["params"])
 
 
-@client
-def a_step_by_hand_that_is_told(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        run.scaler.unscale_(run.optimizer)
-        if not found(run.state):
-            run.optimizer.step()
-        run.state["stage"] = OptState.STEPPED
-        with pytest.raises(RuntimeError) as told:
-            run.scaler.step(run.optimizer)
-        yield str(told.value), run.end()
+@each_iteration
+def a_step_by_hand_that_is_told(run, i):
+    run.backward(i)
+    run.scaler.unscale_(run.optimizer)
+    if not found(run.state):
+        run.optimizer.step()
+    run.state["stage"] = OptState.STEPPED
+    with pytest.raises(RuntimeError) as told:
+        run.scaler.step(run.optimizer)
+    yield str(told.value), run.end()
 
 
 @client
@@ -389,6 +386,10 @@ def what_starts_is_written_as_tensors(base):
 
 
 of_writes("the_first_scale_is_written_late", lambda s, i: setattr(s, "_init_scale", 2.0 * i))
+of_writes("the_scale_is_multiplied", lambda s, i: setattr(s, "_scale", s._scale.__imul__(4.0 if i == 3 else 1.0)))
+of_writes("the_scale_is_an_output", lambda s, i: torch.mul(s._scale, 0.5, out=s._scale) if i == 3 else None)
+of_writes("the_scale_is_one_of_a_list", lambda s, i: torch._foreach_mul_([s._scale], 0.5) if i == 3 else None)
+of_writes("the_scale_is_copied", lambda s, i: s._get_scale_async().copy_(torch.tensor(16.0)) if i == 3 else None)
 of_writes("a_view_is_written", lambda s, i: s._scale.view(1).mul_(0.5) if i == 3 else None)
 of_writes("the_data_is_written", lambda s, i: s._scale.data.fill_(2.0) if i == 3 else None)
 of_writes("the_data_is_replaced", lambda s, i: setattr(s._growth_tracker, "data", torch.tensor(i % 2).int()))
@@ -410,17 +411,15 @@ def numbers_that_are_held(base):
             count.fill_(1)
 
 
-@client
-def numbers_that_are_saved(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        run.scaler.step(run.optimizer)
-        yield run.end()
-        file = io.BytesIO()
-        torch.save({"scale": run.scaler._scale, "growth_tracker": run.scaler._growth_tracker}, file)
-        file.seek(0)
-        yield {name: (type(value), value.item()) for name, value in torch.load(file, weights_only=True).items()}
+@each_iteration
+def numbers_that_are_saved(run, i):
+    run.backward(i)
+    run.scaler.step(run.optimizer)
+    yield run.end()
+    file = io.BytesIO()
+    torch.save({"scale": run.scaler._scale, "growth_tracker": run.scaler._growth_tracker}, file)
+    file.seek(0)
+    yield {name: (type(value), value.item()) for name, value in torch.load(file, weights_only=True).items()}
 
 
 @client
@@ -468,8 +467,13 @@ def patient_update(self):
 
 def floored_update(self):
     """Write the scale within the iteration that torch's own update then ends."""
-    self._scale.clamp_(min=4.0)
+    self._scale.clamp_(min=32.0)
     super(type(self), self).update()
+
+
+def floored_afterwards(self):
+    super(type(self), self).update()
+    self._scale.clamp_(min=32.0)
 
 
 def patient_start(self, device):
@@ -498,6 +502,7 @@ updating("an_update_of_two_optimizers_that_is_copied", n=2, update=copied_update
 updating("all_three_copied", update=copied_update, step=copied_step, unscale_=vars(copying(object))["unscale_"])
 updating("patience", update=patient_update, _lazy_init_scale_growth_tracker=patient_start)
 updating("a_floor_before_the_update", update=floored_update)
+updating("a_floor_behind_the_update", update=floored_afterwards)
 
 
 @client
@@ -560,33 +565,29 @@ def states_that_are_used_as_dicts(base):
         hash(state)
 
 
-@client
-def a_state_with_notes_of_its_own(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        run.state["mine"] = i  # before any call has looked at the optimizer
-        run.scaler.unscale_(run.optimizer)
-        state = run.state
-        state |= {"more": found(state)}
-        yield [*state], len(state), state["mine"], run.state.pop("more"), "more" in state
-        state.update({**state, "stage": OptState.UNSCALED, "last": True})
-        del state["last"]
-        yield [*state], copy.deepcopy(state)["mine"], state.setdefault("mine", -1)
-        run.scaler.step(run.optimizer)
-        yield run.end(), "mine" in run.state
-        with pytest.raises(KeyError):
-            run.state["mine"]
+@each_iteration
+def a_state_with_notes_of_its_own(run, i):
+    run.backward(i)
+    run.state["mine"] = i  # before any call has looked at the optimizer
+    run.scaler.unscale_(run.optimizer)
+    state = run.state
+    state |= {"more": found(state)}
+    yield [*state], len(state), state["mine"], run.state.pop("more"), "more" in state
+    state.update({**state, "stage": OptState.UNSCALED, "last": True})
+    del state["last"]
+    yield [*state], copy.deepcopy(state)["mine"], state.setdefault("mine", -1)
+    run.scaler.step(run.optimizer)
+    yield run.end(), "mine" in run.state
+    with pytest.raises(KeyError):
+        run.state["mine"]
 
 
-@client
-def flags_that_are_asked_for_after_update(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        run.scaler.step(run.optimizer)
-        yield sum(run.scaler._found_inf_per_device(run.optimizer).values()), run.end()
-        yield run.scaler._found_inf_per_device(run.optimizer)
+@each_iteration
+def flags_that_are_asked_for_after_update(run, i):
+    run.backward(i)
+    run.scaler.step(run.optimizer)
+    yield sum(run.scaler._found_inf_per_device(run.optimizer).values()), run.end()
+    yield run.scaler._found_inf_per_device(run.optimizer)
 
 
 @client
@@ -657,17 +658,15 @@ def states_that_are_forgotten(base):
         yield str(told.value), run.end()
 
 
-@client
-def a_state_that_is_put_back(base):
-    run = Run(base)
-    for i in range(STEPS):
-        run.backward(i)
-        run.scaler.unscale_(run.optimizer)
-        kept = copy.deepcopy(run.scaler._per_optimizer_states)
-        run.scaler.step(run.optimizer)
-        run.scaler._per_optimizer_states = kept
-        run.scaler.step(run.optimizer)
-        yield run.end()
+@each_iteration
+def a_state_that_is_put_back(run, i):
+    run.backward(i)
+    run.scaler.unscale_(run.optimizer)
+    kept = copy.deepcopy(run.scaler._per_optimizer_states)
+    run.scaler.step(run.optimizer)
+    run.scaler._per_optimizer_states = kept
+    run.scaler.step(run.optimizer)
+    yield run.end()
 
 
 @client

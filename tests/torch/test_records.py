@@ -12,7 +12,7 @@ from ampsim.torch.state.version import Successor
 from ampsim.torch.step.optimizer_step import _flag
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
-from tests.torch.helpers import INF, an_optimizer
+from tests.torch.helpers import an_optimizer
 
 ONE, CPU = torch.ones(()), torch.device("cpu")
 
@@ -38,12 +38,6 @@ def test_a_state_that_a_kernel_made_is_taken_for_its_version_rule_and_flag_alone
     assert not made.fits(HostVersion(State(4.0)), rule, [ONE])
     assert not made.fits(version, Rule(4.0), [ONE])  # a constant was set in between
     assert not made.fits(version, rule, [ONE, torch.zeros(())])
-
-
-def test_overflows_on_two_devices_are_one_to_a_fused_kernel():
-    record = Record(None)
-    record.found_inf = {CPU: ONE, torch.device("cpu", 0): ONE}
-    assert _flag(an_optimizer(fused=True)[1], record) == 1.0  # it compares with 1
 
 
 def test_a_forked_child_has_no_lock_of_the_records_that_its_parent_held():
@@ -121,17 +115,6 @@ class Raises(torch.optim.SGD):
         raise OSError("planted")
 
 
-def test_a_fused_step_that_raised_leaves_the_optimizer_its_own_scale():
-    param, optimizer = an_optimizer(kind=Raises)
-    optimizer._step_supports_amp_scaling, optimizer.grad_scale = True, ONE
-    scaler = GradScaler("cpu", init_scale=4.0)
-    scaler.scale(param.sum()).backward()
-    with pytest.raises(OSError, match="planted"):
-        scaler.step(optimizer)
-    assert optimizer.grad_scale is ONE
-    assert not hasattr(optimizer, "found_inf")
-
-
 def test_a_step_that_raised_has_not_used_up_its_gradients():
     param, optimizer = an_optimizer(kind=Raises)
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
@@ -141,17 +124,6 @@ def test_a_step_that_raised_has_not_used_up_its_gradients():
     scaler.update()
     with pytest.raises(RuntimeError, match=r"would be divided by the scale 8\.0: expected 1\.0"):
         scaler.step(optimizer)
-
-
-def test_a_replayed_scaler_that_is_loaded_reports_the_next_step_alone():
-    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu", init_scale=4.0, capturable=True)
-    for grad, skipped in ((INF, True), (4.0, False)):
-        scaler.scale(param.sum())
-        param.grad = torch.full((2,), grad)
-        scaler.step(optimizer)
-        scaler.update()
-        assert (scaler.last_step.skipped, len(list(scaler.last_step))) == (skipped, 1)
-        scaler.load_state_dict(scaler.state_dict())  # tickets are counted from 0 again
 
 
 def test_a_scaler_that_is_loaded_is_used_without_tickets_again_and_holds_a_float32():

@@ -89,27 +89,6 @@ def test_a_name_a_disabled_scaler_has_not_is_told_in_pythons_words():
     assert told(lambda: theirs._scale) == told(lambda: ours._scale)
 
 
-WRITES = {
-    "fill_": lambda s: s._scale.fill_(32.0),
-    "clamp_": lambda s: s._scale.clamp_(min=32.0),
-    "*=": lambda s: setattr(s, "_scale", s._scale.__imul__(4.0)),
-    "out=": lambda s: torch.mul(s._scale, 4.0, out=s._scale),
-    "foreach": lambda s: torch._foreach_mul_([s._scale], 4.0),
-    "in place of it": lambda s: setattr(s, "_scale", torch.tensor(32.0)),
-    "through _get_scale_async": lambda s: s._get_scale_async().copy_(torch.tensor(32.0)),
-}
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-@BOTH
-def test_a_scale_that_is_written_between_iterations_is_the_next_ones(make, write):
-    scaler = make("cpu", init_scale=8.0)
-    iterate(scaler)
-    write(scaler)
-    assert (scaler.get_scale(), scaler.state_dict()["scale"], scaler._get_growth_tracker()) == (32.0, 32.0, 1)
-    assert scaler.scale(torch.ones(())) == 32.0
-
-
 def test_a_scale_that_is_written_at_depth_is_the_next_ones_too():
     scaler = GradScaler("cpu", init_scale=8.0, depth=2)
     iterate(scaler)
@@ -135,21 +114,6 @@ def test_what_starts_is_written_before_the_first_scale(make):
     iterate(scaler)
     iterate(scaler)
     assert scaler.get_scale() == 8.0
-
-
-@BOTH
-def test_a_floor_in_a_subclass_is_kept(make):
-    class Floored(make.func if isinstance(make, partial) else make):
-        def update(self, new_scale=None):
-            super().update(new_scale)
-            self._scale.clamp_(min=4.0)
-
-    scaler = Floored("cpu", init_scale=16.0, **(make.keywords if isinstance(make, partial) else {}))
-    scales = []
-    for _ in range(4):
-        iterate(scaler, INF)
-        scales.append(scaler.get_scale())
-    assert scales == [8.0, 4.0, 4.0, 4.0]
 
 
 def test_a_copy_of_the_scale_is_a_plain_tensor():
@@ -215,18 +179,6 @@ def test_a_scale_that_no_run_could_want_is_refused(scale):
         scaler._scale = scale
 
 
-@BOTH
-def test_a_flag_that_is_written_skips_the_step(make):
-    scaler = make("cpu", init_scale=8.0)
-    optimizer = one(scaler, 8.0)
-    scaler.unscale_(optimizer)
-    for flag in scaler._found_inf_per_device(optimizer).values():
-        flag.fill_(1.0)  # what an all-reduce over ranks does
-    scaler.step(optimizer)
-    scaler.update()
-    assert (optimizer.param_groups[0]["params"][0], scaler.get_scale()) == (0.0, 4.0)
-
-
 def test_a_flag_that_is_written_after_the_step_does_not_change_what_was_done():
     scaler = GradScaler("cpu", init_scale=8.0)
     optimizer = one(scaler, 8.0)
@@ -235,19 +187,6 @@ def test_a_flag_that_is_written_after_the_step_does_not_change_what_was_done():
         flag.fill_(1.0)  # another rank's, reduced only now
     scaler.update()
     assert (scaler.last_step.skipped, scaler.get_scale()) == (False, 4.0)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@BOTH
-def test_gradients_are_checked_by_name(make, fused):
-    for grad, found in ((8.0, 0.0), (INF, 1.0)):
-        scaler = make("cpu", init_scale=8.0)
-        optimizer = one(scaler, grad, fused=fused)
-        assert scaler._check_inf_per_device(optimizer) == {torch.device("cpu"): found}
-        assert scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
-        scaler.step(optimizer)
-        scaler.update()
-        assert (optimizer.param_groups[0]["params"][0], scaler.get_scale()) == ((0.0, 4.0) if found else (-1.0, 8.0))
 
 
 @BOTH
