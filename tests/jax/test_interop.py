@@ -84,21 +84,6 @@ def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
         assert back.state == expected
 
 
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (Rule(hysteresis=2), "^hysteresis=2: expected 1, torch holds nothing else; convert a loss scale with hyst"),
-        (Rule(min_scale=1.0), "^min_scale=1.0: expected None"),
-        (Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
-        (Rule(growth_test=">="), "^growth_test='>=': expected '=='"),
-        (Rule(arithmetic=F32), "^arithmetic="),
-    ],
-)
-def test_what_torch_cannot_hold(rule, text) -> None:
-    with pytest.raises(ValueError, match=text):
-        interop.to_torch_state_dict(LossScale.create(rule))
-
-
 @pytest.mark.parametrize("saved", [{}, {"scale": 1.0}])
 def test_an_incomplete_state_dict(saved) -> None:
     with pytest.raises(ValueError, match=r"expected an enabled scaler's state_dict\(\)"):
@@ -185,26 +170,6 @@ def test_flax_there_and_back_is_the_same(low) -> None:
 
 
 @pytest.mark.peer("flax")
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (Rule(delay=1), "^delay=1: expected 0, flax holds nothing else"),
-        (Rule(hysteresis=2), "^hysteresis=2: expected 1"),
-        (Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
-        (Rule(growth_factor=1.1), "^growth_factor=1.1 is no float32 number: expected one, flax rounds it"),
-        (Rule(backoff_factor=0.3), "^backoff_factor=0.3 is no float32 number"),
-        (
-            Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(round_factors=True, backoff="divide")),
-            "^backoff='divide': expected 'multiply'",
-        ),
-    ],
-)
-def test_what_flax_cannot_hold(rule, text) -> None:
-    with pytest.raises(ValueError, match=text):
-        interop.to_flax(LossScale.create(rule))
-
-
-@pytest.mark.peer("flax")
 def test_a_flax_scale_of_another_dtype() -> None:
     from flax.training.dynamic_scale import DynamicScale
 
@@ -274,24 +239,51 @@ def test_jmp_keeps_a_floor_outside_of_jit() -> None:
     assert_goes_on(jmp_eager, peer, rule, state, [True] * STEPS, math.inf)
 
 
-@pytest.mark.peer("jmp")
+THIRDS = {"growth_factor": 3.0, "backoff_factor": 1 / 3}
+TORCH = interop.to_torch_state_dict
+FLAX, JMP = (
+    functools.partial(pytest.param, to, marks=pytest.mark.peer(name))
+    for to, name in ((interop.to_flax, "flax"), (interop.to_jmp, "jmp"))
+)
+
+
 @pytest.mark.parametrize(
-    ("rule", "jit", "text"),
+    ("to", "rule", "text"),
     [
-        (Rule(), True, "^min_scale=None: expected 1.0, jmp holds nothing else"),
-        (Rule(min_scale=0.5), True, "^min_scale=0.5: expected 1.0"),
-        (Rule(min_scale=1.0, backoff_factor=0.25), True, "^backoff_factor=0.25: expected 1 / growth_factor = 0.5"),
-        (Rule(min_scale=1.0, growth_factor=3.0, backoff_factor=1 / 3), True, "^backoff='multiply': expected 'reciproc"),
-        (JMP_RULES[3][0], True, "^backoff='divide': expected 'reciprocal', jmp within jit"),
-        (JMP_RULES[4][0], False, "^backoff='reciprocal': expected 'divide', jmp outside of jit"),
-        (Rule(min_scale=1.0, max_scale=8e4), True, "^max_scale=80000.0: expected None"),
-        (Rule(min_scale=1.0, delay=1), True, "^delay=1: expected 0"),
-        (Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), True, "expected float32 that keeps_finite"),
+        (
+            TORCH,
+            Rule(hysteresis=2),
+            "^hysteresis=2: expected 1, torch holds nothing else; convert a loss scale with",
+        ),
+        (TORCH, Rule(min_scale=1.0), "^min_scale=1.0: expected None"),
+        (TORCH, Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
+        (TORCH, Rule(growth_test=">="), "^growth_test='>=': expected '=='"),
+        (TORCH, Rule(arithmetic=F32), "^arithmetic="),
+        FLAX(Rule(delay=1), "^delay=1: expected 0, flax holds nothing else"),
+        FLAX(Rule(hysteresis=2), "^hysteresis=2: expected 1"),
+        FLAX(Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
+        FLAX(Rule(growth_factor=1.1), "^growth_factor=1.1 is no float32 number: expected one, flax rounds it"),
+        FLAX(Rule(backoff_factor=0.3), "^backoff_factor=0.3 is no float32 number"),
+        FLAX(Rule(**THIRDS, arithmetic=DIVIDE), "^backoff='divide': expected 'multiply'"),
+        JMP(Rule(), "^min_scale=None: expected 1.0, jmp holds nothing else"),
+        JMP(Rule(min_scale=0.5), "^min_scale=0.5: expected 1.0"),
+        JMP(Rule(min_scale=1.0, backoff_factor=0.25), "^backoff_factor=0.25: expected 1 / growth_factor = 0.5"),
+        JMP(Rule(min_scale=1.0, **THIRDS), "^backoff='multiply': expected 'reciproc"),
+        JMP(JMP_RULES[3][0], "^backoff='divide': expected 'reciprocal', jmp within jit"),
+        JMP(Rule(min_scale=1.0, max_scale=8e4), "^max_scale=80000.0: expected None"),
+        JMP(Rule(min_scale=1.0, delay=1), "^delay=1: expected 0"),
+        JMP(Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), "expected float32 that keeps_finite"),
     ],
 )
-def test_what_jmp_cannot_hold(rule, jit, text) -> None:
+def test_what_a_peer_cannot_hold(to, rule, text) -> None:
     with pytest.raises(ValueError, match=text):
-        interop.to_jmp(LossScale.create(rule), jit=jit)
+        to(LossScale.create(rule))
+
+
+@pytest.mark.peer("jmp")
+def test_what_jmp_cannot_hold_outside_of_jit() -> None:
+    with pytest.raises(ValueError, match=r"^backoff='reciprocal': expected 'divide', jmp outside of jit"):
+        interop.to_jmp(LossScale.create(JMP_RULES[4][0]), jit=False)
 
 
 @pytest.mark.peer("jmp")

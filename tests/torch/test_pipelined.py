@@ -1,9 +1,7 @@
 """The asynchronous loops: plans on real threads against the pure model, and a pipeline that trains."""
 
-import contextlib
 import dataclasses
 import pickle
-import queue
 import threading
 
 import pytest
@@ -67,64 +65,6 @@ def thread():
     thread = OptimizerThread()
     yield thread
     thread.close()
-
-
-def step_and_update(scaler, it, ticket, param):
-    optimizer = torch.optim.SGD([param], lr=1.0)
-    if it["overflows"]:
-        param.grad[-1] = INF
-    if it["unscales"]:
-        scaler.unscale_(optimizer, ticket=ticket)
-    scaler.step(optimizer, ticket=ticket)
-    if not it["overflows"]:
-        assert param.tolist() == MOVED  # its own scale and no other
-    set_constants(scaler, it)
-    scaler.update(it["new_scale"], ticket=ticket)
-
-
-@settings(max_examples=100)
-@given(depth=st.integers(0, 3), plan=plan)
-@example(depth=0, plan=[{**CLEAN, "growth": 1.5, "interval": 1}, *[CLEAN] * 7])
-def test_explicit_tickets_from_three_threads(depth, plan):
-    """One thread begins and scales, one runs backward, one steps and updates; each at its own pace."""
-    plan = [{**it, "is_async": True} for it in plan]  # a synchronous update is for the thread that begins
-    scaler = GradScaler("cpu", RULE.init_scale, growth_interval=RULE.growth_interval, depth=depth)
-    to_backward, to_optimizer, seen, failed = queue.SimpleQueue(), queue.SimpleQueue(), [], []
-
-    def backward():
-        while (item := to_backward.get()) is not None:
-            ticket, loss, param = item
-            loss.backward()
-            to_optimizer.put((ticket, param))
-        to_optimizer.put(None)
-
-    def steps():
-        while (item := to_optimizer.get()) is not None:
-            ticket, param = item
-            step_and_update(scaler, plan[ticket.index], ticket, param)
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-            scaler.close()
-            to_optimizer.put(None)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in (backward, steps)]
-    for each in threads:
-        each.start()
-    with contextlib.suppress(ClosedError):  # one of them failed
-        for _ in plan:
-            ticket = scaler.begin(timeout=60)
-            seen.append(ticket.value.read().scale)
-            param = torch.nn.Parameter(torch.zeros(2))
-            to_backward.put((ticket, scaler.scale((param * torch.tensor([1.0, 2.0])).sum(), ticket=ticket), param))
-    to_backward.put(None)
-    for each in threads:
-        each.join(60)
-    assert not failed
-    assert (seen, scaler.get_scale()) == expected(depth, plan)
 
 
 @settings(max_examples=150)
@@ -204,34 +144,6 @@ def test_a_loop_that_steps_from_its_own_thread_is_served_by_the_other(thread):
         scaler.update()
     assert on == [True] * 3
     assert param == -9.0
-
-
-def test_depth_0_on_another_thread_goes_on_while_the_client_waits(thread):
-    # the client waits for its next scale inside scale(); the update it waits for must still get through
-    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=0, launch=thread.launch)
-    param = torch.nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.SGD([param], lr=1.0)
-    release, seen = threading.Event(), []
-
-    def step_fn():
-        release.wait(60)
-        scaler.step(optimizer)
-
-    def client():
-        for _ in range(2):
-            loss = scaler.scale(param.sum())
-            seen.append(scaler.get_scale())
-            param.grad = torch.autograd.grad(loss, param)[0].clone()
-            thread.launch(step_fn)
-            scaler.update()
-        scaler.scale(param.sum())
-        seen.append(scaler.get_scale())
-
-    running = threading.Thread(target=client)
-    running.start()
-    release.set()
-    running.join(60)
-    assert seen == [4.0, 8.0, 16.0]
 
 
 def test_an_update_on_the_optimizers_thread_runs_there_and_then(thread):

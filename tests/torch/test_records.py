@@ -5,10 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from ampsim import Rule, State
+from ampsim import State
 from ampsim.torch import GradScaler
-from ampsim.torch.state.host import HostVersion
-from ampsim.torch.state.version import Successor
 from ampsim.torch.step.optimizer_step import _flag
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
@@ -29,15 +27,6 @@ def test_a_report_that_an_interrupt_kept_from_the_scaler_leaves_nothing_in_the_n
     report = StepReport().adding(0, first)
     report.adding(0, lost)
     assert list(report.adding(0, second)) == [first.optimizer, second.optimizer]
-
-
-def test_a_state_that_a_kernel_made_is_taken_for_its_version_rule_and_flag_alone():
-    version, rule = HostVersion(State(4.0)), Rule(4.0)
-    made = Successor(version, rule, ONE, (ONE, ONE))
-    assert made.fits(version, rule, [ONE])
-    assert not made.fits(HostVersion(State(4.0)), rule, [ONE])
-    assert not made.fits(version, Rule(4.0), [ONE])  # a constant was set in between
-    assert not made.fits(version, rule, [ONE, torch.zeros(())])
 
 
 def test_a_forked_child_has_no_lock_of_the_records_that_its_parent_held():
@@ -124,14 +113,6 @@ def test_a_step_that_raised_has_not_used_up_its_gradients():
     scaler.update()
     with pytest.raises(RuntimeError, match=r"would be divided by the scale 8\.0: expected 1\.0"):
         scaler.step(optimizer)
-
-
-def test_a_scaler_that_is_loaded_is_used_without_tickets_again_and_holds_a_float32():
-    scaler = GradScaler("cpu", init_scale=0.1, depth=1)
-    scaler.begin()
-    assert scaler.get_scale() == torch.tensor(0.1).item()
-    scaler.load_state_dict(GradScaler("cpu", init_scale=8.0, depth=1).state_dict())
-    assert scaler.scale(ONE) == 8.0
 
 
 def test_a_disabled_scaler_clips_to_the_norm_of_all_groups():
