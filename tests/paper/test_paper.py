@@ -260,7 +260,9 @@ def test_all_that_is_wrong_is_said_at_once_and_what_only_follows_from_it_is_not(
         assert any(re.match(line, other) for other in said), line
 
 
-def test_what_is_left_over_or_points_nowhere_is_said_at_once(checkout: Path) -> None:
+def test_what_is_left_over_or_points_nowhere_is_said_at_once(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "compile_text", lambda root, notice: b"")  # its pages are those of the test above
+    monkeypatch.setattr(build, "drawn", lambda root: [])
     edit(checkout / "paper" / "text" / "08_training.typ", '#num("gpt.fp32")', "much")
     edit(checkout / "paper" / "text" / "03_theory.typ", '"test_t4_counts_what_the_machine_does"', '"test_t4_gone"')
     edit(checkout / "tests" / "torch" / "test_lockstep.py", "def test_torch_never_leaves_scale_zero", "def test_other")
@@ -273,10 +275,11 @@ def test_what_is_left_over_or_points_nowhere_is_said_at_once(checkout: Path) -> 
     ]
 
 
-def test_a_stale_data_file_is_refused(checkout: Path) -> None:
+def test_a_stale_data_file_is_refused(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = checkout / "experiments" / "data" / "cpu" / "scale_crash.jsonl"
     provenance, rows = records.read(path)
     records.write(path, {**provenance, "source_sha256": "0" * 64}, rows)
+    monkeypatch.setattr(build, "declared", lambda root: just(Number("scale_crash", lambda run: len(run.records), "d")))
     with pytest.raises(PaperError, match=r"scale_crash\.jsonl: stale, its source has changed[^\n]*--force"):
         build.build(checkout)
 
