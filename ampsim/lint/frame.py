@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
-from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, has, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, kind_by_name, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source
 
 _HIDES = re.compile(  # of names that may hold a verdict
@@ -100,14 +100,21 @@ class Frame:
 
     def value(self, node: ast.expr) -> Value:
         """Return what an expression stands for."""
-        name, simple = self.name(node), isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
-        made = leaf(name_of(node.func)) if isinstance(node, ast.Call) else ""
-        if simple and name in self.values:
-            made = self.values[name].made
-        name = name if simple and "?" not in name else ""
-        made = made if made in self.source.classes else ""
+        simple = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+        name = self.name(node) if simple else "?"
         known = node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
-        return Value(name, self.words(node), self.scaler(node), not self.is_setting(node), made, known)
+        made = self.made(node)
+        computed = not self.is_setting(node)
+        return Value("" if "?" in name else name, self.words(node), self.scaler(node), computed, made, known)
+
+    def made(self, node: ast.AST) -> str:
+        """Return the class of this file that an expression is an instance of, or ""."""
+        name = self.name(node)
+        if found := self.values.get(name) or self.values.get(name_of(node)):
+            return found.made
+        call = node if isinstance(node, ast.Call) else self.source.made.get(leaf(name))
+        made = called(call) if call else ""
+        return made if made in self.source.classes else ""
 
     def bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note what a name stands for from here on; an attribute goes on standing for itself."""

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 
 SCALER, OPTIMIZER, SCHEDULE, AVERAGE = "scaler", "optimizer", "schedule", "average"
 
@@ -37,6 +38,7 @@ def name_of(node: ast.AST) -> str:
     return "?"
 
 
+@cache
 def leaf(name: str) -> str:
     """Return the last part of a dotted name: ``self.state['ema']`` gives ``ema``."""
     key = re.search(r"\['([^']*)'\]$", name)
@@ -48,6 +50,7 @@ def called(node: ast.Call) -> str:
     return leaf(name_of(node.func))
 
 
+@cache
 def kind_by_class(made_by: str) -> str:
     """Return the kind of what a call of this name makes, or ""."""
     if "lr_scheduler." in made_by:
@@ -57,6 +60,7 @@ def kind_by_class(made_by: str) -> str:
     return next((kind for kind, pattern in _BY_CLASS if pattern.search(leaf(made_by))), "")
 
 
+@cache
 def kind_by_name(name: str) -> str:
     """Return the kind that a name alone says, or ""."""
     found = next((kind for kind, pattern in _BY_NAME if pattern.search(leaf(name))), "")

@@ -7,7 +7,6 @@ import sys
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from ampsim.lint.names import called, kind_by_class, kind_by_name, leaf, name_of
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale", re.I)
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
+_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
+_FIXED = re.compile(r"initialize\((?:[^()]|\([^()]*\))*\bloss_scale=['\"]?[\d.]|^\s*loss_scale = ['\"]?[\d.]", re.M)
 _LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
 _TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", ".grad", "update_parameters", "scale_loss"}
 
@@ -29,66 +30,38 @@ class UnreadableError(Exception):
         self.line, self.column = line, column
 
 
-@dataclass
 class Source:
-    """A parsed file: its tree, its text as it was decoded, and what happens in its functions."""
+    """A parsed file: its tree, its text as it was decoded, and what happens in its functions.
 
-    tree: ast.Module
-    text: str
-    path: Path = Path("<source>")
-    traces: list["Trace"] = field(default_factory=list)
+    Attributes:
+        nodes: every node of the tree, which is walked once; `functions`, `classes` and `calls` are some of them.
+        owners: the classes of methods.
+        made: what is called to make a name, by its last part.
+        imports: what imported names stand for, dotted; from a module beside this one, with a dot in front.
+    """
 
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """Every node of the tree: it is walked once."""
-        return [*ast.walk(self.tree)]
-
-    @cached_property
-    def functions(self) -> list[Function]:
-        """Every function and method."""
-        return [node for node in self.nodes if isinstance(node, Function)]
-
-    @cached_property
-    def classes(self) -> dict[str, ast.ClassDef]:
-        """The classes, by name."""
-        return {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
-
-    @cached_property
-    def calls(self) -> list[ast.Call]:
-        """Every call."""
-        return [node for node in self.nodes if isinstance(node, ast.Call)]
-
-    @cached_property
-    def owners(self) -> dict[Function, str]:
-        """The classes of methods."""
-        return {each: name for name, made in self.classes.items() for each in made.body if isinstance(each, Function)}
-
-    @cached_property
-    def made(self) -> dict[str, ast.Call]:
-        """What is called to make a name, by its last part."""
-        found: dict[str, ast.Call] = {}
+    def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
+        self.tree, self.text, self.path = tree, text, path
+        self.traces: list[Trace] = []
+        self.nodes = [*ast.walk(tree)]
+        self.functions = [node for node in self.nodes if isinstance(node, Function)]
+        self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self.owners = {part: name for name, each in self.classes.items() for part in each.body}
+        self.made: dict[str, ast.Call] = {}
+        self.imports: dict[str, str] = {}
         for node in self.nodes:
             match node:
                 case ast.Assign(targets=targets, value=ast.Call() as value):
-                    found |= {leaf(name_of(target)): value for target in targets}
+                    self.made |= {leaf(name_of(target)): value for target in targets}
                 case ast.AnnAssign(target=target, value=ast.Call() as value):
-                    found[leaf(name_of(target))] = value
-        return found
-
-    @cached_property
-    def imports(self) -> dict[str, str]:
-        """What imported names stand for, dotted; from a module beside this one, with a dot in front."""
-        found: dict[str, str] = {}
-        for node in self.nodes:
-            match node:
+                    self.made[leaf(name_of(target))] = value
                 case ast.Import(names=names):
-                    found |= {
-                        each.asname or (root := each.name.partition(".")[0]): each.name if each.asname else root
-                        for each in names
-                    }
+                    roots = ((each, each.name.partition(".")[0]) for each in names)
+                    self.imports |= {each.asname or root: each.name if each.asname else root for each, root in roots}
                 case ast.ImportFrom(module=module, names=names, level=level):
-                    found |= {each.asname or each.name: f"{'.' * level}{module or ''}.{each.name}" for each in names}
-        return found
+                    dotted = f"{'.' * level}{module or ''}"
+                    self.imports |= {each.asname or each.name: f"{dotted}.{each.name}" for each in names}
 
     @cached_property
     def foreign(self) -> frozenset[str]:
@@ -106,46 +79,30 @@ class Source:
         module, _, name = dotted.lstrip(".").rpartition(".")
         level = len(dotted) - len(dotted.lstrip("."))
         above = self.path.resolve().parents[max(0, level - 1) : level or 6] if self.path.is_file() else ()
-        file = next(filter(Path.is_file, (folder / f"{module.replace('.', '/')}.py" for folder in above)), None)
+        files = filter(Path.is_file, (folder / f"{module.replace('.', '/')}.py" for folder in above))
         try:
-            tree = ast.parse(read(file) if file else "")
-        except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError):
+            line = [line for file in [*files][:1] for line in Source(_tree(read(file)), "").lineage(name)]
+        except UnreadableError:
             return False
-        classes = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
-        line = [name] if name in classes else []
-        for each in line:  # it grows by the bases
-            line += {leaf(name_of(base)) for base in classes[each].bases} & classes.keys() - {*line}
-        return bool(line) and not any("'step'" in ast.unparse(classes[each]) for each in line)
+        return bool(line) and not any("'step'" in ast.unparse(each) for each in line)
 
     @cached_property
     def fixed(self) -> bool:
         """Whether the file sets apex a fixed scale, with which it skips nothing."""
-        for node in self.nodes:
-            match node:
-                case ast.keyword(arg="loss_scale", value=ast.Constant(value=value)):
-                    pass
-                case ast.Assign(targets=[target], value=ast.Constant(value=value)) if name_of(target) == "loss_scale":
-                    pass
-                case _:
-                    continue
-            if re.match(r"[\d.]", str(value)):
-                return True
-        return False
+        return bool(_FIXED.search(self.text))
 
     @cached_property
     def disabled(self) -> bool:
         """Whether each scaler that the file makes is made with ``enabled=False``."""
-        made = [call for call in self.calls if "GradScaler" in name_of(call.func)]
-        off = [any(word.arg == "enabled" and ast.unparse(word.value) == "False" for word in c.keywords) for c in made]
-        return bool(off) and all(off)
+        made = re.findall(r"GradScaler\(([^)]*)", self.text)
+        return bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
 
     @cached_property
     def touched(self) -> frozenset[str]:
         """The names of functions that do something that a rule looks at, or call one that does."""
         said = {each: {*words_in(each)} for each in self.functions}
-        hint = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
-        found = {each.name for each, words in said.items() if words & _TOUCHED or any(map(hint.search, words))}
-        while more := {each.name for each, words in said.items() if each.name not in found and words & found}:
+        found = {each.name for each, words in said.items() if words & _TOUCHED or any(map(_HINT.search, words))}
+        while more := {each.name for each, words in said.items() if words & found} - found:
             found |= more
         return frozenset(found)
 
@@ -163,14 +120,18 @@ class Source:
         found = [each for each in self.functions if each.name == name and each not in self.owners]
         return found[0] if len(found) == 1 else None
 
-    def method(self, owner: str, name: str, depth: int = 0) -> Function | None:
+    def lineage(self, name: str) -> list[ast.ClassDef]:
+        """Return a class of this file, and its bases in this file."""
+        line = [name] if name in self.classes else []
+        for each in line:  # it grows by the bases
+            bases = [leaf(name_of(base)) for base in self.classes[each].bases]
+            line += [base for base in bases if base in self.classes and base not in line]
+        return [self.classes[each] for each in line]
+
+    def method(self, owner: str, name: str) -> Function | None:
         """Return a method of a class of this file, or of its bases in this file."""
-        if owner not in self.classes or depth > 5:
-            return None
-        if own := [each for each in self.classes[owner].body if isinstance(each, Function) and each.name == name]:
-            return own[-1]
-        above = (self.method(leaf(name_of(base)), name, depth + 1) for base in self.classes[owner].bases)
-        return next((found for found in above if found), None)
+        parts = (part for each in self.lineage(owner) for part in reversed(each.body))
+        return next((part for part in parts if isinstance(part, Function) and part.name == name), None)
 
     def events(self, *kinds: str) -> Iterator[tuple["Trace", Event]]:
         """Yield the events of some kinds, each with its trace."""
@@ -242,12 +203,15 @@ def read(path: Path) -> str:
 
 def parse(text: str, path: str = "<source>") -> Source | None:
     """Return the source, or None where no word in it concerns a loss scaler. UnreadableError: it does not parse."""
-    if not _CONCERNED.search(text):
-        return None
+    return Source(_tree(text), text, Path(path)) if _CONCERNED.search(text) else None
+
+
+def _tree(text: str) -> ast.Module:
+    """Return the tree of a text. UnreadableError: it does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in somebody's string is no concern of ours
-            return Source(ast.parse(text), text, Path(path))
+            return ast.parse(text)
     except SyntaxError as error:
         raise UnreadableError(f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1) from error
     except (ValueError, RecursionError, MemoryError) as error:

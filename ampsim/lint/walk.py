@@ -21,15 +21,6 @@ _AVERAGES = re.compile(
 _MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
-_METHODS = {  # of what is called, the event, and whether it has an argument
-    (SCALER, "update"): ("update", None),
-    (SCALER, "scale"): ("scale", True),
-    (SCALER, "step"): ("step", True),
-    (SCALER, "unscale_"): ("unscale", True),
-    ("", "unscale_"): ("unscale", True),
-    (OPTIMIZER, "step"): ("bare", False),
-    (SCHEDULE, "step"): ("schedule", False),
-}
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
 Found = Iterator[tuple[str, str, str]]
@@ -171,27 +162,31 @@ class Walker:
             self.call(node)
 
     def call(self, node: ast.Call) -> None:
-        """Note a call that a rule looks at; walk a function of this file."""
-        function, average = self.resolve(node.func), False
+        """Walk a function of this file; note a call that a rule looks at, unless what it does was seen there."""
+        events, function = [*self.kinds(node)], self.resolve(node.func)
+        average = any(kind == "average" for kind, *_ in events)
+        inside = self.enter(function, node) if function and not average else set()
         base = self.frame.name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        given = [self.frame.name(each) for each in node.args[:1]]
-        for kind, on, of in self.kinds(node):
-            if (kind == "backward" and function) or (kind == "bare" and self.is_wrapped(base)):
-                continue  # what it does is walked
-            kept = self.guards
+        given, kept = [self.frame.name(each) for each in node.args[:1]], self.guards
+        for kind, on, of in events:
             if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
                 asked = (word.value for word in node.keywords if word.arg in ("update_grad", "need_update"))
                 self.guards += tuple(guard for each in asked for guard in self.frame.guards(each))
-            said = frozenset(words_in(self.stack[-1])) if kind == "penalty" and self.stack else self.frame.words(node)
-            self.note(kind, node, on, of, said, {on, of, base, *given})
-            self.guards, average = kept, average or kind == "average"
-        followed = len(self.stack) < DEEPEST and function not in self.stack and not average
-        if function and followed and function.name in self.source.touched:
-            outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
-            self.frame, before = self.frame.inner(function, node), len(self.trace)
-            self.block(function.body)
-            self.trace.entered[node] = function, self.trace[before:]
-            self.frame, self.passed, self.stack = outer, passed, self.stack[:-1]
+            if kind not in ("backward", "bare", "schedule") or not inside & {kind, "step"}:
+                said = self.stack[-1] if kind == "penalty" and self.stack else node
+                self.note(kind, node, on, of, self.frame.words(said), {on, of, base, *given})
+            self.guards = kept
+
+    def enter(self, function: Function, node: ast.Call) -> set[str]:
+        """Walk a function that is called; return the kinds of what happens in it."""
+        if len(self.stack) == DEEPEST or function in self.stack or function.name not in self.source.touched:
+            return set()
+        outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
+        self.frame, before = self.frame.inner(function, node), len(self.trace)
+        self.block(function.body)
+        self.frame, self.passed, self.stack = outer, passed, self.stack[:-1]
+        self.trace.entered[node] = function, self.trace[before:]
+        return {each.kind for each in self.trace[before:]}
 
     def note(
         self,
@@ -221,54 +216,60 @@ class Walker:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 return self.source.method(self.frame.owner, attr)
             case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
-                found = self.frame.values.get(self.frame.name(value)) or self.frame.values.get(name_of(value))
-                return self.source.method(found.made, attr) if found else None
+                return self.source.method(self.frame.made(value), attr)
         return None
-
-    def is_wrapped(self, optimizer: str) -> bool:
-        """Return whether an optimizer is made by a class of this file whose step() hands one to a scaler's."""
-        made = self.source.made.get(leaf(optimizer))
-        step = made and self.source.method(leaf(name_of(made.func)), "step")
-        steps = self.source.calls_of("step", step) if step else ()
-        return any(each.args and self.source.kind(name_of(each.func).rpartition(".")[0]) == SCALER for each in steps)
 
     def kinds(self, node: ast.Call) -> Found:
         """Yield the kind, the subject and the optimizer of the events that a call is."""
-        attr, kind, base, first = "", "", "", ""
-        for each in [*node.args, *(word.value for word in node.keywords)][:1]:
-            first = self.frame.name(each)
-        if isinstance(node.func, ast.Attribute):
-            attr, kind, base = node.func.attr, self.frame.kind(node.func.value), self.frame.name(node.func.value)
-        event, needs = _METHODS.get((kind, attr), ("", False))
-        if event and needs in (None, bool(first)):
-            yield event, base * (event != "bare"), base if event == "bare" else first * (event in ("step", "unscale"))
-        if attr == "zero_grad" and kind != SCALER:
-            yield "zero", "", base
-        if isinstance(node.func, ast.Attribute) and attr == "backward" and kind != SCALER:
-            yield "backward", self.passed_back(node, node.func.value), ""
-        yield from self.by_name(node, base, kind)
-        name = self.frame.name(node.func)
-        if len(node.args) >= 2 and self.source.kind(name) == SCALER and "()" not in name:  # called as one, as timm's
-            optimizer = self.frame.name(node.args[1])
-            if self.source.kind(optimizer) == OPTIMIZER:
-                yield "backward", f"scaled {name}", optimizer
-                yield from ((kind, name, optimizer) for kind in ("unscale", "step", "update"))
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        kind, base = (self.frame.kind(owner), self.frame.name(owner)) if owner else ("", "")
+        given = [*node.args, *(word.value for word in node.keywords)]
+        match kind, called(node), [self.frame.name(each) for each in given[:1]]:
+            case "scaler", "scale", [_]:
+                yield "scale", base, ""
+            case "scaler", "step", [of]:
+                yield "step", base, of
+            case "scaler", "update", _:
+                yield "update", base, ""
+            case "scaler" | "", "unscale_", [of] if owner:
+                yield "unscale", base, of
+            case "optimizer", "step", []:
+                yield "bare", "", base
+            case "schedule", "step", []:
+                yield "schedule", base, ""
+            case kind, "zero_grad", _ if kind != SCALER:
+                yield "zero", "", base
+        if owner and kind != SCALER:
+            yield from self.of_losses(node, owner)
+        yield from self.by_name(node, given, base, kind)
+        if len(node.args) > 1 and self.frame.kind(node.func) == SCALER and self.frame.kind(node.args[1]) == OPTIMIZER:
+            name, of = self.frame.name(node.func), self.frame.name(node.args[1])  # called as one, as timm's
+            yield "backward", f"scaled {name}", of
+            yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
 
-    def by_name(self, node: ast.Call, base: str, kind: str) -> Found:
-        """Yield the events that the name of what is called says, or its arguments."""
-        attr, given = called(node), [*node.args, *(word.value for word in node.keywords)]
-        match node.func, node.args:
-            case (ast.Attribute(attr="item", value=value), _) | (ast.Name(id="float"), [value, *_]):
-                self.logged(value, node)
-            case ast.Attribute(attr="scale_loss"), [_, of, *_] if not self.source.fixed:
+    def of_losses(self, node: ast.Call, owner: ast.expr) -> Found:
+        """Yield the events of losses: passed back, patched by apex, differentiated, logged."""
+        match called(node), node.args:
+            case "backward", args:
+                plain = not args and not has(self.frame.words(owner), "scal|accel|fabric|amp")
+                scaler = self.frame.scaler(owner)
+                yield "backward", f"scaled {scaler}" if scaler else "plain" if plain else "other", ""
+            case "scale_loss", [_, of, *_] if not self.source.fixed:
                 yield "apex", "", self.frame.name(of)  # which apex has patched to skip
-            case ast.Attribute(attr="grad", value=value), args if any(map(self.frame.scaler, args)):
+            case "grad", args if any(map(self.frame.scaler, args)):
                 yield from [("penalty", "", "")] * any(word.arg == "create_graph" for word in node.keywords)
-        if _CLIPS.match(attr) and not (base and _OWN_CLIP.search(leaf(base))):
+            case "item", []:
+                self.logged(owner, node)
+
+    def by_name(self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str) -> Found:
+        """Yield the events that the name of what is called says, and what it is given."""
+        attr = called(node)
+        if attr == "float" and node.args:
+            self.logged(node.args[0], node)
+        if _CLIPS.match(attr) and not _OWN_CLIP.search(leaf(base)):
             yield "clip", "", ""
-        places = (each for each in given if not self.frame.kind(each) and "loss" not in name_of(each))
-        asked = any(has(self.frame.words(each), _PLACE) for each in places)
-        if asked and (_RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE):
+        rates = _RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE
+        if rates and self.is_place(given):
             yield "rate", "", ""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
         whole = self.source.made_kind(attr) == AVERAGE and given and _MODEL.search(leaf(name_of(given[0])))
@@ -277,11 +278,10 @@ class Walker:
             if not has(said, "loss|item|acc|metric|norm|decay_only"):  # an average of parameters
                 yield "average", base, ""
 
-    def passed_back(self, node: ast.Call, loss: ast.expr) -> str:
-        """Return whether a backward pass is of a scaled loss, a plain one, or it is not known."""
-        if scaler := self.frame.scaler(loss):
-            return f"scaled {scaler}"
-        return "other" if node.args or has(self.frame.words(loss), "scal|accel|fabric|amp") else "plain"
+    def is_place(self, given: Sequence[ast.expr]) -> bool:
+        """Return whether an argument says where training is."""
+        places = (each for each in given if not self.frame.kind(each) and "loss" not in name_of(each))
+        return any(has(self.frame.words(each), _PLACE) for each in places)
 
 
 def traces_of(source: Source) -> Iterator[Trace]:
