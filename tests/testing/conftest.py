@@ -1,7 +1,9 @@
 """Every test here leaves no thread behind, and stays on one core, where handing over is quicker."""
 
+import sys
 import threading
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -14,3 +16,11 @@ def _no_thread_is_left() -> Iterator[None]:
     with conductor.one_core():
         yield
     assert threading.enumerate() == before
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module `peer`, whose `Scaler` is exchanged."""
+    module = ModuleType("peer")
+    monkeypatch.setitem(sys.modules, "peer", module)
+    return module

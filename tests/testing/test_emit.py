@@ -1,7 +1,6 @@
 """An emitted test fails for the wrong scaler where ampsim is not installed, and passes for a right one."""
 
 import math
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,14 +41,6 @@ def outcome(source: str) -> str:
     except Exception as error:
         return f"raised {type(error).__name__}: {error}"
     return "passed"
-
-
-@pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module `peer`, whose `Scaler` is exchanged."""
-    module = ModuleType("peer")
-    monkeypatch.setitem(sys.modules, "peer", module)
-    return module
 
 
 @pytest.mark.parametrize("law", [law for law in BUGS if law not in THREADED])

@@ -1,6 +1,5 @@
 """An emitted test of ranks fails for the wrong scaler, in processes with gloo, and passes for a right one."""
 
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -19,14 +18,6 @@ from tests.testing.test_emit import outcome  # noqa: E402
 SHARDED = "torch.distributed.fsdp.sharded_grad_scaler:ShardedGradScaler"
 BUGS = {law: bug for bug, law in reversed(WRONG.items()) if bug is not PollsInTurn}  # which is right in the usual order
 QUICK = ("step_counts_agree", "resume_with_one_ranks_file_is_invisible", "nobody_waits_for_ever")
-
-
-@pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module `peer`, whose `Scaler` is exchanged."""
-    module = ModuleType("peer")
-    monkeypatch.setitem(sys.modules, "peer", module)
-    return module
 
 
 def test_every_law_has_a_template() -> None:

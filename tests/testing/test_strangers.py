@@ -199,6 +199,7 @@ import jax.numpy as jnp
 from flax.training.dynamic_scale import DynamicScale
 from ampsim.testing import FromFlag
 from ampsim.testing.kit import judge
+import ampsim.testing.loop.judge, ampsim.testing.loop.backends.jax  # and to judge a loop of JAX
 
 def flax(rule):
     constants = (rule.growth_factor, rule.backoff_factor, rule.growth_interval)
