@@ -17,6 +17,7 @@ from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, given_up
 from ampsim.testing.kit.choices import choice
 from ampsim.testing.kit.example import Example, readable
+from ampsim.testing.kit.from_flag import FromFlag
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.law import BrokenError, Law, RaisedError, described, stating
 
@@ -166,25 +167,13 @@ def warm_up() -> None:
     Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
     """
     collects, law = gc.isenabled(), LAWS["clean_step_is_taken"]
+    still = Subject(lambda rule: FromFlag(lambda: 1.0, lambda found_inf: None))
     gc.disable()
     try:
-        drawing.run(Example(Subject(lambda rule: Still()), law).judge, tuple(law.draws.items()), (), 1)
+        drawing.run(Example(still, law).judge, tuple(law.draws.items()), (), 1)
     finally:
         if collects:
             gc.enable()
-
-
-class Still:
-    """A scaler that scales nothing."""
-
-    def scale(self, loss: Any) -> Any:
-        return loss
-
-    def step(self, optimizer: Any) -> None:
-        optimizer.step()
-
-    def update(self) -> None:
-        pass
 
 
 def law(

@@ -11,8 +11,7 @@ LARGER = 1 + 2.0**-23
 
 def permuted(data: Any, turn: int = 3) -> Any:
     """Return a batch with its rows in another order: of all arrays in it that have as many; None if it has no rows."""
-    counts = {len(each) for each in _arrays(data)}
-    if len(counts) != 1 or (count := counts.pop()) < 2:
+    if (count := _rows(data)) < 2:
         return None
     order = np.random.default_rng(turn).permutation(count)
     return mapped(data, lambda each: each[order])
@@ -41,11 +40,17 @@ def with_inf(data: Any) -> Any:
 
 def halved(data: Any, count: int) -> list[Any] | None:
     """Return a batch as so many with as many rows each; None if it has no such rows."""
-    counts = {len(each) for each in _arrays(data)}
-    if len(counts) != 1 or (rows := counts.pop()) % count or rows < count:
+    rows = _rows(data)
+    if rows % count or rows < count:
         return None
     size = rows // count
     return [mapped(data, itemgetter(slice(at * size, (at + 1) * size))) for at in range(count)]
+
+
+def _rows(data: Any) -> int:
+    """Return how many rows all arrays of a batch have; 0 where they have no one number."""
+    counts = {len(each) for each in _arrays(data)}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def _arrays(data: Any) -> list[Any]:

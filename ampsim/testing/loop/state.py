@@ -114,12 +114,12 @@ def differences(left: State, right: State, before: State | None = None) -> list[
     return [
         Difference(name, left.get(name), right.get(name), (before or {}).get(name))
         for name in names
-        if not _equal(left.get(name), right.get(name))
+        if not same(left.get(name), right.get(name))
     ]
 
 
-def _equal(left: Array | None, right: Array | None) -> bool:
+def same(left: Array | None, right: Array | None) -> bool:
+    """Return whether two arrays have equal bits."""
     if left is None or right is None:
         return left is right
-    same = left.dtype == right.dtype and left.shape == right.shape
-    return same and left.tobytes() == right.tobytes()
+    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()

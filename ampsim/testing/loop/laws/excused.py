@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from ampsim.testing.loop.run import Run
-from ampsim.testing.loop.state import LOGGED, Array, Difference, State, differences
+from ampsim.testing.loop.state import LOGGED, Array, Difference, State, differences, same
 
 DATA = "data"
 STEPS = r"step|update"  # in its name: a count that promises to be one of steps
@@ -123,13 +123,6 @@ def unlike(found: Iterable[Difference], trained: Iterable[str]) -> list[Differen
     """Return the differences without those parameters that are apart by the rounding of adding and subtracting."""
     names = {*trained}
     return [each for each in found if each.name not in names or each.size() > ROUNDING]
-
-
-def same(left: Array | None, right: Array | None) -> bool:
-    """Return whether two arrays have equal bits."""
-    if left is None or right is None:
-        return left is right
-    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
 def is_copy(array: Array | None, scales: set[float]) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.laws.excused import DATA, same
+from ampsim.testing.loop.laws.excused import DATA
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
+from ampsim.testing.loop.state import same
 
 FEWEST = 3  # clean steps, of which a count must have counted one
 COUNTS = re.compile(r"(^|\.)(last_epoch|_step_count|n_averaged|(global_?)?steps?|num_updates)$")

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.laws.excused import same
 from ampsim.testing.loop.laws.rounding import Rounding, distance
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.rows import halved
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations, run_class
-from ampsim.testing.loop.state import Array, Difference, differences
+from ampsim.testing.loop.state import Array, Difference, differences, same
 
 RANKS = 2
 SCALE, GROWTH_INTERVAL = 2.0**8, 3

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.laws.excused import same
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, play
-from ampsim.testing.loop.state import State, differences
+from ampsim.testing.loop.state import State, differences, same
 
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
 MOST = 4  # updates in one batch that are looked for

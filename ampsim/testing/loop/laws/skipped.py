@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 
 from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
-from ampsim.testing.loop.laws.excused import DATA, Excuses, moved, same, unlike
+from ampsim.testing.loop.laws.excused import DATA, Excuses, moved, unlike
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
-from ampsim.testing.loop.state import LOGGED, Difference, State, differences
+from ampsim.testing.loop.state import LOGGED, Difference, State, differences, same
 
 SCALE = 2.0**8
 FAR = 2.0**16  # from where the scale falls many times before it comes to a floor of 1
