@@ -1,9 +1,11 @@
 """A right peer keeps every law; each planted bug dies by its law, and what it shows is a test that fails."""
 
 import ast
-from collections.abc import Sequence
+import builtins
+import dis
+from collections.abc import Iterator, Sequence
 from random import Random
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from ampsim.peers.laws.drift import drawn_setting, drift, run
 from ampsim.peers.laws.emit import emitted, prove
 from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED
 from ampsim.peers.laws.reports import reported
-from ampsim.peers.laws.source import flat, prune
+from ampsim.peers.laws.source import driver_of, flat, prune
 from ampsim.peers.laws.subject import constants, fields, subject_of
 from ampsim.peers.peer import Step
 from ampsim.peers.wire import PeerLostError
@@ -222,6 +224,25 @@ def test_an_emitted_test_stands_alone_and_fails() -> None:
         "",
         "AttributeError",
     ]
+
+
+def read_by(code: CodeType) -> Iterator[str]:
+    """Yield the names of no function of its own that a program reads."""
+    yield from (each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    for inner in code.co_consts:
+        yield from read_by(inner) if isinstance(inner, CodeType) else ()
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_driver_that_is_printed_brings_all_that_it_names(name: str) -> None:
+    peer = load(name)
+    calls = [f"scaler.{call}()" for call in ("start", "scale_loss", "step", "state_dict", "load_state_dict")]
+    test = "\n".join([f"scaler = {peer.__name__}()", *calls])
+    texts, imports = driver_of(peer, test)
+    code = compile("\n".join(["from collections import namedtuple", *imports, *texts, test]), name, "exec")
+    defined = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_NAME"}
+    assert {*read_by(code)} <= defined | {*dir(builtins)}
+    assert "ampsim" not in "\n".join(imports) or name.startswith("ampsim")
 
 
 def parsed(text: str) -> dict[str, ast.stmt]:
