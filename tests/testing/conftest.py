@@ -1,5 +1,6 @@
 """Every test here leaves no thread behind, and stays on one core, where handing over is quicker."""
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,3 +25,10 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("peer")
     monkeypatch.setitem(sys.modules, "peer", module)
     return module
+
+
+@pytest.fixture
+def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave to the deep tests most of the orders in which the laws of threads are asked."""
+    if os.environ.get("AMPSIM_DEEP") != "1":
+        monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 20)

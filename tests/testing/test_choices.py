@@ -14,6 +14,7 @@ from ampsim.testing.law import BrokenError  # noqa: E402
 from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger, UnscalesByTheScaleOfTheMoment  # noqa: E402
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("few_schedules")
 FEW = 10
 CHECKS = {check.name: check for check in judge.chosen()}
 

@@ -18,6 +18,7 @@ from ampsim.testing.law import BrokenError, RaisedError  # noqa: E402
 from tests.testing.strangers import Stranger  # noqa: E402
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("few_schedules")
 FEW = 10
 QUEUE = "gradients_keep_their_scale_behind_a_queue"
 CHECKS = {check.name: check for check in judge.chosen()}
