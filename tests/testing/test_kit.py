@@ -179,11 +179,6 @@ def test_giving_up_at_the_floor_is_a_declaration():
         check(GivesUp, examples=FEW)
 
 
-def test_checks_of_what_a_scaler_declares_to_lack_are_not_run():
-    results = [*judge.judge(Subject(TORCH, Traits(without={*FEATURES})), judge.chosen([3, 4]))]
-    assert {result.outcome for result in results} == {"not applicable"}
-
-
 class Fixed:
     """A scaler that knows no factors but 2 and 1/2, as most that stand in a trainer of their own."""
 

@@ -65,7 +65,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     """Exit status and output, by name."""
     runs = {target: [target, *LAWS, "--time-limit", "2"] for target in REFUSED}
     runs |= {"end": [*ENDS, *LAWS, "--time-limit", "2"]}
-    runs |= {"expected": ["loops:exits", *LAWS, "--xfail", SKIPPED]}
     runs |= {"killed in vain": ["loops:exits_at_once", *LAWS]}
     runs |= {"json": ["loops:right", "loops:quits", *LAWS, "--report", "json"]}
     modules = {"loops": LOOPS, "broken": "raise RuntimeError('not today')"}
@@ -89,10 +88,6 @@ def test_what_cannot_be_judged_is_one_sentence(results: dict[str, tuple[int, str
     assert code == 2
     assert REFUSED[target] in text
     assert text.count("\n") == 1, text
-
-
-def test_that_a_law_ends_the_process_is_never_expected(results: dict[str, tuple[int, str]]) -> None:
-    assert results["expected"][0] == 1
 
 
 def test_a_loop_that_always_ends_its_process_fails_by_each_law(results: dict[str, tuple[int, str]]) -> None:
