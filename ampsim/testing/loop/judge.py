@@ -9,7 +9,7 @@ from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.law import BrokenError, Result, described, without_findings
 from ampsim.testing.loop.events import order
-from ampsim.testing.loop.law import Broken, LoopLaw, NotAsked
+from ampsim.testing.loop.law import Broken, LoopLaw
 from ampsim.testing.loop.laws.learning import SKIPPED, STILL, STUCK, UNREACHED, it_learns
 from ampsim.testing.loop.laws.ranks import ranks_are_invisible
 from ampsim.testing.loop.laws.resume import resume_is_invisible
@@ -188,8 +188,6 @@ def _ask(law: LoopLaw, make: Make, batches: Sequence[Batch], *, brief: bool) -> 
         if isinstance(error.__cause__, SystemExit):
             raise BrokenError(described(law, str(error))) from error
         raise LoopError(f"{law.name}: {error}") from error.__cause__
-    if isinstance(verdict, NotAsked):
-        raise NotApplicableError(verdict.reason)
     if verdict is not None:
         if brief:
             raise BrokenError(verdict.where)
@@ -220,11 +218,11 @@ def shrink(
             break
         try:
             verdict = law.function(make, fewer)
-        except LoopError:
+        except (LoopError, NotApplicableError):
             continue
         except OverdueError:
             break
-        if isinstance(verdict, Broken):
+        if verdict is not None:
             batches, broken = fewer[: verdict.step + 1] if ends_there else fewer, verdict
     return batches, broken
 

@@ -34,19 +34,9 @@ class Broken:
     places: Sequence[Sequence[int]] = ()
 
 
-@dataclass(frozen=True)
-class NotAsked:
-    """A reason why a law says nothing about a loop."""
-
-    reason: str
-
-
-Verdict = Broken | NotAsked | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoopLaw(Law):
-    """One law of loops, whose function says how it is broken on batches, why it is not asked, or None if it holds.
+    """One law of loops, whose function says how it is broken on batches, or None if it holds.
 
     Attributes:
         shrinks: whether a counterexample may be looked for in fewer batches.
@@ -56,7 +46,7 @@ class LoopLaw(Law):
     shrinks: bool = True
 
 
-def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Verdict]], LoopLaw]:
+def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Broken | None]], LoopLaw]:
     """Make a law of a function: its name and the first paragraph of its docstring are the law's.
 
     Args:

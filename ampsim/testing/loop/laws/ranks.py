@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.law import Broken, law
 from ampsim.testing.loop.laws.rounding import Rounding, distance
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.rows import halved
@@ -43,7 +44,7 @@ VERDICT = (
 
 
 @law(issue="https://github.com/pytorch/pytorch/issues/136009")
-def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and train as one rank does.
 
     Exact for the verdict, which is whether parameters move, the scale and a count of steps, which is what grows by 1 in
@@ -52,16 +53,16 @@ def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     itself may be a shard, and is not compared. Without split= a batch is cut by its rows.
     """
     if not _takes_group(make):
-        return NotAsked("make takes no group: give it a second parameter, make(scaler, group=None)")
+        raise NotApplicableError("make takes no group: give it a second parameter, make(scaler, group=None)")
     try:
         groups = iterations(make, batches)
         if len(groups) < 2:
-            return NotAsked("fewer than 2 batches after which the scaler is updated")
+            raise NotApplicableError("fewer than 2 batches after which the scaler is updated")
         for bad in PLANS:
             if verdict := _play(make, groups, bad):
                 return verdict
     except LoopError as error:
-        return NotAsked(str(error))
+        raise NotApplicableError(str(error)) from error
     return None
 
 
@@ -72,7 +73,7 @@ def _takes_group(make: Make) -> bool:
         return False
 
 
-def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
+def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Broken | None:
     """Hold ranks, of which some have an inf in one iteration, against one rank on whole batches that has it too."""
     whole = begin(make, SCALE, GROWTH_INTERVAL)
     _train(whole, groups, bool(bad), lambda data: data)
@@ -89,13 +90,13 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Verdict:
 
     waits = run_class(make).together(RANKS, live)
     if errors:
-        return NotAsked(errors[0])
+        raise NotApplicableError(errors[0])
     planted = f", with {_fault(whole, bad)} on rank {' and '.join(map(str, bad))}" if bad else ""
     if waits:
         count = sum(map(len, groups))
         return Broken(f"in {count} batches{planted}", count - 1, cause=WAITS, seen=waits)
     if not bad and any(any(found) for run in (whole, *ranks.values()) for found in run.verdicts):
-        return NotAsked(f"a batch overflows at scale {SCALE:g}")
+        raise NotApplicableError(f"a batch overflows at scale {SCALE:g}")
     if not bad and (broken := _trains(make, groups, whole, [run for _, run in sorted(ranks.items())])):
         return broken
     for rank, run in sorted(ranks.items()):

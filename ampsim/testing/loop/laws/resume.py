@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.law import Broken, law
 from ampsim.testing.loop.laws.excused import DATA
 from ampsim.testing.loop.loop import LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
@@ -29,7 +30,7 @@ UNNAMED = (
 
 
 @law(issue="https://github.com/huggingface/accelerate/issues/4289")
-def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Save, make all anew, load and go on leaves what going on leaves, the scaler included; saving changes nothing.
 
     Exact because the same program computes from the same state; each batch has its own seed. Asked after two batches,
@@ -40,7 +41,7 @@ def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
-        return NotAsked("fewer than 2 batches after which the scaler is updated")
+        raise NotApplicableError("fewer than 2 batches after which the scaler is updated")
     middle = len(groups) // 2
     if verdict := _resumed(make, *halves(groups, middle)):
         return verdict
@@ -69,7 +70,7 @@ def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
     return None
 
 
-def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:
+def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | None:
     run = advance(begin(make, SCALE, GROWTH_INTERVAL), before)
     with blame_user_code("save"):
         checkpoint = copy.deepcopy(run.save())
@@ -86,7 +87,7 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Verdict:
     other.see(first=True)
     if found := differences(_carried(run, -1), _carried(other, -1)):
         if lost := [each.name for each in found if _is_left_out(run, each.name)]:
-            return NotAsked(f"{lost[0]} can be read but not loaded: give Loop save= and load=")
+            raise NotApplicableError(f"{lost[0]} can be read but not loaded: give Loop save= and load=")
         return Broken(place, len(before) - 1, found)
     for step, batch in enumerate(after):
         for each in (run, other):

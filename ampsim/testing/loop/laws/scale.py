@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.law import Broken, law
 from ampsim.testing.loop.laws.excused import is_copy
 from ampsim.testing.loop.laws.rounding import Rounding
 from ampsim.testing.loop.run import Run
@@ -21,7 +22,7 @@ PLANS = ((2.0**8, NEVER), (2.0**16, NEVER), (1.0, 1))  # initial scale and growt
 
 
 @law(issue="https://github.com/areal-project/AReaL/pull/1659")
-def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """In float32, parameters, optimizer state, all else in state and all that is logged have equal bits at any scale.
 
     Exact because a product with a power of two only moves the exponent, and a sum of such products is the product of
@@ -30,23 +31,25 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     half precision or numbers below the normal ones, only what is multiplied as a whole by a power of the scale is held
     against the loop. A copy of the scale itself, as logs have it, is none of all this.
     """
-    doubt: NotAsked | None = None
+    doubt = ""
     reference, rounding = play(make, batches, 1.0), Rounding(make, batches, 1.0)
     for scale, interval in PLANS:
         run = begin(make, scale, interval)
         for step, batch in enumerate(batches):
             advance(run, [batch])
             if run.overflows(step) != reference.overflows(step):
-                doubt = NotAsked(f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}")
+                doubt = f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}"
                 break
             if any(reference.verdicts) and not reference.verdicts[step]:
                 continue  # a part of a step, whose gradients are scaled as yet
             if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
                 if _by_a_power(found) or not (why := _excuse(found, make, batches[: step + 1], scale, interval)):
                     return found
-                doubt = NotAsked(f"only up to factors of the scale, as {why}: {found.differences[0]}")
+                doubt = f"only up to factors of the scale, as {why}: {found.differences[0]}"
                 break
-    return doubt
+    if doubt:
+        raise NotApplicableError(doubt)
+    return None
 
 
 def _compare(reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool) -> Broken | None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.law import Broken, law
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import State, differences, same
@@ -21,7 +22,7 @@ AGAIN = (
 
 
 @law(issue="https://github.com/davda54/sam/issues/97", shrinks=False)
-def scaler_changes_by_update_only(make: Make, batches: Sequence[Batch]) -> Verdict:
+def scaler_changes_by_update_only(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """The scaler that make is given scales the losses, from first to last, and only its update changes it.
 
     An update after which no optimizer has stepped counts a step that nobody took, where that is so in each batch: one
@@ -41,11 +42,11 @@ def scaler_changes_by_update_only(make: Make, batches: Sequence[Batch]) -> Verdi
     return _again([*map(len, run.verdicts)], run.steps, batches, "optimizers step")
 
 
-def _of_values(run: Run, batches: Sequence[Batch]) -> Verdict:
+def _of_values(run: Run, batches: Sequence[Batch]) -> Broken | None:
     """Say that a scaler's states, one before each batch, do not follow from one another by updates."""
     counts: list[int] = []
     if not run.again(run.scalers[0]):
-        return NotAsked("only the scaler of a loop of torch, and those of JAX, are seen between updates")
+        raise NotApplicableError("only the scaler of a loop of torch, and those of JAX, are seen between updates")
     for step, batch in enumerate(batches):
         falls = [*run.scales, run.scale][step + 1] < run.scales[step]
         count = _updates(run, *run.scalers[step : step + 2], falls=falls)

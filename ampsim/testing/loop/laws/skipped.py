@@ -11,7 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.law import Broken, law
 from ampsim.testing.loop.laws.excused import DATA, Excuses, moved, unlike
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
@@ -41,7 +42,7 @@ HIDDEN = (
 
 
 @law(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
-def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict:
+def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Batches a, b, c with an inf or NaN in b's gradients leave what a, c leave, but for the data; and the scale falls.
 
     Planted is an inf in all gradients; then, in one element of the first, the last and a drawn one, an inf, a -inf and
@@ -52,12 +53,12 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Verdict
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
-        return _moves_alone(make, batches) or NotAsked(
-            "fewer than 2 batches after which a clean step updates the scaler"
-        )
+        if broken := _moves_alone(make, batches):
+            return broken
+        raise NotApplicableError("fewer than 2 batches after which a clean step updates the scaler")
     skip = Skip(make, groups, len(groups) // 2)
     if not skip.reached:
-        return NotAsked("no backward pass reached a parameter: name the model, or the optimizer, in state")
+        raise NotApplicableError("no backward pass reached a parameter: name the model, or the optimizer, in state")
     quiet: set[str] = set()
     if broken := skip.at_all(quiet):
         return broken

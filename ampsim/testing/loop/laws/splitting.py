@@ -6,7 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ampsim.testing.loop.law import Broken, NotAsked, Verdict, law
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.law import Broken, law
 from ampsim.testing.loop.laws.rounding import Rounding
 from ampsim.testing.loop.run import Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
@@ -22,7 +23,7 @@ STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by nam
 
 
 @law(issue="https://github.com/karpathy/nanoGPT/issues/605")
-def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
+def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """A batch whole or in micro-batches, with an inf in any of them or none: one verdict, one scale, one change.
 
     Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
@@ -31,23 +32,25 @@ def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Verdict:
     """
     whole = begin(make, SCALE)
     if whole.loop.split is None:
-        return NotAsked(NO_SPLIT)
+        raise NotApplicableError(NO_SPLIT)
     split = begin(make, SCALE)
     if split.loop.split is None:
-        return NotAsked(NO_SPLIT)
-    cut, doubt, rounding = partial(_cut, split), None, Rounding(make, batches, SCALE)
+        raise NotApplicableError(NO_SPLIT)
+    cut, doubt, rounding = partial(_cut, split), "", Rounding(make, batches, SCALE)
     for step, batch in enumerate(batches):
         advance(whole, [batch])
         advance(split, [batch], cut)
         if broken := _compare(whole, split, step, batch, rounding):
             if broken.cause == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
                 return broken
-            doubt = NotAsked(f"only of verdict and scale, as {why}: {broken.differences[0]}")
+            doubt = f"only of verdict and scale, as {why}: {broken.differences[0]}"
             break
     for bad in range(PARTS):
         if broken := _with_inf(make, batches[-1], len(batches) - 1, bad):
             return broken
-    return doubt
+    if doubt:
+        raise NotApplicableError(doubt)
+    return None
 
 
 def _excuse(make: Make, batches: Sequence[Batch], whole: Run) -> str:
