@@ -128,8 +128,9 @@ class HistoryBuilder(Told):
         self.rows += 1
         self._values.fromlist(self._row)
         self._row = row
-        if len(self._values) == ENTRIES * WIDTH:
-            self._make_room()
+        if len(self._values) > max(ENTRIES, self._merged + ENTRIES // 4) * WIDTH:
+            rows = self._condensed()
+            self._values, self._merged = array("d", rows.tobytes()), len(rows)
 
     @property
     def line(self) -> float:
@@ -145,8 +146,8 @@ class HistoryBuilder(Told):
     def finish(self, others: tuple[History, ...] = ()) -> History:
         """Return the history of what was added."""
         self._values.fromlist(self._row)
-        self._row = []
-        columns = self._condensed().T.copy()
+        rows, self._values, self._row = self._condensed(), array("d"), []
+        columns = rows.T.copy()
         numbered = ~np.isnan(columns[STEP])
         if not numbered.any():
             columns[STEP] = columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
@@ -179,27 +180,26 @@ class HistoryBuilder(Told):
 
     def _condensed(self) -> Floats:
         """Return the rows, those that have come lately merged as the others are; shape (rows, WIDTH)."""
-        rows = np.array(self._values, np.float64).reshape(-1, WIDTH)
-        fresh = rows[self._merged :]
+        rows = np.frombuffer(self._values).reshape(-1, WIDTH)
+        kept, fresh = rows[: self._merged], rows[self._merged :]
         for _ in range(self._halvings):
             fresh = _halved(fresh)
-        return np.concatenate([rows[: self._merged], fresh]) if self._halvings else rows
-
-    def _make_room(self) -> None:
-        rows = self._condensed()
-        if len(rows) > ENTRIES // 2:
-            rows = _halved(rows)
-            self._halvings += 1
-        self._values, self._merged = array("d", rows.tobytes()), len(rows)
+        if len(kept) + len(fresh) <= ENTRIES:
+            return np.concatenate([kept, fresh])
+        self._halvings += 1
+        return _halved(np.concatenate([kept, fresh]) if len(kept) else fresh)
 
 
 def _halved(rows: Floats) -> Floats:
     """Merge each two rows: the later's values, the sum of the skips, the largest norm and loss."""
-    first, second = rows[::2], np.full_like(rows[::2], np.nan)
-    second[: len(rows) // 2] = rows[1::2]
-    merged, both = np.where(np.isnan(second), first, second), first + second
-    merged[:, SKIPPED] = np.where(np.isnan(both), merged, both)[:, SKIPPED]
-    merged[:, [NORM, LOSS]] = np.fmax(first, second)[:, [NORM, LOSS]]
+    if len(rows) % 2:
+        rows = np.append(rows, [BLANK], axis=0)
+    first, second = rows[::2], rows[1::2]
+    merged = np.where(np.isnan(second), first, second)
+    both = first[:, SKIPPED] + second[:, SKIPPED]
+    merged[:, SKIPPED] = np.where(np.isnan(both), merged[:, SKIPPED], both)
+    for at in (NORM, LOSS):
+        merged[:, at] = np.fmax(first[:, at], second[:, at])
     return merged
 
 
