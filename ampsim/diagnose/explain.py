@@ -65,9 +65,11 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum()
     ends = run.weight(run.tail) > 2
     late = good[-max(1, len(good) // 4) :]
+    kinds = {each.kind for each in statements}
     doubts = {
         "no fp16": "no fp16" in says and not len(values),
-        "searching": any(each.kind == "searching" for each in statements),
+        "searching": "searching" in kinds,
+        "zero": "last losses 0" in kinds,
         "ending": (ends and (good.any() or not run.goes_on(run.tail))) or np.isinf(norms[-1:]).any(),
         "rises": run.rises,
         "nothing": not shown,
@@ -76,6 +78,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "low": low or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4),
         "unguarded": "unguarded" in says,
         "short": 0 < good.sum() < JUDGED.short,
+        "still": run.program == "HF Trainer" and not len(norms) and not len(values) and not _lowered(run),
         "taken": ends or (not late.any() and (good.any() or not _loss_falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
@@ -92,6 +95,13 @@ def _reason(run: Evidence, norms: int) -> str:
     if (run.moves > 0).any():
         return "grew"
     return "rate" if run.program == "HF Trainer" else "updates"
+
+
+def _lowered(history: History) -> bool:
+    """Return whether the loss is lower by a tenth in the last quarter of the log than in its first."""
+    losses = history.loss[np.isfinite(history.loss)]
+    part = max(1, len(losses) // 4)
+    return bool(len(losses) > 1 and np.median(losses[-part:]) < 0.9 * np.median(losses[:part]))
 
 
 def _loss_falls(history: History) -> bool:

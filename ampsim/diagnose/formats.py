@@ -11,12 +11,14 @@ TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 
 NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
 JUDGED = SimpleNamespace(**TABLE["judged"])  # what is too many, too low, too short
-PROGRAMS: list[dict[str, Any]] = [each | {"mark": re.compile(each["mark"])} for each in TABLE["program"]]
 NAMED: dict[str, dict[str, Any]] = {each["name"]: each for each in TABLE["program"]}  # program -> its row
-SENTENCES: list[dict[str, Any]] = [
-    each | {"pattern": re.compile(each["pattern"].replace("NUMBER", NUMBER))} for each in TABLE["sentence"]
-]
-ERRORS: list[dict[str, Any]] = [each | {"pattern": re.compile(each["pattern"])} for each in TABLE["error"]]
+
+
+def _compiled(table: str, key: str = "pattern") -> list[dict[str, Any]]:
+    return [each | {key: re.compile(each[key].replace("NUMBER", NUMBER))} for each in TABLE[table]]
+
+
+PROGRAMS, ROWS, SENTENCES, ERRORS = _compiled("program", "mark"), *map(_compiled, ("row", "sentence", "error"))
 
 
 def pattern(name: str) -> re.Pattern[str]:

@@ -97,9 +97,13 @@ def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
 
 
 def loss(run: Evidence) -> Iterator[Statement]:
-    """Yield losses that are not finite."""
+    """Yield losses that are not finite, or that the Trainer prints as 0."""
     rows = np.flatnonzero(~np.isnan(run.loss))
-    bad = np.isinf(run.loss[rows])
+    bad, losses = np.isinf(run.loss[rows]), run.loss[rows]
+    zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" else 0
+    if 0 < zeros < len(rows) and losses[-zeros - 1] >= JUDGED.shown:
+        kind = "loss 0" if zeros >= 3 else "last losses 0"
+        yield make(run, kind, rows[-zeros:], count=zeros, before=f"{losses[-zeros - 1]:.4g}")
     if not bad.any():
         return
     end, part = at_end(bad), float(bad.mean())

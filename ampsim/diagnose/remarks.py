@@ -103,7 +103,7 @@ def _scale(run: Evidence) -> Iterator[Statement]:
     last = float(values[-1]) if len(values) else math.nan
     if len(zero) and "printed_as_zero" not in run.settings:
         yield make(run, "scale 0", rows[zero], to=0.0)
-    elif last < JUDGED.tiny and (last > 0 or len(values) > 1):
+    elif last <= JUDGED.tiny and (last > 0 or len(values) > 1):
         yield make(run, "tiny scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
     up = np.flatnonzero(run.moves > 0)
     if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
@@ -117,7 +117,7 @@ def _low(run: Evidence) -> Iterator[Statement]:
     values, rows = run.points
     sums = run.format.get("sums", 1.0)
     low = np.flatnonzero(scales <= JUDGED.low / sums)
-    if not len(low) or (len(values) and values[-1] < JUDGED.tiny):
+    if not len(low) or (len(values) and values[-1] <= JUDGED.tiny):
         return
     rose = (run.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
     over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon

@@ -314,6 +314,52 @@ CASES |= {
     ),
 }
 
+STATE = "{{'loss': {}, 'learning_rate': {}, 'epoch': 0.{}}}"
+SICK = {
+    "a loss that becomes 0 at once is one that the Trainer left out": (
+        [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([1.28, 1.26, 1.3, 34023.79, 0.0, 0.0, 0.0])],
+        ["LOSS 0", "the Trainer prints 0"],
+    ),
+    "one loss of 0 is a doubt": (
+        [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 34023.79, 0.0])],
+        ["cannot tell", "its last loss is printed as 0"],
+    ),
+    "a rate that moves acquits no run whose loss stands": (
+        [STATE.format(1.387, 2e-4 - at / 1e5, at) for at in range(20)],
+        ["cannot tell", "its loss does not fall"],
+    ),
+    "a scale of 2^-14 is tiny": (
+        [f"Epoch 1, batch {50 * at}, loss: 0.6, grad_scale: 6.103515625e-05" for at in range(3)],
+        ["TINY SCALE"],
+    ),
+    "OpenNMT's loss is a cross-entropy": (
+        [f"Step {50 * at}/50000; acc: 0.19; ppl: nan; xent: {2.3 if at < 3 else 'nan'}; lr: 0.00070; 1928/2310 tok/s;"
+         for at in range(6)],
+        ["FORWARD OVERFLOW", "steps 150 to 250"],
+    ),
+    "Marian's loss is a cost": (
+        [f"[2020-09-05 20:22:42] Ep. 1 : Up. {at}00 : Sen. 137,255 : Cost {cost} : Time 17.18s : gNorm 41172.8250"
+         for at, cost in enumerate(["314.004", "211.394", "nan", "nan"], 1)],
+        ["FORWARD OVERFLOW", "steps 300 to 400"],
+    ),
+    "a GAN has several losses": (
+        ["INFO:mi-test:loss_disc=3.322, loss_gen=3.670", "INFO:mi-test:loss_disc=nan, loss_gen=nan"],
+        ["FORWARD OVERFLOW"],
+    ),
+    "YOLOv7's losses have their names far above": (
+        ["     Epoch   gpu_mem       box       obj       cls     total    labels  img_size",
+         "     0/299     18.5G    0.1126     2.552    0.4747     3.139       540       768: 0%| | 1/234 [00:04<18:28]",
+         "     0/299     18.7G       nan     2.028       nan       nan       521       768: 6%| | 15/234 [00:23<04:5]"],
+        ["FORWARD OVERFLOW", "Read 2 records", "step 15"],
+    ),
+    "YOLOv5's have no total": (
+        ["     0/299     18.5G       nan     2.552    0.4747       540       768: 0%| | 1/234 [00:04<18:28]"],
+        ["FORWARD OVERFLOW"],
+    ),
+}  # fmt: skip
+"""Public runs that were sick, and were acquitted or not read."""
+CASES |= {name: (lines, said, ["Healthy"]) for name, (lines, said) in SICK.items()}
+
 
 def test_a_norm_of_an_epoch_is_a_mean_also_where_it_is_often_not_finite(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
