@@ -129,8 +129,7 @@ class HistoryBuilder(Told):
         self._values.fromlist(self._row)
         self._row = row
         if len(self._values) > max(ENTRIES, self._merged + ENTRIES // 4) * WIDTH:
-            rows = self._condensed()
-            self._values, self._merged = array("d", rows.tobytes()), len(rows)
+            self._condense()
 
     @property
     def line(self) -> float:
@@ -146,8 +145,9 @@ class HistoryBuilder(Told):
     def finish(self, others: tuple[History, ...] = ()) -> History:
         """Return the history of what was added."""
         self._values.fromlist(self._row)
-        rows, self._values, self._row = self._condensed(), array("d"), []
-        columns = rows.T.copy()
+        self._row = []
+        self._condense()
+        columns = np.frombuffer(self._values).reshape(-1, WIDTH).T.copy()
         numbered = ~np.isnan(columns[STEP])
         if not numbered.any():
             columns[STEP] = columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
@@ -178,16 +178,18 @@ class HistoryBuilder(Told):
         """Return whether a row of the last one's step says nothing else than that one."""
         return not any(self._row[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(self._row[at] + row[at]))
 
-    def _condensed(self) -> Floats:
-        """Return the rows, those that have come lately merged as the others are; shape (rows, WIDTH)."""
-        rows = np.frombuffer(self._values).reshape(-1, WIDTH)
-        kept, fresh = rows[: self._merged], rows[self._merged :]
+    def _condense(self) -> None:
+        """Merge the rows that have come lately as the others are, and all of them once more if they are too many."""
+        fresh = np.array(self._values[self._merged * WIDTH :]).reshape(-1, WIDTH)
         for _ in range(self._halvings):
             fresh = _halved(fresh)
-        if len(kept) + len(fresh) <= ENTRIES:
-            return np.concatenate([kept, fresh])
-        self._halvings += 1
-        return _halved(np.concatenate([kept, fresh]) if len(kept) else fresh)
+        del self._values[self._merged * WIDTH :]
+        self._values.frombytes(fresh.tobytes())
+        if len(self._values) > ENTRIES * WIDTH:
+            rows = _halved(np.frombuffer(self._values).reshape(-1, WIDTH))
+            self._values = array("d", rows.tobytes())
+            self._halvings += 1
+        self._merged = len(self._values) // WIDTH
 
 
 def _halved(rows: Floats) -> Floats:
