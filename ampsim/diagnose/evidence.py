@@ -119,10 +119,10 @@ class Evidence(History):
 
     def proved(self, first: int, last: int) -> int:
         """Return the skips that a fall between two points takes: one, or more where an overflow halves the scale."""
-        left = self.points[0][last]
+        left = float(self.points[0][last])
         if self.means or not self.format.get("halves") or not 0 < left < math.inf:
             return 1
-        return max(1, math.ceil(self.logs[first] - math.log2(left + self.least) - 0.1))
+        return max(1, math.ceil(float(self.logs[first]) - math.log2(left + self.least) - 0.1))
 
     @cached_property
     def overflows(self) -> tuple[Ints, Floats]:
@@ -176,7 +176,8 @@ class Evidence(History):
         """Skips that falls of the scale take beyond what the log counts there, and the first such fall's two rows."""
         rows, found = self.points[1], dict[int, int]()
         if not self.means and self.format.get("counts") != "each":
-            for k in np.flatnonzero((self.moves < 0) & ~np.isnan(self.counted[rows[1:]]) & (np.diff(rows) > 0)):
+            told = ~np.isnan(self.counted[rows[1:]]) & (np.diff(rows) > 0)
+            for k in np.flatnonzero((self.moves < 0) & told).tolist():
                 if short := self.short(k, k + 1, rows[k]):
                     found[k] = short
         return sum(found.values()), [int(row) for k in [*found][:1] for row in rows[k : k + 2]]
@@ -196,10 +197,11 @@ class Evidence(History):
             return int(self.total[-1]), int(self.total[-1])
         if self.own and self.every_step and one:
             return counted, counted
-        falls = self.descents if self.means else [(k, k + 1) for k in np.flatnonzero(self.moves < 0)]
-        behind = ((first, last) for first, last in falls if rows[first] >= told)
-        # a mean is of the steps before it, too
-        return counted + sum(self.short(*fall, rows[max(fall[0] - self.means, 0)]) for fall in behind), None
+        falls = self.descents if self.means else [(k, k + 1) for k in np.flatnonzero(self.moves < 0).tolist()]
+        for first, last in falls:
+            if rows[first] >= told:
+                counted += self.short(first, last, rows[max(first - self.means, 0)])  # a mean is of the steps before
+        return counted, None
 
     @cached_property
     def progress(self) -> Bools:

@@ -78,8 +78,8 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "low": low or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4),
         "unguarded": "unguarded" in says,
         "short": 0 < good.sum() < JUDGED.short,
-        "still": run.program == "HF Trainer" and not len(norms) and not len(values) and not _lowered(run),
-        "taken": ends or (not late.any() and (good.any() or not _loss_falls(run))),
+        "still": run.program == "HF Trainer" and not len(norms) and not len(values) and not _falls(run),
+        "taken": ends or (not late.any() and (good.any() or not len(values) or not _falls(run, clearly=True))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt
@@ -97,21 +97,15 @@ def _reason(run: Evidence, norms: int) -> str:
     return "rate" if run.program == "HF Trainer" else "updates"
 
 
-def _lowered(history: History) -> bool:
-    """Return whether the loss is lower by a tenth in the last quarter of the log than in its first."""
-    losses = history.loss[np.isfinite(history.loss)]
-    part = max(1, len(losses) // 4)
-    return bool(len(losses) > 1 and np.median(losses[-part:]) < 0.9 * np.median(losses[:part]))
-
-
-def _loss_falls(history: History) -> bool:
-    """Return whether the loss is lower in the last quarter of the log than it was in the first, by a tenth."""
+def _falls(history: History, *, clearly: bool = False) -> bool:
+    """Return whether the loss is lower by a tenth in the last quarter of the log than in its first; or each loss is."""
     losses = history.loss[np.isfinite(history.loss)]
     part = len(losses) // 4
-    if part < 3 or np.isnan(history.scale).all():
+    if part < (3 if clearly else 1):
         return False
-    first, last = np.median(losses[:part]), np.median(losses[-part:])
-    return bool(first > 0 and last < 0.9 * first and losses[-part:].max() < losses[:part].min())
+    first, last = losses[:part], losses[-part:]
+    lower = np.median(first) > 0 and np.median(last) < 0.9 * np.median(first)
+    return bool(lower and (not clearly or last.max() < first.min()))
 
 
 def in_words(explanation: Explanation, *, lines: bool = False) -> str:

@@ -6,40 +6,41 @@ the overflows may have been, are then given to the reference machine, which has 
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from ampsim.core import dialects
 from ampsim.core.machine import init, update
 from ampsim.diagnose.evidence import Evidence
+from ampsim.diagnose.statements import Statement, make
 
 LEAST, MOST = 4, 20_000  # overflows that are explained, and steps that are replayed
 DIALECT = "deepspeed.DynamicLossScaler"
 
 
-def reconstruct(run: Evidence) -> tuple[int, tuple[float, float], list[int]] | None:
-    """Return the growths, bounds on the growth interval and the rows that bear it; None if no one rule explains all."""
+def reconstructed(run: Evidence) -> Iterator[Statement]:
+    """Yield the growths that nobody printed, where one rule explains all that was printed."""
     rows = np.flatnonzero(~np.isnan(run.scale) & ~np.isnan(run.left) & (run.skipped == 1))
-    low, high = run.bounds[0, rows], run.bounds[1, rows]
+    low, high = np.maximum(run.bounds[0, rows], 0.0), run.bounds[1, rows]
     counted = run.total[~np.isnan(run.total)]
     if run.program != "DeepSpeed" or len(rows) < LEAST or run.segment[-1] or run.others:
-        return None
-    if not len(counted) or counted[-1] != len(rows):  # a line is missing
-        return None
-    low, before, left = np.maximum(low, 0.0), run.scale[rows], run.left[rows]
+        return
+    if not len(counted) or counted[-1] != len(rows) or not high[-1] <= MOST:  # a line is missing
+        return
+    before, left = run.scale[rows], run.left[rows]
     grown = np.round(np.log2(before[1:] / left[:-1]), 6)
     if not np.isfinite(high).all() or (grown < 0).any() or (grown % 1).any() or not grown.sum() > 0:
-        return None
+        return
     nearest, farthest = np.maximum(low[1:] - high[:-1], 1.0), high[1:] - low[:-1] + 1
     least = max(1.0, float((np.floor((nearest - 2) / (grown + 1)) + 1).max()))
     most = float(np.floor((farthest - 2)[grown > 0] / grown[grown > 0]).min())
-    if least > most or high[-1] > MOST:
-        return None
-    for interval in np.unique(np.linspace(most, least, 12).astype(int)):
+    for interval in np.unique(np.linspace(most, least, 12).astype(int)) if least <= most else ():
         steps = _placed(low, high, grown, int(interval))
         if steps and _prints(steps, before, left, int(interval)):
-            return int(grown.sum()), (least, most), rows.tolist()
-    return None
+            growths = int(grown.sum())
+            yield make(run, "reconstructed", rows, growths=growths, interval=(least, most), count=len(rows))
+            return
 
 
 def _placed(low: np.ndarray, high: np.ndarray, grown: np.ndarray, interval: int) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.formats import ERRORS, JUDGED
 from ampsim.diagnose.gradients import dead_layers, loss, norm, of_a_search, rate, rose, scaled_norm
-from ampsim.diagnose.reconstruct import reconstruct
+from ampsim.diagnose.reconstruct import reconstructed
 from ampsim.diagnose.statements import ENDS, LINES, Statement, make
 from ampsim.diagnose.wording import counted
 
@@ -31,7 +31,7 @@ def facts(run: Evidence) -> Iterator[Statement]:
     if len(values):
         ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
         aside = ", where it is not printed as 0," if "printed_as_zero" in run.settings else ""
-        yield make(run, "scale", rows[[0, values.argmin(), values.argmax(), -1]], aside=aside, **ends)
+        yield make(run, "scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], aside=aside, **ends)
     if len(values) and run.means:
         yield make(run, "means" if run.settings.get("means") else "no powers", rows)
     falls = np.flatnonzero(run.moves < 0)
@@ -211,13 +211,6 @@ def _said(run: Evidence) -> Iterator[Statement]:
         yield make(run, "alarm", row, text=text)
 
 
-def _reconstructed(run: Evidence) -> Iterator[Statement]:
-    """Yield the growths that nobody printed, where one rule explains all that was printed."""
-    if found := reconstruct(run):
-        growths, interval, rows = found
-        yield make(run, "reconstructed", rows, growths=growths, interval=interval, count=len(rows))
-
-
 def _runs_of_log(run: Evidence) -> Iterator[Statement]:
     back = np.flatnonzero(np.diff(run.segment) > 0) + 1
     if len(back):
@@ -228,6 +221,6 @@ def _runs_of_log(run: Evidence) -> Iterator[Statement]:
 
 REMARKS: tuple[Callable[[Evidence], Iterator[Statement]], ...] = (
     _said, loss, scaled_norm, dead_layers, _tail, _collapse, _scale, _low, norm, rose, rate, _often, _hidden, _start,
-    _bursts, _reconstructed, _runs_of_log,
+    _bursts, reconstructed, _runs_of_log,
 )  # fmt: skip
 """In the order in which one goes before another."""
