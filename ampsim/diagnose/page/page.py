@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
+from string import Template
 
 import numpy as np
 import numpy.typing as npt
 
 HERE = Path(__file__).parent
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plots: bool = True) -> str:
@@ -36,22 +36,14 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plo
         if "</script" in script.lower() or "<!--" in script:
             raise ValueError("a script with '</script' or '<!--': expected neither; write '<\\/script' in a string")
     uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        '<link rel="icon" href="data:,">',  # else a browser asks the server for one
-        f"<title>{escape(title)}</title>",
-        f"<style>{asset('uPlot.min.css') * plots}\n{asset('page.css')}</style>",
-        body,
-        f'<script type="application/json" id="data">{to_json(data)}</script>',
-        *(f"<script>{script}</script>" for script in (*[uplot] * plots, *scripts)),
-        "</html>",
-    ]
-    return "\n".join([*parts, ""]).encode(errors="replace").decode()  # a lone surrogate in a name could not be written
+    page = Template(asset("page.html")).substitute(
+        title=escape(title),
+        style=f"{asset('uPlot.min.css') * plots}\n{asset('page.css')}",
+        body=body,
+        data=to_json(data),
+        scripts="\n".join(f"<script>{script}</script>" for script in (*[uplot] * plots, *scripts)),
+    )
+    return page.encode(errors="replace").decode()  # a lone surrogate in a name could not be written
 
 
 def to_json(data: object) -> str:
