@@ -96,88 +96,64 @@ def megatron(run: Drawn, every: int) -> Iterator[Line]:
         ), end - every, end - 1  # fmt: skip
 
 
+STAMP = "[2026-01-01 10:00:00,000] [INFO]"
+
+
 def deepspeed(run: Drawn, every: int) -> Iterator[Line]:
-    stamp, total = "[2026-01-01 10:00:00,000] [INFO]", 0
+    place = f"{STAMP} [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss"
+    total = 0
     for number, step in enumerate(run.steps):
         total += step.skipped
+        held = "but hysteresis is 2. Reducing hysteresis to 1"
+        told = f"reducing to {step.after:g}" if step.after < step.scale else held
         if step.skipped:
-            told = (
-                f"reducing to {step.after:g}"
-                if step.after < step.scale
-                else "but hysteresis is 2. Reducing hysteresis to 1"
-            )
-            yield (
-                f"{stamp} [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss "
-                f"scale: {step.scale:.17g}, {told}"
-            ), number, number  # fmt: skip
+            yield f"{place} scale: {step.scale:.17g}, {told}", number, number
         if (number + 1) % every == 0:
-            yield f"{stamp} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
+            yield f"{STAMP} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
 
 
 def fused(run: Drawn, every: int) -> Iterator[Line]:
-    stamp, total = "[2026-01-01 10:00:00,000] [INFO]", 0
+    place, total = f"{STAMP} [fused_optimizer.py:345:_update_scale] ", 0
     for number, step in enumerate(run.steps):
         total += step.skipped
+        said, way = [], f"{step.scale:.17g} to {step.after:.17g}"
         if step.skipped:
-            yield f"{stamp} [fused_optimizer.py:344:_update_scale] ", number, number
-            yield f"Grad overflow on iteration {number}", number, number
-            way = f"{step.scale:.17g} to {step.after:.17g}"
-            yield (
-                f"{stamp} [fused_optimizer.py:345:_update_scale] Reducing dynamic loss scale from {way}",
-                number,
-                number,
-            )
-            way = f"{step.scale:.17g}, reducing to {step.after:.17g}"
-            yield (
-                f"{stamp} [logging.py:96:log_dist] [Rank 0] Overflow detected. Skipping step. Attempted loss scale: {way}",
-                number,
-                number,
-            )
+            told = f"Attempted loss scale: {step.scale:.17g}, reducing to {step.after:.17g}"
+            said = [place, f"Grad overflow on iteration {number}", f"{place}Reducing dynamic loss scale from {way}"]
+            said.append(f"{STAMP} [logging.py:96:log_dist] [Rank 0] Overflow detected. Skipping step. {told}")
         elif step.after > step.scale:
-            way = f"{step.scale:.17g} to {step.after:.17g}"
-            yield (
-                f"{stamp} [fused_optimizer.py:353:_update_scale] Increasing dynamic loss scale from {way}",
-                number,
-                number,
-            )
+            said = [f"{place}Increasing dynamic loss scale from {way}"]
+        yield from ((text, number, number) for text in said)
         if (number + 1) % every == 0:
-            yield f"{stamp} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
+            yield f"{STAMP} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
 
 
 def stale(run: Drawn, every: int) -> Iterator[Line]:
     """Megatron's lines where DeepSpeed steps: no skip is counted, and a skipped step prints the norm of the last one."""
+    place = "[2026-01-01] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping step."
     norm = 0.0
     for number, step in enumerate(run.steps):
         if step.skipped:
-            told = f"Attempted loss scale: {step.scale}, reducing to {step.after}"
-            yield (
-                f"[2026-01-01] [INFO] [stage_1_and_2.py:1644:step] [deepscale] OVERFLOW! Rank 0 Skipping step. {told}",
-                number,
-                number,
-            )
+            yield f"{place} Attempted loss scale: {step.scale}, reducing to {step.after}", number, number
         norm = norm if step.skipped or not math.isfinite(step.norm) else step.norm
         if (number + 1) % every == 0:
             loss = f" lm loss: {step.loss:.6E} |" if math.isfinite(step.loss) else ""
-            yield (
+            text = (
                 f" iteration {number:8d}/{len(run.steps):8d} | consumed samples: {32 * number:12d} | learning rate: 1.000E-02 |"
                 f"{loss} loss scale: {step.after:.1f} | grad norm: {norm:.3f} | number of skipped iterations: "
                 "  0 | number of nan iterations:   0 |"
-            ), number + 1 - every, number  # fmt: skip
+            )
+            yield text, number + 1 - every, number
 
 
 def generic(run: Drawn, every: int) -> Iterator[Line]:
-    for number in range(0, len(run.steps), every):
-        step = run.steps[number]
-        yield (
-            f"step {number} | loss: {step.loss:.4f} | loss_scale: {step.scale:g} | grad_norm: {step.norm:.4f} |",
-            number,
-            number,
-        )
+    for number, step in [*enumerate(run.steps)][::every]:
+        numbers = f"loss: {step.loss:.4f} | loss_scale: {step.scale:g} | grad_norm: {step.norm:.4f}"
+        yield f"step {number} | {numbers} |", number, number
 
 
 def bare(run: Drawn, every: int) -> Iterator[Line]:
-    for number in range(0, len(run.steps), every):
-        step = run.steps[number]
+    for number, step in [*enumerate(run.steps)][::every]:
         yield f"step {number}: loss {step.loss:.4f}, scale {step.scale:.17g}", number, number
 
 
@@ -193,40 +169,31 @@ def trainer(run: Drawn, every: int) -> Iterator[Line]:
 
 
 def mindformers(run: Drawn, every: int) -> Iterator[Line]:
-    for number in range(0, len(run.steps), every):
-        step = run.steps[number]
-        yield (
+    for number, step in [*enumerate(run.steps)][::every]:
+        text = (
             f"2026-01-01 10:00:00 - INFO - {{ Epoch:[  1/  2], step:[{number:5d}/99999], loss: {step.loss:5.3f}, "
             f"per_step_time: 12ms, lr: 1e-05, overflow cond: {step.skipped}, loss_scale: {step.scale:.17g}, "
             f"global_norm: [{step.norm:.4f}], train_throughput_per_npu: 1.0T"
-        ), number, number  # fmt: skip
+        )
+        yield text, number, number
 
 
 def epochs(run: Drawn, every: int) -> Iterator[Line]:
     for epoch, begin in enumerate(range(0, len(run.steps) - every + 1, every)):
         part = run.steps[begin : begin + every]
         loss, scale = (float(np.mean(column)) for column in ([s.loss for s in part], [s.scale for s in part]))
-        yield (
-            f'{{"train_loss": {loss}, "train_loss_scale": {scale}, "epoch": {epoch}}}'.replace("nan", "NaN"),
-            begin,
-            begin + every - 1,
-        )
+        text = f'{{"train_loss": {loss}, "train_loss_scale": {scale}, "epoch": {epoch}}}'
+        yield text.replace("nan", "NaN"), begin, begin + every - 1
 
 
 def apex(run: Drawn, every: int) -> Iterator[Line]:
+    told = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
     for number, step in enumerate(run.steps):
         if step.skipped:
-            yield (
-                f"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {step.after}",
-                number,
-                number,
-            )
+            yield f"{told} {step.after}", number, number
         if number % every == 0:
-            yield (
-                f"INFO Train: [0/300][{number}/50040]\tloss {step.loss:.4f} (3.3)\tgrad_norm {step.norm:.4f} (nan)",
-                number,
-                number,
-            )
+            numbers = f"loss {step.loss:.4f} (3.3)\tgrad_norm {step.norm:.4f} (nan)"
+            yield f"INFO Train: [0/300][{number}/50040]\t{numbers}", number, number
 
 
 def fairseq(run: Drawn, every: int) -> Iterator[Line]:
@@ -250,24 +217,20 @@ def diffusion(run: Drawn, every: int) -> Iterator[Line]:
         if step.skipped and step.after > 0:
             yield f"Found NaN, decreased lg_loss_scale to {math.log2(step.after)}", number, number
         if number % every == 0 and step.scale > 0:
-            for name, value in (
-                ("grad_norm", step.norm),
-                ("lg_loss_scale", math.log2(step.scale)),
-                ("loss", step.loss),
-                ("step", number),
-            ):
+            cells = {"grad_norm": step.norm, "lg_loss_scale": math.log2(step.scale), "loss": step.loss, "step": number}
+            for name, value in cells.items():
                 yield f"| {name:13s} | {value:<8.3g} |", number, number
             yield "-" * 30, number, number
 
 
 def insightface(run: Drawn, every: int) -> Iterator[Line]:
     """The scale without decimals: one below a half is printed as 0."""
-    for number in range(0, len(run.steps), every):
-        step = run.steps[number]
-        yield (
+    for number, step in [*enumerate(run.steps)][::every]:
+        text = (
             f"Training: Speed 931.38 samples/sec   Loss {step.loss:.4f}   LearningRate 0.1   Epoch: 0   "
             f"Global Step: {number}   Fp16 Grad Scale: {step.scale:2.0f}   Required: 9 hours"
-        ), number, number  # fmt: skip
+        )
+        yield text, number, number
 
 
 def mmcv(run: Drawn, every: int) -> Iterator[Line]:
