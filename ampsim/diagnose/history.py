@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 
 @dataclass(eq=False)
 class Told:
-    """What a log says beside its rows."""
+    """The words of a log, beside its rows."""
 
     source: str  # the file, or whatever the reader was given
     program: str  # who wrote it: "ampsim.watch", "HF Trainer", "DeepSpeed", ...
