@@ -275,8 +275,7 @@ def follow(plan, ours: Loop, graph: Graph, theirs: Loop) -> None:
             theirs.eager(value)
             ours.feed(value)
             (graph.replay if what == "replay" else ours.iteration)()
-            if isinstance(theirs.scaler, GradScaler):
-                assert read(inside if what == "replay" else said(ours), ours) == read(said(theirs), theirs)
+            assert read(inside if what == "replay" else said(ours), ours) == read(said(theirs), theirs)
         assert ours.bits() == theirs.bits()
     assert addresses == [tensor.elements.data_ptr() for tensor in state_of(ours.scaler)]
     if not any(what == "eager" for what, _ in plan):
@@ -284,7 +283,7 @@ def follow(plan, ours: Loop, graph: Graph, theirs: Loop) -> None:
 
 
 def said(loop: Loop):
-    return loop.scaler.last_step if isinstance(loop.scaler, GradScaler) else None, loop.norms, loop.loss
+    return loop.scaler.last_step, loop.norms, loop.loss
 
 
 def told(report, loop: Loop) -> list[bool]:
@@ -301,42 +300,37 @@ def state_of(scaler):
     return version.scale, version.growth_tracker
 
 
-@settings(max_examples=EXAMPLES)
-@given(rules, kinds, st.sampled_from(["step", "unscale"]), st.booleans(), st.lists(batches, max_size=3), plans)
-def test_with_exact_torch_replays_are_iterations_with_torchs_scaler(rule, kinds, how, set_to_none, warm, plan) -> None:
-    ours = Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), kinds, how, set_to_none=set_to_none)
-    theirs = Loop(torch.amp.GradScaler("cpu", **rule), kinds, how, put=torch.clone, set_to_none=set_to_none)
-    warm = [1.0, *warm]
-    for value in warm:
-        theirs.eager(value)
-    follow(plan, ours, captured(ours, warm), theirs)
-
-
-bounds = st.sampled_from([(None, None), (0.5, 2.0**20), (None, 1e38)])
+# That with exact_torch an iteration is one with torch's scaler, test_drop_in shows.
+options = st.fixed_dictionaries({"exact_torch": st.just(True)}) | st.fixed_dictionaries(
+    {"min_scale": st.sampled_from([None, 0.5]), "max_scale": st.sampled_from([None, 2.0**20, 1e38])}
+)
 
 
 @settings(max_examples=EXAMPLES)
-@given(rules, bounds, kinds, hows, st.lists(batches, max_size=3), plans)
+@given(rules, options, kinds, hows, st.booleans(), st.lists(batches, max_size=3), plans)
 @example(  # tickets are counted anew after a load: the second iteration was added to the report of the first
     rule={"init_scale": 4.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 1},
-    bounds=(None, None),
+    options={},
     kinds=["AdamW"],
     how="step",
+    set_to_none=True,
     warm=[],
     plan=[("load", None), ("eager", INF), ("load", None), ("eager", 1.0)],
 )
 @example(  # a growth that would leave float32, with a bound below its largest number
     rule={"init_scale": 2.0**16, "growth_factor": 2.0**16, "backoff_factor": 0.5, "growth_interval": 2},
-    bounds=(None, 1e38),
+    options={"max_scale": 1e38},
     kinds=["SGD"],
     how="clip",
+    set_to_none=True,
     warm=[],
     plan=[("replay", 0.3)] * 18,
 )
-def test_replays_are_iterations_of_the_same_scaler(rule, bounds, kinds, how, warm, plan) -> None:
-    options = {**rule, "min_scale": bounds[0], "max_scale": bounds[1]}
-    ours = Loop(GradScaler("meta", **options, capturable=True), kinds, how)
-    theirs = Loop(GradScaler("meta", **options), kinds, how)
+def test_replays_are_iterations_of_the_same_scaler(rule, options, kinds, how, set_to_none, warm, plan) -> None:
+    ours, theirs = (
+        Loop(GradScaler("meta", **rule, **options, capturable=capturable), kinds, how, set_to_none=set_to_none)
+        for capturable in (True, False)
+    )
     warm = [1.0, *warm]
     for value in warm:
         theirs.eager(value)

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 
 from ampsim.core.policies.log_max import LogMax
 from ampsim.torch import GradScaler, OptimizerThread, roundpipe
@@ -43,36 +42,6 @@ def test_a_scaler_is_an_instance_of_torchs_class():
     ):
         for like in (scaler, copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):  # noqa: S301
             assert isinstance(like, Theirs)
-
-
-@BOTH
-def test_what_is_read_is_what_torch_has(make):
-    scaler = make("cpu", init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=2)
-    assert (scaler._scale, scaler._growth_tracker, scaler._get_scale_async()) == (None, None, None)
-    assert (scaler._init_scale, scaler._init_growth_tracker) == (8.0, 0)
-    constants = scaler._growth_factor, scaler._backoff_factor, scaler._growth_interval
-    assert constants == (3.0, 0.25, 2)
-    with pytest.raises(AssertionError, match="Attempted update but _scale is None"):
-        scaler._check_scale_growth_tracker("update")
-    optimizer = iterate(scaler)
-    for scale in (scaler._scale, scaler._get_scale_async(), scaler._check_scale_growth_tracker("step")[0]):
-        assert isinstance(scale, torch.FloatTensor)
-        assert (scale.item(), scale.shape) == (8.0, ())
-    assert isinstance(scaler._growth_tracker, torch.IntTensor)
-    assert scaler._growth_tracker == 1
-    assert dict(scaler._per_optimizer_states) == {}
-    assert scaler._per_optimizer_states["none"] == _refresh_per_optimizer_state()
-    optimizer = one(scaler, INF)
-    scaler.unscale_(optimizer)
-    state = scaler._per_optimizer_states[id(optimizer)]
-    assert state["stage"] is OptState.UNSCALED
-    assert state["found_inf_per_device"] == scaler._found_inf_per_device(optimizer) == {torch.device("cpu"): 1.0}
-    scaler.step(optimizer)
-    assert scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.STEPPED
-    scaler.update()
-    assert scaler._scale == 2.0
-    scaler.load_state_dict(scaler.state_dict())
-    assert (scaler._init_scale, scaler._init_growth_tracker) == (2.0, 0)
 
 
 @BOTH
