@@ -4,12 +4,10 @@ import gc
 import threading
 import weakref
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 
 import pytest
 import torch
 
-from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch.threads.launcher import Launcher
 from ampsim.torch.threads.optimizer_thread import shared_thread
@@ -176,27 +174,3 @@ def test_a_dropped_update_closes_the_scaler_even_if_it_was_dropped_at_once():
     scaler.update()
     with pytest.raises(ClosedError, match="no room"):
         scaler.scale(torch.tensor(1.0))
-
-
-def test_every_schedule_of_two_launchers_a_failure_and_a_close():
-    def program(c):
-        thread = OptimizerThread(sync=c.sync)
-        seen = []
-
-        def launcher(name):
-            with suppress(RuntimeError):  # told of the other's failure, or closed
-                thread.launch(fails if name == "a" else list)
-                thread.launch(seen.append, name)
-
-        tasks = [c.spawn(name, launcher, name) for name in "ab"]
-        tasks[0].join()
-        with suppress(RuntimeError):
-            thread.close()
-        thread.close()
-        return seen
-
-    def check(run):
-        assert set(run.value) <= {"a", "b"}
-        assert len(run.value) == len(set(run.value))
-
-    assert conductor.explore(program, preemptions=1, check=check).exhausted
