@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ampsim.core.formats import binade
 from ampsim.probe.counting import counter_of_many, exponent_counts
+from ampsim.probe.fetched import Fetched
 
 Kind = Literal["parameter", "activation"]
 Key = tuple[Kind, str]
@@ -26,17 +27,7 @@ class Counts(NamedTuple):
 
     scale: float
     keys: list[Key]
-    counts: Tensor  # (len(keys), 281) on the host, or on the way there
-    copied: torch.cuda.Event | None  # the CUDA event after which `counts` may be read
-
-    def arrived(self) -> bool:
-        """Return whether `counts` may be read."""
-        return self.copied is None or bool(self.copied.query())  # type: ignore[no-untyped-call]
-
-    def wait(self) -> None:
-        """Wait until `counts` may be read."""
-        if self.copied is not None:
-            self.copied.synchronize()
+    fetched: Fetched  # one of (len(keys), 281)
 
 
 class Batch:
@@ -110,13 +101,9 @@ class Batch:
                     self.add(key, grad)
 
     def _send(self, pairs: list[tuple[Key, Tensor]], count: Callable[[list[Tensor]], Tensor]) -> None:
-        """Count, and start the copy to the host, into pinned memory from CUDA."""
+        """Count, and start the copy to the host."""
         counts = count([tensor for _, tensor in pairs])
-        on_host, copied = counts.to("cpu", non_blocking=True), None
-        if counts.is_cuda:
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(torch.cuda.current_stream(counts.device))
-        self._done.append(Counts(self.scale, [key for key, _ in pairs], on_host, copied))
+        self._done.append(Counts(self.scale, [key for key, _ in pairs], Fetched([counts])))
 
 
 def _call_back(function: Callable[[], None]) -> None:

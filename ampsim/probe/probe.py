@@ -41,8 +41,7 @@ class Row(NamedTuple):
 
 def _rows_of(step: int, counted: Counts) -> Iterator[Row]:
     """Yield one row per gradient, in the order of `counted`; waits for it."""
-    counted.wait()
-    counts = counted.counts.numpy()
+    counts = counted.fetched.wait()[0].numpy()
     exponent = binade(counted.scale) or 0
     histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
     largest = np.ldexp(largest_of(counts).astype(np.float64), -exponent).tolist()
@@ -140,7 +139,7 @@ class Probe:
             wait: for the devices of the gradients. If not, the steps that have arrived, and the others next time.
         """
         self._finish()
-        late = (step for step, counted in self._counted if not wait and not counted.arrived())
+        late = (step for step, counted in self._counted if not wait and not counted.fetched.arrived())
         first_late = min(late, default=math.inf)
         rows: dict[tuple[int, Kind, str], Row] = {}
         for row in itertools.chain(*(_rows_of(*pair) for pair in self._counted if pair[0] < first_late)):

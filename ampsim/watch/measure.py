@@ -90,27 +90,3 @@ def _plain(tensor: Any) -> Tensor:
     values: Tensor = local.detach()
     dense = values.coalesce().values() if values.is_sparse else values
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
-
-
-class Fetched:
-    """Tensors on their way to the host; on the CPU they are there."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-        self._tensors = [tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor for tensor in tensors]
-        self._copied = []
-        for device in devices:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(device))
-            self._copied.append(event)
-
-    def arrived(self) -> bool:
-        """Return whether `wait` would return at once."""
-        return all(event.query() for event in self._copied)  # type: ignore[no-untyped-call]
-
-    def wait(self) -> list[Tensor]:
-        """Return the tensors on the host."""
-        for event in self._copied:
-            event.synchronize()
-        self._copied = []
-        return self._tensors

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsim.core.arguments import as_int
+from ampsim.probe.fetched import Fetched
 from ampsim.watch.attach import Found, attach
-from ampsim.watch.measure import Fetched, exponents, fingerprint, gradients_of, norms
+from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
 from ampsim.watch.run_header import known, optimizers_of, parameters_of
 from ampsim.watch.standstill import Standstill
 from ampsim.watch.step import Record, Step

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.probe.binades import BINS
+from ampsim.probe.fetched import Fetched
 from ampsim.run_file import pack_counts
-from ampsim.watch.measure import Counts, Fetched, Norms
+from ampsim.watch.measure import Counts, Norms
 
 Record = dict[str, Any]
 

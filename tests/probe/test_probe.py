@@ -280,15 +280,14 @@ def test_without_waiting_the_steps_that_have_arrived_are_drained() -> None:
             loss_of(model).backward()
             probe.step()
     for late in (1, 2):
-        step, counted = probe._counted[late]
-        probe._counted[late] = (step, counted._replace(copied=event))
+        (last := probe._counted[late])[1].fetched._copied = [event]
     assert {row.step for row in probe.drain(wait=False)} == {0}
     assert probe.drain(wait=False) == []
     event.arrived = True
     assert {row.step for row in probe.drain(wait=False)} == {1, 2, 3}
     event.arrived = False
-    probe._counted = [(5, counted._replace(copied=event))]
-    assert [row.step for row in probe.drain()] == [5] * 6
+    last[1].fetched._copied, probe._counted = [event], [last]
+    assert [row.step for row in probe.drain()] == [2] * 6
     assert event.arrived
 
 
