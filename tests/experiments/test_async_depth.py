@@ -26,10 +26,6 @@ CONFIG = PROVENANCE["config"]
 SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 
 
-def of(arm: str) -> list[dict[str, Any]]:
-    return [row for row in ROWS if row["arm"] == arm]
-
-
 def make_task() -> tasks.Task:
     generator = fp16.prepare(0)
     model = nn.Sequential(nn.Linear(digits_data.PIXELS, 8), nn.ReLU(), nn.Linear(8, digits_data.CLASSES))
@@ -149,22 +145,22 @@ def test_a_unit_is_recorded_as_it_was() -> None:
 def test_the_committed_runs_are_the_models_and_the_same_on_both_schedules() -> None:
     assert all(row["skipped"] == len(row["found_inf"]) > 0 for row in ROWS)
     k = CONFIG["control"]
-    for one, other in zip(of(f"depth {k}"), of(f"depth {k} latest"), strict=True):
+    for one, other in zip(RUN.arm(f"depth {k}"), RUN.arm(f"depth {k} latest"), strict=True):
         assert one | {"arm": "", "settings": {}} == other | {"arm": "", "settings": {}}
     assert len({row["digest"] for row in ROWS}) == len(ROWS) - len(CONFIG["seeds"])
 
 
 def test_late_weights_cost_loss_and_no_depth_skips_more() -> None:
-    ends = {arm: [row["test_loss"] for row in of(arm)] for arm in dict.fromkeys(row["arm"] for row in ROWS)}
+    ends = {arm: [row["test_loss"] for row in RUN.arm(arm)] for arm in dict.fromkeys(row["arm"] for row in ROWS)}
     for k in CONFIG["depths"][1:]:
         assert min(ends[f"depth {k}"]) > max(ends["depth 0"])
-    skips = [np.mean([len(row["found_inf"]) for row in of(f"depth {k}")]) for k in CONFIG["depths"]]
+    skips = [np.mean([len(row["found_inf"]) for row in RUN.arm(f"depth {k}")]) for k in CONFIG["depths"]]
     assert max(skips) < 1.3 * min(skips)  # T1 holds at every depth
 
 
 def test_one_scale_too_high_skips_k_plus_1_steps_in_a_row() -> None:
     for k in CONFIG["depths"][1:]:
-        for row in of(f"depth {k}"):
+        for row in RUN.arm(f"depth {k}"):
             assert row["found_inf"][:2] == [0, 1]
-    for row in of("depth 4"):
+    for row in RUN.arm("depth 4"):
         assert row["found_inf"][:5] == [0, 1, 2, 3, 4]

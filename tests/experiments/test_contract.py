@@ -76,6 +76,7 @@ def test_its_smoke_run_is_short_ends_and_repeats(
     assert not path.is_relative_to(runner.DATA)
     rows, units = records.read(path)[1], experiment.units(module.SMOKE)
     assert_of_units(rows, units)
+    assert_of_the_machine(rows, module.SMOKE.steps)
     if hasattr(module, "table"):
         assert module.table(rows)
     if experiment.repeats and len(units) > 1:  # a run of one unit would take twice as long
@@ -116,12 +117,19 @@ def rule_of(row: Record) -> Rule | None:
     )
 
 
+def assert_of_the_machine(rows: Sequence[Record], steps: int) -> None:
+    """Assert that scales are those of the reference machine, and stay where the settings name no growth interval."""
+    for row in rows:
+        if rule := rule_of(row):
+            assert_replayed(row, rule, steps * row["settings"].get("every", 1))
+        elif "scale_changes" in row and "init_scale" in row["settings"]:
+            assert row["scale_changes"] == [[0, row["settings"]["init_scale"]]]
+
+
 @every(HERE)
 def test_the_reference_machine_gives_the_scales_of_its_committed_runs(experiment: Experiment) -> None:
     found = load(experiment.stem)
-    for row in found.records:
-        if rule := rule_of(row):
-            assert_replayed(row, rule, found.config["steps"])
+    assert_of_the_machine(found.records, found.config["steps"])
 
 
 def test_a_file_that_is_not_what_its_experiment_would_write_is_stale() -> None:

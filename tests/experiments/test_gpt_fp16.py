@@ -9,30 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim import Rule
 from experiments import gpt_fp16
 from experiments.training import tasks, text_data
 from figures import results
 from tests.experiments import runs
 
 CONFIG = gpt_fp16.Config()
-DATA = results.load("gpt_fp16").records
+RUN = results.load("gpt_fp16")
 SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
-RULES = {
-    "dynamic G=50": Rule(growth_interval=50),
-    "init 2^8": Rule(init_scale=2.0**8, growth_interval=50),
-    "init 2^32": Rule(init_scale=2.0**32, growth_interval=50),
-    "sum": Rule(growth_interval=50),
-    "global dynamic": Rule(growth_interval=50),
-}
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     return runs.fresh(gpt_fp16, arm, seed, SHORT, **changes)
-
-
-def of_arm(name: str) -> list[dict[str, Any]]:
-    return [row for row in DATA if row["arm"] == name]
 
 
 # --------------------------------------------------------------------------------------------------- the text
@@ -66,12 +54,6 @@ def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
 # --------------------------------------------------------------------------------------------------- the arms
 
 
-def test_an_arm_is_dynamic_by_the_rule_that_is_replayed_here_and_no_other_is() -> None:
-    assert set(gpt_fp16.arms(CONFIG)) >= set(RULES)
-    for name, arm in gpt_fp16.arms(CONFIG).items():
-        assert (arm.fixed is None) == (name in RULES), name
-
-
 def test_float32_does_not_see_the_size_of_the_global_batch_and_bf16_is_not_fp16() -> None:
     mean_loss, shared, bf16, fp16 = (fresh(arm)["loss"] for arm in ("fp32", "global fp32", "bf16", "unscaled"))
     assert shared == pytest.approx(mean_loss, rel=1e-5)
@@ -92,13 +74,13 @@ def test_a_global_batch_flushes_the_unscaled_gradient_and_not_the_scaled_one() -
 
 
 def test_a_share_of_a_global_batch_is_flushed_without_a_scale_and_not_with_one() -> None:
-    assert min(min(row["zero"]) for row in of_arm("global unscaled")) > 0.5
-    assert mean(mean(row["zero"]) for row in of_arm("global dynamic")) < 0.05
+    assert min(min(row["zero"]) for row in RUN.arm("global unscaled")) > 0.5
+    assert mean(mean(row["zero"]) for row in RUN.arm("global dynamic")) < 0.05
 
 
 def test_a_start_too_high_and_a_sum_are_found_out_by_skipping() -> None:
-    for row in of_arm("init 2^32"):
+    for row in RUN.arm("init 2^32"):
         assert row["found_inf"][:5] == [0, 1, 2, 3, 4]
-    for row in of_arm("sum"):
+    for row in RUN.arm("sum"):
         assert row["found_inf"][0] == 0
-    assert not any(row["found_inf"] for row in DATA if row["arm"] in ("fp32", "bf16", "unscaled", "init 2^8"))
+    assert not any(row["found_inf"] for row in RUN.records if row["arm"] in ("fp32", "bf16", "unscaled", "init 2^8"))

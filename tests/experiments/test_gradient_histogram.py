@@ -21,12 +21,8 @@ from figures import gradient_histogram as figure
 from figures import results
 from tests.experiments import runs
 
-DATA = results.load("gradient_histogram").records
+RUN = results.load("gradient_histogram")
 INF = math.inf
-
-
-def of_arm(name: str) -> list[dict[str, Any]]:
-    return [row for row in DATA if row["arm"] == name]
 
 
 def fresh(arm: str, seed: int = 0) -> dict[str, Any]:
@@ -175,7 +171,7 @@ def test_a_share_of_the_loss_moves_everything_by_its_bits_and_changes_nothing_el
 
 
 def test_a_larger_scale_flushes_less_and_overflows_more() -> None:
-    for row in DATA:
+    for row in RUN.records:
         for point in range(3):
             for how in ("rounded", "real"):
                 assert (np.diff(row[f"{how}_overflowed"][point]) >= 0).all()
@@ -185,14 +181,14 @@ def test_a_larger_scale_flushes_less_and_overflows_more() -> None:
 
 
 def test_a_backward_pass_in_fp16_is_never_nearer_to_the_gradient_than_rounding_it() -> None:
-    for row in DATA:
+    for row in RUN.records:
         once, real = np.array(row["rounded_error"]), np.array(row["real_error"])
         finite = np.isfinite(real) & (once < 0.9)
         assert (real[finite] > once[finite]).all()
 
 
 def test_it_needs_bits_more_than_the_gradient_that_it_gives() -> None:
-    for row in DATA:
+    for row in RUN.records:
         scales = np.array(row["log2_scales"])
         for point in range(3):
             once, real = (
@@ -203,23 +199,23 @@ def test_it_needs_bits_more_than_the_gradient_that_it_gives() -> None:
 
 
 def test_of_a_share_of_a_global_batch_the_backward_pass_flushes_more_than_rounding_after_training_too() -> None:
-    for row in of_arm("gpt"):
+    for row in RUN.arm("gpt"):
         at = row["log2_scales"].index(round(math.log2(row["share"])))
         assert row["real_flushed"][2][at] > row["rounded_flushed"][2][at] + 0.2
 
 
 def test_only_the_summed_loss_overflows_where_scalers_start() -> None:
-    for row in DATA:
+    for row in RUN.records:
         at = row["log2_scales"].index(16)
         overflowed = [column[at] for column in row["real_overflowed"]]
         assert (min(overflowed) > 0.5) if row["arm"] == "vit" else (max(overflowed) < 0.1)
 
 
 def test_a_deep_sigmoid_networks_activations_lose_bits_layer_by_layer() -> None:
-    for row in of_arm("sigmoid"):
+    for row in RUN.arm("sigmoid"):
         middles = []
         for _, lowest, *counts in row["activations"][0]:
             middles.append(lowest + np.average(np.arange(len(counts)), weights=counts))
         assert middles == sorted(middles)
         assert middles[-1] - middles[0] > 14
-    assert mean(row["real_flushed"][0][18] for row in of_arm("sigmoid")) > 0.2  # at scale 1
+    assert mean(row["real_flushed"][0][18] for row in RUN.arm("sigmoid")) > 0.2  # at scale 1

@@ -1,35 +1,25 @@
 """Bad batches: the parts, and what the committed runs must show, whatever the exact numbers are."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ampsim import Rule, replay
+from ampsim import Rule
 from ampsim.core import theory
 from experiments import overflow_storm
 from experiments.training import fp16 as _fp16
-from experiments.training import series, tasks
+from experiments.training import tasks
 from figures import overflow_storm as figure
 from figures import results
-from tests.experiments import runs
 
-DATA, SPIKES, CRASHES = (results.load(stem).records for stem in ("overflow_storm", "spikes", "crash_signals"))
+RUN = results.load("overflow_storm")
 CONFIG = overflow_storm.Config()
 
 
 def sigmoid(config: overflow_storm.Config) -> tasks.Task:
     return tasks.sigmoid(_fp16.prepare(0), "cpu", config.batch, depth=config.depth, width=config.width)
-
-
-def of_arm(name: str) -> list[dict[str, Any]]:
-    return [row for row in DATA if row["arm"] == name]
-
-
-def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    return runs.fresh(overflow_storm, arm, seed, **changes)
 
 
 # ------------------------------------------------------------------------------------------------------ storms
@@ -67,30 +57,9 @@ def test_a_bad_batch_overflows_at_every_scale_and_in_fp16_only(log2: int) -> Non
         assert _fp16.all_finite(_fp16.flat_gradient(task.model)) != fp16
 
 
-def rule_of(row: dict[str, Any]) -> Rule:
-    floor = 2.0**CONFIG.floor_log2 if "floor" in row["arm"] else None
-    return Rule(growth_interval=row["interval"], min_scale=floor)
-
-
-def assert_replayed(row: dict[str, Any], steps: int) -> None:
-    flags = [step in set(row["found_inf"]) for step in range(steps)]
-    rule = rule_of(row)
-    assert row["scale_changes"] == series.changes([rule.init_scale, *replay(rule, flags).tolist()])
-
-
-def test_the_reference_machine_replays_a_fresh_storm_and_a_seed_repeats() -> None:
-    row = fresh("storm 2 floor=2^8", steps=120)
-    assert len(row["found_inf"]) > 10
-    assert_replayed(row, 120)
-    steps = row["bad"][0] + 1
-    assert_replayed(fresh("storm 2", steps=steps), steps)  # whose last step is skipped, and the scale after it known
-    assert fresh("storm 2", seed=1, steps=8) == fresh("storm 2", seed=1, steps=8)
-    assert fresh("storm 2", seed=1, steps=8) != fresh("storm 2", seed=2, steps=8)
-
-
 def test_every_bad_batch_was_skipped_and_the_rate_is_what_the_arm_says() -> None:
     critical = theory.critical_bad_rate(Rule(growth_interval=CONFIG.growth_interval))
-    for row in DATA:
+    for row in RUN.records:
         assert set(row["bad"]) <= set(row["found_inf"])
         assert row["rate"] == pytest.approx(float(row["arm"].split()[1]) * critical)
         expected, deviation = row["rate"] * CONFIG.steps, math.sqrt(row["rate"] * CONFIG.steps)
@@ -99,24 +68,26 @@ def test_every_bad_batch_was_skipped_and_the_rate_is_what_the_arm_says() -> None
 
 def test_above_the_critical_rate_the_scale_falls_as_t8_says_and_below_it_stays() -> None:
     for ratio in CONFIG.ratios:
-        rows = of_arm(f"storm {ratio:g}")
+        rows = RUN.arm(f"storm {ratio:g}")
         drifts = [figure.drift(row) for row in rows]
-        rule, rate = Rule(growth_interval=CONFIG.growth_interval), rows[0]["rate"]
+        rule, rate = Rule(growth_interval=CONFIG.growth_interval), rows.first["rate"]
         up = (1 - rate) ** rule.growth_interval
         visits = rate / (1 - up)  # a step
         deviation = math.sqrt(visits * 4 * up * (1 - up) / CONFIG.steps / len(rows))  # of the mean drift
         foretold = theory.bad_step_drift(rule, rate)
         assert (foretold < 0) == (ratio > 1)
         assert abs(np.mean(drifts) - min(0.0, foretold)) < 4 * deviation
-    assert min(min(value for _, value in row["scale_changes"]) for row in of_arm("storm 0.5")) > 2.0**4
+    assert min(min(value for _, value in row["scale_changes"]) for row in RUN.arm("storm 0.5")) > 2.0**4
 
 
 def test_where_the_scale_has_sunk_training_stops_and_both_cures_undo_it() -> None:
-    calm, sunk = ([row["test_loss"] for row in of_arm(arm)] for arm in ("storm 0.25", "storm 2"))
+    calm, sunk = ([row["test_loss"] for row in RUN.arm(arm)] for arm in ("storm 0.25", "storm 2"))
     assert all(b > a + 0.2 for a, b in zip(calm, sunk, strict=True))
-    assert all(row["zero"][-1] > 0.9 for row in of_arm("storm 2"))
+    assert all(row["zero"][-1] > 0.9 for row in RUN.arm("storm 2"))
     for cure in (f"floor=2^{CONFIG.floor_log2}", f"G={CONFIG.short_interval}"):
-        cured = [row["test_loss"] for row in of_arm(f"storm 2 {cure}")]
+        cured = [row["test_loss"] for row in RUN.arm(f"storm 2 {cure}")]
         assert all(b < a - 0.2 for a, b in zip(sunk, cured, strict=True))
-        assert max(row["zero"][-1] for row in of_arm(f"storm 2 {cure}")) < 0.5
-    assert all(min(v for _, v in row["scale_changes"]) == 2.0**CONFIG.floor_log2 for row in of_arm("storm 2 floor=2^8"))
+        assert max(row["zero"][-1] for row in RUN.arm(f"storm 2 {cure}")) < 0.5
+    assert all(
+        min(v for _, v in row["scale_changes"]) == 2.0**CONFIG.floor_log2 for row in RUN.arm("storm 2 floor=2^8")
+    )

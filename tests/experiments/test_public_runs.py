@@ -23,13 +23,6 @@ def test_overflows_between_two_lines_lie_between_the_least_and_the_most(data, in
     assert found["least"] <= sum(history[first:last]) <= found["most"]
 
 
-def test_the_machine_repeats_what_was_printed_where_the_log_tells_enough() -> None:
-    told = [row for row in RUN.records if row["replayed"] is not None]
-    assert len(told) == 7
-    for row in told:
-        assert row["replayed"] == row["log2_scale"]
-
-
 def test_what_the_log_calls_an_overflow_lies_within_the_bounds() -> None:
     row = RUN.arm("tr8b 104B at 17060").first
     for window in row["windows"]:
