@@ -13,6 +13,7 @@ import typer
 
 from ampsim.cli import COMMANDS, build
 from ampsim.diagnose.formats import ERRORS, error_in
+from tests import warm
 from tests.diagnose.browser import Browser, needs_chromium
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def test_what_a_command_prints_is_what_is_shown(page: str, tmp_path: Path) -> No
         shutil.copy(example, tmp_path)
     command = tmp_path / "bin" / "ampsim"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ampsim "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {warm.python()} -m ampsim "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ampsim.core.extras import BROUGHT_BY
+from tests import warm
 
 HEAVY = ("torch", "jax", "hypothesis", "matplotlib", "ml_dtypes", "rich", "typer", "sklearn", "numba", "pytest")
 
@@ -96,7 +97,8 @@ def test_a_package_that_is_missing_is_told_with_the_line_to_type(module: str, ab
     if absent == "hypothesis":
         pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")  # it is missed first
     code = f"import sys; sys.modules[{absent!r}] = None\nfrom {module} import *"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    python = warm.python() if absent == "hypothesis" else sys.executable
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith(f"; pip install -c constraints.txt -e '.[{extra}]'")
 

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from experiments import runner
 from experiments.__main__ import main as experiments_main
 from experiments.runner import cli, device, everything, execute, pool, progress, provenance
 from experiments.runner.experiment import Experiment, stems
+from tests import warm
 from tests.experiments import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_ends_with_the_same_data(
     script.write_text(KILLED)
     run(unbroken)
     # Two workers do the first half, this process does the other: how many there are changes no result either.
-    command = [sys.executable, str(script), "--jobs", "2", "--out", str(path)]
+    command = [warm.python(), str(script), "--jobs", "2", "--out", str(path)]
     # Returns only when nobody holds the pipes any more: orphaned workers would make it time out.
     dead = subprocess.run(  # noqa: S603 - our own script
         command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=300, check=False
