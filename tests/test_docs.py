@@ -32,7 +32,7 @@ def runs(page: str) -> list[tuple[str, str]]:
     return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks(page, "console")), re.MULTILINE)
 
 
-WITH_EXAMPLES = [page for page in PAGES if page != "README.md" and ">>> " in (ROOT / page).read_text()]
+WITH_EXAMPLES = [page for page in PAGES if ">>> " in (ROOT / page).read_text()]
 WITH_RUNS = [page for page in PAGES if runs(page)]
 
 

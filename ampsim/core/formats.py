@@ -60,12 +60,6 @@ class Format:
         return made
 
     @property
-    def epsilon(self) -> float:
-        """Distance from 1 to the next larger number."""
-        # eps = 2^-(p-1)
-        return 2.0**-self.mantissa_bits
-
-    @property
     def smallest_normal(self) -> float:
         """The smallest magnitude with all p bits of precision."""
         # 2^emin

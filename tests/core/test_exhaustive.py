@@ -3,18 +3,14 @@
 import functools
 import math
 from collections import deque
-from itertools import groupby, product
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ampsim import Rule, State, init, update
 from ampsim.core.formats import BF16, FP16, Kind
 from ampsim.core.machine import Arithmetic
-from tests.core.helpers import scales
-from tests.examples import examples
 
 HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)  # (65536,), every bit pattern
 FINITE = HALF[np.isfinite(HALF)]  # (63488,)
@@ -42,22 +38,6 @@ def test_every_pair_is_enumerated(chain) -> None:
     with np.errstate(invalid="ignore"):
         lost = HALF[~np.isfinite(HALF)].astype(np.float32)[:, None]
         assert not np.isfinite(FP16.scaled_round(lost, SCALES)).any()
-
-
-def test_exact_where_the_rounded_product_exceeds_the_smallest_normal(chain) -> None:
-    _, scaled, exact = chain
-    finite = np.isfinite(scaled)
-    assert np.count_nonzero(finite & (np.abs(scaled) > SMALLEST_NORMAL) & ~exact) == 0
-
-
-def test_28_pairs_round_up_to_the_smallest_normal_and_are_not_exact(chain) -> None:
-    product_, scaled, exact = chain
-    wrong = np.isfinite(scaled) & (np.abs(scaled) >= SMALLEST_NORMAL) & ~exact
-    # For S = 2^-j, j = 1..14, and either sign: g = 2^(j-14) (1 - 2^-11), whose product is the midpoint
-    # 2^-14 - 2^-25 between the largest subnormal and the smallest normal, and ties to even.
-    assert np.count_nonzero(wrong) == 14 * 2 == 28
-    assert set(np.abs(product_[wrong])) == {2.0**-14 - 2.0**-25}
-    assert (EXPONENTS[np.nonzero(wrong)[1]] < 0).all()
 
 
 def test_a_pair_is_exact_if_and_only_if_its_product_is_on_the_grid(chain) -> None:
@@ -364,67 +344,3 @@ def test_every_history_of_11_updates_in_torchs_own_kernel(start, growth, backoff
             for flag in flags
             for scale, count in [(s.clone(), c.clone())]
         ]
-
-
-# ---------------------------------------------------------------- long histories: a closed form over the runs
-
-
-def events(rule: Rule, history: list[bool]) -> list[int]:
-    """+1 growth, -1 backoff, 0 nothing, update by update: from the lengths of the runs, without counters.
-
-    A clean run of n updates grows at W, 2W, ... In an overflow run that finds p overflows let pass, the
-    j-th backs off from j = H - p on; every H-th if a backoff refills.
-    """
-    interval, hysteresis, refilled = rule.growth_interval, rule.hysteresis, rule.hysteresis_refill
-    out: list[int] = []
-    passed = 0
-    for overflow, run in groupby(history):
-        n = len(list(run))
-        if not overflow:
-            out += [int(j % interval == 0) for j in range(1, n + 1)]
-            if "clean" in refilled or ("growth" in refilled and n >= interval):
-                passed = 0
-        elif "backoff" in refilled:
-            out += [-int((passed + j) % hysteresis == 0) for j in range(1, n + 1)]
-            passed = (passed + n) % hysteresis
-        else:
-            out += [-int(passed + j >= hysteresis) for j in range(1, n + 1)]
-            passed = min(passed + n, hysteresis - 1)
-    return out
-
-
-def closed_form(rule: Rule, history: list[bool]) -> list[float]:
-    scale, computed = np.float32(rule.init_scale), [np.float32(rule.init_scale)]
-    for event in events(rule, history):
-        with np.errstate(over="ignore", under="ignore"):
-            if event > 0:
-                grown = min(
-                    moved(scale, rule, "up"), np.float32(math.inf if rule.max_scale is None else rule.max_scale)
-                )
-                scale = grown if np.isfinite(grown) else scale
-            elif event < 0:
-                scale = max(moved(scale, rule, "down"), np.float32(rule.min_scale or 0.0))
-        computed.append(scale)
-    return [float(computed[max(0, n - rule.delay)]) for n in range(1, len(computed))]
-
-
-runs = st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=20)
-histories = runs.map(lambda rs: [flag for flag, n in rs for _ in range(n)])
-rules = st.builds(
-    lambda start, factors, bounds, **fields: Rule(
-        start, factors[0], factors[1], min_scale=bounds[0], max_scale=bounds[1], **fields
-    ),
-    st.sampled_from([8.0, 65536.0, float(np.float32(1000 / 3)), 2.0**127, 2.0**-149]),
-    st.sampled_from([(2.0, 0.5), (2.0, 0.25), (1.1, 0.9), (1.5, 0.7), (3.0, 1 / 3), (1.0, 0.5), (2.0, 1.0)]),
-    st.sampled_from([(None, None), (1.0, None), (None, 2.0**24), (4.0, 70000.0)]),
-    growth_interval=st.integers(1, 6),
-    hysteresis=st.integers(1, 4),
-    hysteresis_refill=st.sampled_from(REFILLS),
-    delay=st.integers(0, 3),
-)
-
-
-@settings(max_examples=examples(ms=2))
-@given(rules, histories)
-def test_long_histories_follow_the_closed_form(rule, history) -> None:
-    assert scales(rule, history) == closed_form(rule, history)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import laws, theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from ampsim.core.policies import Deduplicated, Probe
 from tests.core.helpers import run, scales
 from tests.examples import examples
 
@@ -306,37 +307,16 @@ def test_t5_cumulative_is_the_machine_with_a_delay(case) -> None:
     assert sum(rooms) / 2 == pytest.approx(wanted.headroom, rel=1e-12)
 
 
-def versions(policy: str, interval: int, k: int, steps: int) -> tuple[list[bool], list[int]]:
-    """A pipeline of depth k under a ceiling between 0 and 1: overflows, and the log2 scales in force."""
-    made, count, base, waiting = [0], 0, 0, False  # made[i]: the scale after i updates
-    found, used = [], []
-    for step in range(steps):
-        used.append(made[max(0, step - k)])
-        bad = used[-1] > 0
-        found.append(bad)
-        count = 0 if bad or waiting else count + 1
-        if policy == "deduplicated":
-            base = min(base, used[-1] - 1) if bad else base + (count == interval)
-            made.append(base)
-        else:  # probe: one version is doubled; while its verdict is out nothing is counted
-            waiting = (waiting or count == interval) and not bad
-            made.append(base + 1 if waiting and count == interval else base)
-        count = 0 if count == interval else count
-    return found, used
-
-
 @settings(max_examples=examples(ms=3))
 @given(late)
 def test_t5_deduplicated_and_probe(case) -> None:
     interval, k = case
-    for policy, period in (("deduplicated", interval + 2 * k + 1), ("probe", interval + 1 + k)):
-        wanted = theory.stale(policy, interval, k)
-        found, used = versions(policy, interval, k, 6 * period)
-        found, used = found[3 * period :], used[3 * period :]
-        assert sum(found) / len(found) == pytest.approx(wanted.skip_rate, rel=1e-12)
-        assert longest(found[:period]) == wanted.burst
-        assert {level for level, bad in zip(used, found, strict=True) if not bad} == {0}
-        assert wanted.headroom == 0.5
+    for policy, period in ((Deduplicated, interval + 2 * k + 1), (Probe, interval + 1 + k)):
+        wanted = theory.stale(policy.__name__.lower(), interval, k)
+        found, room = window(policy(init_scale=START, growth_interval=interval, delay=k), 16.5, period, warm=3 * period)
+        assert sum(found) / period == pytest.approx(wanted.skip_rate, rel=1e-12)
+        assert longest(found) == wanted.burst
+        assert {*room} == {wanted.headroom}
 
 
 def test_t5_tends_to_half_a_bit_more_for_each_step_of_delay() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.arguments import as_int
-from ampsim.core.formats import FP16
 from ampsim.core.machine import Machine, init
 from ampsim.core.replay.ceilings import index_ceilings, replay_ceilings
 from ampsim.core.replay.sweep import ROW
@@ -35,7 +34,6 @@ def sweep_files(
     paths: Iterable[Path],
     *,
     jobs: int = 1,
-    top: float = FP16.max_finite,
     chunk: int = CHUNK,
 ) -> Iterator[Swept]:
     """Yield what each rule does over each trace, a trace as soon as it is done.
@@ -47,7 +45,6 @@ def sweep_files(
         rules: of any number; they must pickle where there are several jobs.
         paths: ``.npy`` files of shape (steps,), float32 or float64, each the ceilings of one run.
         jobs: processes, each with one chunk in memory. With more than one, a script needs ``if __name__``.
-        top: see `replay_ceilings`.
         chunk: steps in memory at a time.
 
     Raises:
@@ -56,7 +53,7 @@ def sweep_files(
     """
     as_int("jobs", jobs, 1, "the default is 1")
     as_int("chunk", chunk, 1, f"the default is {CHUNK}")
-    work = partial(_sweep_file, list(rules), top=top, chunk=chunk)
+    work = partial(_sweep_file, list(rules), chunk=chunk)
     if jobs == 1:
         yield from map(work, paths)
         return
@@ -78,7 +75,7 @@ def steps(path: Path) -> int:
         return _header(path, file)[0]
 
 
-def _sweep_file(rules: Sequence[Machine[Any]], path: Path, *, top: float, chunk: int) -> Swept:
+def _sweep_file(rules: Sequence[Machine[Any]], path: Path, *, chunk: int) -> Swept:
     states = [init(rule) for rule in rules]
     skips, log2_scales = np.zeros(len(rules), np.int64), np.zeros(len(rules))
     done = 0
@@ -88,7 +85,7 @@ def _sweep_file(rules: Sequence[Machine[Any]], path: Path, *, top: float, chunk:
         except (ValueError, TypeError) as error:
             raise type(error)(f"{path}, from step {done}: {error}") from error
         for number, rule in enumerate(rules):
-            ran = replay_ceilings(rule, index, state=states[number], top=top)
+            ran = replay_ceilings(rule, index, state=states[number])
             states[number] = ran.state
             skips[number] += len(ran.skipped)
             log2_scales[number] += ran.sum_log2_scale

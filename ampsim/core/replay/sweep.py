@@ -1,12 +1,10 @@
 """Many rules over one trace of ceilings: one row per rule."""
 
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.formats import FP16
 from ampsim.core.machine import Machine, S
 from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, replay_ceilings
 
@@ -16,17 +14,12 @@ ROW = np.dtype([("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", f
 def sweep(
     rules: Iterable[Machine[S]],
     ceilings: npt.ArrayLike | CeilingIndex,
-    *,
-    method: Literal["auto", "events", "fold"] = "auto",
-    top: float = FP16.max_finite,
 ) -> npt.NDArray[np.void]:
     """Return what each rule does over the same trace, in the order of the rules.
 
     Args:
         rules: of any number; memory grows with rows only.
         ceilings: see `replay_ceilings`; a trace is indexed once.
-        method: see `replay_ceilings`.
-        top: see `replay_ceilings`.
 
     Returns:
         A structured array: ``skips`` (int64), ``skip_rate``, ``mean_log2_scale`` and ``scale``, the one in force
@@ -39,7 +32,7 @@ def sweep(
     rows = []
     for number, rule in enumerate(rules):
         try:
-            done = replay_ceilings(rule, index, method=method, top=top)
+            done = replay_ceilings(rule, index)
         except Exception as error:
             error.add_note(f"raised for rule {number} (counted from 0)")
             raise
