@@ -52,23 +52,6 @@ def test_a_device_is_written_to_and_stays_a_device() -> None:
     os.close(reader)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
-def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
-    import resource
-
-    path = tmp_path / "report.md"
-    path.write_text("old")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_atomically(path, b"x" * 5000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["report.md"]
-
-
 def test_a_file_has_one_writer_and_one_that_died_is_none(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "x.jsonl"
     with sole_writer(path):

@@ -98,26 +98,6 @@ def test_only_strict_json_is_read(line: str) -> None:
         records.decode(line)
 
 
-def test_writing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    records.write(path, PROVENANCE, ROWS)
-    before = path.read_bytes()
-    with pytest.raises(TypeError):
-        records.write(path, PROVENANCE, [{"bad": object()}])
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
-
-
-def test_a_failing_rename_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(Path, "replace", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        records.write(tmp_path / "x.jsonl", PROVENANCE, ROWS)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_content_is_on_the_disk_before_the_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     rename = Path.replace

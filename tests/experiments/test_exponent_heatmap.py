@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
 from experiments import exponent_heatmap
 from experiments.exponent_heatmap import CASES, nonempty
 from experiments.training import series, tasks
-from experiments.training.what_fp16_did import compare, flat
+from experiments.training.what_fp16_did import flat
 from figures import exponent_heatmap as figure
 from figures import results
 from tests.examples import examples
@@ -57,37 +56,6 @@ def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_
         return
     assert counts[0] == min(exponents)
     assert counts[1:] == [exponents.count(e) for e in range(min(exponents), max(exponents) + 1)]
-
-
-def rounded(truth: Tensor, scale: float) -> float:
-    """Return the share of the elements that rounding once to fp16 would make zero."""
-    return compare(truth, (truth * scale).half(), scale).flushed
-
-
-def test_what_is_lost_is_counted_among_the_elements_that_are_there() -> None:
-    truth = torch.tensor([0.0, 0.0, 1.0, 2.0**-20, 2.0**-30, -(2.0**-31), 4.0, 8.0])
-    gradient = torch.tensor([0.0, 9.0, 1.0, 0.0, 0.0, -1.0, math.inf, math.nan])
-    assert compare(truth, gradient, 1.0) == (2 / 6, 2 / 6, math.inf)
-    assert rounded(truth, 1.0) == 2 / 6
-    assert rounded(truth, 2.0**6) == 1 / 6  # 2^-30 becomes 2^-24; 2^-31 is a tie, and rounds to zero
-    assert rounded(truth, 2.0**7) == 0
-    assert compare(torch.zeros(3), torch.zeros(3), 1.0)[:2] == (0, 0)
-
-
-@settings(max_examples=examples(ms=3))
-@example([], [2.0**-25], 3)  # the tie, which is flushed: bounds of a binade more do not hold it
-@given(st.lists(ELEMENTS), st.lists(st.floats(2.0**-27, 2.0**-23, width=32), min_size=1), st.integers(-40, 40))
-def test_what_rounding_flushes_lies_between_the_bounds_of_the_histogram(
-    values: list[float], at_the_limit: list[float], exponent: int
-) -> None:
-    scale = 2.0**exponent
-    truth = torch.tensor([*values, *(value / scale for value in at_the_limit)])
-    flushed = Histogram.of(truth).lost(scale, FP16).flushed
-    assert flushed.low <= rounded(truth, scale) <= flushed.high
-
-
-def test_the_tie_below_the_smallest_subnormal_goes_to_zero() -> None:
-    assert rounded(torch.tensor([2.0**-25, 1.0001 * 2.0**-25]), 1.0) == 0.5
 
 
 # ------------------------------------------------------------------------------------------------ the runs

@@ -131,6 +131,7 @@ def test_lost_elements_are_counted_among_those_that_were_there() -> None:
     assert compare(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (0.0, 2 / 3, INF)
     _, _, error = compare(truth, torch.tensor([0.0, 4.0, 8.0, 4.0]), 4.0)
     assert error == pytest.approx(1.0)  # (0, 0, 0, 3) from a vector of length 3
+    assert compare(torch.zeros(3), torch.zeros(3), 1.0)[:2] == (0, 0)
 
 
 @given(mean=st.integers(-40, 12), sigma=st.floats(0.5, 8), seed=st.integers(0, 99), k=st.integers(-30, 30))
