@@ -115,6 +115,25 @@ def test_a_full_disk_is_said():
         RunFile("/dev/full", {})
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="needs limits of files")
+def test_a_disk_that_takes_a_part_of_a_line_leaves_nothing_of_it(tmp_path):
+    import resource
+
+    path = tmp_path / "run.jsonl"
+    with RunFile(path, {}) as file:
+        before = path.read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                file.append({"step": 0, "norm": 1.0})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == before
+        file.append({"step": 0})
+    assert list(records(path)) == [{"step": 0}]
+
+
 def test_a_line_that_is_damaged_is_named(tmp_path):
     path = tmp_path / "run.jsonl"
     with RunFile(path, {}) as file:
