@@ -55,17 +55,15 @@ class Walker:
         self.guards = kept
 
     def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
-        """Walk statements under conditions."""
-        kept = self.guards
-        away = bool(body) and isinstance(body[-1], _LEAVES | ast.Raise)
-        asked = [] if away and isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
-        text = " and ".join("not " * (not guard.holds) + guard.text for guard in asked) or f"{id(body)} leaves"
-        words = frozenset[str]().union(*(guard.words for guard in asked))
-        leave = Guard(text, words=words, benign=not asked)
-        self.guards += (*guards, *[leave] * away)
+        """Walk statements under conditions, of which the last is theirs alone: it fails after they leave."""
+        kept, self.guards = self.guards, self.guards + guards
         self.block(body)
         self.guards = kept
-        self.passed += (replace(leave, holds=False),) * away
+        if body and isinstance(body[-1], _LEAVES | ast.Raise):
+            asked = [] if isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
+            words = frozenset[str]().union(*(guard.words for guard in asked))
+            others = tuple(each for each in self.passed if each.text != guards[-1].text)
+            self.passed = (*others, Guard(guards[-1].text, not guards[-1].holds, words, not asked))
 
     def statement(self, node: ast.stmt) -> None:
         """Walk one statement."""
@@ -76,9 +74,8 @@ class Walker:
                 self.block(node.body if known else node.orelse)
             case ast.If(test=test):
                 self.expression(test)
-                branch = Guard(f"{id(node)} branch")
-                self.guarded((*self.frame.guards(test), branch), node.body)
-                self.guarded((*self.frame.guards(test, holds=False), replace(branch, holds=False)), node.orelse)
+                for holds, body in ((True, node.body), (False, node.orelse)):
+                    self.guarded((*self.frame.guards(test, holds=holds), Guard(f"{id(node)} branch", holds)), body)
             case ast.For() | ast.AsyncFor():
                 self.expression(node.iter)
                 if mixes(node):
@@ -108,7 +105,7 @@ class Walker:
                 for case in cases:
                     self.guarded((Guard(f"{id(case)} case", benign=False),), case.body)
             case ast.Try() | ast.TryStar():
-                self.guarded((), node.body)
+                self.guarded((Guard(f"{id(node)} raises", holds=False),), node.body)
                 for handler in node.handlers:
                     self.guarded((Guard(f"{id(node)} raises", benign=False),), handler.body)
                 self.block([*node.orelse, *node.finalbody])
