@@ -13,19 +13,11 @@ _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", r
 
 def update_missing(trace: Trace, step: Event) -> bool:
     """Return whether a scaler steps that the file makes, scales with and never updates."""
-    made = trace.source.made.get(leaf(step.on))
+    source, made = trace.source, trace.source.made.get(leaf(step.on))
     torchs = made is not None and called(made) in ("GradScaler", "ShardedGradScaler")
     scales = any(each.on == step.on for each in trace.of("scale"))
-    return (
-        torchs
-        and scales
-        and not trace.of("update")
-        and not any(
-            trace.source.kind(name_of(call.func.value)) == SCALER
-            for call in trace.source.calls_of("update")
-            if isinstance(call.func, ast.Attribute)
-        )
-    )
+    owners = [name_of(each.func).rpartition(".")[0] for each in source.calls_of("update")]
+    return torchs and scales and not trace.of("update") and SCALER not in map(source.kind, owners)
 
 
 def update_out_of_place(trace: Trace, update: Event) -> bool:
@@ -80,31 +72,26 @@ def mentions_a_scaler(source: Source) -> bool:
 
 
 def saved_optimizers(source: Source) -> Iterator[ast.AST]:
-    """Yield the states of optimizers in dictionaries, and the optimizers that are given to what saves."""
+    """Yield the states of optimizers that are kept, and the optimizers that are given to what saves."""
+    aside, given = set[ast.AST](), list[ast.AST]()  # what is read and not kept, and what is given
     for node in source.nodes:
         match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=parts)) if "save" in name:
+                yield from (part for part in parts if _is_optimizer(source, part))
+            case ast.Assign(targets=[ast.Name()], value=value) | ast.For(iter=value) | ast.Attribute(value=value):
+                aside.add(value)
+            case ast.Call(func=ast.Attribute(attr="state_dict", value=value)) if node not in aside:
+                yield from [node] * _is_optimizer(source, value)
             case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
                 parts = [*args, *(word.value for word in words)]
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=values)) if "save" in name:
-                parts = [*values]
-            case ast.Dict(values=values):
-                parts = [call for each in values for call in source.calls_of("state_dict", each)]
-            case ast.Call(func=ast.Name(id="dict") | ast.Attribute(attr="save"), args=args, keywords=words):
-                given = (*args[:1], *(word.value for word in words))
-                parts = [
-                    call
-                    for each in given
-                    for call in source.calls_of("state_dict", each)
-                    if not isinstance(each, ast.Dict)
-                ]
-            case ast.Assign(targets=[ast.Subscript()], value=value):
-                parts = [*source.calls_of("state_dict", value)]
-            case _:
-                continue
-        for part in parts:
-            state = part.func.value if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) else part
-            if isinstance(state, ast.Name | ast.Attribute) and source.kind(name_of(state)) == OPTIMIZER:
-                yield node if isinstance(node, ast.Call) and part is state else part
+                given += [node] * any(_is_optimizer(source, part) for part in parts)
+            case ast.Call(args=args) if called(node) in ("print", "load_state_dict", "deepcopy"):
+                aside |= {*args}
+    yield from given
+
+
+def _is_optimizer(source: Source, node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and source.kind(name_of(node)) == OPTIMIZER
 
 
 def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
