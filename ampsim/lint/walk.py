@@ -22,7 +22,7 @@ _MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  #
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _LEAVES = ast.Return | ast.Continue | ast.Break
-_CALLS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
+_SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
 Found = Iterator[tuple[str, str, str]]
 
 
@@ -40,14 +40,14 @@ class Walker:
         if start:
             self.frame.annotated(start)
 
-    def block(self, body: Sequence[ast.stmt]) -> None:
+    def block(self, body: Sequence[ast.AST]) -> None:
         """Walk statements, with what an early leave says of those after it."""
         kept = self.guards
         for statement in body:
             self.left -= 1
             if self.left < 0:
                 break
-            self.statement(statement)
+            self.walk(statement)
             if isinstance(statement, ast.If) and leaves(statement.body) != leaves(statement.orelse):
                 self.guards += self.frame.guards(statement.test, holds=not leaves(statement.body))
             if isinstance(statement, _LEAVES | ast.Raise):
@@ -65,72 +65,61 @@ class Walker:
             others = tuple(each for each in self.passed if each.text != guards[-1].text)
             self.passed = (*others, Guard(guards[-1].text, not guards[-1].holds, words, not asked))
 
-    def statement(self, node: ast.stmt) -> None:
-        """Walk one statement."""
+    def walk(self, node: ast.AST) -> None:
+        """Walk a statement or an expression: the parts of it in their order, then what they amount to."""
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.frame.nested[node.name] = node
+            case ast.ClassDef() | ast.Lambda():
+                pass
             case ast.If(test=test) if (known := self.frame.known(test)) is not None:
                 self.block(node.body if known else node.orelse)
             case ast.If(test=test):
-                self.expression(test)
+                self.walk(test)
                 for holds, body in ((True, node.body), (False, node.orelse)):
                     self.guarded((*self.frame.guards(test, holds=holds), Guard(f"{id(node)} branch", holds)), body)
-            case ast.For() | ast.AsyncFor():
-                self.expression(node.iter)
-                if mixes(node):
-                    self.note("average", node)
-                self.loop(node, self.frame.over(node.target, node.iter))
-            case ast.While():
-                self.expression(node.test)
-                self.loop(node, frozenset())
-            case ast.ClassDef():
-                pass
-            case _ if isinstance(node, _CALLS | ast.Delete):
-                self.simple(node)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                self.loop(node)
+            case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
+                self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
-                self.compound(node)
+                self.parts(node)
+                self.amounts(node)
 
-    def compound(self, node: ast.stmt) -> None:
-        """Walk what holds blocks that are no branch and no loop; handlers and cases happen instead of others."""
-        match node:
-            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
-                for item in items:
-                    self.expression(item.context_expr)
-                    if item.optional_vars:
-                        self.frame.bind(item.optional_vars, item.context_expr)
-                self.block(body)
-            case ast.Match(subject=subject, cases=cases):
-                self.expression(subject)
-                for case in cases:
-                    self.guarded((Guard(f"{id(case)} case", benign=False),), case.body)
-            case ast.Try() | ast.TryStar():
-                self.guarded((Guard(f"{id(node)} raises", holds=False),), node.body)
-                for handler in node.handlers:
-                    self.guarded((Guard(f"{id(node)} raises", benign=False),), handler.body)
-                self.block([*node.orelse, *node.finalbody])
+    def parts(self, node: ast.AST) -> None:
+        """Walk the parts of a node in their order."""
+        for _, part in ast.iter_fields(node):
+            each = part if isinstance(part, list) else [part]
+            if each and isinstance(each[0], ast.stmt):
+                self.block(each)
+            else:
+                for inner in (inner for inner in each if isinstance(inner, ast.AST)):
+                    self.walk(inner)
 
-    def loop(self, node: ast.For | ast.AsyncFor | ast.While, targets: frozenset[str]) -> None:
+    def loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         """Walk the body of a loop once."""
-        kept, passed = self.loops, self.passed
+        kept, passed, targets = self.loops, self.passed, frozenset[str]()
+        if isinstance(node, ast.While):
+            self.walk(node.test)
+        else:
+            self.walk(node.iter)
+            if mixes(node):
+                self.note("average", node)
+            targets = self.frame.over(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
         self.block(node.body)
         self.loops, self.passed = kept, passed
         self.block(node.orelse)
 
-    def simple(self, node: ast.stmt) -> None:
-        """Walk a statement that holds no others: its calls, then what it assigns."""
-        self.expression(node)
-        if ".grad" in self.source.text and ".grad" in (words := self.frame.words(node)):
-            names = [self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name)]
-            self.note("grad", node, words=words, about=names)
+    def amounts(self, node: ast.AST) -> None:
+        """Note what a call or a statement that holds no others does; bind the names that it assigns."""
         match node:
-            case ast.Assign(targets=[ast.Subscript(value=group, slice=ast.Constant(value="lr"))], value=value):
-                if has({*words_in(group)}, "group|^pg$") and has(self.frame.words(value), _PLACE):
-                    self.note("rate", node)
+            case ast.Call():
+                self.call(node)
+            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+                self.frame.bind(target, value)
             case ast.Assign(targets=targets, value=value):
-                if "loss" in " ".join(words_in(targets[0])) and isinstance(targets[0], ast.Subscript):
-                    self.logged(value, node)
+                self.element(targets[0], value, node)
                 for target in targets:
                     self.frame.bind(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -139,24 +128,18 @@ class Walker:
                 old = self.frame.values.get(name, Value(name))
                 scaler = self.frame.scaler(ast.BinOp(target, op, value))
                 self.frame.values[name] = replace(old, words=old.words | self.frame.words(value), scaler=scaler)
+        if isinstance(node, _SIMPLE) and ".grad" in self.source.text and ".grad" in (words := self.frame.words(node)):
+            names = [self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name)]
+            self.note("grad", node, words=words, about=names)
 
-    def expression(self, node: ast.AST) -> None:
-        """Walk the calls of an expression, the inner ones first."""
-        match node:
-            case ast.Lambda():
-                return
-            case ast.IfExp(test=test):
-                self.expression(test)
-                kept = self.guards
-                for part, holds in ((node.body, True), (node.orelse, False)):
-                    self.guards = kept + self.frame.guards(test, holds=holds)
-                    self.expression(part)
-                self.guards = kept
-                return
-        for child in ast.iter_child_nodes(node):
-            self.expression(child)
-        if isinstance(node, ast.Call):
-            self.call(node)
+    def element(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
+        """Note a learning rate that is set from where training is, and a loss that is kept as it is."""
+        match target:
+            case ast.Subscript(value=group, slice=ast.Constant(value="lr")):
+                if has({*words_in(group)}, "group|^pg$") and has(self.frame.words(value), _PLACE):
+                    self.note("rate", node)
+            case ast.Subscript() if has({*words_in(target)}, "loss"):
+                self.logged(value, node)
 
     def call(self, node: ast.Call) -> None:
         """Walk a function of this file; note a call that a rule looks at, unless what it does was seen there."""

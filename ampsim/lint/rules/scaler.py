@@ -78,14 +78,16 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=parts)) if "save" in name:
                 yield from (part for part in parts if _is_optimizer(source, part))
-            case ast.Assign(targets=[ast.Name()], value=value) | ast.For(iter=value) | ast.Attribute(value=value):
+            case ast.Assign(targets=[ast.Name()], value=ast.Call(args=args) as value):
+                aside |= {value, *args}
+            case ast.For(iter=value) | ast.Attribute(value=value):
                 aside.add(value)
             case ast.Call(func=ast.Attribute(attr="state_dict", value=value)) if node not in aside:
                 yield from [node] * _is_optimizer(source, value)
             case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
                 parts = [*args, *(word.value for word in words)]
                 given += [node] * any(_is_optimizer(source, part) for part in parts)
-            case ast.Call(args=args) if called(node) in ("print", "load_state_dict", "deepcopy"):
+            case ast.Call(args=args) if called(node) in ("print", "load_state_dict"):
                 aside |= {*args}
     yield from given
 
