@@ -4,7 +4,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from ampsim.lint.names import SCHEDULE, called, kind_by_name, name_of
+from ampsim.lint.names import name_of
 
 ASKS = re.compile(  # of a condition that asks whether the step was skipped, or will be
     r"get_scale|skip|last_step|was_run|found_inf|overflow|finite|isnan|isinf|is_nan|has_nan|has_inf|scale_before|"
@@ -86,7 +86,7 @@ class Event:
         plain = all(guard.benign for guard in self.beyond(step))
         off = any(guard.text.endswith(".is_enabled()") and not guard.holds for guard in self.guards)
         inner = self.loops[len(step.loops) :]
-        with_it = self.loops[: len(step.loops)] == step.loops and all(map(_repeats, inner))
+        with_it = self.loops[: len(step.loops)] == step.loops and all(map(_is_once_per_micro_batch, inner))
         return with_it and not self.apart(step) and not asks and plain and not off
 
     def within(self, step: "Event") -> bool:
@@ -97,10 +97,5 @@ class Event:
         return deeper or (waits and not any(guard.window or guard.no_window for guard in self.guards))
 
 
-def _repeats(loop: ast.AST) -> bool:
-    """Return whether a loop steps a schedule a number of times, as once for each micro-batch, and does nothing else."""
-    if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and called(loop.iter) == "range"):
-        return False
-    calls = [each for part in loop.body for each in ast.walk(part) if isinstance(each, ast.Call)]
-    of = [name_of(each.func).rpartition(".")[0] for each in calls if called(each) != "isinstance"]
-    return all(kind_by_name(each) == SCHEDULE for each in of)
+def _is_once_per_micro_batch(loop: ast.AST) -> bool:
+    return isinstance(loop, ast.For) and name_of(loop.iter) == "range()" and len(loop.body) == 1

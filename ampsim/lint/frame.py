@@ -135,8 +135,6 @@ class Frame:
     def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return the names."""
         match target, iterated:
-            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
-                return frozenset().union(*map(self.over, targets, args))
             case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
                 return self.over(inner, first)
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
