@@ -45,10 +45,9 @@ class Value:
 
 @dataclass
 class Frame:
-    """A function that is walked: its file, its class, what its names stand for, the functions defined in it."""
+    """A function that is walked: its file, what its names stand for, the functions defined in it."""
 
     source: Source
-    owner: str = ""
     values: dict[str, Value] = field(default_factory=dict)
     nested: dict[str, Function] = field(default_factory=dict)
 
@@ -109,10 +108,10 @@ class Frame:
 
     def made(self, node: ast.AST) -> str:
         """Return the class of this file that an expression is an instance of, or ""."""
-        name = self.name(node)
-        if found := self.values.get(name) or self.values.get(name_of(node)):
-            return found.made
-        call = node if isinstance(node, ast.Call) else self.source.made.get(leaf(name))
+        names = (name_of(node), self.name(node))
+        if found := [self.values[name].made for name in names if name in self.values]:
+            return next(filter(None, found), "")
+        call = node if isinstance(node, ast.Call) else self.source.made.get(leaf(names[1]))
         made = called(call) if call else ""
         return made if made in self.source.classes else ""
 
@@ -148,14 +147,11 @@ class Frame:
     def inner(self, function: Function, node: ast.Call) -> Self:
         """Return the frame of a called function: its parameters stand for the arguments."""
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-        method = names[:1] in (["self"], ["cls"])
         closure = function.name in self.nested
         about = {key: value for key, value in self.values.items() if closure or "." in key}
-        frame = type(self)(self.source, self.owner if method or closure else "", about, dict(self.nested))
-        if isinstance(node.func, ast.Attribute) and method:
-            base = self.name(node.func.value)
-            frame.values[names.pop(0)] = Value(base)
-            frame.owner = self.values[base].made or self.owner if base in self.values else self.owner
+        frame = type(self)(self.source, about, dict(self.nested))
+        if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
+            frame.values[names.pop(0)] = Value(self.name(node.func.value), made=self.made(node.func.value))
         given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
         for name, argument in given:
             found = self.value(argument)
@@ -169,8 +165,6 @@ class Frame:
         for arg in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
             if arg.annotation and (said := leaf(name_of(arg.annotation))) in self.source.classes:
                 self.values[arg.arg] = replace(self.values.get(arg.arg, Value(arg.arg)), made=said)
-                name = self.values[arg.arg].name
-                self.values[name] = replace(self.values.get(name, Value(name)), made=said)
         return self
 
     def known(self, test: ast.expr) -> bool | None:

@@ -31,13 +31,15 @@ class Walker:
 
     def __init__(self, source: Source, start: Function | None = None) -> None:
         self.source, self.trace = source, Trace(source, start)
-        self.frame = Frame(source, source.owners.get(start, "") if start else "")
+        self.frame = Frame(source)
         self.guards: tuple[Guard, ...] = ()
         self.passed: tuple[Guard, ...] = ()  # by the branches that leave, up to the end of the loop or function
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[Function, ...] = (start,) if start else ()
         self.left = LONGEST
         if start:
+            owner = source.owners.get(start, "")
+            self.frame.values |= {name: Value(name, made=owner) for name in ("self", "cls") if owner}
             self.frame.annotated(start)
 
     def block(self, body: Sequence[ast.AST]) -> None:
@@ -193,8 +195,6 @@ class Walker:
         match func:
             case ast.Name(id=name):
                 return self.frame.nested.get(name) or self.source.function(name)
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
-                return self.source.method(self.frame.owner, attr)
             case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
                 return self.source.method(self.frame.made(value), attr)
         return None

@@ -146,24 +146,18 @@ class Names:
     def used(self) -> frozenset[str]:
         """The names that are used as optimizers, schedules and averages, and not as settings of them."""
         found = {leaf(name) for event in self.trace for name in (event.on, event.of)}
-        calls = (call.func for call in self.source.calls if isinstance(call.func, ast.Attribute))
-        found |= {
-            leaf(name_of(func.value))
-            for func in calls
-            if func.attr in ("step", "zero_grad", "state_dict", "get_last_lr")
-        }
-        return frozenset(found)
+        return frozenset(found | self.owners("step", "zero_grad", "state_dict", "get_last_lr"))
 
     @cached_property
     def models(self) -> frozenset[str]:
         """The names of what has parameters."""
+        found = self.owners("parameters", "named_parameters", "no_sync", "train") - {"self", "module", "?", ""}
+        return frozenset(each for each in found if not kind_by_name(each))
+
+    def owners(self, *methods: str) -> set[str]:
+        """Return the names of what has methods that are called."""
         calls = (call.func for call in self.source.calls if isinstance(call.func, ast.Attribute))
-        found = {
-            leaf(name_of(func.value))
-            for func in calls
-            if func.attr in ("parameters", "named_parameters", "no_sync", "train")
-        }
-        return frozenset(each for each in found if not kind_by_name(each) and each not in ("self", "module", "?", ""))
+        return {leaf(name_of(func.value)) for func in calls if func.attr in methods}
 
     def helper(self, node: ast.Call) -> Function | None:
         """Return the function of this file that is called, if something that a rule looks at happens in it."""
