@@ -149,13 +149,9 @@ class Module(Statements):
 
     def stepped(self) -> Iterator[str]:
         """Yield the optimizers that are stepped with."""
-        for event in self.inside:
-            if (
-                event.kind in ("step", "bare")
-                and "?" not in event.of
-                and (event.kind == "step" or identifier(event.of) in self.objects)
-            ):
-                yield identifier(event.of)
+        for event in (each for each in self.inside if each.kind in ("step", "bare") and "?" not in each.of):
+            name = identifier(event.of)
+            yield from [name] * (event.kind == "step" or name in self.objects)
 
     def carried(self) -> Iterator[str]:
         """Yield the objects that training carries, by their names in the written file."""

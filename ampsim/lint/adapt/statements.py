@@ -80,7 +80,9 @@ class Statements(Calls):
         """Yield a loop in the step in which something happens; an average that is written by hand is one call."""
         lines = [*self.block(node.body, inner=True)]
         if "average" in self.events.get(node, ()):
-            yield from self.mixed(node)
+            self.objects["average"] = AVERAGE
+            call = self.line(read(f"average.update_parameters({self.net(self.nets(0)[0])})"), node)
+            yield f"{call}  # for the loop of line {node.lineno}"
         elif isinstance(node.target, ast.Tuple) and OPTIMIZER in map(self.kind, node.target.elts):
             yield from lines  # of which there is one, stepped with once per update
         elif does(lines):
@@ -266,28 +268,3 @@ class Statements(Calls):
                 return f"{ast.unparse(target)} in {f'[{known}]' if self.kind(iterated) else known}"
         names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
         return f"{names[0] if 'enumerate' in ast.unparse(iterated) else '_'} in range(2)"
-
-    def mixed(self, node: ast.For) -> Iterator[str]:
-        """Yield an average that is written by hand: the model that it moves is one."""
-        names, pairs = re.findall(r"\w+", ast.unparse(node.target)), getattr(node.iter, "args", [])
-        text = "\n".join(map(ast.unparse, node.body))
-        moved = [
-            k
-            for k, each in enumerate(names)
-            if re.search(rf"\b{each}(\.data)?(\.(mul_|lerp_|copy_)|\.data =| = )", text)
-        ]
-        about = pairs[moved[0]] if moved and moved[0] < len(pairs) else node.iter
-        inside = [each for each in ast.walk(about) if isinstance(each, ast.Name | ast.Attribute)]
-        average = next(
-            (
-                each
-                for each in map(identifier, map(name_of, inside))
-                if each not in ("parameters", "module", "state_dict", "zip")
-            ),
-            "average",
-        )
-        self.objects[average] = AVERAGE
-        yield (
-            self.line(read(f"{average}.update_parameters({self.net(self.nets(0)[0])})"), node)
-            + f"  # for the loop of line {node.lineno}"
-        )

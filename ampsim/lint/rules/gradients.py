@@ -98,13 +98,12 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
 def half_model(source: Source) -> Iterator[ast.AST]:
     """Yield what makes models half whose parameters an optimizer in the same function has, with a scaler."""
     for scope in (source.tree, *source.functions) if any(source.events("step")) else ():
-        halves = [each for each in scope.body if isinstance(each, ast.Assign | ast.Expr)]
-        made = [(each, _HALF.fullmatch(ast.unparse(each))) for each in halves if isinstance(each.value, ast.Call)]
-        for node, model in made:
-            whole = ast.unparse(scope) if model else ""
-            given = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model[1])}\.parameters\(\)", whole) if model else ()
-            if "GradScaler" in whole and f"{model[1]}.float()" not in whole and OPTIMIZER in map(kind_by_class, given):
-                yield node.value
+        for node in (each for each in scope.body if isinstance(each, ast.Assign | ast.Expr)):
+            made = _HALF.fullmatch(ast.unparse(node)) if isinstance(node.value, ast.Call) else None
+            whole = ast.unparse(scope) if made else ""
+            given = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(made[1])}\.parameters\(\)", whole) if made else ()
+            if made and "GradScaler" in whole and f"{made[1]}.float()" not in whole:
+                yield from [node.value] * (OPTIMIZER in map(kind_by_class, given))
 
 
 def scaled_loss_logged(trace: Trace, each: Event) -> bool:
