@@ -55,6 +55,9 @@ def defaults(function: Function) -> dict[str, ast.expr | None]:
 
 def optimizer(source: Source, name: str) -> tuple[str, int, str]:
     """Return the class of torch that an optimizer is made of, the line, and the call; SGD, 0 and "" if not seen."""
-    call = source.made.get(name)
-    made = _OPTIMIZERS.search(name_of(call.func)) if call else None
-    return (made[2], call.lineno, ast.unparse(call)) if call and made else ("SGD", 0, "")
+    for node in source.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = _OPTIMIZERS.search(name_of(node.value.func))
+            if made and any(leaf(name_of(target)) == name for target in node.targets):
+                return made[2], node.lineno, ast.unparse(node.value)
+    return "SGD", 0, ""
