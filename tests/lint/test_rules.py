@@ -166,6 +166,16 @@ scheduler.step()
     print(ema(batch), ema_model(batch), validate_ema(model), scheduler.step(val_loss_of_step))
     ema = EMA(model)
 """,
+    "a state that is shown, copied into another optimizer, and handed on": """\
+    scaler.step(optimizer)
+    scaler.update()
+    print(optimizer.state_dict(), optimizer.state_dict()["state"])
+    other.load_state_dict(optimizer.state_dict())
+    state = copy.deepcopy(optimizer.state_dict())
+class Wrapper:
+    def state_dict(self):
+        return self.optimizer.state_dict()
+""",
     "a norm after the step": """\
     scaler.step(optimizer)
     print(max(param.grad.norm() for param in model.parameters()))
@@ -210,6 +220,14 @@ WRONG = {
         "    scaler.step(optimizer)\n    torch.nn.utils.clip_grad_norm_(params, 1.0)\n    scaler.update()\n",
     ),
     "the optimizer in a file of its own": ("AMP112", f"{END}    torch.save(optimizer.state_dict(), path)\n"),
+    "the optimizer's state given to a class of the project": (
+        "AMP112",
+        f"{END}    save(asdict(Snapshot(state=optimizer.state_dict())))\n",
+    ),
+    "the optimizer's state behind a condition": (
+        "AMP112",
+        f"{END}    state = optimizer.state_dict() if optimizer else None\n    save(dict(state=state))\n",
+    ),
     "a schedule that is told it by name": ("AMP127", f"{END}    scheduler.step_update(num_updates=updates)\n"),
     "guarded within another condition": (
         "AMP110",

@@ -80,7 +80,9 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
                 yield from (part for part in parts if _is_optimizer(source, part))
             case ast.Assign(targets=[ast.Name()], value=ast.Call(args=args) as value):
                 aside |= {value, *args}
-            case ast.For(iter=value) | ast.Attribute(value=value) | ast.Return(value=ast.Call() as value):
+            case ast.For(iter=value) | ast.Attribute(value=value) | ast.Subscript(value=value):
+                aside.add(value)
+            case ast.Return(value=ast.Call() as value):
                 aside.add(value)
             case ast.Call(func=ast.Attribute(attr="state_dict", value=value)) if node not in aside:
                 yield from [node] * _is_optimizer(source, value)
