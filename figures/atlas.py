@@ -21,11 +21,11 @@ from figures.results import Result
 
 DATA = ("atlas",)
 LOOKS = {  # outcome -> colour, sign, word
-    "passed": ("#DCE9F2", "", "keeps it"),
+    "passed": ("#B9D3E6", "", "keeps it"),
     "expected failure": ("#F3E3A8", "~", "does otherwise, by choice"),
     "failed": ("#E8935A", "×", "breaks it"),
     "refused": ("#B2182B", "!", "hangs or crashes"),
-    "not applicable": ("#F4F4F4", "", "not asked"),
+    "not applicable": ("#FFFFFF", "–", "not asked"),
     "not run": ("#FFFFFF", "", "not run"),
 }
 ROW = 0.126  # inches
@@ -50,7 +50,7 @@ def plot(run: Result) -> Figure:
     for x, column in zip(places, columns, strict=True):
         for y, outcome in zip([*rows, rows[-1] + 1 + GAP], outcomes(laws, column[0]), strict=True):
             draw_cell(axes, x, y, outcome)
-    titles = ["\n".join(textwrap.wrap(", ".join(peer["arm"] for peer in column), 40)) for column in columns]
+    titles = ["\n".join(textwrap.wrap(", ".join(title(peer) for peer in column), 40)) for column in columns]
     draw_names(axes, [f"{law.replace('_', ' ')} ({promised(promises[law])})" for law in laws], titles, rows, places)
     seen = {outcome for column in columns for outcome in outcomes(laws, column[0])[:-1]}
     handles = [
@@ -65,6 +65,11 @@ def plot(run: Result) -> Figure:
 def outcomes(laws: Sequence[str], peer: Mapping[str, Any]) -> list[str]:
     """Return what came of each law, and of the comparison with the dialect."""
     return [*(peer["laws"].get(law, {"outcome": "not run"})["outcome"] for law in laws), outcome_of_drift(peer)]
+
+
+def title(peer: Mapping[str, Any]) -> str:
+    """Return the name of a scaler, with a star if parts of its package were replaced."""
+    return str(peer["arm"]) + "*" * bool(peer["patched"])
 
 
 def promised(promise: str) -> str:

@@ -1,11 +1,12 @@
 """Loss scales of fp16 training on two ranks, in whose gradients an element becomes inf: torch's scaler and ours.
 
-The parameters are cut by hand, the optimizer is fused. Cross: parameters are inf or NaN from there on. In b torch's
-ranks divide by scales of their own, and the loss becomes NaN. Thin: the other seed. Under FSDP2, and with an optimizer
+The parameters are cut by hand, the optimizer is fused. Cross: in a parameters, in b the loss, are not finite from
+there on; in b torch's ranks divide by scales of their own. Thin: the other seed. Under FSDP2, and with an optimizer
 that is not fused, the four lines are one, and are not drawn.
 """
 
 from collections.abc import Mapping
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,14 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None
         first = row["seed"] == 0
         shown = {**style, "label": label(scaler, rank)} if first else {**style, **FAINT}
         axes.step(range(len(scales)), scales, where="post", **shown)
-        if first and columns["not_finite"]:
-            start = columns["not_finite"][0]
+        if first and (start := lost(columns)) is not None:
             axes.plot(start, scales[start], zorder=5, **CROSS)
+
+
+def lost(columns: Record) -> int | None:
+    """Return the step from which on parameters are not finite, or the loss where they stay so."""
+    steps = columns["not_finite"] or [step for step, loss in enumerate(columns["loss"]) if isnan(loss)]
+    return int(steps[0]) if steps else None
 
 
 def label(scaler: str, rank: int) -> str:

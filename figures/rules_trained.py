@@ -36,7 +36,7 @@ def plot(run: Result) -> Figure:
     _style.label_panel(traces, "a", "Loss scale under some of the rules, first seed")
     for key, axes in below.items():
         for y, arm in enumerate(run.arms.values()):
-            draw_row(axes, y, arm, values(run, arm, key), interval=key == "final_loss")
+            draw_row(axes, y, arm, values(run, arm, key))
         _policies.prepare_rows(axes, list(run.arms), SYMLOG.get(key))
     below["final_loss"].axvline(0, color=_style.GREY, linewidth=0.6, zorder=0)
     return figure
@@ -51,8 +51,8 @@ def values(run: Result, arm: ArmRecords, key: str) -> Array | None:
     return 100 * arm.numbers("skip_rate") if key == "skip_rate" else arm.numbers(key)[:, 0] * (1, 100)[key == "zero"]
 
 
-def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None, *, interval: bool) -> None:
-    """Draw a dot per seed and a bar at their mean, or, of the loss, the mean's 95 % interval by Student's t."""
+def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None:
+    """Draw a dot per seed, a bar at their mean and the mean's 95 % interval by Student's t."""
     if numbers is None:
         return  # an empty line would still ask the layout for room
     color = _policies.color(arm.name)
@@ -60,6 +60,5 @@ def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None, *, inte
               clip_on=False, label=arm.name)  # fmt: skip
     mean = float(numbers.mean())
     axes.plot([mean, mean], [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False)
-    if interval:
-        half = q.half_width(numbers)
-        axes.plot([mean - half, mean + half], [y, y], color=color, linewidth=1.2, label=f"{arm.name} interval")
+    half = q.half_width(numbers)
+    axes.plot([mean - half, mean + half], [y, y], color=color, linewidth=1.2, label=f"{arm.name} interval")

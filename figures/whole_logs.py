@@ -21,12 +21,12 @@ HYSTERESES, SHARES = (1, 2, 3), (0.5, 0.9, 0.99, 1.01, 1.1, 2.0)  # of the inter
 OTHERS = {
     "refill: clean": "refill at clean step",
     "refill: backoff": "refill at backoff",
-    "first growth one": "growth counts one other",
+    "first growth one": "first growth one off",
 }
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 3.6)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 3.0)
     halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3))
     longest = max(run.records, key=lambda row: row["steps"])
     widest = max(run.records, key=lambda row: float(np.ptp(row["log2_scale"])))

@@ -48,11 +48,15 @@ Cell = str | Number | Formula
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results: cells are text or numbers. `align` has one letter (l, c, r) per column."""
+    """A table of results: cells are text or numbers. `align` has one letter (l, c, r) per column.
+
+    `groups`, if any, are heads over the heads: a text and over how many columns it stands.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     align: str
+    groups: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def _lay_out(name: str, table: Table, numbers: dict[str, Number | Formula]) -> E
         return {"number": key}
 
     rows = [[cell(i, j, content) for j, content in enumerate(row)] for i, row in enumerate(table.rows)]
-    return {"columns": list(table.columns), "align": table.align, "rows": rows}
+    groups = [list(group) for group in table.groups]
+    return {"columns": list(table.columns), "align": table.align, "groups": groups, "rows": rows}
 
 
 def _describe(run: Result, root: Path) -> Entry:

@@ -11,5 +11,5 @@ PARTS = (scalers, judged, theory, gradients, training, costs, processors)
 NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name, number in part.NUMBERS.items()}
 FIGURES = (
     "exponent_heatmap", "theory_real", "loops", "staleness", "ranks_cells", "ranks_training", "overflow_storm",
-    "whole_logs", "atlas", "static_sweep", "rules_trained",
+    "whole_logs", "atlas", "rules_trained",
 )  # fmt: skip

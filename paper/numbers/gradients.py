@@ -5,9 +5,10 @@ from statistics import fmean
 
 from ampsim.core.machine import Rule
 from ampsim.core.theory import trade_off
+from figures.claims import NEAR
 from figures.quantities import at_share, flushed, growths, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
-from paper.ledger import Number
+from paper.ledger import Formula, Number
 
 heat = partial(Number, "exponent_heatmap")
 rules = partial(Number, "rules_trained")
@@ -46,7 +47,7 @@ def listed(shares: list[float]) -> str:
     return f"{', '.join(first)} and {last} %"
 
 
-NUMBERS: dict[str, Number] = {
+NUMBERS: dict[str, Number | Formula] = {
     "hist.rounded": hist(lambda run: fmean(at_share(run, "rounded_flushed", 0)), "%0"),
     "hist.real": hist(lambda run: fmean(at_share(run, "real_flushed", 0)), "%0"),
     "hist.steps": hist(lambda run: run.arm("gpt").the("points")[2], "d"),
@@ -67,10 +68,11 @@ NUMBERS: dict[str, Number] = {
     "rules.2000.skip": rules(lambda run: run.arm("G=2000").mean("skip_rate"), "%1"),
     "rules.5.room": rules(lambda run: room(run.arm("G=5")), ".1f"),
     "rules.2000.room": rules(lambda run: room(run.arm("G=2000")), ".1f"),
-    "rules.5.more": rules(lambda run: more_loss(run, "G=5").mean(), ".2f"),
-    "rules.5.half": rules(lambda run: half_width(more_loss(run, "G=5")), ".2f"),
-    "rules.2000.more": rules(lambda run: more_loss(run, "G=2000").mean(), ".2f"),
-    "rules.2000.half": rules(lambda run: half_width(more_loss(run, "G=2000")), ".2f"),
+    "rules.5.more": rules(lambda run: more_loss(run, "G=5").mean(), ".3f"),
+    "rules.5.half": rules(lambda run: half_width(more_loss(run, "G=5")), ".3f"),
+    "rules.2000.more": rules(lambda run: more_loss(run, "G=2000").mean(), ".3f"),
+    "rules.2000.half": rules(lambda run: half_width(more_loss(run, "G=2000")), ".3f"),
+    "rules.near": Formula(lambda: len(NEAR), "words"),
     "rules.t7.min": rules(lambda run: min(predicted_products(run)), ">=.3f"),
     "rules.t7.max": rules(lambda run: max(predicted_products(run)), "<=.3f"),
     "rules.product.min": rules(lambda run: min(products(run)), ">=.3f"),

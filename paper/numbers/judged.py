@@ -1,7 +1,8 @@
 """What the machine and the laws say of loops, threads, ranks and logs."""
 
 import json
-from math import floor, log2
+from collections.abc import Callable
+from math import floor, isnan, log2
 
 from ampsim.records import Record
 from figures.quantities import (
@@ -20,12 +21,18 @@ from paper.sources import ROOT
 
 START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their tens of steps
 SFT = "SFT, OPT-1.3B"
+OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler of their own
 
 
 def _wrong(run: Result, depth: int, interval: int) -> float:
     """Return the share of passes that torch's scaler unscaled wrongly with this many steps in flight."""
     arm = run.arm(f"torch depth {depth} G={interval}")
     return float(sum(arm.column("wrong")) / sum(arm.column("checked")))
+
+
+def _passes(depth: int, column: str) -> Callable[[Result], int]:
+    """Return a function that counts the passes of torch's scaler at its own interval."""
+    return lambda run: sum(run.arm(f"torch depth {depth} G=2000").column(column))
 
 
 def _told(run: Result) -> list[Record]:
@@ -42,6 +49,13 @@ def _higher(run: Result, column: str, interval: int) -> int:
     """Return for how many seeds a loss ends higher with torch's shared scaler than with ours."""
     ours, torchs = (run.arm(f"{whose} G={interval}").numbers(column) for whose in ("ampsim", "torch"))
     return int((torchs > ours).sum())
+
+
+def _other_rules(run: Result) -> list[bool]:
+    """Return of each rule that differs from the one that a scaler was set to whether its log refutes it."""
+    return [
+        found["refuted"] is not None for row in run.records for name, found in row["rules"].items() if name != "as set"
+    ]
 
 
 def _unrefuted(run: Result, below: bool) -> int:
@@ -63,8 +77,18 @@ def _of_kind(run: Result, kind: str, wrong: bool) -> int:
 
 
 def _loops(run: Result) -> list[Record]:
-    """Return the loops of frameworks."""
-    return [row for row in run.records if "laws" in row]
+    """Return the loops of frameworks that have a scaler of their own."""
+    return [row for row in run.records if "laws" in row and row["arm"] not in OUR_SCALER]
+
+
+def _package(row: Record) -> str:
+    """Return the name of the package that a loop is of."""
+    return str(row["arm"].partition(",")[0])
+
+
+def _broken(run: Result) -> list[Record]:
+    """Return the loops of frameworks that break a law."""
+    return [row for row in _loops(run) if any(cell["outcome"] == "broken" for cell in row["laws"].values())]
 
 
 def _broken_cells(run: Result) -> list[Record]:
@@ -82,6 +106,11 @@ def _apart(run: Result) -> list[float]:
     return [abs(log2(a["scale_changes"][-1][1] / b["scale_changes"][-1][1])) for a, b in parted_runs(run)]
 
 
+def _nan(run: Result) -> list[int]:
+    """Return the first step at which the loss is NaN in the runs in which the scales of the ranks part."""
+    return [next(step for step, loss in enumerate(ranks[0]["loss"]) if isnan(loss)) for ranks in parted_runs(run)]
+
+
 def _of_cut(cut: str) -> Number:
     return Number("ranks_cells", lambda run: sum(cell["cut"] == cut for cell in rank_cells(run, "torch")), "d")
 
@@ -92,10 +121,13 @@ def _wrong_of_cut(cut: str) -> Number:
 
 NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.2.1": Number("threads", lambda run: _wrong(run, 1, 2), "%0"),
-    "threads.torch.2000.1": Number("threads", lambda run: _wrong(run, 1, 2000), "%2"),
-    "threads.torch.2000.4": Number("threads", lambda run: _wrong(run, 4, 2000), "%2"),
+    **{
+        f"threads.torch.2000.{depth}.{column}": Number("threads", _passes(depth, column), ",d")
+        for depth in (1, 4)
+        for column in ("wrong", "checked")
+    },
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
-    "race.wrong": Number("threads_loss", lambda run: run.arm("torch G=5").mean("wrong") / run.config["steps"], "%0"),
+    "race.wrong": Number("threads_loss", lambda run: run.arm("torch G=5").mean("wrong") / run.config["steps"], "%1"),
     "race.seeds": Number("threads_loss", lambda run: len(run.seeds), "words"),
     "race.test": Number("threads_loss", lambda run: _higher(run, "test_loss", 5), "words"),
     "race.50.test": Number("threads_loss", lambda run: _higher(run, "test_loss", 50), "words"),
@@ -137,9 +169,12 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "logs.scalers": Number("whole_logs", lambda run: len(run.records), "words"),
     "logs.printed": Number("whole_logs", lambda run: sum(row["printed"] for row in run.records), ",d"),
-    "logs.steps": Number(  # two scalers of one run count its steps once
-        "whole_logs", lambda run: sum({row["source"]: row["steps"] for row in run.records}.values()), ",d"
-    ),
+    "logs.logs": Number("whole_logs", lambda run: len({row["source"] for row in run.records}), "words"),
+    "logs.steps": Number("whole_logs", lambda run: sum(row["steps"] for row in run.records), ",d"),
+    "logs.rules": Number("whole_logs", lambda run: len(_other_rules(run)), "d"),
+    "logs.rules.refuted": Number("whole_logs", lambda run: sum(_other_rules(run)), "d"),
+    "logs.sft.printed": Number("whole_logs", lambda run: run.arm(SFT).the("printed"), ",d"),
+    "logs.sft.blocks": Number("whole_logs", lambda run: len(run.arm(SFT).the("log2_scale")), "d"),
     "logs.unprinted": Number(
         "whole_logs", lambda run: sum(step is None for _, step, *_ in run.arm(SFT).the("events")), "d"
     ),
@@ -150,12 +185,17 @@ NUMBERS: dict[str, Number | Formula] = {
     "logs.sft.bound": Number("whole_logs", lambda run: floor(run.arm(SFT).the("bound")), "d"),
     "rt.apart.min": Number("ranks_training", lambda run: min(_apart(run)), ">=d"),
     "rt.apart.max": Number("ranks_training", lambda run: max(_apart(run)), "<=d"),
+    "rt.nan.min": Number("ranks_training", lambda run: min(_nan(run)), ">=d"),
+    "rt.nan.max": Number("ranks_training", lambda run: max(_nan(run)), "<=d"),
     "lint.schedules": Formula(lambda: len(_read("AMP101")), "d"),
     "lint.schedules.right": Formula(lambda: sum(_read("AMP101")), "d"),
     "lint.unsaved": Formula(lambda: len(_read("AMP112")), "d"),
     "lint.unsaved.right": Formula(lambda: sum(_read("AMP112")), "d"),
     "census.loops": Number("census", lambda run: census(run, "wrong")[1], "d"),
     "census.wrong": Number("census", lambda run: census(run, "wrong")[0], "d"),
+    "census.repositories.wrong": Number(
+        "census", lambda run: len({name for row in run.records for name in row["wrong"]["repositories"]}), "d"
+    ),
     "census.script": Number("census", lambda run: _of_kind(run, "script", wrong=True), "d"),
     "census.script.loops": Number("census", lambda run: _of_kind(run, "script", wrong=False), "d"),
     "census.package": Number("census", lambda run: _of_kind(run, "package", wrong=True), "d"),
@@ -172,16 +212,10 @@ NUMBERS: dict[str, Number | Formula] = {
     "loops.threads": Number(
         "loops", lambda run: len({bug["thread"] for bug in run.arm("bugs").first["bugs"].values()}), "d"
     ),
-    "loops.ms": Number("loops", lambda run: max(bug["ms"] for bug in run.arm("bugs").first["bugs"].values()), "<=.0f"),
-    "loops.loops": Number("loops", lambda run: len(_loops(run)), "d"),
-    "loops.frameworks": Number(
-        "loops", lambda run: len({row["arm"].partition(",")[0] for row in _loops(run)}), "words"
-    ),
-    "loops.broken": Number(
-        "loops",
-        lambda run: sum(any(cell["outcome"] == "broken" for cell in row["laws"].values()) for row in _loops(run)),
-        "words",
-    ),
+    "loops.loops": Number("loops", lambda run: len(_loops(run)), "words"),
+    "loops.frameworks": Number("loops", lambda run: len(set(map(_package, _loops(run)))), "words"),
+    "loops.broken": Number("loops", lambda run: len(_broken(run)), "words"),
+    "loops.broken.packages": Number("loops", lambda run: len(set(map(_package, _broken(run)))), "words"),
     "loops.cells": Number("loops", lambda run: len(_broken_cells(run)), "words"),
     "loops.unreported": Number(
         "loops", lambda run: sum("https://" not in cell["known"] for cell in _broken_cells(run)), "words"

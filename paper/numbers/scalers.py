@@ -1,8 +1,10 @@
 """The field's scalers, what was recorded of them, and what goes wrong with them."""
 
+from collections.abc import Callable
+
 from ampsim.card import claims as card
 from ampsim.core import dialects
-from ampsim.peers.laws.judging import ENDS
+from ampsim.peers.laws.judging import ENDS, LAWS, UNASKED
 from ampsim.records import Record
 from figures.quantities import (
     BROKEN,
@@ -26,7 +28,7 @@ TITLES = {
 SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
-def _installed(run: Result) -> list[Record]:
+def installed(run: Result) -> list[Record]:
     """Return the others' scalers that the atlas has run."""
     return [row for row in run.records if row["arm"] != "laws" and not row["requirement"].startswith("ampsim")]
 
@@ -39,20 +41,20 @@ def _own(run: Result) -> list[Record]:
 def _classes(run: Result, *laws: str) -> set[str]:
     """Return the classes that break one of these laws, or a law away from the ends; ours are not among them."""
     found = (
-        (row["class"], broken_laws(row) & {*laws} if laws else broken_laws(row) - ends(run)) for row in _installed(run)
+        (row["class"], broken_laws(row) & {*laws} if laws else broken_laws(row) - ends(run)) for row in installed(run)
     )
     return {str(name) for name, broken in found if broken}
 
 
 def _more(run: Result) -> set[str]:
     """Return the classes that break a law away from the ends, and not only by growing at another clean step."""
-    found = ((row["class"], broken_laws(row) - ends(run) - {COUNTING}) for row in _installed(run))
+    found = ((row["class"], broken_laws(row) - ends(run) - {COUNTING}) for row in installed(run))
     return {str(name) for name, broken in found if broken}
 
 
 def _patched(run: Result, classes: set[str]) -> int:
     """Return how many of these classes were driven with a stub."""
-    return len({row["class"] for row in _installed(run) if row["patched"] and row["class"] in classes})
+    return len({row["class"] for row in installed(run) if row["patched"] and row["class"] in classes})
 
 
 def _among(run: Result) -> str:
@@ -62,7 +64,7 @@ def _among(run: Result) -> str:
 
 def _by_errors(run: Result, law: str) -> int:
     """Return how many scalers break a law by an error that they raise."""
-    found = (row["laws"][law] for row in _installed(run) if law in row["laws"])
+    found = (row["laws"][law] for row in installed(run) if law in row["laws"])
     return sum(each["outcome"] in BROKEN and each["fails_by"] != "AssertionError" for each in found)
 
 
@@ -73,7 +75,7 @@ def _promised(run: Result, whose: str) -> int:
 
 def _cells(run: Result, law: str = "", outcomes: tuple[str, ...] = BROKEN) -> int:
     """Return how many scalers come out so by a law, or by all of them together."""
-    found = (row["laws"].items() for row in _installed(run))
+    found = (row["laws"].items() for row in installed(run))
     return sum(each["outcome"] in outcomes for laws in found for name, each in laws if name == law or not law)
 
 
@@ -83,6 +85,18 @@ def _in_words(names: set[str]) -> str:
     if len(first) + 1 != len(names):
         raise KeyError(f"{sorted(names)}: expected a title of each in TITLES")
     return f"{', '.join(first)} and {last}"
+
+
+def _failed_at(level: int) -> Callable[[Result], int]:
+    """Return a function that counts the checks of a level of the kit that torch's scaler fails."""
+    return lambda run: sum(
+        run.arm("torch").the("checks")[name]["level"] == level for name in run.arm("torch").the("failed")
+    )
+
+
+def _failed_away(run: Result) -> set[str]:
+    """Return the checks of the kit that torch's scaler fails away from the ends of float32."""
+    return {*run.arm("torch").the("failed")} - ENDS
 
 
 def _atlas(law: str, outcomes: tuple[str, ...] = BROKEN, printed: str = "words") -> Number:
@@ -104,13 +118,14 @@ NUMBERS: dict[str, Number | Formula] = {
     "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
     "field.delayed": Formula(lambda: sum(row.delay == 1 for row in survey().values()), "words"),
     "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
-    "atlas.scalers": Number("atlas", lambda run: len(_installed(run)), "d"),
-    "atlas.packages": Number("atlas", lambda run: len({row["requirement"] for row in _installed(run)}), "d"),
-    "atlas.patched": Number("atlas", lambda run: sum(bool(row["patched"]) for row in _installed(run)), "d"),
+    "atlas.scalers": Number("atlas", lambda run: len(installed(run)), "d"),
+    "atlas.packages": Number("atlas", lambda run: len({row["requirement"] for row in installed(run)}), "d"),
+    "atlas.patched": Number("atlas", lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"),
     "atlas.laws": Number("atlas", lambda run: len(run.arm("laws").first["sentences"]), "d"),
+    "atlas.unasked": Formula(lambda: len(UNASKED), "words"),
     "atlas.histories": Number("atlas", lambda run: run.config["histories"], ",d"),
-    "atlas.equal": Number("atlas", lambda run: sum(not row["drift"]["differing"] for row in _installed(run)), "d"),
-    "atlas.classes": Number("atlas", lambda run: len({row["class"] for row in _installed(run)}), "d"),
+    "atlas.equal": Number("atlas", lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"),
+    "atlas.classes": Number("atlas", lambda run: len({row["class"] for row in installed(run)}), "d"),
     "atlas.laws.torch": Number("atlas", lambda run: _promised(run, "torch"), "d"),
     "atlas.laws.package": Number("atlas", lambda run: _promised(run, "the package"), "d"),
     "atlas.laws.ours": Number("atlas", lambda run: _promised(run, "ours"), "d"),
@@ -123,7 +138,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "atlas.resumed.raises": Number("atlas", lambda run: _by_errors(run, RESUMED), "words"),
     "atlas.constants": _atlas(CONSTANTS, ("expected failure",), "d"),
     "atlas.ours": Number("atlas", lambda run: sum(len(broken_laws(row)) for row in _own(run)), "words"),
-    "atlas.environments": Number("atlas", lambda run: len({row["environment"] for row in _installed(run)}), "words"),
+    "atlas.environments": Number("atlas", lambda run: len({row["environment"] for row in installed(run)}), "words"),
     "atlas.gradient.classes": Number("atlas", lambda run: len(_classes(run, GRADIENT)), "words"),
     "atlas.gradient.names": Number("atlas", lambda run: _in_words(_classes(run, GRADIENT)), "text"),
     "atlas.asked": _atlas("", ASKED, ",d"),
@@ -142,11 +157,9 @@ NUMBERS: dict[str, Number | Formula] = {
     "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
     "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
     "kit.compatible": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
-    "kit.torch.numbers": Number(
-        "conformance",
-        lambda run: sum(run.arm("torch").the("checks")[name]["level"] == 5 for name in run.arm("torch").the("failed")),
-        "words",
-    ),
+    **{f"kit.torch.level{level}": Number("conformance", _failed_at(level), "words") for level in range(1, 6)},
+    "kit.torch.away": Number("conformance", lambda run: len(_failed_away(run)), "words"),
+    "kit.torch.unasked": Number("conformance", lambda run: len(_failed_away(run) - LAWS.keys()), "words"),
     "kit.torch.range": Number(
         "conformance",
         lambda run: sum(name in ENDS for name in run.arm("torch").the("failed")),

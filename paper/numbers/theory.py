@@ -1,6 +1,6 @@
 """The theorems, the real run that T3 predicts, and what depth costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import sqrt
 
@@ -55,10 +55,9 @@ def worst_level(run: Result) -> float:
     return max(abs(real_level(run, g) - t3_level(run, g, f"G={g}")) for g in INTERVALS)
 
 
-def together(deviations: Callable[[Result, int], float], runs: Sequence[str]) -> float:
-    """Return the intervals' standard deviations as one, if they were independent of each other."""
-    each = [deviations(sources.load(run), interval) for run in runs for interval in INTERVALS]
-    return sum(each) / sqrt(len(each))
+def correlations() -> list[float]:
+    """Return the correlation of successive ceilings of each run, on the seeds of the text and on new ones."""
+    return [row["ceiling_correlation"] for stem in BOTH for row in sources.load(stem).records]
 
 
 def worst_rate(run: Result) -> float:
@@ -94,32 +93,28 @@ NUMBERS: dict[str, Number | Formula] = {
     "t10.2": theory(lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["predicted"], "%2"),
     "real.steps": real(real_steps, ",d"),
     "real.seeds": real(lambda run: len(run.seeds), "words"),
-    "real.z": real(worst_z, "<=.1f"),
-    "real.z.both": on_both(worst_z, "<=.1f"),
-    "real.z.fp32": real(lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), "<=.1f"),
-    "real.z.t1": real(lambda run: -max(real_z(run, g, bound=True) for g in INTERVALS), ">=.1f"),
+    "real.z": real(worst_z, ".1f"),
+    "real.z.both": on_both(worst_z, ".1f"),
+    "real.z.fp32": real(lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), ".1f"),
+    "real.z.t1": real(lambda run: -max(real_z(run, g, bound=True) for g in INTERVALS), ".0f"),
     "real.prefix": real(lambda run: run.config["prefix"], "d"),
     "real.forecast": real(lambda run: max(abs(forecast_error(run, g)) for g in INTERVALS), "<=%1"),
     "real.level.worst": real(worst_level, "<=.2f"),
     "real.level.both": on_both(worst_level, "<=.2f"),
     "real.level.new": Number(NEW_SEEDS, worst_level, "<=.2f"),
     "real.rate.both": on_both(worst_rate, "<=%0"),
-    "real.z.pooled": Formula(lambda: together(real_z, BOTH), ".1f"),
-    "real.level.z.pooled": Formula(lambda: together(real_level_z, ("theory_real",)), ".1f"),
-    "real.level.z.pooled.new": Formula(lambda: together(real_level_z, (NEW_SEEDS,)), ".1f"),
-    "real.level.z.pooled.both": Formula(lambda: together(real_level_z, BOTH), ".1f"),
     "real.level.cells": Formula(
         lambda: sum(real_level_z(sources.load(run), g) > 0 for run in BOTH for g in INTERVALS), "words"
     ),
-    "real.level.z.new.min": Number(NEW_SEEDS, lambda run: min(real_level_z(run, g) for g in INTERVALS), ">=.1f"),
-    "real.level.z.new.max": Number(NEW_SEEDS, lambda run: max(real_level_z(run, g) for g in INTERVALS), "<=.1f"),
-    "real.z.fp32.new": Number(NEW_SEEDS, lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), "<=.1f"),
+    "real.z.fp32.new": Number(NEW_SEEDS, lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), ".1f"),
     "real.forecast.new": Number(NEW_SEEDS, lambda run: max(abs(forecast_error(run, g)) for g in INTERVALS), "<=%1"),
-    "real.level.z.min": real(lambda run: min(real_level_z(run, g) for g in INTERVALS), ">=.1f"),
-    "real.level.z.max": real(lambda run: max(real_level_z(run, g) for g in INTERVALS), "<=.1f"),
     "real.unforeseen": real(lambda run: sum(row["unforeseen"] for row in run.records), "words"),
-    "real.correlation.min": real(lambda run: min(row["ceiling_correlation"] for row in run.records), ">=.3f"),
-    "real.correlation.max": real(lambda run: max(row["ceiling_correlation"] for row in run.records), "<=.3f"),
+    "real.correlation.min": Formula(lambda: min(correlations()), ">=.3f"),
+    "real.correlation.max": Formula(lambda: max(correlations()), "<=.3f"),
+    "real.correlation.runs": Formula(lambda: len(correlations()), "d"),
+    "real.correlation.errors": Formula(
+        lambda: min(correlations()) * sqrt(real_steps(sources.load("theory_real"))), ">=.1f"
+    ),
     "stale.cumulative.4.headroom": Number("staleness", lambda run: run.arm("cumulative k=4").mean("headroom"), ".1f"),
     "stale.cumulative.0.headroom": Number("staleness", lambda run: run.arm("cumulative k=0").mean("headroom"), ".1f"),
     "stale.dedup.4.skip": Number("staleness", lambda run: run.arm("deduplicated k=4").mean("skip_rate"), "%1"),
@@ -129,7 +124,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "stale.worse": Number("staleness", lambda run: sum(more > 0 for more in late_losses(run)), "d"),
     "stale.loss.worst": Number("staleness", lambda run: max(map(abs, late_losses(run))), "<=.3f"),
     "stale.loss.new": Number("staleness@cpu-new-seeds", lambda run: max(map(abs, late_losses(run))), "<=.3f"),
-    "async.0": Number("async_depth", lambda run: run.arm("depth 0").mean("test_loss")),
-    "async.4": Number("async_depth", lambda run: run.arm("depth 4").mean("test_loss")),
-    "async.scale.4": Number("async_depth", lambda run: run.arm("scale 4").mean("test_loss")),
+    "async.0": Number("async_depth", lambda run: run.arm("depth 0").mean("test_loss"), ".3f"),
+    "async.4": Number("async_depth", lambda run: run.arm("depth 4").mean("test_loss"), ".3f"),
+    "async.scale.4": Number("async_depth", lambda run: run.arm("scale 4").mean("test_loss"), ".3f"),
+    "async.seeds": Number("async_depth", lambda run: len(run.seeds), "words"),
 }

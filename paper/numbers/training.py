@@ -68,7 +68,6 @@ def warned(run: Result, signal: str, least: int = 0) -> int:
 
 
 NUMBERS: dict[str, Number] = {
-    "sweep.steps": Number("static_sweep", lambda run: run.config["steps"], "d"),
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
     "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
     "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),
@@ -93,7 +92,6 @@ NUMBERS: dict[str, Number] = {
     "resnet.fp32": resnet(lambda run: run.arm("fp32").mean("test_loss")),
     "resnet.global.unscaled": resnet(lambda run: run.arm("global unscaled").mean("test_loss")),
     "resnet.global.dynamic": resnet(lambda run: run.arm("global dynamic").mean("test_loss")),
-    "resnet.fixed": resnet(lambda run: run.arm("static 2^16").mean("test_loss")),
     "signals.calm": signals(lambda run: len(runs_of(run, crashed=False)), "words"),
     "signals.crashed": signals(lambda run: len(runs_of(run, crashed=True)), "words"),
     "signals.false": signals(
@@ -114,6 +112,7 @@ NUMBERS: dict[str, Number] = {
     "crash.035": crash(lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
     "crash.04": crash(lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
     "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
+    "crash.fp32.02": crash(lambda run: max(row["loss"][-1] for row in run.arm("fp32 lr=0.02")), "<=.2f"),
     "crash.fp32.diverged": crash(lambda run: sum(row["loss"][-1] > 10 for row in run.arm("fp32 lr=0.05")), "words"),
     "crash.fp32.above": crash(
         lambda run: sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05")), "words"

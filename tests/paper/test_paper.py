@@ -19,7 +19,7 @@ from figures import claims, rendering
 from figures.claims import Finding
 from figures.quantities import INTERVALS
 from paper import __main__ as cli
-from paper import build, ledger, lint
+from paper import build, ledger, lint, sources, tables
 from paper.ledger import Declared, Number, Table
 from paper.printed import show
 from paper.sources import ROOT, PaperError
@@ -182,7 +182,7 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
 def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
     laws = [renewal(row["ceilings"], interval) for row in rows("theory_real") if row["arm"] == f"G={interval}"]
     row = INTERVALS.index(interval)
-    shown = [BOOK["numbers"][f"real[{row},{column}]"]["value"] for column in (2, 7)]
+    shown = [BOOK["numbers"][f"real[{row},{column}]"]["value"] for column in (2, 8)]
     rate, level = (statistics.fmean(column) for column in zip(*laws, strict=True))
     assert shown == pytest.approx([100 * rate, level], rel=1e-9)
 
@@ -234,24 +234,24 @@ def refusal(root: Path) -> str:
 
 
 def test_all_that_is_wrong_is_said_at_once_and_what_only_follows_from_it_is_not(checkout: Path) -> None:
-    text, figures = checkout / "paper" / "text" / "08_training.typ", checkout / "figures"
+    text, figures = checkout / "paper" / "text" / "d0_training.typ", checkout / "figures"
     data = checkout / "experiments" / "data" / "cpu"
     edit(text, '#num("gpt.fp32")', "2.58")
     edit(text, '#num("gpt.unscaled")', "$2.57$")
     edit(text, '#num("resnet.steps")', "$7$")
     edit(text, '#holds("gpt.mean")', '#holds("gpt.meant")')
-    (figures / "static_sweep.pdf").unlink()
+    (figures / "whole_logs.pdf").unlink()
     edit(figures / "overflow_storm.svg", 'width="496.8pt"', 'width="600pt"')
     (data / "theory_real.jsonl").unlink()
     (data / "staleness.jsonl").write_bytes((data / "staleness.jsonl").read_bytes()[:-20])
     expected = (
-        r"paper/text/08_training\.typ, line \d+: '2\.58' is typed by hand",
-        r"paper/text/08_training\.typ, line \d+: '2\.57' is typed by hand",
-        r"paper/text/08_training\.typ, line \d+: '7' is typed by hand",
+        r"paper/text/d0_training\.typ, line \d+: '2\.58' is typed by hand",
+        r"paper/text/d0_training\.typ, line \d+: '2\.57' is typed by hand",
+        r"paper/text/d0_training\.typ, line \d+: '7' is typed by hand",
         r"experiments/data/cpu/staleness\.jsonl, line \d+: ",
         r"experiments/data/cpu/theory_real\.jsonl: no such file; `python -m experiments\.theory_real` makes it",
         r"claim 'gpt\.meant': the text marks it with #holds; expected one of figures/claims\.py",
-        r"figures/static_sweep\.pdf: no such figure; `python -m figures static_sweep` draws it",
+        r"figures/whole_logs\.pdf: no such figure; `python -m figures whole_logs` draws it",
         r"figures/overflow_storm\.svg: 600 pt wide",
     )
     said = refusal(checkout).splitlines()
@@ -263,7 +263,7 @@ def test_all_that_is_wrong_is_said_at_once_and_what_only_follows_from_it_is_not(
 def test_what_is_left_over_or_points_nowhere_is_said_at_once(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "compile_text", lambda root, notice: b"")  # its pages are those of the test above
     monkeypatch.setattr(build, "drawn", lambda root: [])
-    edit(checkout / "paper" / "text" / "08_training.typ", '#num("gpt.fp32")', "much")
+    edit(checkout / "paper" / "text" / "d0_training.typ", '#num("gpt.fp32")', "much")
     edit(checkout / "paper" / "text" / "03_theory.typ", '"test_t4_counts_what_the_machine_does"', '"test_t4_gone"')
     edit(checkout / "tests" / "torch" / "test_lockstep.py", "def test_torch_never_leaves_scale_zero", "def test_other")
     assert sorted(refusal(checkout).splitlines()) == [
@@ -288,7 +288,7 @@ def test_a_stale_data_file_is_refused(checkout: Path, monkeypatch: pytest.Monkey
     ("text", "old", "new", "said"),
     [
         ("01_why.typ", "@qi2025", "@nobody2020", "nobody2020"),
-        ("08_training.typ", '#num("gpt.fp32")', '#num("gpt.fp64")', r'"gpt\.fp64" is not declared in paper/numbers'),
+        ("d0_training.typ", '#num("gpt.fp32")', '#num("gpt.fp64")', r'"gpt\.fp64" is not declared in paper/numbers'),
     ],
 )
 def test_what_nobody_declared_is_refused(checkout: Path, text: str, old: str, new: str, said: str) -> None:
@@ -392,16 +392,16 @@ def test_a_main_text_that_is_too_long_is_refused(uses) -> None:
     assert "the main text ends on page 11; expected at most 10" in said
 
 
-def test_every_claim_is_printed_with_what_each_device_says_and_a_card_has_not_said() -> None:
+def test_every_claim_is_printed_with_what_each_device_says() -> None:
     rows = BOOK["tables"]["claims"]["rows"]
     assert len(rows) == len(BOOK["claims"])
-    here, seeds, *others, card = zip(
+    here, seeds, *others = zip(
         *([BOOK["numbers"][cell["number"]]["text"] for cell in row[4:]] for row in rows), strict=True
     )
     assert set(here) == {"yes"}
     assert seeds.count("NO") == 2  # the text names them
     assert all(set(column) == {"yes", "–"} for column in others)
-    assert set(card) == {"–"}
+    assert len(others) == 2
 
 
 def test_the_locked_packages_are_those_of_the_constraints() -> None:
@@ -470,3 +470,23 @@ def test_formats() -> None:
     assert show(math.inf, ".1f")[0] == "inf"
     with pytest.raises(ValueError, match="expected a whole number"):
         show(2.5, "d")
+
+
+def test_the_table_of_broken_laws_names_each_class_that_breaks_one_and_no_other() -> None:
+    run = sources.load("atlas")
+    named = {name for names in tables.breakers(run).values() for name in names.split(", ")}
+    assert len({name.rstrip("*") for name in named}) == BOOK["numbers"]["atlas.classes.away"]["value"]
+    assert sum(name.endswith("*") for name in named) == BOOK["numbers"]["atlas.classes.patched"]["value"]
+    records = [{**row, "laws": {}} if row["arm"] == "flax" else row for row in run.records]
+    fewer = dataclasses.replace(run, records=tuple(row for row in records if row["arm"] != "fairseq"))
+    with pytest.raises(KeyError, match="giving_up_is_said_again"):
+        tables.breakers(fewer)
+
+
+def test_a_claims_code_and_powers_of_two_are_set_as_such() -> None:
+    assert tables.typeset("After `unscale_`, at 2^-14 of [a]") == r"After `unscale_`, at $2^(-14)$ of \[a\]"
+
+
+def test_the_bugs_of_the_table_are_all_that_were_planted() -> None:
+    run = sources.load("loops")
+    assert sum(len(tables.of_law(run, law)) for law in tables.LOOP_LAWS) == BOOK["numbers"]["loops.bugs"]["value"]
