@@ -52,7 +52,7 @@ def _higher(run: Result, column: str, interval: int) -> int:
 
 
 def _other_rules(run: Result) -> list[bool]:
-    """Return of each rule that differs from the one that a scaler was set to whether its log refutes it."""
+    """Tell for each rule but the one that was set whether the log refutes it."""
     return [
         found["refuted"] is not None for row in run.records for name, found in row["rules"].items() if name != "as set"
     ]
