@@ -35,18 +35,16 @@ class Width:
 def rows(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield lines, those of a table that has a name and a number on each, such as guided-diffusion's, as one."""
     cells, begin = dict[str, str](), 0
-    for text, number, torn in lines:
+    for text, number, torn in itertools.chain(lines, [("", 0, False)]):
         found = _CELL.fullmatch(text) if "|" in text[:20] else None
         if cells and (not found or found[1] in cells):
             yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
             cells = {}
-        if not found:
+        if not found and text:
             yield text, number, torn
-        elif found[1] != "step" or "e" not in found[2]:  # a step of three digits only is no step
+        if found and (found[1] != "step" or "e" not in found[2]):  # a step of three digits only is no step
             begin = begin if cells else number
             cells[found[1]] = found[2]
-    if cells:
-        yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
 
 
 def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
