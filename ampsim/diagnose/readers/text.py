@@ -7,6 +7,7 @@ the next one is there, which tells whether a terminal has cut it.
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from ampsim.diagnose.formats import NAMED, PROGRAMS, ROWS, SENTENCES, TABLE, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
@@ -130,12 +131,11 @@ class TextReader:
 
     def fault(self, text: str) -> bool:
         """Take an error that is known; False if there is none."""
-        if not any(word in text for word in _ENDS):
-            return False
-        if (error := error_in(text, " ".join(each.builder.program for each in self.streams.values()))) is None:
-            return False
-        self.error = self.number, error["pattern"].pattern
-        return True
+        programs = " ".join(each.builder.program for each in self.streams.values())
+        error = error_in(text, programs) if any(word in text for word in _ENDS) else None
+        if error:
+            self.error = self.number, error["pattern"].pattern
+        return error is not None
 
     def stream(self, text: str) -> Stream:
         """Return what the line's rank says."""
@@ -185,15 +185,15 @@ class TextReader:
         stream.rank = stream.rank or (named[1] if named else None)
         return named is not None and named[1] != stream.rank
 
-    def _told(self, stream: Stream, each: dict[str, object], found: re.Match[str]) -> None:
-        values = {name: float(found[each[name]]) for name in ("before", "after") if name in each}  # type: ignore[call-overload]
+    def _told(self, stream: Stream, each: dict[str, Any], found: re.Match[str]) -> None:
+        columns = {"scale": each.get("before"), "left": each.get("after")}
+        entry = {name: float(found[group]) for name, group in columns.items() if group}
         if each.get("logarithm"):
-            values = {name: 2.0**value for name, value in values.items() if abs(value) < 1022}
-        skips = 1.0 if each.get("skips", 1) else None
-        stream.counted += skips or 0.0
-        stream.builder.add(
-            line=self.number, skipped=skips, scale=values.get("before"), left=values.get("after", math.nan)
-        )
+            entry = {name: 2.0**value for name, value in entry.items() if abs(value) < 1022}
+        if each.get("skips", 1):
+            entry["skipped"] = 1.0
+            stream.counted += 1.0
+        stream.builder.add(entry=entry | {"line": self.number})
 
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
