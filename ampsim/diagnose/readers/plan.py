@@ -53,11 +53,8 @@ class Plan(NamedTuple):
 
 def numbers_of(text: str, torn: bool) -> tuple[Entry, list[Token]]:
     """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
-    tokens = list(_pairs(text))
+    tokens = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)] + list(_pairs(text))
     entry = entry_of(token[:2] for token in tokens)
-    if not {"scale", "loss"} <= entry.keys():
-        tokens[:0] = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)]
-        entry = entry_of(token[:2] for token in tokens)
     if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
         tokens.append(("step", found[1], found.start(1)))
         entry["step"] = float(found[1])
