@@ -196,8 +196,7 @@ class Frame:
             case ast.Name() | ast.Attribute() if _HIDES.search(leaf(name_of(node))):
                 return False
             case ast.Name(id=name):
-                emptied = f"{name}.clear()" in self.source.text or f"{name}.pop(" in self.source.text  # as by a hook
-                computed = emptied or (name in self.values and self.values[name].computed)
+                computed = name in self.source.emptied or (name in self.values and self.values[name].computed)
                 return not computed or bool(CONFIG.match(name)) or kind_by_name(name) in (AVERAGE, SCHEDULE)
             case ast.Attribute(value=value) | ast.Subscript(value=value, slice=ast.Constant()):
                 return self.is_setting(value) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)

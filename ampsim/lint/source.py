@@ -37,12 +37,15 @@ class Source:
         nodes: every node of the tree, which is walked once; `functions`, `classes` and `calls` are some of them.
         owners: the classes of methods.
         made: what is called to make a name, by its last part.
+        emptied: the names of what is emptied somewhere, as by a hook.
         imports: what imported names stand for, dotted; from a module beside this one, with a dot in front.
     """
 
     def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
         self.tree, self.text, self.path = tree, text, path
         self.traces: list[Trace] = []
+        self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
+        self.has_gradients = ".grad" in text
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}

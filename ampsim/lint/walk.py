@@ -130,7 +130,7 @@ class Walker:
                 old = self.frame.values.get(name, Value(name))
                 scaler = self.frame.scaler(ast.BinOp(target, op, value))
                 self.frame.values[name] = replace(old, words=old.words | self.frame.words(value), scaler=scaler)
-        if isinstance(node, _SIMPLE) and ".grad" in self.source.text and ".grad" in (words := self.frame.words(node)):
+        if self.source.has_gradients and isinstance(node, _SIMPLE) and ".grad" in (words := self.frame.words(node)):
             names = [self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name)]
             self.note("grad", node, words=words, about=names)
 
