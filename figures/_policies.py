@@ -37,9 +37,13 @@ def draw_traces(
     """Draw the scale under a few policies, each named where it ends."""
     for policy, color in colors.items():
         axes.step(steps, log2_scales[policy], where="post", color=color, linewidth=0.9, label=policy)
-    names = [re.sub(r"2\^(\d+)", lambda power: _style.power_of_two(int(power[1])), policy) for policy in colors]
-    _style.name_ends(axes, [log2_scales[policy][-1] for policy in colors], gap, names, colors.values())
+    _style.name_ends(axes, [log2_scales[policy][-1] for policy in colors], gap, map(named, colors), colors.values())
     axes.set_xlim(steps[0], steps[-1])
+
+
+def named(policy: str) -> str:
+    """Return a policy's name with powers of two as such."""
+    return re.sub(r"2\^(\d+)", lambda power: _style.power_of_two(int(power[1])), policy)
 
 
 def color(policy: str) -> str:
@@ -53,6 +57,6 @@ def prepare_rows(axes: Axes, names: Sequence[str], ticks: Sequence[float] | None
         axes.set_xscale("symlog", linthresh=ticks[1])
         _style.number_ticks(axes.xaxis, ticks)
         axes.set_xlabel(f"{axes.get_xlabel()} (log axis)")
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), list(map(named, names)))
     axes.set_ylim(len(names) - 0.5, -0.5)
     _style.draw_rows(axes)

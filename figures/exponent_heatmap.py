@@ -173,7 +173,7 @@ def name_parts(axes: list[Axes], crash: int) -> None:
     bold: dict[str, Any] = {"fontsize": 7.5, "weight": "bold", "ha": "center", "va": "center"}
     a.text(192, 2, "what fp16 can hold", ha="center", va="center")
     for panel, x, y, text, color in (
-        (a, 60, -20.8, "KEPT", "white"), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
+        (a, 60, -19.4, "KEPT", "white"), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
         (b, 60, -37, "LOST", "white"), (c, 600, -11, "KEPT", "white"), (d, 42, 6, "KEPT", "white"),
         (d, 98, 6, "LOST", "white"),
     ):  # fmt: skip
@@ -184,7 +184,7 @@ def name_parts(axes: list[Axes], crash: int) -> None:
     b.text(270, 20.7, "skipped steps", ha="right", **grey)
     d.text(crash - 1, 20, "overflows", ha="right", **grey)
     d.text(104, -15, "flushed to zero", ha="center", **grey)
-    d.text(104, -25, "dotted: subnormal below", ha="center", fontsize=7, va="center")
+    d.text(128, -25, "dotted: subnormal below", ha="right", fontsize=7, va="center")
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
     d.text(crash + 2, -37, "the forward pass overflows:\nevery step is skipped", fontsize=7, va="center")
     strip_a.text(380, 56, "zero after the fp16 backward pass", ha="right", va="center", color=OUTSIDE(0.62), fontsize=7)

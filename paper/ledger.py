@@ -111,7 +111,9 @@ def collect(declared: Declared, root: Path = ROOT, *, strict: bool = True) -> Bo
 
 def forms(declared: Declared) -> dict[str, str]:
     """Return the form in which each number of the text is printed; those of two texts have none that could bound."""
-    return {name: number.form for name, number in declared.numbers.items() if number.form not in ("text", "2^")}
+    return {
+        name: number.form for name, number in declared.numbers.items() if number.form not in ("text", "sentence", "2^")
+    }
 
 
 def data_of(stem: str, root: Path = ROOT) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-Value = float | str  # what a number of the paper is; only the form "text" prints text
+Value = float | str  # what a number of the paper is; only the forms "text" and "sentence" print text
 BOUND = re.compile("<=|>=")
 DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -16,7 +16,7 @@ def show(value: Value, form: str) -> tuple[str, str]:
     Args:
         value: a number; for the form "text" anything.
         form: "words" (below thirteen), "2^" (a power of two), "e1" (digits after the point, times a power of ten),
-            "%1" (a share as a percentage), "text", or a format specification such as ".2f" or ",d". Of a bound, "<="
+            "%1" (a share as a percentage), "text", "sentence" (with code and powers of two), or a format specification such as ".2f" or ",d". Of a bound, "<="
             before the form rounds up, as "at most" and "within" need, and ">=" rounds down, as "at least" does.
 
     Raises:
@@ -24,6 +24,8 @@ def show(value: Value, form: str) -> tuple[str, str]:
     """
     if form == "text":
         return str(value), escaped(str(value))
+    if form == "sentence":
+        return str(value), typeset(str(value))
     if isinstance(value, str):
         raise ValueError(f"{value!r}: expected a number for the form {form!r}")
     if bound := BOUND.match(form):
@@ -46,6 +48,13 @@ def show(value: Value, form: str) -> tuple[str, str]:
 def escaped(text: str) -> str:
     """Return plain text as Typst markup."""
     return re.sub(r"([\\#$*_`<>@\[\]~^])", r"\\\1", text)
+
+
+def typeset(sentence: str) -> str:
+    """Return a sentence in plain text as Typst markup: its code as code, its powers of two as powers, +- as one sign."""
+    parts = sentence.replace("+-", "±").split("`")
+    text = [re.sub(r"2\\\^(-?\d+)", r"$2^(\1)$", escaped(part)) for part in parts]
+    return "".join(f"`{part}`" if at % 2 else text[at] for at, part in enumerate(parts))
 
 
 def _outwards(value: float, form: str, rounding: str) -> float:

@@ -1,6 +1,5 @@
 """The tables of results, cell by cell; a cell is text, or a number with its function."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,7 @@ from paper import lint, sources
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
 from paper.numbers import judged, processors, scalers, theory
-from paper.printed import escaped
+from paper.printed import typeset
 
 
 def _real() -> Table:
@@ -238,7 +237,7 @@ def _claims() -> Table:
 
     def cells(place: int, name: str) -> tuple[Cell, ...]:
         claim = CLAIMS[name]
-        now = Number(claim.stem, lambda run: claim.judge(run).now, "text")
+        now = Number(claim.stem, lambda run: claim.judge(run).now, "sentence")
         here = Number(claim.stem, lambda run: WORD[claim.judge(run).holds], "text")
         return f"C{place}", typeset(claim.sentence), f"`{claim.stem}`", now, here, *(there(claim, x) for x in OTHERS)
 
@@ -248,14 +247,6 @@ def _claims() -> Table:
     rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
     head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon")
     return Table(head, tuple(rows), "llllcccc")
-
-
-def typeset(sentence: str) -> str:
-    """Return a claim's sentence as Typst markup: its code as code, its powers of two as powers."""
-    parts = enumerate(sentence.split("`"))
-    return "".join(
-        f"`{part}`" if code % 2 else re.sub(r"2\\\^(-?\d+)", r"$2^(\1)$", escaped(part)) for code, part in parts
-    )
 
 
 OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon")

@@ -221,6 +221,9 @@ NUMBERS: dict[str, Number | Formula] = {
         "loops", lambda run: sum("https://" not in cell["known"] for cell in _broken_cells(run)), "words"
     ),
     "explain.healthy": Number("explain_faults", lambda run: len(run.arm("healthy")), "words"),
+    "explain.false": Number(  # the end of the exact 95 % interval where none was found
+        "explain_faults", lambda run: 1 - 0.025 ** (1 / len(run.arm("healthy"))), "<=%0"
+    ),
     "explain.planted": Number("explain_faults", lambda run: len(_faults(run)), "d"),
     "explain.named": Number("explain_faults", lambda run: sum(row["named"] == row["arm"] for row in _faults(run)), "d"),
     "explain.interval": Number(

@@ -442,12 +442,19 @@ def test_whole_logs_draws_the_step_that_refutes_a_rule() -> None:
     assert sorted(word for word in words if word.isdigit()) == sorted(map(str, refuted))
 
 
+def test_a_run_is_lost_where_its_parameters_are_or_else_its_loss() -> None:
+    lost = F.ranks_training.lost
+    assert lost({"not_finite": [3, 4], "loss": [1.0, math.nan]}) == 3
+    assert lost({"not_finite": [], "loss": [1.0, math.nan, math.nan]}) == 1
+    assert lost({"not_finite": [], "loss": [1.0, 2.0]}) is None
+
+
 def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost() -> None:
     run = results.load("ranks_training")
     first = {(each["way"], each["scaler"]): each["ranks"] for each in run.records[0]["runs"]}
     for axes, way in zip(drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True):
         crosses = [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"]
-        assert crosses == [each["not_finite"][:1] for each in first[way, "torch"] if each["not_finite"]]
+        assert crosses == [[F.ranks_training.lost(each)] for each in first[way, "torch"]]
         for scaler, rank in F.ranks_training.LINES:
             columns = first[way, scaler][rank]
             scales = results.in_force(columns["scale_changes"], run.steps)

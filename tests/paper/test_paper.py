@@ -484,7 +484,9 @@ def test_the_table_of_broken_laws_names_each_class_that_breaks_one_and_no_other(
 
 
 def test_a_claims_code_and_powers_of_two_are_set_as_such() -> None:
-    assert tables.typeset("After `unscale_`, at 2^-14 of [a]") == r"After `unscale_`, at $2^(-14)$ of \[a\]"
+    plain, markup = show("After `unscale_`, at 2^-14 of [a]: 1 +- 2", "sentence")
+    assert plain == "After `unscale_`, at 2^-14 of [a]: 1 +- 2"
+    assert markup == r"After `unscale_`, at $2^(-14)$ of \[a\]: 1 ± 2"
 
 
 def test_the_bugs_of_the_table_are_all_that_were_planted() -> None:
