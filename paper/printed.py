@@ -16,8 +16,9 @@ def show(value: Value, form: str) -> tuple[str, str]:
     Args:
         value: a number; for the form "text" anything.
         form: "words" (below thirteen), "2^" (a power of two), "e1" (digits after the point, times a power of ten),
-            "%1" (a share as a percentage), "text", "sentence" (with code and powers of two), or a format specification such as ".2f" or ",d". Of a bound, "<="
-            before the form rounds up, as "at most" and "within" need, and ">=" rounds down, as "at least" does.
+            "%1" (a share as a percentage), "text", "sentence" (with code and powers of two), or a format specification
+            such as ".2f" or ",d". Of a bound, "<=" before the form rounds up, as "at most" and "within" need, and
+            ">=" rounds down, as "at least" does.
 
     Raises:
         ValueError: the value does not fit the form.
@@ -51,7 +52,7 @@ def escaped(text: str) -> str:
 
 
 def typeset(sentence: str) -> str:
-    """Return a sentence in plain text as Typst markup: its code as code, its powers of two as powers, +- as one sign."""
+    """Return a sentence in plain text as Typst markup: its code as code, its powers of two as powers."""
     parts = sentence.replace("+-", "±").split("`")
     text = [re.sub(r"2\\\^(-?\d+)", r"$2^(\1)$", escaped(part)) for part in parts]
     return "".join(f"`{part}`" if at % 2 else text[at] for at, part in enumerate(parts))
